@@ -1,0 +1,180 @@
+//! Registered buffers, leased from a shard's pool. What a fabric reads into and writes from.
+//!
+//! Invariants: a buffer's bytes stay where they are from lease to return, so a NIC (or the mapped fabric's executor)
+//! may hold its address while the chain that owns it is in flight; a pool and its buffers stay on one thread; memory
+//! goes back to the system only when the pool and its last buffer are gone. This file knows nothing of verbs.
+
+#![expect(unsafe_code, reason = "leases hand out disjoint pieces of arenas that outlive them")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+const CLASS_SHIFT_MIN: u32 = 6;
+const CLASSES: usize = 15;
+/// The largest buffer that a pool leases, in bytes.
+pub const BUFFER_BYTES_MAX: usize = 1 << (CLASS_SHIFT_MIN as usize + CLASSES - 1);
+/// An arena is cut into buffers of one class; it is a page at least, so that small classes grow rarely.
+const ARENA_BYTES_MIN: usize = 64 << 10;
+const ARENA_ALIGN: usize = 4096;
+
+/// A pool of buffers in power-of-two size classes from 64 bytes to [`BUFFER_BYTES_MAX`].
+///
+/// It grows when a class is empty and never shrinks: in steady state a lease is a pop from a list.
+#[derive(Clone)]
+pub struct BufferPool(Rc<Shelves>);
+
+struct Shelves {
+    free: [RefCell<Vec<NonNull<u8>>>; CLASSES],
+    arenas: RefCell<Vec<(NonNull<u8>, Layout)>>,
+    leased: Cell<usize>,
+}
+
+impl BufferPool {
+    /// An empty pool.
+    pub fn new() -> Self {
+        BufferPool(Rc::new(Shelves {
+            free: [const { RefCell::new(Vec::new()) }; CLASSES],
+            arenas: RefCell::new(Vec::new()),
+            leased: Cell::new(0),
+        }))
+    }
+
+    /// A buffer of `bytes` bytes, aligned to 64. It holds whatever its last user left there.
+    ///
+    /// # Panics
+    /// If `bytes` exceeds [`BUFFER_BYTES_MAX`].
+    pub fn lease(&self, bytes: usize) -> Buf {
+        assert!(bytes <= BUFFER_BYTES_MAX, "a buffer of {bytes} bytes exceeds {BUFFER_BYTES_MAX}");
+        let class = class_of(bytes);
+        let popped = self.0.free[class].borrow_mut().pop();
+        let start = popped.unwrap_or_else(|| self.0.grow(class));
+        self.0.leased.set(self.0.leased.get() + 1);
+        Buf { start, len: bytes as u32, class: class as u8, shelves: Rc::clone(&self.0) }
+    }
+
+    /// Buffers that are leased now. Tests use it to show that none got lost.
+    pub fn leased(&self) -> usize {
+        self.0.leased.get()
+    }
+}
+
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shelves {
+    #[cold]
+    fn grow(&self, class: usize) -> NonNull<u8> {
+        let piece = 1usize << (class as u32 + CLASS_SHIFT_MIN);
+        let bytes = piece.max(ARENA_BYTES_MIN);
+        let layout = Layout::from_size_align(bytes, ARENA_ALIGN).expect("a power of two below isize::MAX");
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        self.arenas.borrow_mut().push((start, layout));
+        let mut free = self.free[class].borrow_mut();
+        // SAFETY: every piece lies inside the arena that was just allocated.
+        free.extend((1..bytes / piece).rev().map(|i| unsafe { start.add(i * piece) }));
+        start
+    }
+}
+
+impl Drop for Shelves {
+    fn drop(&mut self) {
+        for (start, layout) in self.arenas.get_mut().drain(..) {
+            // SAFETY: allocated in `grow` with this layout; every `Buf` holds an `Rc` of the shelves, so none is left.
+            unsafe { dealloc(start.as_ptr(), layout) }
+        }
+    }
+}
+
+fn class_of(bytes: usize) -> usize {
+    let shift = bytes.next_power_of_two().trailing_zeros();
+    shift.saturating_sub(CLASS_SHIFT_MIN) as usize
+}
+
+/// A leased buffer. It goes back to its pool when it is dropped.
+pub struct Buf {
+    start: NonNull<u8>,
+    len: u32,
+    class: u8,
+    shelves: Rc<Shelves>,
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` is the first of at least `len` initialised bytes that this lease alone may touch.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes it exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.shelves.free[self.class as usize].borrow_mut().push(self.start);
+        self.shelves.leased.set(self.shelves.leased.get() - 1);
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_disjoint_and_come_back() {
+        let pool = BufferPool::new();
+        let mut bufs: Vec<Buf> = (0..200).map(|i| pool.lease(1 + i * 7)).collect();
+        for (i, buf) in bufs.iter_mut().enumerate() {
+            buf.fill(i as u8);
+        }
+        for (i, buf) in bufs.iter().enumerate() {
+            assert!(buf.len() == 1 + i * 7 && buf.iter().all(|&b| b == i as u8));
+            assert_eq!(buf.as_ptr() as usize % 64, 0);
+        }
+        assert_eq!(pool.leased(), 200);
+        drop(bufs);
+        assert_eq!(pool.leased(), 0);
+    }
+
+    #[test]
+    fn reuses_what_was_returned() {
+        let pool = BufferPool::new();
+        let first = pool.lease(1000).as_ptr();
+        assert_eq!(pool.lease(1024).as_ptr(), first);
+    }
+
+    #[test]
+    fn outlives_its_pool() {
+        let pool = BufferPool::new();
+        let mut buf = pool.lease(64);
+        drop(pool);
+        buf.fill(1);
+        assert!(buf.iter().all(|&b| b == 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "exceeds")]
+    fn refuses_what_no_class_holds() {
+        BufferPool::new().lease(BUFFER_BYTES_MAX + 1);
+    }
+}

@@ -1,0 +1,165 @@
+//! Chains: ordered lists of one-sided verbs to one memory server, posted together, of which only the last is signalled.
+//! One chain is one round trip. This file describes work; it executes nothing.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::buffer::Buf;
+use crate::pointer::{RemotePtr, ServerId};
+
+/// One verb of a chain. Offsets are bytes in the server's region; local positions are bytes in the chain's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verb {
+    /// What to do.
+    pub op: Op,
+    /// Whether it waits until the READs and atomics before it in the chain have been executed. Costs a round trip at
+    /// the sender; needed only where a WRITE or an atomic must not overtake a READ or an atomic.
+    pub fenced: bool,
+}
+
+/// The operation of a verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the operands of the verb, explained on the variant")]
+pub enum Op {
+    /// Reads `len` bytes at `at` into the buffer at `to`.
+    Read { at: u64, to: u32, len: u32 },
+    /// Writes `len` bytes of the buffer at `from` to `at`.
+    Write { at: u64, from: u32, len: u32 },
+    /// Writes one little-endian word that travels inside the request (an inline WRITE).
+    WriteWord { at: u64, word: u64 },
+    /// Replaces the word at `at` by `desired` if it is `expected`; yields the word found.
+    Cas { at: u64, expected: u64, desired: u64 },
+    /// Adds `add` to the word at `at`, wrapping; yields the word found.
+    Faa { at: u64, add: u64 },
+}
+
+/// Verbs to one memory server in posting order, with the one buffer that their payloads live in.
+///
+/// Addresses and lengths of READs and WRITEs are multiples of 8, those of atomics and words are 8-byte aligned: the
+/// unit in which every fabric can keep the line atomicity of the contract ([`crate::verbs`]).
+#[derive(Debug)]
+pub struct Chain {
+    server: ServerId,
+    buf: Option<Buf>,
+    verbs: SmallVec<[Verb; 4]>,
+    fence_next: bool,
+}
+
+impl Chain {
+    /// An empty chain to `server` without a buffer: for atomics and word writes.
+    pub fn new(server: ServerId) -> Self {
+        Chain { server, buf: None, verbs: SmallVec::new(), fence_next: false }
+    }
+
+    /// An empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
+    pub fn with_buffer(server: ServerId, buf: Buf) -> Self {
+        Chain { server, buf: Some(buf), verbs: SmallVec::new(), fence_next: false }
+    }
+
+    /// READ of `local.len()` bytes at `at` into that range of the buffer.
+    pub fn read(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
+        let (to, len) = self.local(&local);
+        self.push(at, Op::Read { at: at.offset(), to, len })
+    }
+
+    /// WRITE of that range of the buffer to `at`.
+    pub fn write(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
+        let (from, len) = self.local(&local);
+        self.push(at, Op::Write { at: at.offset(), from, len })
+    }
+
+    /// WRITE of one word to `at`, without the buffer.
+    pub fn write_word(&mut self, at: RemotePtr, word: u64) -> &mut Self {
+        self.push(at, Op::WriteWord { at: at.offset(), word })
+    }
+
+    /// Compare-and-swap of the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    pub fn cas(&mut self, at: RemotePtr, expected: u64, desired: u64) -> &mut Self {
+        self.push(at, Op::Cas { at: at.offset(), expected, desired })
+    }
+
+    /// Fetch-and-add to the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    pub fn faa(&mut self, at: RemotePtr, add: u64) -> &mut Self {
+        self.push(at, Op::Faa { at: at.offset(), add })
+    }
+
+    /// Fences the next verb: it takes effect after every READ and atomic before it.
+    pub fn fence(&mut self) -> &mut Self {
+        self.fence_next = true;
+        self
+    }
+
+    /// The memory server that the chain goes to.
+    pub fn server(&self) -> ServerId {
+        self.server
+    }
+
+    /// The verbs in posting order.
+    pub fn verbs(&self) -> &[Verb] {
+        &self.verbs
+    }
+
+    /// Whether no verb was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.verbs.is_empty()
+    }
+
+    /// The chain's buffer, if it has one.
+    pub fn buffer(&self) -> Option<&Buf> {
+        self.buf.as_ref()
+    }
+
+    pub(crate) fn buffer_mut(&mut self) -> Option<&mut Buf> {
+        self.buf.as_mut()
+    }
+
+    /// Gives the buffer back without posting anything.
+    pub fn into_buffer(self) -> Option<Buf> {
+        self.buf
+    }
+
+    fn push(&mut self, at: RemotePtr, op: Op) -> &mut Self {
+        assert_eq!(at.server(), self.server, "a chain goes to one memory server");
+        assert_eq!(at.offset() % 8, 0, "remote addresses are 8-byte aligned");
+        let fenced = std::mem::take(&mut self.fence_next);
+        self.verbs.push(Verb { op, fenced });
+        self
+    }
+
+    fn local(&self, range: &Range<usize>) -> (u32, u32) {
+        let held = self.buf.as_ref().map_or(0, |buf| buf.len());
+        assert!(range.start <= range.end && range.end <= held, "{range:?} is outside the buffer of {held} bytes");
+        assert_eq!(range.len() % 8, 0, "lengths are multiples of 8");
+        (range.start as u32, range.len() as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    #[test]
+    fn keeps_posting_order_and_fences() {
+        let at = RemotePtr::new(ServerId(3), 64);
+        let mut chain = Chain::with_buffer(ServerId(3), BufferPool::new().lease(64));
+        chain.cas(at, 0, 1).read(at, 0..64).fence().write_word(at, 7);
+        let fenced: Vec<bool> = chain.verbs().iter().map(|v| v.fenced).collect();
+        assert_eq!(fenced, [false, false, true]);
+        assert_eq!(chain.verbs()[1].op, Op::Read { at: 64, to: 0, len: 64 });
+    }
+
+    #[test]
+    #[should_panic(expected = "one memory server")]
+    fn refuses_a_second_server() {
+        Chain::new(ServerId(0)).write_word(RemotePtr::new(ServerId(1), 8), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the buffer")]
+    fn refuses_a_range_outside_the_buffer() {
+        let buf = BufferPool::new().lease(64);
+        Chain::with_buffer(ServerId(0), buf).read(RemotePtr::new(ServerId(0), 8), 8..72);
+    }
+}

@@ -1,0 +1,107 @@
+//! The control plane: what a compute node asks of memory servers apart from reading and writing their memory. It takes
+//! no part in index operations.
+
+use futures::future::LocalBoxFuture;
+use thiserror::Error;
+
+use crate::pointer::{RemotePtr, ServerId};
+
+/// An index of the catalog, by a number that is not used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct IndexId(pub u32);
+
+/// What a memory server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The server's id in the cluster.
+    pub id: ServerId,
+    /// Size of its region.
+    pub region_bytes: u64,
+    /// The first word of its lock region.
+    pub lock_base: RemotePtr,
+    /// How many 64-bit lock words the lock region has.
+    pub lock_count: u64,
+    /// Size of the chunks that it hands out.
+    pub chunk_bytes: u64,
+}
+
+/// A piece of a server's region that belongs to one shard until the index that it was taken for is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where it begins; aligned to 4096 bytes.
+    pub start: RemotePtr,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// A named index of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogEntry {
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// Its number.
+    pub id: IndexId,
+    /// What kind of index it is, as the command line spells it.
+    pub kind: String,
+    /// Its configuration in the form that the kind of index writes and reads.
+    pub config: Vec<u8>,
+    /// The 8-byte word that holds the address of its root node, 0 before there is one.
+    pub root: RemotePtr,
+}
+
+/// What a server holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerUsage {
+    /// Bytes that can be handed out as chunks.
+    pub capacity_bytes: u64,
+    /// Bytes that were handed out as chunks.
+    pub chunk_bytes: u64,
+    /// Indexes in the catalog.
+    pub indexes: u32,
+}
+
+/// Why a control service refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum ControlError {
+    /// No chunk is left on that server.
+    #[error("memory server {} has no free chunk of {chunk_bytes} bytes left: give it more memory", server.0)]
+    OutOfMemory { server: ServerId, chunk_bytes: u64 },
+    /// The catalog has that name already.
+    #[error("there is an index named {name:?} already: open it, or choose another name")]
+    Exists { name: String },
+    /// The catalog does not have that name.
+    #[error("there is no index named {name:?}: create it first")]
+    NotFound { name: String },
+    /// The catalog has no free place.
+    #[error("the catalog is full ({indexes} indexes): drop one that is not needed")]
+    CatalogFull { indexes: u32 },
+    /// The cluster has no such server.
+    #[error("there is no memory server {}", server.0)]
+    NoSuchServer { server: ServerId },
+}
+
+/// The control services of a cluster's memory servers.
+pub trait Control: Send + Sync {
+    /// The cluster's servers, in the order of their ids.
+    fn servers(&self) -> &[ServerInfo];
+    /// Hands out a chunk of `server`'s region for `index`.
+    fn chunk(&self, server: ServerId, index: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
+    /// Adds an index to the catalog.
+    fn create(
+        &self,
+        name: &str,
+        kind: &str,
+        config: &[u8],
+    ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
+    /// Looks an index up by its name.
+    fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
+    /// All indexes of the catalog.
+    fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>>;
+    /// Takes an index out of the catalog and its chunks back; yields the bytes freed. The caller sees to it that
+    /// nobody uses the index any more.
+    fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
+    /// What each server holds, in the order of their ids.
+    fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>>;
+}

@@ -1,0 +1,200 @@
+//! The life of a chain inside a shard, from submission to completion, without any I/O: slots, credits, and who waits.
+//!
+//! ```text
+//!            credit left                     executed
+//!  submit ───────────────> posted ─────────────────────────> done ──take──> slot free
+//!     │                      ^                                 ^
+//!     └── no credit ──> in line (FIFO per server)    orphaned: slot freed at once
+//! ```
+//!
+//! A slot owns its chain, and the chain its buffer, until the device has executed it: a future that is dropped orphans
+//! the slot and frees nothing under the device. What executes chains is a [`Device`]; it knows slots by their keys.
+
+mod slots;
+
+use std::collections::VecDeque;
+use std::task::Poll;
+
+pub use self::slots::{SlotKey, Slots};
+use crate::chain::Chain;
+use crate::verbs::{Capabilities, Completion, FabricError};
+use crate::waiter::Waiter;
+
+/// What executes posted chains: queue pairs, or an executor on mapped memory. Chains to one server take effect as the
+/// fabric contract says of one queue pair.
+pub trait Device: 'static {
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+    /// Takes a chain over. Never waits; the engine keeps to the credits.
+    fn post(&mut self, key: SlotKey, chain: &Chain);
+    /// Makes progress and reports what was completed to [`Slots::complete`]; yields how many.
+    fn poll(&mut self, slots: &mut Slots) -> usize;
+}
+
+/// Slots, credits and a device: everything of a shard that chains go through.
+pub struct Engine<D> {
+    device: D,
+    slots: Slots,
+    credits: Vec<Credits>,
+}
+
+struct Credits {
+    left: usize,
+    line: VecDeque<SlotKey>,
+}
+
+impl<D: Device> Engine<D> {
+    /// An idle engine for `servers` queue pairs with `credits` chains in flight on each at most.
+    pub fn new(device: D, servers: usize, credits: usize) -> Self {
+        assert!(credits > 0, "a queue pair without credits never sends");
+        let credits = (0..servers).map(|_| Credits { left: credits, line: VecDeque::new() }).collect();
+        Engine { device, slots: Slots::default(), credits }
+    }
+
+    /// What the device can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.device.capabilities()
+    }
+
+    /// Takes a chain in: posts it if its queue pair has a credit left, else puts it in line.
+    pub fn submit(&mut self, chain: Chain) -> SlotKey {
+        let server = chain.server().0 as usize;
+        let key = self.slots.insert(chain);
+        // A server that does not exist has no queue pair: the device says so.
+        if let Some(credits) = self.credits.get_mut(server) {
+            if credits.left == 0 {
+                credits.line.push_back(key);
+                return key;
+            }
+            credits.left -= 1;
+        }
+        self.device.post(key, self.slots.chain_mut(key));
+        key
+    }
+
+    /// Lets the device make progress, hands freed credits on in FIFO order, and passes everyone who has to be resumed
+    /// to `wake`. Yields how many chains were completed.
+    pub fn poll(&mut self, wake: &mut impl FnMut(Waiter)) -> usize {
+        let completed = self.device.poll(&mut self.slots);
+        while let Some((server, waiter)) = self.slots.pop_completed() {
+            self.return_credit(server as usize);
+            if let Some(waiter) = waiter {
+                wake(waiter);
+            }
+        }
+        completed
+    }
+
+    /// The outcome of a chain, or who is to be resumed when there is one.
+    pub fn take(
+        &mut self,
+        key: SlotKey,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Poll<Result<Completion, FabricError>> {
+        self.slots.take(key, waiter)
+    }
+
+    /// Nobody waits for this chain any more. It is executed all the same.
+    pub fn orphan(&mut self, key: SlotKey) {
+        self.slots.orphan(key);
+    }
+
+    /// Chains that were submitted and not executed yet.
+    pub fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    fn return_credit(&mut self, server: usize) {
+        let Some(credits) = self.credits.get_mut(server) else { return };
+        match credits.line.pop_front() {
+            Some(next) => self.device.post(next, self.slots.chain_mut(next)),
+            None => credits.left += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+    use crate::mapped::MappedDevice;
+    use crate::pointer::ServerId;
+
+    /// Completes one chain per poll and keeps the order in which it was given them.
+    #[derive(Default)]
+    struct OneByOne {
+        posted: VecDeque<SlotKey>,
+        high_water: usize,
+        fail: bool,
+    }
+
+    impl Device for OneByOne {
+        fn capabilities(&self) -> &Capabilities {
+            &MappedDevice::CAPABILITIES
+        }
+
+        fn post(&mut self, key: SlotKey, _chain: &Chain) {
+            self.posted.push_back(key);
+            self.high_water = self.high_water.max(self.posted.len());
+        }
+
+        fn poll(&mut self, slots: &mut Slots) -> usize {
+            let Some(key) = self.posted.pop_front() else { return 0 };
+            let missing = FabricError::NoSuchServer { server: ServerId(0), servers: 0 };
+            slots.complete(key, if self.fail { Err(missing) } else { Ok(Default::default()) }, 1);
+            1
+        }
+    }
+
+    fn client(key: u32) -> impl FnOnce() -> Waiter {
+        move || Waiter::Client(key)
+    }
+
+    #[test]
+    fn keeps_to_the_credits_in_fifo_order() {
+        let mut engine = Engine::new(OneByOne::default(), 1, 2);
+        let keys: Vec<SlotKey> = (0..7).map(|_| engine.submit(Chain::new(ServerId(0)))).collect();
+        for (i, &key) in keys.iter().enumerate() {
+            assert!(engine.take(key, client(i as u32)).is_pending());
+        }
+        let mut woken = Vec::new();
+        while engine.in_flight() > 0 {
+            engine.poll(&mut |waiter| woken.push(waiter));
+        }
+        let order: Vec<u32> = woken.iter().map(|w| if let Waiter::Client(key) = w { *key } else { 99 }).collect();
+        assert_eq!(order, [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(engine.device.high_water, 2);
+        for key in keys {
+            assert!(engine.take(key, client(0)).is_ready());
+        }
+        assert_eq!(engine.credits[0].left, 2);
+    }
+
+    #[test]
+    fn an_orphan_keeps_its_buffer_until_it_is_executed() {
+        let pool = BufferPool::new();
+        for fail in [false, true] {
+            let mut engine = Engine::new(OneByOne { fail, ..OneByOne::default() }, 1, 1);
+            let posted = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
+            let in_line = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
+            engine.orphan(posted);
+            engine.orphan(in_line);
+            assert_eq!(pool.leased(), 2);
+            engine.poll(&mut |_| panic!("nobody waits"));
+            assert_eq!((pool.leased(), engine.in_flight()), (1, 1));
+            engine.poll(&mut |_| panic!("nobody waits"));
+            assert_eq!((pool.leased(), engine.in_flight()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn orphaning_a_finished_chain_frees_it() {
+        let pool = BufferPool::new();
+        let mut engine = Engine::new(OneByOne::default(), 1, 1);
+        let key = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
+        engine.poll(&mut |_| {});
+        assert_eq!(pool.leased(), 1);
+        engine.orphan(key);
+        assert_eq!(pool.leased(), 0);
+    }
+}

@@ -1,0 +1,44 @@
+//! The runtime under Farwood's indexes: the fabric contract, the fabrics that keep it, memory servers, and shards.
+//!
+//! A map, from the seam downwards:
+//!
+//! - [`verbs`]: the contract. [`Verbs`] is all that indexes, locks and caches know of what is below them;
+//!   [`chain`], [`buffer`], [`pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
+//! - [`control`] and [`memory`]: what memory servers do beside being read and written; [`alloc`] carves nodes from the
+//!   chunks that they hand out.
+//! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
+//! - [`mapped`]: the device behind the embedded fabric: memory of this process, executed in prefetched batches.
+//! - [`shard`] and [`node`]: shards on glommio executors, their poller, client pool, timers and mailboxes; a
+//!   [`ComputeNode`] is the set of them.
+//!
+//! Only this crate names glommio, a clock or a thread.
+
+pub mod alloc;
+pub mod buffer;
+pub mod chain;
+pub mod clock;
+pub mod control;
+pub mod engine;
+pub mod mapped;
+pub mod memory;
+pub mod message;
+pub mod meter;
+pub mod node;
+pub mod pointer;
+pub mod shard;
+pub mod verbs;
+pub mod waiter;
+
+pub use alloc::NodeAllocator;
+pub use buffer::{Buf, BufferPool};
+pub use chain::Chain;
+pub use control::{CatalogEntry, Control, ControlError, IndexId, ServerInfo};
+pub use mapped::prefetch::prefetch;
+pub use memory::{Cluster, EmbeddedConfig};
+pub use message::{Message, Port, ShardId};
+pub use meter::{Meter, Usage};
+pub use node::{ComputeNode, NodeConfig, NodeError};
+pub use pointer::{RemotePtr, ServerId};
+pub use shard::Shard;
+pub use verbs::{Capabilities, Completion, FabricError, Verbs};
+pub use waiter::Waiter;

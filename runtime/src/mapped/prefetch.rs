@@ -1,0 +1,27 @@
+//! Prefetching, as a safe function: a prefetch is a hint that never faults.
+
+#![expect(unsafe_code, reason = "the intrinsic is declared unsafe")]
+
+/// Asks the CPU to bring the cache line of `target`'s first byte closer. Does nothing where it does not know how.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(target: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is allowed; it reads nothing that the program could see.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(target.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = target;
+}
+
+/// Like [`prefetch`], into the second-level cache: for a batch that would not fit the first.
+#[inline(always)]
+pub(crate) fn prefetch_l2(target: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(target.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = target;
+}

@@ -1,0 +1,178 @@
+//! Compute nodes: one process's view of a cluster, and the shards it consists of.
+//!
+//! Two ways in. [`ComputeNode::run`] starts one pinned executor per shard and runs a function on each. A service that
+//! runs glommio executors already calls [`ComputeNode::attach`] on each of them instead.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use glommio::{LocalExecutorPoolBuilder, PoolPlacement};
+use thiserror::Error;
+
+use crate::clock::Clock;
+use crate::control::Control;
+use crate::mapped::MappedDevice;
+use crate::memory::Cluster;
+use crate::message::{Port, ShardId};
+use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
+
+/// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
+const PREEMPT_TIMER: Duration = Duration::from_millis(10);
+
+/// How a compute node is laid out.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Shards, one per executor; 0 means one per core of this machine.
+    pub shards: usize,
+    /// Chains in flight per queue pair; more wait in line.
+    pub credits: usize,
+    /// How long an idle poller spins before it parks, in microseconds.
+    pub spin_us: u64,
+    /// Seed of the shards' random generators (back-off jitter, eviction).
+    pub seed: u64,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig { shards: 0, credits: 4096, spin_us: 50, seed: 1 }
+    }
+}
+
+/// Why a node or one of its shards could not be started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// Every shard of the node has its executor already.
+    #[error("all {shards} shards of this compute node are attached: make the node with more shards")]
+    #[expect(missing_docs, reason = "the message names the field")]
+    AllAttached { shards: usize },
+    /// glommio could not start an executor.
+    #[error(
+        "cannot start an executor: {cause}; it needs io_uring (Linux 5.8 or newer, not forbidden by a container's \
+         seccomp profile) and 512 KiB of locked memory per shard (ulimit -l)"
+    )]
+    #[expect(missing_docs, reason = "the message names the field")]
+    Executor { cause: String },
+}
+
+/// One process's view of a cluster. Shared by its shards.
+pub struct ComputeNode {
+    cluster: Arc<Cluster>,
+    id: u16,
+    config: NodeConfig,
+    clock: Clock,
+    /// The ends of the mesh that no shard has taken yet.
+    unattached: Mutex<Vec<MeshEnds>>,
+    ports: AtomicU16,
+}
+
+impl ComputeNode {
+    /// A node without attached shards.
+    pub fn new(cluster: Arc<Cluster>, mut config: NodeConfig) -> Arc<Self> {
+        if config.shards == 0 {
+            config.shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        }
+        let mut unattached = mesh(config.shards);
+        unattached.reverse();
+        let id = cluster.next_node_id();
+        Arc::new(ComputeNode {
+            cluster,
+            id,
+            config,
+            clock: Clock::new(),
+            unattached: Mutex::new(unattached),
+            ports: AtomicU16::new(0),
+        })
+    }
+
+    /// How many shards the node has, attached or not.
+    pub fn shards(&self) -> usize {
+        self.config.shards
+    }
+
+    /// The node's id in its cluster, never 0.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The seed that the node was made with.
+    pub fn seed(&self) -> u64 {
+        self.config.seed
+    }
+
+    /// The memory servers' control services.
+    pub fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.cluster) as Arc<dyn Control>
+    }
+
+    /// A port that no other actor of this node uses.
+    pub fn allocate_port(&self) -> Port {
+        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes the next shard on the glommio executor that this runs on, and starts its poller there.
+    ///
+    /// # Errors
+    /// When all shards are attached.
+    ///
+    /// # Panics
+    /// Outside a glommio executor, as everything of glommio does.
+    pub fn attach(&self) -> Result<Shard, NodeError> {
+        let ends = self.unattached.lock().expect("nothing panics while it takes a shard").pop();
+        let ends = ends.ok_or(NodeError::AllAttached { shards: self.config.shards })?;
+        let id = ends.shard();
+        let parts = ShardParts {
+            id,
+            node_id: self.id,
+            control: self.control(),
+            device: MappedDevice::new(Arc::clone(self.cluster.mapped()), self.clock.clone()),
+            credits: self.config.credits,
+            mesh: ends,
+            clock: self.clock.clone(),
+            seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            spin_ns: self.config.spin_us * 1000,
+        };
+        Ok(Shard::start(parts))
+    }
+
+    /// Starts one executor per shard, pinned to cores of their own where there are enough, runs `main` on each with its
+    /// shard, and waits for all of them. Yields what they returned, in the order of the shards.
+    ///
+    /// # Errors
+    /// If an executor could not be started, or the shards were attached before.
+    ///
+    /// # Panics
+    /// If `main` panics on a shard.
+    pub fn run<F, R, T>(self: &Arc<Self>, main: F) -> Result<Vec<T>, NodeError>
+    where
+        F: Fn(Shard) -> R + Clone + Send + 'static,
+        R: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let shards = self.config.shards;
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let placement =
+            if shards <= cores { PoolPlacement::MaxSpread(shards, None) } else { PoolPlacement::Unbound(shards) };
+        let node = Arc::clone(self);
+        let pool = LocalExecutorPoolBuilder::new(placement)
+            .name("farwood")
+            .preempt_timer(PREEMPT_TIMER)
+            .on_all_shards(move || async move {
+                let shard = node.attach()?;
+                let id = shard.id();
+                Ok::<_, NodeError>((id, main(shard).await))
+            })
+            .map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
+        let mut results: Vec<(ShardId, T)> = Vec::with_capacity(shards);
+        for joined in pool.join_all() {
+            match joined {
+                Ok(result) => results.push(result?),
+                Err(cause) => return Err(NodeError::Executor { cause: cause.to_string() }),
+            }
+        }
+        results.sort_by_key(|(id, _)| *id);
+        Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}

@@ -1,0 +1,319 @@
+//! Shards: one per core of a compute node. A shard belongs to one glommio executor and owns its queue pairs, buffers,
+//! client pool, timers and mailboxes; nothing of it is shared with another core but rings and wake-ups.
+//!
+//! ```text
+//!   clients (futures in the pool)        glommio tasks of the service
+//!        │ submit, wait                       │ submit, wait
+//!        v                                    v
+//!   +----------------------------- shard -----------------------------+
+//!   | engine: slots, credits, device   timers   ports   janitor       |
+//!   +-----------------------------------------------------------------+
+//!        ^ one turn of the poller: rings -> timers -> chains -> clients
+//! ```
+//!
+//! - [`clients`]: the client pool; [`poller`]: turns, spinning and parking; [`mesh`]: rings to the other shards;
+//!   [`timers`]: pauses; [`parking`]: waking a parked shard.
+
+mod clients;
+mod mesh;
+mod parking;
+mod poller;
+mod timers;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+pub use self::clients::JoinHandle;
+use self::clients::Clients;
+pub(crate) use self::mesh::{MeshEnds, mesh};
+pub(crate) use self::parking::Parking;
+pub use self::timers::Pause;
+use self::timers::Timers;
+use crate::buffer::{Buf, BufferPool};
+use crate::chain::Chain;
+use crate::clock::Clock;
+use crate::control::Control;
+use crate::engine::{Device, Engine, SlotKey};
+use crate::mapped::MappedDevice;
+use crate::message::{Envelope, Message, Port, ShardId};
+use crate::meter::Meter;
+use crate::verbs::{Capabilities, Completion, FabricError, Handler, Verbs};
+use crate::waiter::Waiter;
+
+/// What a shard is made of, put together by its compute node.
+pub(crate) struct ShardParts<D> {
+    pub id: ShardId,
+    pub node_id: u16,
+    pub control: Arc<dyn Control>,
+    pub device: D,
+    pub credits: usize,
+    pub mesh: MeshEnds,
+    pub clock: Clock,
+    pub seed: u64,
+    pub spin_ns: u64,
+}
+
+/// A handle to a shard. Clones are cheap and stay on the shard's thread.
+pub struct Shard<D: Device = MappedDevice>(Rc<Core<D>>);
+
+pub(crate) struct Core<D> {
+    id: ShardId,
+    node_id: u16,
+    control: Arc<dyn Control>,
+    capabilities: Capabilities,
+    engine: RefCell<Engine<D>>,
+    clients: Clients,
+    buffers: BufferPool,
+    timers: Timers,
+    mesh: RefCell<MeshEnds>,
+    ports: RefCell<Vec<PortState>>,
+    parking: Arc<Parking>,
+    /// Whether the poller sleeps: then the next piece of work wakes it.
+    parked: Cell<bool>,
+    clock: Clock,
+    rng: RefCell<SmallRng>,
+    spin_ns: u64,
+}
+
+enum PortState {
+    /// Nobody listens yet; what came so far.
+    Early(Vec<(ShardId, Message)>),
+    Listening(Handler),
+}
+
+impl<D: Device> Shard<D> {
+    /// Makes the shard and starts its poller on the executor that this runs on.
+    pub(crate) fn start(parts: ShardParts<D>) -> Self {
+        let servers = parts.control.servers().len();
+        let parking = Arc::clone(parts.mesh.own_parking());
+        let core = Rc::new(Core {
+            id: parts.id,
+            node_id: parts.node_id,
+            control: parts.control,
+            capabilities: *parts.device.capabilities(),
+            engine: RefCell::new(Engine::new(parts.device, servers, parts.credits)),
+            clients: Clients::new(Arc::clone(&parking)),
+            buffers: BufferPool::new(),
+            timers: Timers::default(),
+            mesh: RefCell::new(parts.mesh),
+            ports: RefCell::new(Vec::new()),
+            parking,
+            parked: Cell::new(false),
+            clock: parts.clock,
+            rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
+            spin_ns: parts.spin_ns,
+        });
+        poller::start(&core);
+        Shard(core)
+    }
+
+    /// The shard's place in its node.
+    pub fn id(&self) -> ShardId {
+        self.0.id
+    }
+
+    /// Runs `client` in the shard's own client pool: a persistent future that is polled directly when its chain is done,
+    /// several times cheaper than a task of the executor. It runs to its end also if the handle is dropped.
+    pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let (task, handle) = JoinHandle::around(client);
+        self.0.clients.spawn(task);
+        self.0.work_arrived();
+        handle
+    }
+
+    /// Buffers on lease now. When no operation runs and no value is held, it is 0.
+    pub fn buffers_leased(&self) -> usize {
+        self.0.buffers.leased()
+    }
+
+    /// Chains that were submitted and not executed yet.
+    pub fn chains_in_flight(&self) -> usize {
+        self.0.engine.borrow().in_flight()
+    }
+
+    /// Clients of the pool that have not ended, the janitor's tasks among them.
+    pub fn clients_alive(&self) -> usize {
+        self.0.clients.alive()
+    }
+}
+
+impl<D: Device> Core<D> {
+    /// Wakes the poller if it sleeps. Called wherever work for it appears on its own thread.
+    #[inline]
+    fn work_arrived(&self) {
+        if self.parked.get() {
+            self.parking.unpark();
+        }
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        match waiter {
+            Waiter::Client(key) => {
+                self.clients.make_ready(key);
+                self.work_arrived();
+            }
+            Waiter::Task(waker) => waker.wake(),
+        }
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        match self.clients.current(cx.waker()) {
+            Some(key) => Waiter::Client(key),
+            None => Waiter::Task(cx.waker().clone()),
+        }
+    }
+
+    fn deliver(&self, from: ShardId, envelope: Envelope) {
+        let handler = {
+            let mut ports = self.ports.borrow_mut();
+            match port_state(&mut ports, envelope.port) {
+                PortState::Early(early) => {
+                    early.push((from, envelope.message));
+                    return;
+                }
+                PortState::Listening(handler) => Rc::clone(handler),
+            }
+        };
+        handler(from, envelope.message);
+    }
+}
+
+fn port_state(ports: &mut Vec<PortState>, port: Port) -> &mut PortState {
+    let place = port.0 as usize;
+    while ports.len() <= place {
+        ports.push(PortState::Early(Vec::new()));
+    }
+    &mut ports[place]
+}
+
+impl<D: Device> Verbs for Shard<D> {
+    type Submission = Submission<D>;
+    type Pause = Pause<D>;
+
+    fn shard(&self) -> ShardId {
+        self.0.id
+    }
+
+    fn shards(&self) -> usize {
+        self.0.mesh.borrow().shards()
+    }
+
+    fn node_id(&self) -> u16 {
+        self.0.node_id
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn control(&self) -> &Arc<dyn Control> {
+        &self.0.control
+    }
+
+    fn lease(&self, bytes: usize) -> Buf {
+        self.0.buffers.lease(bytes)
+    }
+
+    #[inline]
+    fn post(&self, meter: &Meter, chain: Chain) -> Submission<D> {
+        meter.verbs(chain.verbs());
+        let slot = self.0.engine.borrow_mut().submit(chain);
+        self.0.work_arrived();
+        Submission { core: Rc::clone(&self.0), slot: Some(slot) }
+    }
+
+    fn now(&self) -> u64 {
+        self.0.clock.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.rng.borrow_mut().random()
+    }
+
+    fn pause(&self, ns: u64) -> Pause<D> {
+        Pause::new(Rc::clone(&self.0), self.0.clock.now().saturating_add(ns))
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        self.0.waiter(cx)
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        self.0.wake(waiter);
+    }
+
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.clients.spawn(Box::pin(task));
+        self.0.work_arrived();
+    }
+
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        self.0.mesh.borrow_mut().send(to, Envelope { port, message });
+        if to == self.0.id {
+            self.0.work_arrived();
+        }
+    }
+
+    fn listen(&self, port: Port, handler: Handler) {
+        let early = {
+            let mut ports = self.0.ports.borrow_mut();
+            let state = port_state(&mut ports, port);
+            match std::mem::replace(state, PortState::Listening(Rc::clone(&handler))) {
+                PortState::Early(early) => early,
+                PortState::Listening(_) => panic!("port {} has an actor on this shard already", port.0),
+            }
+        };
+        for (from, message) in early {
+            handler(from, message);
+        }
+    }
+}
+
+impl<D: Device> Clone for Shard<D> {
+    fn clone(&self) -> Self {
+        Shard(Rc::clone(&self.0))
+    }
+}
+
+impl<D: Device> Drop for Shard<D> {
+    fn drop(&mut self) {
+        // A parked poller would not notice that it is the last one.
+        self.0.work_arrived();
+    }
+}
+
+/// A posted chain of a [`Shard`].
+pub struct Submission<D: Device> {
+    core: Rc<Core<D>>,
+    slot: Option<SlotKey>,
+}
+
+impl<D: Device> Future for Submission<D> {
+    type Output = Result<Completion, FabricError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let slot = this.slot.expect("a submission is not polled after it was ready");
+        let outcome = this.core.engine.borrow_mut().take(slot, || this.core.waiter(cx));
+        if outcome.is_ready() {
+            this.slot = None;
+        }
+        outcome
+    }
+}
+
+impl<D: Device> Drop for Submission<D> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.core.engine.borrow_mut().orphan(slot);
+        }
+    }
+}

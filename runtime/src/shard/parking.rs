@@ -1,0 +1,48 @@
+//! Waking a parked shard, from its own thread or another.
+//!
+//! ```text
+//!   poller                          another shard
+//!   parked = true                   push message into ring
+//!   fence                           fence
+//!   look at rings: empty -> sleep   parked? -> wake
+//! ```
+//! Whichever fence comes second sees the other side's store, so a message never meets a sleeping poller.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::task::Waker;
+
+use futures::task::AtomicWaker;
+
+/// Whether a shard's poller sleeps, and how to wake it.
+#[derive(Default)]
+pub(crate) struct Parking {
+    parked: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Parking {
+    /// Announces that the poller is about to sleep. It must look for work once more before it does.
+    pub(super) fn prepare(&self, waker: &Waker) {
+        self.waker.register(waker);
+        self.parked.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The poller is awake.
+    pub(super) fn cancel(&self) {
+        self.parked.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the poller if it sleeps. The caller has made its work visible before.
+    #[inline]
+    pub(crate) fn unpark(&self) {
+        fence(Ordering::SeqCst);
+        if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The poller: the one task of a shard that makes everything move. It spins while there is work, and parks when there has
+//! been none for a while, so that an idle service uses no CPU.
+//!
+//! Two facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
+//! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
+//! executor goes to sleep although tasks are runnable: executors that Farwood starts use a timer of 10 ms or more, and
+//! the heartbeat below bounds the stall wherever a shard is attached.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use smallvec::SmallVec;
+
+use super::Core;
+use crate::engine::Device;
+use crate::message::{Envelope, ShardId};
+use crate::waiter::Waiter;
+
+/// Messages taken from the rings in one turn.
+const MESSAGES_PER_TURN: usize = 256;
+/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second.
+const HEARTBEAT: Duration = Duration::from_millis(50);
+/// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
+const WAKE_EARLY_NS: u64 = 100_000;
+
+pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
+    glommio::spawn_local(poll(Rc::clone(core))).detach();
+    glommio::spawn_local(heartbeat(Rc::downgrade(core))).detach();
+}
+
+async fn heartbeat<D: Device>(core: Weak<Core<D>>) {
+    while core.strong_count() > 0 {
+        glommio::timer::sleep(HEARTBEAT).await;
+    }
+}
+
+async fn poll<D: Device>(core: Rc<Core<D>>) {
+    let mut inbox = Vec::with_capacity(MESSAGES_PER_TURN);
+    let mut idle_since = None;
+    loop {
+        if core.turn(&mut inbox) {
+            idle_since = None;
+        } else if core.is_idle() {
+            if Rc::strong_count(&core) == 1 {
+                return;
+            }
+            let now = core.clock.now();
+            let since = *idle_since.get_or_insert(now);
+            let next = core.timers.next().map(|at| at.saturating_sub(now));
+            if now - since >= core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
+                park(&core, next).await;
+                idle_since = None;
+                continue;
+            }
+        }
+        yield_now().await;
+    }
+}
+
+/// Sleeps until work arrives, or until shortly before the next deadline.
+async fn park<D: Device>(core: &Core<D>, next_ns: Option<u64>) {
+    let work = poll_fn(|cx: &mut Context<'_>| {
+        core.parking.prepare(cx.waker());
+        core.parked.set(true);
+        if core.is_idle() && core.parking.is_parked() { Poll::Pending } else { Poll::Ready(()) }
+    });
+    // The first poll announces the sleep; from the second on the poller was woken.
+    let mut announced = false;
+    let mut work = pin!(work);
+    let woken = poll_fn(|cx| {
+        if std::mem::replace(&mut announced, true) {
+            return Poll::Ready(());
+        }
+        work.as_mut().poll(cx)
+    });
+    match next_ns {
+        None => woken.await,
+        Some(ns) => {
+            let timer = pin!(glommio::timer::sleep(Duration::from_nanos(ns - WAKE_EARLY_NS)));
+            match select(pin!(woken), timer).await {
+                Either::Left(_) | Either::Right(_) => {}
+            }
+        }
+    }
+    core.parked.set(false);
+    core.parking.cancel();
+}
+
+/// Lets every other runnable task of the queue run once.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl<D: Device> Core<D> {
+    /// One turn: messages, deadlines, chains, clients. Yields whether anything moved.
+    fn turn(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {
+        let mut moved = self.receive(inbox);
+        if self.timers.next().is_some() {
+            moved |= self.fire_timers();
+        }
+        moved |= self.poll_engine();
+        moved |= self.clients.run_ready() > 0;
+        moved
+    }
+
+    /// Whether nothing is under way but pauses.
+    fn is_idle(&self) -> bool {
+        self.engine.borrow().in_flight() == 0 && !self.clients.has_ready() && !self.mesh.borrow().has_work()
+    }
+
+    fn receive(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {
+        {
+            let mut mesh = self.mesh.borrow_mut();
+            mesh.flush();
+            mesh.receive(MESSAGES_PER_TURN, inbox);
+        }
+        let moved = !inbox.is_empty();
+        for (from, envelope) in inbox.drain(..) {
+            self.deliver(from, envelope);
+        }
+        moved
+    }
+
+    fn fire_timers(&self) -> bool {
+        let now = self.clock.now();
+        let mut moved = false;
+        while let Some(waiter) = self.timers.pop_due(now) {
+            self.wake(waiter);
+            moved = true;
+        }
+        moved
+    }
+
+    fn poll_engine(&self) -> bool {
+        // Wakers of other executors' tasks may run code that submits: they are called when the engine is free again.
+        let mut tasks: SmallVec<[Waiter; 16]> = SmallVec::new();
+        let completed = self.engine.borrow_mut().poll(&mut |waiter| match waiter {
+            Waiter::Client(key) => self.clients.make_ready(key),
+            Waiter::Task(_) => tasks.push(waiter),
+        });
+        for waiter in tasks {
+            self.wake(waiter);
+        }
+        completed > 0
+    }
+}

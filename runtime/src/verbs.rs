@@ -1,0 +1,138 @@
+//! The fabric contract: what every index, lock and cache may assume of the memory and the shard below it, and nothing
+//! more. [`Verbs`] is the only seam under the trees.
+//!
+//! 1. **Order on one queue pair**, also across chains: whatever follows a WRITE takes effect after it. A READ that
+//!    follows an atomic or a READ is executed after it. A WRITE or an atomic that follows a READ or an atomic may
+//!    overtake it unless it is fenced ([`crate::chain::Chain::fence`]). Chains of one shard to one server share a queue
+//!    pair; there is no order between queue pairs.
+//! 2. **Lines**: an access to one aligned 64-byte line is atomic. The lines of one READ may be read in any order and at
+//!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
+//!    address order only with [`Capabilities::in_order_write`].
+//! 3. **Atomics**: CAS and FAA are atomic against each other and against WRITEs to the same aligned word.
+//! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect. Nothing is
+//!    replayed by the fabric.
+//! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, its buffer comes back by itself.
+//!
+//! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use crate::buffer::Buf;
+use crate::chain::Chain;
+use crate::control::Control;
+use crate::message::{Message, Port, ShardId};
+use crate::meter::Meter;
+use crate::pointer::ServerId;
+use crate::waiter::Waiter;
+
+/// What a fabric can do, reported when a node connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The fabric's name as the command line spells it.
+    pub fabric: &'static str,
+    /// Whether lines of one WRITE become visible in increasing address order (PCIe without relaxed ordering).
+    pub in_order_write: bool,
+    /// Whether a CAS can compare and swap a part of a word.
+    pub masked_atomic: bool,
+    /// Bytes of on-chip (device) memory per server; 0 where there is none.
+    pub device_memory: usize,
+    /// The least time in ns between two writes of the same entry, each under its lock: what bounds how fast a version
+    /// can wrap around.
+    pub write_interval_ns: u32,
+}
+
+/// A chain that was executed.
+#[derive(Debug)]
+pub struct Completion {
+    /// The chain's buffer.
+    pub buf: Option<Buf>,
+    /// The words that the chain's atomics found, in posting order.
+    pub atomics: SmallVec<[u64; 2]>,
+    /// An upper bound in ns on the time between the first and the last line that the chain accessed.
+    pub span_ns: u32,
+}
+
+impl Completion {
+    /// The buffer of a chain that was posted with one.
+    ///
+    /// # Panics
+    /// If the chain had none.
+    pub fn into_buf(self) -> Buf {
+        self.buf.expect("the chain was posted with a buffer")
+    }
+}
+
+/// Why a chain failed. Its outcome is unknown: any prefix may have taken effect.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// An address outside the server's region: a corrupt pointer, or an index of another cluster.
+    #[error("{len} bytes at {offset:#x} are outside the {region_bytes}-byte region of memory server {}", server.0)]
+    #[expect(missing_docs, reason = "the message names the fields")]
+    OutOfBounds { server: ServerId, offset: u64, len: u64, region_bytes: u64 },
+    /// A server that the cluster does not have.
+    #[error("there is no memory server {} in this cluster of {servers}", server.0)]
+    #[expect(missing_docs, reason = "the message names the fields")]
+    NoSuchServer { server: ServerId, servers: usize },
+}
+
+/// What a shard receives the messages of a [`Port`] with.
+pub type Handler = Rc<dyn Fn(ShardId, Message)>;
+
+/// A shard, as the code above it sees it: one-sided verbs, buffers, time, chance, messages, and a place for what a
+/// cancelled operation leaves behind. Clones are handles to the same shard and stay on its thread.
+pub trait Verbs: Clone + 'static {
+    /// A posted chain. Dropping it orphans the chain, which is executed all the same.
+    type Submission: Future<Output = Result<Completion, FabricError>> + Unpin + 'static;
+    /// A wait for a span of time.
+    type Pause: Future<Output = ()> + Unpin + 'static;
+
+    /// This shard's place in its compute node.
+    fn shard(&self) -> ShardId;
+    /// How many shards the compute node has.
+    fn shards(&self) -> usize;
+    /// The compute node's id in the cluster, never 0: what lock words name their owner by.
+    fn node_id(&self) -> u16;
+    /// What the fabric can do.
+    fn capabilities(&self) -> &Capabilities;
+    /// The memory servers' control services.
+    fn control(&self) -> &Arc<dyn Control>;
+
+    /// A registered buffer of `bytes` bytes.
+    fn lease(&self, bytes: usize) -> Buf;
+    /// Posts a chain without counting a round trip: for chains in parallel, of which the caller counts one.
+    fn post(&self, meter: &Meter, chain: Chain) -> Self::Submission;
+    /// Posts a chain and counts one round trip. The `.await` of what it returns is that round trip.
+    fn submit(&self, meter: &Meter, chain: Chain) -> Self::Submission {
+        meter.round_trip();
+        self.post(meter, chain)
+    }
+
+    /// Nanoseconds since some fixed moment, monotonic.
+    fn now(&self) -> u64;
+    /// A random word from the shard's seeded generator.
+    fn random(&self) -> u64;
+    /// Waits for at least `ns` nanoseconds.
+    fn pause(&self, ns: u64) -> Self::Pause;
+
+    /// A handle with which the task that is being polled can be resumed.
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter;
+    /// Resumes a waiter.
+    fn wake(&self, waiter: Waiter);
+    /// Runs `task` on this shard, after and apart from whoever asked: the janitor, for what a cancelled operation
+    /// leaves to do (`Drop` itself does no remote work).
+    fn defer(&self, task: impl Future<Output = ()> + 'static);
+
+    /// Sends a message to the actor at `port` of shard `to` (this one included). Never blocks; messages between two
+    /// shards arrive in order, also before their receiver listens.
+    fn send(&self, to: ShardId, port: Port, message: Message);
+    /// Receives the messages that come to `port` of this shard, those that came already first.
+    fn listen(&self, port: Port, handler: Handler);
+}
