@@ -1,1 +1,26 @@
-//! Facade.
+//! Farwood: ordered indexes (range indexes) in disaggregated memory.
+//!
+//! Memory servers hold the data and have almost no CPU; compute nodes read and change it with one-sided RDMA verbs.
+//! An index operation is an async future that yields after posting verbs, so hundreds of logical clients share a core.
+//!
+//! This crate is the facade: everything a user needs, re-exported from the crates that make it up.
+//!
+//! - [`Cluster`], [`ComputeNode`], [`Shard`]: where the memory is, and the executors that work on it.
+//! - [`Sherman`] and [`RangeIndex`]: an index, and what it does.
+//! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.
+//!
+//! `examples/quickstart.rs` is the place to begin; ARCHITECTURE.md says what is where and why.
+#![forbid(unsafe_code)]
+
+pub use farwood_cache as cache;
+pub use farwood_index as index;
+pub use farwood_lock as lock;
+pub use farwood_runtime as runtime;
+
+pub use farwood_index::{
+    AnyIndex, Bytes, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
+    ShermanIndex, Survey, Techniques, Value,
+};
+pub use farwood_runtime::{
+    Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, Verbs,
+};

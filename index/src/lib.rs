@@ -1,3 +1,29 @@
-//! placeholder
+//! Farwood's ordered indexes in disaggregated memory, over the one seam [`farwood_runtime::Verbs`].
+//!
+//! A map:
+//!
+//! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
+//! - [`sherman`]: the B+tree of the Sherman paper. Its `mod.rs` tabulates its round trips.
+//! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
+//! - `step`: what an operation does next, as a value, and the budget that bounds it.
+//! - [`error`], [`stats`], [`value`]: what users see.
+//!
+//! Nothing here knows an executor, a clock or a fabric.
 #![forbid(unsafe_code)]
+
+pub mod any_index;
+pub mod error;
 pub mod layout;
+pub mod range_index;
+pub mod sherman;
+pub mod stats;
+mod step;
+pub mod value;
+
+pub use any_index::AnyIndex;
+pub use error::IndexError;
+pub use layout::Bytes;
+pub use range_index::{Pair, RangeIndex, Scan, Survey};
+pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
+pub use stats::{IndexStats, KindStats, OpKind};
+pub use value::Value;

@@ -37,7 +37,7 @@ pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig};
 pub use message::{Message, Port, ShardId};
 pub use meter::{Meter, Usage};
-pub use node::{ComputeNode, NodeConfig, NodeError};
+pub use node::{ComputeNode, Host, NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use shard::Shard;
 pub use verbs::{Capabilities, Completion, FabricError, Verbs};

@@ -21,6 +21,16 @@ use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
 /// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
 
+/// A compute node as a whole, as an index needs it when it is opened.
+pub trait Host {
+    /// The memory servers' control services.
+    fn control(&self) -> Arc<dyn Control>;
+    /// A port that no other actor of the node uses.
+    fn allocate_port(&self) -> Port;
+    /// The seed that the node was made with.
+    fn seed(&self) -> u64;
+}
+
 /// How a compute node is laid out.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -97,21 +107,6 @@ impl ComputeNode {
         self.id
     }
 
-    /// The seed that the node was made with.
-    pub fn seed(&self) -> u64 {
-        self.config.seed
-    }
-
-    /// The memory servers' control services.
-    pub fn control(&self) -> Arc<dyn Control> {
-        Arc::clone(&self.cluster) as Arc<dyn Control>
-    }
-
-    /// A port that no other actor of this node uses.
-    pub fn allocate_port(&self) -> Port {
-        Port(self.ports.fetch_add(1, Ordering::Relaxed))
-    }
-
     /// Makes the next shard on the glommio executor that this runs on, and starts its poller there.
     ///
     /// # Errors
@@ -174,5 +169,33 @@ impl ComputeNode {
         }
         results.sort_by_key(|(id, _)| *id);
         Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+impl Host for ComputeNode {
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.cluster) as Arc<dyn Control>
+    }
+
+    fn allocate_port(&self) -> Port {
+        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn seed(&self) -> u64 {
+        self.config.seed
+    }
+}
+
+impl<H: Host + ?Sized> Host for Arc<H> {
+    fn control(&self) -> Arc<dyn Control> {
+        (**self).control()
+    }
+
+    fn allocate_port(&self) -> Port {
+        (**self).allocate_port()
+    }
+
+    fn seed(&self) -> u64 {
+        (**self).seed()
     }
 }

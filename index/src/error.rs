@@ -1,0 +1,59 @@
+//! What can go wrong with an index, for its users. Contention, torn reads and stale cache entries are steps of an
+//! operation, not errors; they show here only when a budget is spent.
+
+use farwood_lock::LockError;
+use farwood_runtime::alloc::AllocError;
+use farwood_runtime::{ControlError, FabricError, RemotePtr};
+use thiserror::Error;
+
+use crate::layout::{LayoutError, Rejection};
+
+/// Why an operation failed. Unless it says otherwise the index is intact; an operation that failed on the fabric has an
+/// unknown outcome.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum IndexError {
+    /// The key exceeds the index's maximum. Nothing is ever truncated.
+    #[error("the key has {len} bytes, this index takes {max} at most: create it with a larger max_key")]
+    KeyTooLong { len: usize, max: usize },
+    /// The value exceeds the index's maximum.
+    #[error("the value has {len} bytes, this index takes {max} at most: create it with a larger max_value")]
+    ValueTooLong { len: usize, max: usize },
+    /// No memory for a node. The operation had no effect.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// A chain failed; the operation may or may not have taken effect.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A lock could not be had or given back.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The control service refused.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The sizes asked for make no node.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The catalog holds something else under that name.
+    #[error("the index {name:?} is of kind {kind:?}: open it as such")]
+    WrongKind { name: String, kind: String },
+    /// The catalog's configuration of the index cannot be read.
+    #[error("the configuration of index {name:?} in the catalog is unreadable: {cause}")]
+    Config { name: String, cause: String },
+    /// Too many steps in vain: the node is damaged, or contention beyond what the budget was made for.
+    #[error("gave up after {retries} retries at node {node}{}", .last.map(|r| format!(" ({r})")).unwrap_or_default())]
+    RetriesExhausted { node: RemotePtr, retries: u32, last: Option<Rejection> },
+    /// The tree breaks one of its own rules.
+    #[error("node {node} breaks an invariant: {what}")]
+    Corrupt { node: RemotePtr, what: String },
+    /// Bulk loading needs an index that nothing was ever written to.
+    #[error("bulk_load needs an empty index: use put, or create a new one")]
+    NotEmpty,
+    /// The input of a bulk load does not ascend strictly.
+    #[error("the input of bulk_load is not in ascending order at pair {position} (counted from 0)")]
+    Unsorted { position: u64 },
+    /// A fill outside (0, 1].
+    #[error("a fill of {fill} is not in (0, 1]")]
+    Fill { fill: f64 },
+}

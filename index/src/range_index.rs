@@ -1,0 +1,88 @@
+//! The one interface of all indexes: byte-string keys in lexicographic order, byte-string values.
+//!
+//! Point operations are linearizable. An empty key and any byte value are legal; integers keep their order as big-endian
+//! bytes. Every operation may be dropped at any await point: it then has taken effect or has not, and leaves no lock,
+//! buffer or waiter behind.
+
+use std::future::Future;
+use std::ops::{Bound, RangeBounds};
+
+use futures::stream::LocalBoxStream;
+
+use crate::error::IndexError;
+use crate::layout::Bytes;
+use crate::stats::IndexStats;
+use crate::value::Value;
+
+/// A key and its value, as scans return them.
+pub type Pair = (Bytes, Bytes);
+
+/// The pairs of a scan. Dropping it ends the scan.
+pub type Scan = LocalBoxStream<'static, Result<Pair, IndexError>>;
+
+/// An ordered index, as one shard's clients use it. Clones are handles to the same index on the same shard.
+pub trait RangeIndex: Clone + 'static {
+    /// The value of `key`.
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+
+    /// Sets the value of `key`, whether it is present or not.
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), IndexError>>;
+
+    /// Sets the value of `key` if it is absent; false, and no effect, if it is present.
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+
+    /// Sets the value of `key` if it is present; false, and no effect, if it is absent.
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+
+    /// Removes `key`; false if it was absent.
+    fn remove(&self, key: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+
+    /// The pairs with keys in `range`, ascending, at most `limit` of them.
+    ///
+    /// Keys come without duplicates; a key that is present during the whole scan comes exactly once; each value was
+    /// current at some moment during the scan. A scan is no snapshot. After an error the stream ends.
+    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan;
+
+    /// The values of several keys, read in parallel. Each is a get of its own.
+    fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>>;
+
+    /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of their
+    /// slots. Yields how many pairs. Readers see all of them or none.
+    fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+        fill: f64,
+    ) -> impl Future<Output = Result<u64, IndexError>>;
+
+    /// Walks the whole tree and reports its shape. Meant for an index at rest: concurrent changes may show or not.
+    fn survey(&self) -> impl Future<Output = Result<Survey, IndexError>>;
+
+    /// What this shard's operations have counted so far.
+    fn stats(&self) -> IndexStats;
+}
+
+/// The shape of a tree.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Survey {
+    /// Keys.
+    pub keys: u64,
+    /// Leaves.
+    pub leaves: u64,
+    /// Nodes above the leaves.
+    pub inner_nodes: u64,
+    /// Levels, leaves included; 0 for an index that nothing was written to.
+    pub height: u8,
+    /// Bytes of all nodes on the memory servers.
+    pub used_bytes: u64,
+    /// Keys per slot of the leaves.
+    pub load_factor: f64,
+}
+
+/// A range with owned bounds.
+pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Bytes>, Bound<Bytes>) {
+    let owned = |bound: Bound<&&'k [u8]>| bound.map(|key| Bytes::from_slice(key));
+    (owned(range.start_bound()), owned(range.end_bound()))
+}

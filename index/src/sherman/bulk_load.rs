@@ -1,0 +1,186 @@
+//! Filling an empty tree from sorted pairs: leaves from left to right, then level by level upwards, then the root word.
+//!
+//! Nothing can be read before the root word is swapped, so readers see all pairs or none. A load that fails, or that
+//! loses the swap to a writer, leaves its nodes unreachable: their memory comes back when the index is dropped.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use farwood_cache::Root;
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use crate::error::IndexError;
+use crate::layout::{Bytes, NodeHeader, NodeVersion};
+
+/// Nodes that are written at the same time.
+const WRITES_IN_FLIGHT: usize = 32;
+
+/// Loads `pairs`; yields how many.
+pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+    tree: &Rc<Tree<V>>,
+    pairs: impl IntoIterator<Item = (K, U)>,
+    fill: f64,
+) -> Result<u64, IndexError> {
+    if !(fill > 0.0 && fill <= 1.0) {
+        return Err(IndexError::Fill { fill });
+    }
+    let meter = Meter::default();
+    if tree.read_root(&meter).await?.is_some() {
+        return Err(IndexError::NotEmpty);
+    }
+    let mut loader = Loader { tree, meter, writes: VecDeque::new() };
+    let (count, mut children) = loader.leaves(pairs, slots(tree.leaf().slots(), fill)).await?;
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut level = 0;
+    let inner_slots = slots(tree.inner().slots(), fill).max(2);
+    // Nodes are shown to the cache when the root is known: before, it keeps none but level 1.
+    while children.len() > 1 {
+        level += 1;
+        children = loader.inner_level(level, children, inner_slots).await?;
+    }
+    loader.drain(0).await?;
+    let root = Root { ptr: children[0].1, level };
+    if !tree.swap_root(&loader.meter, None, root).await? {
+        return Err(IndexError::NotEmpty);
+    }
+    Ok(count)
+}
+
+fn slots(of: usize, fill: f64) -> usize {
+    ((of as f64 * fill).round() as usize).clamp(1, of)
+}
+
+/// A node and the least key below it.
+type Child = (Bytes, RemotePtr);
+
+struct Loader<'t, V: Verbs> {
+    tree: &'t Rc<Tree<V>>,
+    meter: Meter,
+    writes: VecDeque<V::Submission>,
+}
+
+impl<V: Verbs> Loader<'_, V> {
+    async fn leaves<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &mut self,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        slots: usize,
+    ) -> Result<(u64, Vec<Child>), IndexError> {
+        let mut leaves: Vec<Child> = Vec::new();
+        let mut pending: Vec<(K, U)> = Vec::with_capacity(slots);
+        let mut count = 0;
+        for (key, value) in pairs {
+            self.tree.check_key(key.as_ref())?;
+            self.tree.check_value(value.as_ref())?;
+            if pending.last().is_some_and(|(last, _)| last.as_ref() >= key.as_ref()) {
+                return Err(IndexError::Unsorted { position: count });
+            }
+            if pending.len() == slots {
+                self.leaf(&mut leaves, &pending, Some(key.as_ref())).await?;
+                pending.clear();
+            }
+            pending.push((key, value));
+            count += 1;
+        }
+        if count > 0 {
+            self.leaf(&mut leaves, &pending, None).await?;
+        }
+        Ok((count, leaves))
+    }
+
+    /// Writes one leaf. Its right neighbour, which begins at `high`, is allocated with it.
+    async fn leaf<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &mut self,
+        leaves: &mut Vec<Child>,
+        pairs: &[(K, U)],
+        high: Option<&[u8]>,
+    ) -> Result<(), IndexError> {
+        let layout = self.tree.leaf();
+        let (low, node, sibling) = self.chain_up(leaves, high, layout.node_bytes()).await?;
+        let mut buf = self.tree.verbs.lease(layout.node_bytes());
+        let header = self.header(0, &low, high, sibling);
+        layout.build(&mut buf, &header, pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
+        self.write(node, buf).await
+    }
+
+    async fn inner_level(
+        &mut self,
+        level: u8,
+        children: Vec<Child>,
+        slots: usize,
+    ) -> Result<Vec<Child>, IndexError> {
+        let layout = self.tree.inner();
+        let mut nodes: Vec<Child> = Vec::with_capacity(children.len().div_ceil(slots));
+        let mut rest = children.as_slice();
+        while !rest.is_empty() {
+            // A last node with a single child would be legal, but a waste.
+            let take = if rest.len() == slots + 1 { slots.div_ceil(2) } else { slots.min(rest.len()) };
+            let (these, after) = rest.split_at(take);
+            rest = after;
+            let high = rest.first().map(|(key, _)| key.clone());
+            let bytes = layout.node_bytes();
+            let (low, node, sibling) = self.chain_up(&mut nodes, high.as_deref(), bytes).await?;
+            let mut buf = self.tree.verbs.lease(bytes);
+            let header = self.header(level, &low, high.as_deref(), sibling);
+            layout.build(&mut buf, &header, these.iter().map(|(key, child)| (key.as_slice(), *child)));
+            self.tree.show_cache(node, &buf);
+            self.write(node, buf).await?;
+        }
+        Ok(nodes)
+    }
+
+    /// The place of the next node of a level: allocated when its left neighbour was written. Allocates the right
+    /// neighbour's place if there will be one.
+    async fn chain_up(
+        &mut self,
+        nodes: &mut Vec<Child>,
+        high: Option<&[u8]>,
+        bytes: usize,
+    ) -> Result<(Bytes, RemotePtr, RemotePtr), IndexError> {
+        if nodes.is_empty() {
+            // The leftmost node of a level answers for everything below.
+            nodes.push((Bytes::new(), self.tree.allocator.allocate(bytes as u64).await?));
+        }
+        let (low, node) = nodes.last().cloned().expect("not empty");
+        let sibling = match high {
+            None => RemotePtr::NULL,
+            Some(high) => {
+                let sibling = self.tree.allocator.allocate(bytes as u64).await?;
+                nodes.push((Bytes::from_slice(high), sibling));
+                sibling
+            }
+        };
+        Ok((low, node, sibling))
+    }
+
+    fn header<'k>(
+        &self,
+        level: u8,
+        low: &'k [u8],
+        high: Option<&'k [u8]>,
+        sibling: RemotePtr,
+    ) -> NodeHeader<'k> {
+        let incarnation = self.tree.verbs.random() as u32;
+        NodeHeader { level, low, high, sibling, incarnation, node_version: NodeVersion::default() }
+    }
+
+    async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), IndexError> {
+        self.drain(WRITES_IN_FLIGHT - 1).await?;
+        let bytes = buf.len();
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, 0..bytes);
+        self.writes.push_back(self.tree.verbs.post(&self.meter, chain));
+        Ok(())
+    }
+
+    /// Waits until at most `left` writes are in flight.
+    async fn drain(&mut self, left: usize) -> Result<(), IndexError> {
+        while self.writes.len() > left {
+            let first = self.writes.pop_front().expect("there are more than `left`");
+            first.await?;
+        }
+        Ok(())
+    }
+}

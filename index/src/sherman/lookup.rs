@@ -1,0 +1,88 @@
+//! Looking a key up (Sherman section 4.4, "Lookup operation"): one READ of one leaf, no lock.
+
+use farwood_runtime::{Chain, Meter, Verbs};
+
+use super::Tree;
+use super::descend::Target;
+use crate::error::IndexError;
+use crate::layout::{Found, LeafLookup, Rejection};
+use crate::step::Step;
+use crate::value::Value;
+
+/// After so many retries a lookup takes the leaf's lock, under which nothing can be torn. Far beyond what happens in
+/// practice; it bounds a lookup on a machine so slow that every read exceeds the time its versions vouch for.
+const RETRIES_BEFORE_LOCK: u32 = 64;
+
+impl<V: Verbs> Tree<V> {
+    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        let mut budget = self.budget();
+        let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
+        loop {
+            let read = self.read_node(meter, at.ptr, self.leaf().node_bytes()).await?;
+            let span_ns = read.span_ns;
+            let buf = read.into_buf();
+            match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
+                Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
+                Step::MoveRight(sibling) => {
+                    budget.spend(meter, at.ptr, None)?;
+                    self.forget(at, key);
+                    at = Target { ptr: sibling, level: 0, via: None };
+                }
+                Step::Reread(last) => {
+                    budget.spend(meter, at.ptr, last)?;
+                    if budget.spent() > RETRIES_BEFORE_LOCK {
+                        return self.lookup_locked(meter, key, at).await;
+                    }
+                }
+                Step::Restart(last) => {
+                    budget.spend(meter, at.ptr, last)?;
+                    self.forget(at, key);
+                    let root = self.restart(meter, at.ptr).await?;
+                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                }
+            }
+        }
+    }
+
+    /// The same under the leaf's lock, so that what is read cannot be torn.
+    async fn lookup_locked(&self, meter: &Meter, key: &[u8], mut at: Target) -> Result<Option<Value>, IndexError> {
+        let bytes = self.leaf().node_bytes();
+        let mut budget = self.budget();
+        loop {
+            let mut held = self.locks.acquire(at.ptr).await;
+            let buf = self.verbs.lease(bytes);
+            let buf = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?.into_buf();
+            held.release(meter, Chain::new(at.ptr.server()), self.techniques.combine).await?;
+            match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
+                Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
+                Step::MoveRight(sibling) => {
+                    budget.spend(meter, at.ptr, None)?;
+                    at = Target { ptr: sibling, level: 0, via: None };
+                }
+                Step::Reread(last) | Step::Restart(last) => {
+                    budget.spend(meter, at.ptr, last)?;
+                    let root = self.restart(meter, at.ptr).await?;
+                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                }
+            }
+        }
+    }
+
+    /// What an image that took `span_ns` to read says.
+    #[inline]
+    fn decide_lookup(&self, lookup: Result<LeafLookup, Rejection>, span_ns: u32) -> Step<Option<Found>> {
+        if !self.node_version_holds(span_ns) {
+            return Step::Reread(None);
+        }
+        match lookup {
+            Ok(LeafLookup::Found(found)) if found.spans_lines && !self.entry_version_holds(span_ns) => {
+                Step::Reread(None)
+            }
+            Ok(LeafLookup::Found(found)) => Step::Done(Some(found)),
+            Ok(LeafLookup::Absent) => Step::Done(None),
+            Ok(LeafLookup::MoveRight(sibling)) => Step::MoveRight(sibling),
+            Ok(LeafLookup::Left) => Step::Restart(None),
+            Err(rejection) => Step::after(rejection),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Sherman: a write-optimised B+tree (Wang et al., SIGMOD 2022; extended in CACM).
+//!
+//! A B-link tree of fixed-size nodes. Leaves are unsorted; readers take no locks and trust versions; writers lock one node
+//! at a time, in a lock table on the node's own memory server, through local queues that hand locks over. Splits go from
+//! the leaf upwards, one lock at a time; between a split and its separator in the parent the right half is reached over
+//! the sibling pointer.
+//!
+//! # Round trips (warm cache, no conflict, no split)
+//!
+//! | operation | all techniques | without `fused` | also without `combine` | handed over |
+//! |---|---|---|---|---|
+//! | get | 1 | 1 | 1 | |
+//! | put, insert, update, remove | 2: CAS + READ, WRITE + unlock | 3: CAS, READ, WRITE + unlock | 4 (FG+) | 2: READ, WRITE |
+//! | scan | 1 per window of leaves | 1 | 1 | |
+//!
+//! An insert, update or remove that has no effect gives its lock back with a chain of its own: one round trip, or none
+//! where it hands the lock over.
+//!
+//! # Words
+//!
+//! | paper | here |
+//! |---|---|
+//! | type 1 and type 2 cache | level 1 and top levels of `farwood_cache` |
+//! | FNV/RNV, FEV/REV | node and entry version in every line (`layout`), sound where bookends are not |
+//! | insert | `put` (insert or replace); `insert` fails if the key is present |
+//! | HOCL | `farwood_lock` |
+//!
+//! # Differences from the paper
+//!
+//! Versions are per line, because one READ is not one access (TARGETS, "Torn reads"). `two_level = off` writes whole leaves
+//! back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes are not in
+//! this release, so an emptied leaf stays.
+
+mod bulk_load;
+mod config;
+mod descend;
+mod lookup;
+mod scan;
+mod split;
+mod survey;
+mod write;
+
+use std::cell::RefCell;
+use std::ops::RangeBounds;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farwood_cache::{CacheConfig, CacheReader, NodeCache};
+use farwood_lock::{LockConfig, LockTable};
+use farwood_runtime::node::Host;
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
+
+pub use self::config::{Geometry, NodeSize, Options, Techniques};
+use self::write::Intent;
+use crate::error::IndexError;
+use crate::layout::{InnerLayout, LeafLayout};
+use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
+use crate::stats::{CacheCounters, IndexStats, LockCounters, OpKind};
+use crate::step::Budget;
+use crate::value::Value;
+
+/// The name of this kind of index in catalogs and on the command line.
+pub const KIND: &str = "sherman";
+
+/// A Sherman tree as a whole compute node sees it. Clones share cache and statistics; [`Sherman::attach`] makes the
+/// handle that one shard's clients use.
+#[derive(Clone)]
+pub struct Sherman(Arc<Shared>);
+
+pub(crate) struct Shared {
+    entry: CatalogEntry,
+    geometry: Geometry,
+    options: Options,
+    leaf: LeafLayout,
+    inner: InnerLayout,
+    cache: Arc<NodeCache>,
+    port: Port,
+}
+
+impl Sherman {
+    /// Creates a tree in the catalog under `name` and opens it. It has no node until something is written.
+    ///
+    /// # Errors
+    /// If the geometry makes no node, or the catalog refuses.
+    pub async fn create(
+        host: &impl Host,
+        name: &str,
+        geometry: Geometry,
+        options: Options,
+    ) -> Result<Self, IndexError> {
+        geometry.layouts()?;
+        let entry = host.control().create(name, KIND, &geometry.to_bytes()).await?;
+        Self::from_entry(host, entry, options)
+    }
+
+    /// Opens the tree that the catalog has under `name`.
+    ///
+    /// # Errors
+    /// If there is none, or it is of another kind.
+    pub async fn open(host: &impl Host, name: &str, options: Options) -> Result<Self, IndexError> {
+        let entry = host.control().open(name).await?;
+        Self::from_entry(host, entry, options)
+    }
+
+    fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options) -> Result<Self, IndexError> {
+        if entry.kind != KIND {
+            return Err(IndexError::WrongKind { name: entry.name, kind: entry.kind });
+        }
+        let geometry = Geometry::from_bytes(&entry.name, &entry.config)?;
+        let (leaf, inner) = geometry.layouts()?;
+        let config =
+            CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed: host.seed() };
+        let cache = NodeCache::new(config);
+        let port = host.allocate_port();
+        Ok(Sherman(Arc::new(Shared { entry, geometry, options, leaf, inner, cache, port })))
+    }
+
+    /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
+    ///
+    /// # Panics
+    /// If it was called on this shard before.
+    pub fn attach<V: Verbs>(&self, verbs: V) -> ShermanIndex<V> {
+        let shared = Arc::clone(&self.0);
+        let techniques = shared.options.techniques.effective(verbs.capabilities());
+        let lock_config = LockConfig {
+            hierarchical: techniques.hierarchical,
+            handover: techniques.handover,
+            ..LockConfig::default()
+        };
+        let locks = LockTable::attach(verbs.clone(), shared.port, lock_config);
+        let first_server = usize::from(verbs.shard().0);
+        let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
+        let reader = shared.cache.reader();
+        let stats = RefCell::default();
+        ShermanIndex(Rc::new(Tree { shared, techniques, verbs, locks, reader, allocator, stats }))
+    }
+
+    /// Sizes of the tree's nodes.
+    pub fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    /// Bytes of a leaf: what a get reads.
+    pub fn leaf_bytes(&self) -> usize {
+        self.0.leaf.node_bytes()
+    }
+
+    /// Slots of a leaf.
+    pub fn leaf_slots(&self) -> usize {
+        self.0.leaf.slots()
+    }
+
+    /// Bytes that this compute node's cache takes now.
+    pub fn cache_bytes(&self) -> usize {
+        self.0.cache.bytes()
+    }
+}
+
+/// A Sherman tree on one shard.
+pub struct ShermanIndex<V: Verbs>(Rc<Tree<V>>);
+
+impl<V: Verbs> Clone for ShermanIndex<V> {
+    fn clone(&self) -> Self {
+        ShermanIndex(Rc::clone(&self.0))
+    }
+}
+
+impl<V: Verbs> ShermanIndex<V> {
+    /// The techniques in effect on this fabric.
+    pub fn techniques(&self) -> Techniques {
+        self.0.techniques
+    }
+
+    /// Local locks that are held or waited for here: 0 when no operation runs.
+    pub fn locks_in_use(&self) -> usize {
+        let (held, waiting) = self.0.locks.in_use();
+        held + waiting
+    }
+}
+
+/// What one shard needs to work on a tree.
+pub(crate) struct Tree<V: Verbs> {
+    shared: Arc<Shared>,
+    techniques: Techniques,
+    verbs: V,
+    locks: LockTable<V>,
+    reader: CacheReader,
+    allocator: NodeAllocator,
+    stats: RefCell<IndexStats>,
+}
+
+impl<V: Verbs> Tree<V> {
+    fn leaf(&self) -> &LeafLayout {
+        &self.shared.leaf
+    }
+
+    fn inner(&self) -> &InnerLayout {
+        &self.shared.inner
+    }
+
+    fn cache(&self) -> &NodeCache {
+        &self.shared.cache
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::new(self.shared.options.retries_max)
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
+        let max = self.shared.geometry.max_key;
+        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
+    }
+
+    fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
+        let max = self.shared.geometry.max_value;
+        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
+    }
+
+    fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
+        self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
+    }
+}
+
+impl<V: Verbs> ShermanIndex<V> {
+    async fn write(&self, kind: OpKind, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
+        self.0.check_key(key)?;
+        self.0.check_value(intent.value())?;
+        let meter = Meter::default();
+        let applied = Tree::write(&self.0, &meter, key, intent).await?;
+        self.0.record(kind, &meter, applied, 0);
+        Ok(applied)
+    }
+}
+
+impl<V: Verbs> RangeIndex for ShermanIndex<V> {
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.0.check_key(key)?;
+        let meter = Meter::default();
+        let value = self.0.lookup(&meter, key).await?;
+        self.0.record(OpKind::Get, &meter, value.is_some(), 0);
+        Ok(value)
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        self.write(OpKind::Put, key, Intent::Put(value)).await.map(|_| ())
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Insert, key, Intent::Insert(value)).await
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Update, key, Intent::Update(value)).await
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Remove, key, Intent::Remove).await
+    }
+
+    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+        scan::stream(Rc::clone(&self.0), owned_bounds(&range), limit)
+    }
+
+    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+        futures::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
+    }
+
+    async fn bulk_load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        fill: f64,
+    ) -> Result<u64, IndexError> {
+        bulk_load::run(&self.0, pairs, fill).await
+    }
+
+    async fn survey(&self) -> Result<Survey, IndexError> {
+        survey::run(&self.0).await
+    }
+
+    fn stats(&self) -> IndexStats {
+        let tree = &self.0;
+        let mut stats = tree.stats.borrow().clone();
+        let locks = tree.locks.stats();
+        stats.locks = LockCounters {
+            acquired: locks.acquired,
+            waited: locks.waited,
+            handed_over: locks.handed_over,
+            remote_failed: locks.remote_failed,
+        };
+        let cache = tree.cache().stats();
+        stats.cache = CacheCounters {
+            lookups: tree.reader.lookups(),
+            hits: tree.reader.hits(),
+            invalidated: cache.invalidated as u64,
+            evicted: cache.evicted as u64,
+            bytes: cache.bytes as u64,
+        };
+        stats.lock_table_bytes = tree.locks.bytes() as u64;
+        stats
+    }
+}

@@ -1,0 +1,427 @@
+//! Splits (Sherman figure 7, lines 18 to 39; Lehman and Yao's B-link tree): the right half of a full node moves to a new
+//! sibling, then a separator for it goes into the parent, and so on upwards. One lock at a time.
+//!
+//! Between the two, and for as long as the separator is missing, the right half is reached over the left one's sibling
+//! pointer. So an operation that is dropped after its split has taken effect leaves a correct tree; the separator is then
+//! put in by the janitor.
+
+use std::rc::Rc;
+
+use farwood_cache::Root;
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::Target;
+use crate::error::IndexError;
+use crate::layout::{Bytes, InnerLayout, LeafView, NodeHeader, NodeVersion, Position, Rejection};
+use crate::step::Budget;
+
+/// A child that its parent does not know yet.
+#[derive(Clone, Debug)]
+struct Separator {
+    /// The level of the parent.
+    level: u8,
+    key: Bytes,
+    child: RemotePtr,
+}
+
+/// Sees to it that a separator gets in also if the operation that owes it is dropped.
+struct Owed<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    separator: Option<Separator>,
+}
+
+impl<V: Verbs> Owed<V> {
+    /// Puts the separator in, and those that it makes the levels above owe.
+    ///
+    /// An error goes to the caller and nothing is tried again: it would meet the same error.
+    async fn pay(mut self, meter: &Meter) -> Result<(), IndexError> {
+        let mut budget = self.tree.budget();
+        while let Some(separator) = self.separator.clone() {
+            let paid = self.tree.insert_one(meter, &separator, &mut budget).await;
+            self.separator = paid.as_ref().ok().cloned().flatten();
+            paid?;
+        }
+        Ok(())
+    }
+}
+
+impl<V: Verbs> Drop for Owed<V> {
+    fn drop(&mut self) {
+        let Some(separator) = self.separator.take() else { return };
+        let owed = Owed { tree: Rc::clone(&self.tree), separator: Some(separator) };
+        self.tree.verbs.defer(async move {
+            if let Err(error) = owed.pay(&Meter::default()).await {
+                tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
+            }
+        });
+    }
+}
+
+/// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
+struct Unpublished<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    node: RemotePtr,
+    bytes: usize,
+    published: bool,
+}
+
+impl<V: Verbs> Unpublished<'_, V> {
+    /// From here on others may find it: it never goes back.
+    fn publish(mut self) -> RemotePtr {
+        self.published = true;
+        self.node
+    }
+}
+
+impl<V: Verbs> Drop for Unpublished<'_, V> {
+    fn drop(&mut self) {
+        // A WRITE to it may still be in flight: whoever gets it next writes behind that, on the same queue pair.
+        if !self.published {
+            self.tree.allocator.give_back(self.node, self.bytes as u64);
+        }
+    }
+}
+
+/// How the entries of a full node are divided.
+struct Halves<T> {
+    left: Vec<T>,
+    right: Vec<T>,
+}
+
+/// Puts the larger half left; either half has an entry.
+fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
+    let right = entries.split_off(entries.len().div_ceil(2));
+    Halves { left: entries, right }
+}
+
+/// The pairs of a full leaf and the new one, ascending.
+fn leaf_pairs(leaf: &LeafView<'_>, key: &[u8], value: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
+    let mut pairs = Vec::with_capacity(leaf.len() + 1);
+    for entry in leaf.entries() {
+        let entry = entry?;
+        pairs.push((entry.key, entry.value));
+    }
+    pairs.push((Bytes::from_slice(key), Bytes::from_slice(value)));
+    pairs.sort();
+    Ok(pairs)
+}
+
+/// What a separator does to the inner node that answers for it.
+#[derive(Debug, PartialEq)]
+enum InnerPlan {
+    /// The node with these entries.
+    Rewrite(Vec<(Bytes, RemotePtr)>),
+    /// More entries than fit.
+    Split(Vec<(Bytes, RemotePtr)>),
+    /// It is there already.
+    Nothing,
+    MoveRight(RemotePtr),
+    /// It is not this node's, or no node.
+    Restart(Option<Rejection>),
+}
+
+fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> InnerPlan {
+    let view = match layout.view(image) {
+        Ok(view) if view.header().level() == separator.level => view,
+        Ok(_) => return InnerPlan::Restart(None),
+        Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+    };
+    match view.header().position(&separator.key) {
+        Position::Here => {}
+        Position::Left => return InnerPlan::Restart(None),
+        Position::Right => match view.header().right() {
+            Ok(sibling) => return InnerPlan::MoveRight(sibling),
+            Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+        },
+    }
+    let entries: Result<Vec<_>, _> = view.entries().collect();
+    let mut entries = match entries {
+        Ok(entries) => entries,
+        Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+    };
+    match entries.binary_search_by(|(key, _)| key.cmp(&separator.key)) {
+        Ok(_) => InnerPlan::Nothing,
+        Err(place) => {
+            entries.insert(place, (separator.key.clone(), separator.child));
+            if entries.len() <= layout.slots() { InnerPlan::Rewrite(entries) } else { InnerPlan::Split(entries) }
+        }
+    }
+}
+
+fn borrowed(entries: &[(Bytes, RemotePtr)]) -> impl Iterator<Item = (&[u8], RemotePtr)> {
+    entries.iter().map(|(key, child)| (key.as_slice(), *child))
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Splits the full leaf in `image`, which is locked, for the new pair, and tells the parents.
+    pub(super) async fn split_leaf(
+        self: &Rc<Self>,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), IndexError> {
+        let node = held.node();
+        let parsed = self.leaf().view(&image);
+        let parsed = parsed.and_then(|leaf| Ok((leaf_pairs(&leaf, key, value)?, OldNode::of(leaf.header()))));
+        let (pairs, old) = match parsed {
+            Ok(parsed) => parsed,
+            Err(rejection) => {
+                self.unlock(meter, held).await?;
+                return Err(IndexError::Corrupt { node, what: rejection.to_string() });
+            }
+        };
+        let halves = halve(pairs);
+        let bytes = self.leaf().node_bytes();
+        let sibling = match self.new_sibling(bytes).await {
+            Ok(sibling) => sibling,
+            Err(error) => {
+                self.unlock(meter, held).await?;
+                return Err(error);
+            }
+        };
+        let middle = halves.right[0].0.clone();
+        let mut buf = self.verbs.lease(2 * bytes);
+        let (left_image, right_image) = buf.split_at_mut(bytes);
+        let pairs = |half: &[(Bytes, Bytes)], image: &mut [u8], header: &NodeHeader<'_>| {
+            self.leaf().build(image, header, half.iter().map(|(key, value)| (key.as_slice(), value.as_slice())));
+        };
+        pairs(&halves.left, left_image, &old.left(&middle, sibling.node));
+        pairs(&halves.right, right_image, &old.right(&middle, self.verbs.random() as u32));
+        let separator = Separator { level: 1, key: middle, child: sibling.node };
+        let owed = self.publish_split(meter, held, sibling, buf, separator).await?;
+        match owed.pay(meter).await {
+            // The pair is in and the tree whole: a missing separator costs readers a step, not the writer its success.
+            Err(IndexError::Alloc(error)) => {
+                tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
+                Ok(())
+            }
+            paid => paid,
+        }
+    }
+
+    /// Writes sibling and node and unlocks the node: one round trip where `combine` can put them in one chain.
+    async fn publish_split(
+        self: &Rc<Self>,
+        meter: &Meter,
+        held: Held<V>,
+        sibling: Unpublished<'_, V>,
+        mut buf: Buf,
+        separator: Separator,
+    ) -> Result<Owed<V>, IndexError> {
+        let node = held.node();
+        let bytes = sibling.bytes;
+        let together = self.techniques.combine && node.server() == sibling.node.server();
+        if !together {
+            let mut chain = Chain::with_buffer(sibling.node.server(), buf);
+            chain.write(sibling.node, bytes..2 * bytes);
+            buf = self.verbs.submit(meter, chain).await?.into_buf();
+        }
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        if together {
+            chain.write(sibling.node, bytes..2 * bytes);
+        }
+        chain.write(node, 0..bytes);
+        // From here on the split may take effect whatever happens to this future.
+        sibling.publish();
+        let mut owed = Owed { tree: Rc::clone(self), separator: Some(separator) };
+        if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
+            // Nobody knows whether the node was written: a separator could lead to a half that is not its own.
+            owed.separator = None;
+            return Err(error.into());
+        }
+        Ok(owed)
+    }
+
+    /// Puts one separator in; yields the one that its node's split owes to the level above.
+    async fn insert_one(
+        self: &Rc<Self>,
+        meter: &Meter,
+        separator: &Separator,
+        budget: &mut Budget,
+    ) -> Result<Option<Separator>, IndexError> {
+        let bytes = self.inner().node_bytes();
+        let mut at = loop {
+            if let Some(ptr) = self.reader.node_of(separator.level, &separator.key) {
+                break Target { ptr, level: separator.level, via: None };
+            }
+            match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
+                Some(target) => break target,
+                None if self.grow(meter, separator).await? => return Ok(None),
+                None => budget.spend(meter, separator.child, None)?,
+            }
+        };
+        loop {
+            let mut held = self.locks.acquire(at.ptr).await;
+            let buf = self.verbs.lease(bytes);
+            let image = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?.into_buf();
+            match plan_separator(self.inner(), &image, separator) {
+                InnerPlan::Nothing => {
+                    self.unlock(meter, held).await?;
+                    return Ok(None);
+                }
+                InnerPlan::Rewrite(entries) => {
+                    self.rewrite_inner(meter, held, image, &entries).await?;
+                    return Ok(None);
+                }
+                InnerPlan::Split(entries) => {
+                    return self.split_inner(meter, held, image, entries, separator.level).await.map(Some);
+                }
+                InnerPlan::MoveRight(sibling) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, None)?;
+                    self.cache().invalidate(at.level, at.ptr, &separator.key);
+                    at = Target { ptr: sibling, ..at };
+                }
+                InnerPlan::Restart(last) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, last)?;
+                    self.cache().invalidate(at.level, at.ptr, &separator.key);
+                    let root = self.restart(meter, at.ptr).await?;
+                    at = self.descend(meter, &separator.key, separator.level, root, budget).await?;
+                }
+            }
+        }
+    }
+
+    async fn rewrite_inner(
+        &self,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        entries: &[(Bytes, RemotePtr)],
+    ) -> Result<(), IndexError> {
+        let node = held.node();
+        let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
+        let mut buf = image;
+        self.inner().build(&mut buf, &old.same(), borrowed(entries));
+        let bytes = buf.len();
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, 0..bytes);
+        if let Some(buf) = held.release(meter, chain, self.techniques.combine).await? {
+            self.show_cache(node, &buf);
+        }
+        Ok(())
+    }
+
+    async fn split_inner(
+        self: &Rc<Self>,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        entries: Vec<(Bytes, RemotePtr)>,
+        level: u8,
+    ) -> Result<Separator, IndexError> {
+        let node = held.node();
+        let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
+        let bytes = self.inner().node_bytes();
+        let sibling = match self.new_sibling(bytes).await {
+            Ok(sibling) => sibling,
+            Err(error) => {
+                self.unlock(meter, held).await?;
+                return Err(error);
+            }
+        };
+        let halves = halve(entries);
+        let middle = halves.right[0].0.clone();
+        let mut buf = self.verbs.lease(2 * bytes);
+        let (left_image, right_image) = buf.split_at_mut(bytes);
+        let right_header = old.right(&middle, self.verbs.random() as u32);
+        self.inner().build(left_image, &old.left(&middle, sibling.node), borrowed(&halves.left));
+        self.inner().build(right_image, &right_header, borrowed(&halves.right));
+        let images = (left_image.to_vec(), right_image.to_vec());
+        let sibling_node = sibling.node;
+        let separator = Separator { level: level + 1, key: middle, child: sibling_node };
+        let mut owed = self.publish_split(meter, held, sibling, buf, separator).await?;
+        self.show_cache(node, &images.0);
+        self.show_cache(sibling_node, &images.1);
+        Ok(owed.separator.take().expect("a split owes its separator"))
+    }
+
+    /// Puts a new root above the current one, for a separator of a level that the tree does not have. False if the tree
+    /// has grown meanwhile.
+    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, IndexError> {
+        let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
+            return Ok(false);
+        };
+        let bytes = self.inner().node_bytes();
+        let node = self.new_sibling(bytes).await?;
+        let header = NodeHeader {
+            level: separator.level,
+            low: b"",
+            high: None,
+            sibling: RemotePtr::NULL,
+            incarnation: self.verbs.random() as u32,
+            node_version: NodeVersion::default(),
+        };
+        let mut buf = self.verbs.lease(bytes);
+        let entries = [(&b""[..], old.ptr), (&separator.key[..], separator.child)];
+        self.inner().build(&mut buf, &header, entries);
+        let mut chain = Chain::with_buffer(node.node.server(), buf);
+        chain.write(node.node, 0..bytes);
+        let buf = self.verbs.submit(meter, chain).await?.into_buf();
+        let root = Root { ptr: node.node, level: separator.level };
+        // The swap may take effect even if this future is dropped while it is in flight: better lose a node than share one.
+        let node = node.publish();
+        let grown = self.swap_root(meter, Some(old), root).await?;
+        if grown {
+            self.show_cache(node, &buf);
+        } else {
+            self.allocator.give_back(node, bytes as u64);
+        }
+        Ok(grown)
+    }
+
+    async fn new_sibling(&self, bytes: usize) -> Result<Unpublished<'_, V>, IndexError> {
+        let node = self.allocator.allocate(bytes as u64).await?;
+        Ok(Unpublished { tree: self, node, bytes, published: false })
+    }
+}
+
+/// What the images that replace a node take over from it.
+struct OldNode {
+    level: u8,
+    low: Bytes,
+    high: Option<Bytes>,
+    sibling: RemotePtr,
+    incarnation: u32,
+    next_version: NodeVersion,
+}
+
+impl OldNode {
+    fn of(header: &crate::layout::Header<'_>) -> Self {
+        OldNode {
+            level: header.level(),
+            low: header.low(),
+            high: header.high(),
+            sibling: header.sibling(),
+            incarnation: header.incarnation(),
+            next_version: header.node_version().next(),
+        }
+    }
+
+    /// The same node with other entries.
+    fn same(&self) -> NodeHeader<'_> {
+        NodeHeader {
+            level: self.level,
+            low: &self.low,
+            high: self.high.as_deref(),
+            sibling: self.sibling,
+            incarnation: self.incarnation,
+            node_version: self.next_version,
+        }
+    }
+
+    /// The same node, ending at `middle`.
+    fn left<'a>(&'a self, middle: &'a [u8], sibling: RemotePtr) -> NodeHeader<'a> {
+        NodeHeader { high: Some(middle), sibling, ..self.same() }
+    }
+
+    /// A new node from `middle` on.
+    fn right<'a>(&'a self, middle: &'a [u8], incarnation: u32) -> NodeHeader<'a> {
+        NodeHeader { low: middle, incarnation, node_version: NodeVersion::default(), ..self.same() }
+    }
+}

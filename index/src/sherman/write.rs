@@ -1,0 +1,224 @@
+//! Changing one key (Sherman figure 7): lock the leaf, read it, decide, write back and unlock.
+
+use std::rc::Rc;
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::Target;
+use crate::error::IndexError;
+use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
+use crate::step::Step;
+
+/// What an operation wants of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Intent<'v> {
+    Put(&'v [u8]),
+    Insert(&'v [u8]),
+    Update(&'v [u8]),
+    Remove,
+}
+
+impl<'v> Intent<'v> {
+    pub(super) fn value(self) -> &'v [u8] {
+        match self {
+            Intent::Put(value) | Intent::Insert(value) | Intent::Update(value) => value,
+            Intent::Remove => b"",
+        }
+    }
+
+    /// Whether it makes a key that was absent present.
+    fn creates(self) -> bool {
+        matches!(self, Intent::Put(_) | Intent::Insert(_))
+    }
+}
+
+/// What a write does to the leaf that answers for its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// These ranges of the image, which was changed, are to be written.
+    Patch(Patch),
+    /// The leaf has no vacancy: it must be split.
+    Split,
+    /// The operation has no effect.
+    Nothing,
+}
+
+/// Decides what `intent` does to the leaf in `image`, which was read under its lock, and changes the image accordingly.
+pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], intent: Intent<'_>) -> Step<Plan> {
+    let found = match layout.lookup(image, key) {
+        Ok(LeafLookup::Found(found)) => Some(found.slot),
+        Ok(LeafLookup::Absent) => None,
+        Ok(LeafLookup::MoveRight(sibling)) => return Step::MoveRight(sibling),
+        Ok(LeafLookup::Left) => return Step::Restart(None),
+        Err(rejection) => return Step::after(rejection),
+    };
+    let plan = match (found, intent) {
+        (Some(slot), Intent::Put(value) | Intent::Update(value)) => {
+            Plan::Patch(layout.write_entry(image, slot, key, value))
+        }
+        (Some(slot), Intent::Remove) => Plan::Patch(layout.clear_entry(image, slot)),
+        (None, Intent::Put(value) | Intent::Insert(value)) => match layout.view(image).map(|leaf| leaf.vacancy()) {
+            Ok(Some(slot)) => Plan::Patch(layout.write_entry(image, slot, key, value)),
+            Ok(None) => Plan::Split,
+            Err(rejection) => return Step::after(rejection),
+        },
+        (Some(_), Intent::Insert(_)) | (None, Intent::Update(_) | Intent::Remove) => Plan::Nothing,
+    };
+    Step::Done(plan)
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Does what `intent` says; yields whether it took effect.
+    pub(super) async fn write(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+    ) -> Result<bool, IndexError> {
+        let mut budget = self.budget();
+        let mut at = loop {
+            match self.locate_leaf(meter, key, &mut budget).await? {
+                Some(target) => break target,
+                None if intent.creates() => self.plant(meter).await?,
+                None => return Ok(false),
+            }
+        };
+        loop {
+            let (held, mut image) = self.lock_leaf(meter, at.ptr).await?;
+            match plan(self.leaf(), &mut image, key, intent) {
+                Step::Done(Plan::Patch(patch)) => {
+                    self.write_back(meter, held, image, patch).await?;
+                    return Ok(true);
+                }
+                Step::Done(Plan::Split) => {
+                    self.split_leaf(meter, held, image, key, intent.value()).await?;
+                    return Ok(true);
+                }
+                Step::Done(Plan::Nothing) => {
+                    self.unlock(meter, held).await?;
+                    return Ok(false);
+                }
+                Step::MoveRight(sibling) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, None)?;
+                    self.forget(at, key);
+                    at = Target { ptr: sibling, level: 0, via: None };
+                }
+                Step::Reread(last) | Step::Restart(last) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, last)?;
+                    self.forget(at, key);
+                    let root = self.restart(meter, at.ptr).await?;
+                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                }
+            }
+        }
+    }
+
+    /// Locks and reads a leaf: one round trip with `fused` or when the lock is handed over, else two.
+    async fn lock_leaf(&self, meter: &Meter, leaf: RemotePtr) -> Result<(Held<V>, Buf), IndexError> {
+        let bytes = self.leaf().node_bytes();
+        let mut held = self.locks.acquire(leaf).await;
+        let buf = self.verbs.lease(bytes);
+        let read = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?;
+        Ok((held, read.into_buf()))
+    }
+
+    /// Writes the ranges of `patch`, or the whole leaf without `two_level`, and unlocks: one round trip with `combine`.
+    async fn write_back(&self, meter: &Meter, held: Held<V>, mut image: Buf, patch: Patch) -> Result<(), IndexError> {
+        let leaf = held.node();
+        if !self.techniques.two_level {
+            bump_node_version(&mut image);
+        }
+        let whole = 0..image.len();
+        let mut chain = Chain::with_buffer(leaf.server(), image);
+        if self.techniques.two_level {
+            for range in patch {
+                chain.write(leaf.add(range.start as u64), range);
+            }
+        } else {
+            chain.write(leaf, whole);
+        }
+        held.release(meter, chain, self.techniques.combine).await?;
+        Ok(())
+    }
+
+    /// Gives a lock back under which nothing was changed.
+    pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
+        let chain = Chain::new(held.node().server());
+        held.release(meter, chain, self.techniques.combine).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{NodeHeader, NodeVersion};
+
+    fn leaf(entries: &[(&[u8], &[u8])]) -> (LeafLayout, Vec<u8>) {
+        let layout = LeafLayout::for_slots(2, 4, 4).unwrap();
+        let mut image = vec![0; layout.node_bytes()];
+        let header = NodeHeader {
+            level: 0,
+            low: b"b",
+            high: Some(b"m"),
+            sibling: RemotePtr::from_bits(640),
+            incarnation: 1,
+            node_version: NodeVersion::default(),
+        };
+        layout.build(&mut image, &header, entries.iter().copied());
+        (layout, image)
+    }
+
+    fn outcome(entries: &[(&[u8], &[u8])], key: &[u8], intent: Intent<'_>) -> (Step<Plan>, Option<Vec<u8>>) {
+        let (layout, mut image) = leaf(entries);
+        let step = plan(&layout, &mut image, key, intent);
+        let value = match layout.lookup(&image, key).unwrap() {
+            LeafLookup::Found(found) => {
+                let range = crate::layout::make_contiguous(&mut image, found.value);
+                Some(image[range].to_vec())
+            }
+            _ => None,
+        };
+        (step, value)
+    }
+
+    #[test]
+    fn every_intent_on_a_present_and_an_absent_key() {
+        let one: &[(&[u8], &[u8])] = &[(b"c", b"1")];
+        let patched = |step: &Step<Plan>| matches!(step, Step::Done(Plan::Patch(_)));
+        for (entries, intent, applied, after) in [
+            (one, Intent::Put(b"2"), true, Some(b"2")),
+            (one, Intent::Insert(b"2"), false, Some(b"1")),
+            (one, Intent::Update(b"2"), true, Some(b"2")),
+            (one, Intent::Remove, true, None),
+            (&[], Intent::Put(b"2"), true, Some(b"2")),
+            (&[], Intent::Insert(b"2"), true, Some(b"2")),
+            (&[], Intent::Update(b"2"), false, None),
+            (&[], Intent::Remove, false, None),
+        ] {
+            let (step, value) = outcome(entries, b"c", intent);
+            assert_eq!((patched(&step), value.as_deref()), (applied, after.map(|v| &v[..])), "{intent:?}");
+            assert!(applied || step == Step::Done(Plan::Nothing));
+        }
+    }
+
+    #[test]
+    fn a_full_leaf_is_split_for_a_new_key_only() {
+        let full: &[(&[u8], &[u8])] = &[(b"c", b"1"), (b"d", b"2")];
+        assert_eq!(outcome(full, b"e", Intent::Put(b"3")).0, Step::Done(Plan::Split));
+        assert_eq!(outcome(full, b"e", Intent::Update(b"3")).0, Step::Done(Plan::Nothing));
+        assert_eq!(outcome(full, b"d", Intent::Put(b"3")).1.as_deref(), Some(&b"3"[..]));
+    }
+
+    #[test]
+    fn keys_outside_the_fences_go_elsewhere() {
+        let sibling = RemotePtr::from_bits(640);
+        assert_eq!(outcome(&[], b"m", Intent::Put(b"")).0, Step::MoveRight(sibling));
+        assert_eq!(outcome(&[], b"a", Intent::Put(b"")).0, Step::Restart(None));
+        assert_eq!(outcome(&[], b"", Intent::Remove).0, Step::Restart(None));
+    }
+}

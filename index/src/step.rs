@@ -1,0 +1,92 @@
+//! Steps: what an operation does next after it has read a node, as a value; and the budget that bounds them. Pure: decided
+//! without I/O, tested without a fabric. Contention and torn reads end here.
+
+use farwood_runtime::{Meter, RemotePtr};
+
+use crate::error::IndexError;
+use crate::layout::Rejection;
+
+/// What to do after reading a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step<T> {
+    /// The node answers.
+    Done(T),
+    /// The key belongs to the right neighbour: it was split off.
+    MoveRight(RemotePtr),
+    /// The bytes do not vouch for themselves: read the same node again.
+    Reread(Option<Rejection>),
+    /// What led here was wrong: start from the root.
+    Restart(Option<Rejection>),
+}
+
+impl<T> Step<T> {
+    /// The step that a rejected image calls for.
+    pub(crate) fn after(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::Torn | Rejection::Malformed(_) => Step::Reread(Some(rejection)),
+            Rejection::Freed | Rejection::WrongKind { .. } | Rejection::NotANode { .. } => {
+                Step::Restart(Some(rejection))
+            }
+        }
+    }
+}
+
+/// Retries that one operation may spend.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    max: u32,
+    spent: u32,
+}
+
+impl Budget {
+    pub(crate) fn new(max: u32) -> Self {
+        Budget { max, spent: 0 }
+    }
+
+    /// Spends one retry at `node`.
+    ///
+    /// # Errors
+    /// [`IndexError::RetriesExhausted`] with what was wrong last.
+    pub(crate) fn spend(
+        &mut self,
+        meter: &Meter,
+        node: RemotePtr,
+        last: Option<Rejection>,
+    ) -> Result<(), IndexError> {
+        meter.retry();
+        self.spent += 1;
+        if self.spent > self.max {
+            return Err(IndexError::RetriesExhausted { node, retries: self.spent - 1, last });
+        }
+        Ok(())
+    }
+
+    /// How many were spent.
+    pub(crate) fn spent(&self) -> u32 {
+        self.spent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Kind;
+
+    #[test]
+    fn rejected_images_are_read_again_or_left() {
+        assert_eq!(Step::<()>::after(Rejection::Torn), Step::Reread(Some(Rejection::Torn)));
+        let wrong = Rejection::WrongKind { found: Kind::Inner };
+        assert_eq!(Step::<()>::after(wrong), Step::Restart(Some(wrong)));
+    }
+
+    #[test]
+    fn a_budget_ends_with_context() {
+        let meter = Meter::default();
+        let mut budget = Budget::new(2);
+        let node = RemotePtr::from_bits(64);
+        assert!(budget.spend(&meter, node, None).is_ok() && budget.spend(&meter, node, None).is_ok());
+        let error = budget.spend(&meter, node, Some(Rejection::Torn)).unwrap_err();
+        assert_eq!(error, IndexError::RetriesExhausted { node, retries: 2, last: Some(Rejection::Torn) });
+        assert_eq!(meter.usage().retries, 3);
+    }
+}
