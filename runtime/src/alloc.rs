@@ -20,7 +20,9 @@ const NODE_ALIGN: u64 = 64;
 #[non_exhaustive]
 pub enum AllocError {
     /// No server has a chunk left.
-    #[error("out of memory: none of the {servers} memory servers has a free chunk left; add memory or drop an index")]
+    #[error(
+        "out of memory: none of the {servers} memory servers has a free chunk left; add memory or drop an index"
+    )]
     #[expect(missing_docs, reason = "the message names the field")]
     OutOfMemory { servers: usize },
     /// A node is larger than a chunk.
@@ -148,7 +150,8 @@ mod tests {
     #[test]
     fn nodes_never_overlap_and_memory_ends_with_an_error() {
         let control = cluster(2);
-        let allocators: Vec<_> = (0..2).map(|i| NodeAllocator::new(Arc::clone(&control), IndexId(1), i)).collect();
+        let allocators: Vec<_> =
+            (0..2).map(|i| NodeAllocator::new(Arc::clone(&control), IndexId(1), i)).collect();
         let mut nodes = Vec::new();
         'full: loop {
             for (i, bytes) in [100, 1024, 64, 4000].into_iter().enumerate() {
@@ -184,6 +187,9 @@ mod tests {
     #[test]
     fn says_when_a_node_exceeds_a_chunk() {
         let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
-        assert_eq!(allocate(&allocator, 16385), Err(AllocError::TooLarge { bytes: 16448, chunk_bytes: 16384 }));
+        assert_eq!(
+            allocate(&allocator, 16385),
+            Err(AllocError::TooLarge { bytes: 16448, chunk_bytes: 16384 })
+        );
     }
 }

@@ -47,6 +47,7 @@ impl BufferPool {
     ///
     /// # Panics
     /// If `bytes` exceeds [`BUFFER_BYTES_MAX`].
+    #[inline]
     pub fn lease(&self, bytes: usize) -> Buf {
         assert!(bytes <= BUFFER_BYTES_MAX, "a buffer of {bytes} bytes exceeds {BUFFER_BYTES_MAX}");
         let class = class_of(bytes);
@@ -124,6 +125,7 @@ impl DerefMut for Buf {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
         self.shelves.free[self.class as usize].borrow_mut().push(self.start);
         self.shelves.leased.set(self.shelves.leased.get() - 1);

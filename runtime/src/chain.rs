@@ -42,44 +42,51 @@ pub enum Op {
 pub struct Chain {
     server: ServerId,
     buf: Option<Buf>,
-    verbs: SmallVec<[Verb; 4]>,
+    verbs: SmallVec<[Verb; 3]>,
     fence_next: bool,
 }
 
 impl Chain {
     /// An empty chain to `server` without a buffer: for atomics and word writes.
+    #[inline]
     pub fn new(server: ServerId) -> Self {
         Chain { server, buf: None, verbs: SmallVec::new(), fence_next: false }
     }
 
     /// An empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
+    #[inline]
     pub fn with_buffer(server: ServerId, buf: Buf) -> Self {
         Chain { server, buf: Some(buf), verbs: SmallVec::new(), fence_next: false }
     }
 
     /// READ of `local.len()` bytes at `at` into that range of the buffer.
+    #[inline]
     pub fn read(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (to, len) = self.local(&local);
         self.push(at, Op::Read { at: at.offset(), to, len })
     }
 
     /// WRITE of that range of the buffer to `at`.
+    #[inline]
     pub fn write(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (from, len) = self.local(&local);
         self.push(at, Op::Write { at: at.offset(), from, len })
     }
 
     /// WRITE of one word to `at`, without the buffer.
+    #[inline]
     pub fn write_word(&mut self, at: RemotePtr, word: u64) -> &mut Self {
         self.push(at, Op::WriteWord { at: at.offset(), word })
     }
 
     /// Compare-and-swap of the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    #[inline]
     pub fn cas(&mut self, at: RemotePtr, expected: u64, desired: u64) -> &mut Self {
         self.push(at, Op::Cas { at: at.offset(), expected, desired })
     }
 
     /// Fetch-and-add to the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    #[inline]
     pub fn faa(&mut self, at: RemotePtr, add: u64) -> &mut Self {
         self.push(at, Op::Faa { at: at.offset(), add })
     }
@@ -110,6 +117,10 @@ impl Chain {
         self.buf.as_ref()
     }
 
+    pub(crate) fn take_buffer(&mut self) -> Option<Buf> {
+        self.buf.take()
+    }
+
     pub(crate) fn buffer_mut(&mut self) -> Option<&mut Buf> {
         self.buf.as_mut()
     }
@@ -119,6 +130,7 @@ impl Chain {
         self.buf
     }
 
+    #[inline]
     fn push(&mut self, at: RemotePtr, op: Op) -> &mut Self {
         assert_eq!(at.server(), self.server, "a chain goes to one memory server");
         assert_eq!(at.offset() % 8, 0, "remote addresses are 8-byte aligned");
@@ -127,9 +139,13 @@ impl Chain {
         self
     }
 
+    #[inline]
     fn local(&self, range: &Range<usize>) -> (u32, u32) {
         let held = self.buf.as_ref().map_or(0, |buf| buf.len());
-        assert!(range.start <= range.end && range.end <= held, "{range:?} is outside the buffer of {held} bytes");
+        assert!(
+            range.start <= range.end && range.end <= held,
+            "{range:?} is outside the buffer of {held} bytes"
+        );
         assert_eq!(range.len() % 8, 0, "lengths are multiples of 8");
         (range.start as u32, range.len() as u32)
     }

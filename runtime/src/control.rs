@@ -87,7 +87,8 @@ pub trait Control: Send + Sync {
     /// The cluster's servers, in the order of their ids.
     fn servers(&self) -> &[ServerInfo];
     /// Hands out a chunk of `server`'s region for `index`.
-    fn chunk(&self, server: ServerId, index: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
+    fn chunk(&self, server: ServerId, index: IndexId)
+    -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
     /// Adds an index to the catalog.
     fn create(
         &self,

@@ -7,7 +7,14 @@ use crate::chain::{Op, Verb};
 /// What one operation has posted so far. Lives on the operation's stack; the fabric adds to it when it posts.
 #[derive(Default, Debug)]
 pub struct Meter {
-    usage: Cell<Usage>,
+    round_trips: Cell<u32>,
+    reads: Cell<u32>,
+    writes: Cell<u32>,
+    cas: Cell<u32>,
+    faa: Cell<u32>,
+    retries: Cell<u32>,
+    bytes_read: Cell<u64>,
+    bytes_written: Cell<u64>,
 }
 
 /// A reading of a [`Meter`].
@@ -33,47 +40,56 @@ pub struct Usage {
 
 impl Meter {
     /// Counts one round trip. [`crate::verbs::Verbs::submit`] does so by itself.
+    #[inline]
     pub fn round_trip(&self) {
-        self.update(|usage| usage.round_trips += 1);
+        count(&self.round_trips);
     }
 
     /// Counts one step that has to be done again.
     pub fn retry(&self) {
-        self.update(|usage| usage.retries += 1);
+        count(&self.retries);
     }
 
     /// Counts the verbs of a chain that is being posted.
+    #[inline]
     pub fn verbs(&self, verbs: &[Verb]) {
-        self.update(|usage| {
-            for verb in verbs {
-                match verb.op {
-                    Op::Read { len, .. } => {
-                        usage.reads += 1;
-                        usage.bytes_read += u64::from(len);
-                    }
-                    Op::Write { len, .. } => {
-                        usage.writes += 1;
-                        usage.bytes_written += u64::from(len);
-                    }
-                    Op::WriteWord { .. } => {
-                        usage.writes += 1;
-                        usage.bytes_written += 8;
-                    }
-                    Op::Cas { .. } => usage.cas += 1,
-                    Op::Faa { .. } => usage.faa += 1,
+        for verb in verbs {
+            match verb.op {
+                Op::Read { len, .. } => {
+                    count(&self.reads);
+                    self.bytes_read.set(self.bytes_read.get() + u64::from(len));
                 }
+                Op::Write { len, .. } => {
+                    count(&self.writes);
+                    self.bytes_written.set(self.bytes_written.get() + u64::from(len));
+                }
+                Op::WriteWord { .. } => {
+                    count(&self.writes);
+                    self.bytes_written.set(self.bytes_written.get() + 8);
+                }
+                Op::Cas { .. } => count(&self.cas),
+                Op::Faa { .. } => count(&self.faa),
             }
-        });
+        }
     }
 
     /// What was counted so far.
+    #[inline]
     pub fn usage(&self) -> Usage {
-        self.usage.get()
+        Usage {
+            round_trips: self.round_trips.get(),
+            reads: self.reads.get(),
+            writes: self.writes.get(),
+            cas: self.cas.get(),
+            faa: self.faa.get(),
+            retries: self.retries.get(),
+            bytes_read: self.bytes_read.get(),
+            bytes_written: self.bytes_written.get(),
+        }
     }
+}
 
-    fn update(&self, change: impl FnOnce(&mut Usage)) {
-        let mut usage = self.usage.get();
-        change(&mut usage);
-        self.usage.set(usage);
-    }
+#[inline]
+fn count(counter: &Cell<u32>) {
+    counter.set(counter.get() + 1);
 }

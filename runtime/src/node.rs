@@ -4,7 +4,7 @@
 //! runs glommio executors already calls [`ComputeNode::attach`] on each of them instead.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -76,6 +76,7 @@ pub struct ComputeNode {
     /// The ends of the mesh that no shard has taken yet.
     unattached: Mutex<Vec<MeshEnds>>,
     ports: AtomicU16,
+    closed: Arc<AtomicUsize>,
 }
 
 impl ComputeNode {
@@ -94,6 +95,7 @@ impl ComputeNode {
             clock: Clock::new(),
             unattached: Mutex::new(unattached),
             ports: AtomicU16::new(0),
+            closed: Arc::default(),
         })
     }
 
@@ -125,6 +127,7 @@ impl ComputeNode {
             device: MappedDevice::new(Arc::clone(self.cluster.mapped()), self.clock.clone()),
             credits: self.config.credits,
             mesh: ends,
+            closed: Arc::clone(&self.closed),
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: self.config.spin_us * 1000,
@@ -133,7 +136,8 @@ impl ComputeNode {
     }
 
     /// Starts one executor per shard, pinned to cores of their own where there are enough, runs `main` on each with its
-    /// shard, and waits for all of them. Yields what they returned, in the order of the shards.
+    /// shard, and waits for all of them. Yields what they returned, in the order of the shards. Every shard keeps working for
+    /// the others until the last `main` has returned.
     ///
     /// # Errors
     /// If an executor could not be started, or the shards were attached before.
@@ -148,8 +152,11 @@ impl ComputeNode {
     {
         let shards = self.config.shards;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let placement =
-            if shards <= cores { PoolPlacement::MaxSpread(shards, None) } else { PoolPlacement::Unbound(shards) };
+        let placement = if shards <= cores {
+            PoolPlacement::MaxSpread(shards, None)
+        } else {
+            PoolPlacement::Unbound(shards)
+        };
         let node = Arc::clone(self);
         let pool = LocalExecutorPoolBuilder::new(placement)
             .name("farwood")
@@ -157,7 +164,10 @@ impl ComputeNode {
             .on_all_shards(move || async move {
                 let shard = node.attach()?;
                 let id = shard.id();
-                Ok::<_, NodeError>((id, main(shard).await))
+                let leave = shard.leave_on_drop();
+                let result = main(shard.clone()).await;
+                shard.close_with(leave).await;
+                Ok::<_, NodeError>((id, result))
             })
             .map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
         let mut results: Vec<(ShardId, T)> = Vec::with_capacity(shards);

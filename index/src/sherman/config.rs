@@ -27,7 +27,8 @@ pub struct Techniques {
 
 impl Techniques {
     /// The names of the switches, as the command line spells them.
-    pub const NAMES: [&'static str; 6] = ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused"];
+    pub const NAMES: [&'static str; 6] =
+        ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused"];
 
     /// Everything on.
     pub const ALL: Techniques = Techniques {
@@ -66,7 +67,8 @@ impl Techniques {
 
     /// The switches by name, in the order of [`Techniques::NAMES`].
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let values = [self.combine, self.on_chip, self.hierarchical, self.handover, self.two_level, self.fused];
+        let values =
+            [self.combine, self.on_chip, self.hierarchical, self.handover, self.two_level, self.fused];
         Self::NAMES.into_iter().zip(values)
     }
 
@@ -183,8 +185,7 @@ mod tests {
 
     #[test]
     fn a_geometry_survives_the_catalog() {
-        let geometry =
-            Geometry { max_key: 200, max_value: 64, size: NodeSize::Slots { leaf: 4, inner: 4 } };
+        let geometry = Geometry { max_key: 200, max_value: 64, size: NodeSize::Slots { leaf: 4, inner: 4 } };
         assert_eq!(Geometry::from_bytes("x", &geometry.to_bytes()), Ok(geometry));
         let error = Geometry::from_bytes("x", b"{").unwrap_err().to_string();
         assert!(error.contains("unreadable"), "{error}");

@@ -45,7 +45,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// The same under the leaf's lock, so that what is read cannot be torn.
-    async fn lookup_locked(&self, meter: &Meter, key: &[u8], mut at: Target) -> Result<Option<Value>, IndexError> {
+    async fn lookup_locked(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        mut at: Target,
+    ) -> Result<Option<Value>, IndexError> {
         let bytes = self.leaf().node_bytes();
         let mut budget = self.budget();
         loop {

@@ -145,7 +145,11 @@ fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> 
         Ok(_) => InnerPlan::Nothing,
         Err(place) => {
             entries.insert(place, (separator.key.clone(), separator.child));
-            if entries.len() <= layout.slots() { InnerPlan::Rewrite(entries) } else { InnerPlan::Split(entries) }
+            if entries.len() <= layout.slots() {
+                InnerPlan::Rewrite(entries)
+            } else {
+                InnerPlan::Split(entries)
+            }
         }
     }
 }
@@ -187,7 +191,11 @@ impl<V: Verbs> Tree<V> {
         let mut buf = self.verbs.lease(2 * bytes);
         let (left_image, right_image) = buf.split_at_mut(bytes);
         let pairs = |half: &[(Bytes, Bytes)], image: &mut [u8], header: &NodeHeader<'_>| {
-            self.leaf().build(image, header, half.iter().map(|(key, value)| (key.as_slice(), value.as_slice())));
+            self.leaf().build(
+                image,
+                header,
+                half.iter().map(|(key, value)| (key.as_slice(), value.as_slice())),
+            );
         };
         pairs(&halves.left, left_image, &old.left(&middle, sibling.node));
         pairs(&halves.right, right_image, &old.right(&middle, self.verbs.random() as u32));

@@ -58,7 +58,10 @@ async fn walk_level<V: Verbs>(
     while !node.is_null() {
         let seen = read(tree, meter, level, node, &mut budget).await?;
         if Some(&seen.low) != expected.as_ref() {
-            return Err(IndexError::Corrupt { node, what: "its low fence is not its neighbour's high one".into() });
+            return Err(IndexError::Corrupt {
+                node,
+                what: "its low fence is not its neighbour's high one".into(),
+            });
         }
         if level == 0 {
             survey.leaves += 1;
@@ -94,7 +97,9 @@ async fn read<V: Verbs>(
         let rejection = match look(tree, level, &image) {
             Ok(Some(seen)) if timely => return Ok(seen),
             Ok(Some(_)) => None,
-            Ok(None) => return Err(IndexError::Corrupt { node, what: format!("it is not of level {level}") }),
+            Ok(None) => {
+                return Err(IndexError::Corrupt { node, what: format!("it is not of level {level}") });
+            }
             Err(rejection @ (Rejection::Torn | Rejection::Malformed(_))) => Some(rejection),
             Err(rejection) => return Err(IndexError::Corrupt { node, what: rejection.to_string() }),
         };

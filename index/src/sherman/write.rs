@@ -59,11 +59,13 @@ pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], intent: In
             Plan::Patch(layout.write_entry(image, slot, key, value))
         }
         (Some(slot), Intent::Remove) => Plan::Patch(layout.clear_entry(image, slot)),
-        (None, Intent::Put(value) | Intent::Insert(value)) => match layout.view(image).map(|leaf| leaf.vacancy()) {
-            Ok(Some(slot)) => Plan::Patch(layout.write_entry(image, slot, key, value)),
-            Ok(None) => Plan::Split,
-            Err(rejection) => return Step::after(rejection),
-        },
+        (None, Intent::Put(value) | Intent::Insert(value)) => {
+            match layout.view(image).map(|leaf| leaf.vacancy()) {
+                Ok(Some(slot)) => Plan::Patch(layout.write_entry(image, slot, key, value)),
+                Ok(None) => Plan::Split,
+                Err(rejection) => return Step::after(rejection),
+            }
+        }
         (Some(_), Intent::Insert(_)) | (None, Intent::Update(_) | Intent::Remove) => Plan::Nothing,
     };
     Step::Done(plan)
@@ -127,7 +129,13 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Writes the ranges of `patch`, or the whole leaf without `two_level`, and unlocks: one round trip with `combine`.
-    async fn write_back(&self, meter: &Meter, held: Held<V>, mut image: Buf, patch: Patch) -> Result<(), IndexError> {
+    async fn write_back(
+        &self,
+        meter: &Meter,
+        held: Held<V>,
+        mut image: Buf,
+        patch: Patch,
+    ) -> Result<(), IndexError> {
         let leaf = held.node();
         if !self.techniques.two_level {
             bump_node_version(&mut image);

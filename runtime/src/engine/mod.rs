@@ -15,7 +15,7 @@ mod slots;
 use std::collections::VecDeque;
 use std::task::Poll;
 
-pub use self::slots::{SlotKey, Slots};
+pub use self::slots::{Outcome, SlotKey, Slots};
 use crate::chain::Chain;
 use crate::verbs::{Capabilities, Completion, FabricError};
 use crate::waiter::Waiter;
@@ -57,6 +57,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Takes a chain in: posts it if its queue pair has a credit left, else puts it in line.
+    #[inline]
     pub fn submit(&mut self, chain: Chain) -> SlotKey {
         let server = chain.server().0 as usize;
         let key = self.slots.insert(chain);
@@ -86,6 +87,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The outcome of a chain, or who is to be resumed when there is one.
+    #[inline]
     pub fn take(
         &mut self,
         key: SlotKey,
@@ -161,7 +163,8 @@ mod tests {
         while engine.in_flight() > 0 {
             engine.poll(&mut |waiter| woken.push(waiter));
         }
-        let order: Vec<u32> = woken.iter().map(|w| if let Waiter::Client(key) = w { *key } else { 99 }).collect();
+        let order: Vec<u32> =
+            woken.iter().map(|w| if let Waiter::Client(key) = w { *key } else { 99 }).collect();
         assert_eq!(order, [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(engine.device.high_water, 2);
         for key in keys {

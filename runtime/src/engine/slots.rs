@@ -1,9 +1,10 @@
 //! In-flight slots: each owns its chain from submission until the outcome is taken, or, orphaned, until execution.
+//!
+//! Slots stay where they are and are used again: a chain is moved in once and only its buffer and results move out.
 
 use std::collections::VecDeque;
 use std::task::Poll;
 
-use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::chain::Chain;
@@ -14,32 +15,52 @@ use crate::waiter::Waiter;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotKey(u32);
 
+/// What executing a chain yielded: the words that its atomics found, or why it failed.
+pub type Outcome = Result<SmallVec<[u64; 2]>, FabricError>;
+
 /// The chains of a shard that were submitted and whose outcome was not taken.
 #[derive(Default)]
 pub struct Slots {
-    slab: Slab<Slot>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
     in_flight: usize,
     completed: VecDeque<(u16, Option<Waiter>)>,
 }
 
 struct Slot {
     chain: Chain,
+    outcome: Outcome,
+    span_ns: u32,
     state: State,
 }
 
 enum State {
+    Free,
     /// Not executed; who waits, if anyone has asked.
     InFlight(Option<Waiter>),
     /// Not executed, and nobody will ask.
     Orphaned,
-    /// Executed.
-    Done { outcome: Result<SmallVec<[u64; 2]>, FabricError>, span_ns: u32 },
+    /// Executed; the outcome was not taken.
+    Done,
 }
 
 impl Slots {
+    #[inline]
     pub(super) fn insert(&mut self, chain: Chain) -> SlotKey {
         self.in_flight += 1;
-        SlotKey(self.slab.insert(Slot { chain, state: State::InFlight(None) }) as u32)
+        let state = State::InFlight(None);
+        match self.free.pop() {
+            Some(place) => {
+                let slot = &mut self.slots[place as usize];
+                slot.chain = chain;
+                slot.state = state;
+                SlotKey(place)
+            }
+            None => {
+                self.slots.push(Slot { chain, outcome: Ok(SmallVec::new()), span_ns: 0, state });
+                SlotKey(self.slots.len() as u32 - 1)
+            }
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -49,23 +70,36 @@ impl Slots {
     /// The chain of a slot that is in flight.
     #[inline]
     pub fn chain_mut(&mut self, key: SlotKey) -> &mut Chain {
-        &mut self.slab[key.0 as usize].chain
+        &mut self.slots[key.0 as usize].chain
     }
 
-    /// Records that a chain was executed: the words its atomics found, or why it failed. `span_ns` bounds the time from
-    /// its first to its last access.
+    /// Records that a chain was executed. `span_ns` bounds the time from its first to its last access.
     #[inline]
-    pub fn complete(&mut self, key: SlotKey, outcome: Result<SmallVec<[u64; 2]>, FabricError>, span_ns: u32) {
+    pub fn complete(&mut self, key: SlotKey, outcome: Outcome, span_ns: u32) {
+        self.set_outcome(key, outcome);
+        self.announce(key, span_ns);
+    }
+
+    /// The first half of [`Slots::complete`]: what came of it, while the time is not known yet.
+    #[inline]
+    pub fn set_outcome(&mut self, key: SlotKey, outcome: Outcome) {
+        self.slots[key.0 as usize].outcome = outcome;
+    }
+
+    /// The second half of [`Slots::complete`].
+    #[inline]
+    pub fn announce(&mut self, key: SlotKey, span_ns: u32) {
         self.in_flight -= 1;
-        let slot = &mut self.slab[key.0 as usize];
+        let slot = &mut self.slots[key.0 as usize];
+        slot.span_ns = span_ns;
         let server = slot.chain.server().0;
-        match std::mem::replace(&mut slot.state, State::Done { outcome, span_ns }) {
+        match std::mem::replace(&mut slot.state, State::Done) {
             State::InFlight(waiter) => self.completed.push_back((server, waiter)),
             State::Orphaned => {
-                self.slab.remove(key.0 as usize);
+                self.free(key);
                 self.completed.push_back((server, None));
             }
-            State::Done { .. } => panic!("a chain is completed once"),
+            State::Done | State::Free => panic!("a chain is completed once"),
         }
     }
 
@@ -81,22 +115,36 @@ impl Slots {
         key: SlotKey,
         waiter: impl FnOnce() -> Waiter,
     ) -> Poll<Result<Completion, FabricError>> {
-        let slot = &mut self.slab[key.0 as usize];
-        if let State::InFlight(waiting) = &mut slot.state {
-            *waiting = Some(waiter());
-            return Poll::Pending;
+        let slot = &mut self.slots[key.0 as usize];
+        match &mut slot.state {
+            State::InFlight(waiting) => {
+                *waiting = Some(waiter());
+                return Poll::Pending;
+            }
+            State::Done => {}
+            State::Orphaned | State::Free => panic!("an orphan's outcome is not asked for"),
         }
-        let Slot { chain, state } = self.slab.remove(key.0 as usize);
-        let State::Done { outcome, span_ns } = state else { panic!("an orphan's outcome is not asked for") };
-        Poll::Ready(outcome.map(|atomics| Completion { buf: chain.into_buffer(), atomics, span_ns }))
+        let span_ns = slot.span_ns;
+        let buf = slot.chain.take_buffer();
+        let outcome = std::mem::replace(&mut slot.outcome, Ok(SmallVec::new()));
+        self.free(key);
+        Poll::Ready(outcome.map(|atomics| Completion { buf, atomics, span_ns }))
     }
 
     pub(super) fn orphan(&mut self, key: SlotKey) {
-        let slot = &mut self.slab[key.0 as usize];
+        let slot = &mut self.slots[key.0 as usize];
         match slot.state {
             State::InFlight(_) => slot.state = State::Orphaned,
-            State::Done { .. } => drop(self.slab.remove(key.0 as usize)),
-            State::Orphaned => panic!("a chain is orphaned once"),
+            State::Done => self.free(key),
+            State::Orphaned | State::Free => panic!("a chain is orphaned once"),
         }
+    }
+
+    #[inline]
+    fn free(&mut self, key: SlotKey) {
+        let slot = &mut self.slots[key.0 as usize];
+        slot.state = State::Free;
+        drop(slot.chain.take_buffer());
+        self.free.push(key.0);
     }
 }

@@ -76,7 +76,9 @@ impl Lines {
             match self.mode {
                 #[cfg(target_arch = "x86_64")]
                 LineMode::Vector => vector::read(self.base.add(at), to, len),
-                LineMode::Sequence => pieces(at, len, |at, done, len| self.read_sequenced(at, to.add(done), len)),
+                LineMode::Sequence => {
+                    pieces(at, len, |at, done, len| self.read_sequenced(at, to.add(done), len))
+                }
                 _ => read_words(self.base.add(at), to, len),
             }
         }

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use self::region::{OutOfRegion, Region};
 use crate::chain::{Chain, Op};
 use crate::clock::Clock;
-use crate::engine::{Device, SlotKey, Slots};
+use crate::engine::{Device, Outcome, SlotKey, Slots};
 use crate::memory::MemoryServer;
 use crate::verbs::{Capabilities, FabricError};
 
@@ -60,13 +60,17 @@ impl MappedDevice {
         let Some(server) = self.servers.get(chain.server().0 as usize) else { return };
         for verb in chain.verbs() {
             match verb.op {
-                Op::Read { at, len, .. } | Op::Write { at, len, .. } => server.region().prefetch(at, u64::from(len)),
-                Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => server.region().prefetch(at, 8),
+                Op::Read { at, len, .. } | Op::Write { at, len, .. } => {
+                    server.region().prefetch(at, u64::from(len))
+                }
+                Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => {
+                    server.region().prefetch(at, 8)
+                }
             }
         }
     }
 
-    fn execute(&mut self, chain: &mut Chain) -> Result<SmallVec<[u64; 2]>, FabricError> {
+    fn execute(&mut self, chain: &mut Chain) -> Outcome {
         let server = chain.server();
         let Some(memory) = self.servers.get(server.0 as usize) else {
             return Err(FabricError::NoSuchServer { server, servers: self.servers.len() });
@@ -120,14 +124,16 @@ impl Device for MappedDevice {
         let mut left = batch;
         while left > 0 {
             let group = left.min(STAMP_CHAINS);
-            let mut done: SmallVec<[(SlotKey, Result<SmallVec<[u64; 2]>, FabricError>); STAMP_CHAINS]> = SmallVec::new();
+            let mut done: SmallVec<[SlotKey; STAMP_CHAINS]> = SmallVec::new();
             for _ in 0..group {
                 let key = self.posted.pop_front().expect("the batch was counted");
-                done.push((key, self.execute(slots.chain_mut(key))));
+                let outcome = self.execute(slots.chain_mut(key));
+                slots.set_outcome(key, outcome);
+                done.push(key);
             }
             let ended = self.clock.now();
-            for (key, result) in done {
-                slots.complete(key, result, (ended - begun).min(u64::from(u32::MAX)) as u32);
+            for key in done {
+                slots.announce(key, (ended - begun).min(u64::from(u32::MAX)) as u32);
             }
             begun = ended;
             left -= group;

@@ -22,7 +22,9 @@ pub struct Region {
 
 /// Why a region could not be had.
 #[derive(Debug, Error)]
-#[error("cannot map {bytes} bytes of memory: {cause}; ask for less, or raise the limit (ulimit -v, cgroup memory.max)")]
+#[error(
+    "cannot map {bytes} bytes of memory: {cause}; ask for less, or raise the limit (ulimit -v, cgroup memory.max)"
+)]
 pub struct RegionError {
     bytes: u64,
     cause: std::io::Error,
@@ -98,7 +100,8 @@ impl Region {
         // SAFETY: checked.
         let found = unsafe {
             self.lines().atomic(at as usize, |cell| {
-                cell.compare_exchange(swap.0, swap.1, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found)
+                cell.compare_exchange(swap.0, swap.1, Ordering::SeqCst, Ordering::SeqCst)
+                    .unwrap_or_else(|found| found)
             })
         };
         Ok(u64::from_le(found))
@@ -139,7 +142,8 @@ impl Region {
 
     #[inline]
     fn lines(&self) -> Lines {
-        let counters = self.counters.as_ref().map_or(std::ptr::null(), |c| c.start.as_ptr() as *const AtomicU32);
+        let counters =
+            self.counters.as_ref().map_or(std::ptr::null(), |c| c.start.as_ptr() as *const AtomicU32);
         Lines { base: self.memory.start.as_ptr(), counters, mode: self.mode }
     }
 }
@@ -160,7 +164,8 @@ impl Mapping {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes.max(1) as usize, protection, flags, -1, 0) };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes.max(1) as usize, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(RegionError { bytes, cause: std::io::Error::last_os_error() });
         }
@@ -228,7 +233,8 @@ mod tests {
 
     #[test]
     fn says_what_to_do_when_memory_is_refused() {
-        let error = Region::anonymous(1 << 60, LineMode::Auto).err().expect("nobody has an exbibyte").to_string();
+        let error =
+            Region::anonymous(1 << 60, LineMode::Auto).err().expect("nobody has an exbibyte").to_string();
         assert!(error.contains("ask for less"), "{error}");
     }
 }

@@ -24,7 +24,14 @@ impl Catalog {
         free.map(|place| place as u32).ok_or(ControlError::CatalogFull { indexes })
     }
 
-    pub(super) fn insert(&mut self, place: u32, name: &str, kind: &str, config: &[u8], root: RemotePtr) -> CatalogEntry {
+    pub(super) fn insert(
+        &mut self,
+        place: u32,
+        name: &str,
+        kind: &str,
+        config: &[u8],
+        root: RemotePtr,
+    ) -> CatalogEntry {
         self.created += 1;
         let id = IndexId(self.created);
         let entry = CatalogEntry { name: name.into(), id, kind: kind.into(), config: config.into(), root };
@@ -38,7 +45,8 @@ impl Catalog {
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<CatalogEntry, ControlError> {
-        let named = |place: &&mut Option<CatalogEntry>| place.as_ref().is_some_and(|entry| entry.name == name);
+        let named =
+            |place: &&mut Option<CatalogEntry>| place.as_ref().is_some_and(|entry| entry.name == name);
         let place = self.places.iter_mut().find(named);
         place.and_then(Option::take).ok_or_else(|| ControlError::NotFound { name: name.into() })
     }

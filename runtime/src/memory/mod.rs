@@ -142,10 +142,14 @@ impl Cluster {
     pub fn embedded(config: EmbeddedConfig) -> Result<Arc<Self>, ClusterError> {
         let EmbeddedConfig { servers, chunk_bytes, locks_per_server, .. } = config;
         if servers == 0 || locks_per_server == 0 {
-            return Err(ClusterError::Config("a cluster needs at least one memory server and one lock".into()));
+            return Err(ClusterError::Config(
+                "a cluster needs at least one memory server and one lock".into(),
+            ));
         }
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(CHUNK_ALIGN) {
-            return Err(ClusterError::Config(format!("chunk_bytes {chunk_bytes} is not a multiple of {CHUNK_ALIGN}")));
+            return Err(ClusterError::Config(format!(
+                "chunk_bytes {chunk_bytes} is not a multiple of {CHUNK_ALIGN}"
+            )));
         }
         let servers: Arc<[MemoryServer]> =
             (0..servers).map(|id| MemoryServer::new(ServerId(id), &config)).collect::<Result<_, _>>()?;
@@ -211,7 +215,11 @@ impl Control for Cluster {
         &self.infos
     }
 
-    fn chunk(&self, server: ServerId, index: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+    fn chunk(
+        &self,
+        server: ServerId,
+        index: IndexId,
+    ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
         ready(self.chunk_now(server, index)).boxed_local()
     }
 
@@ -251,8 +259,13 @@ mod tests {
     use super::*;
 
     fn small() -> Arc<Cluster> {
-        let config =
-            EmbeddedConfig { servers: 2, bytes_per_server: 1 << 20, chunk_bytes: 64 << 10, locks_per_server: 16, ..Default::default() };
+        let config = EmbeddedConfig {
+            servers: 2,
+            bytes_per_server: 1 << 20,
+            chunk_bytes: 64 << 10,
+            locks_per_server: 16,
+            ..Default::default()
+        };
         Cluster::embedded(config).unwrap()
     }
 
@@ -300,7 +313,9 @@ mod tests {
     #[test]
     fn refuses_impossible_configurations() {
         let error = |config: EmbeddedConfig| Cluster::embedded(config).err().expect("impossible").to_string();
-        assert!(error(EmbeddedConfig { bytes_per_server: 1 << 20, ..Default::default() }).contains("too few"));
+        assert!(
+            error(EmbeddedConfig { bytes_per_server: 1 << 20, ..Default::default() }).contains("too few")
+        );
         assert!(error(EmbeddedConfig { servers: 0, ..Default::default() }).contains("at least one"));
         assert!(error(EmbeddedConfig { chunk_bytes: 1000, ..Default::default() }).contains("multiple"));
     }

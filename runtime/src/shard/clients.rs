@@ -167,7 +167,9 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     /// If the client was dropped unfinished, because its executor ended first.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.0).poll(cx).map(|result| result.expect("the client's shard ended before the client"))
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|result| result.expect("the client's shard ended before the client"))
     }
 }
 

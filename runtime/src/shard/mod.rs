@@ -25,13 +25,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-pub use self::clients::JoinHandle;
 use self::clients::Clients;
+pub use self::clients::JoinHandle;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
 pub use self::timers::Pause;
@@ -47,6 +48,9 @@ use crate::meter::Meter;
 use crate::verbs::{Capabilities, Completion, FabricError, Handler, Verbs};
 use crate::waiter::Waiter;
 
+/// How often a shard that is being closed looks at the others.
+const CLOSE_POLL_NS: u64 = 200_000;
+
 /// What a shard is made of, put together by its compute node.
 pub(crate) struct ShardParts<D> {
     pub id: ShardId,
@@ -55,6 +59,7 @@ pub(crate) struct ShardParts<D> {
     pub device: D,
     pub credits: usize,
     pub mesh: MeshEnds,
+    pub closed: Arc<AtomicUsize>,
     pub clock: Clock,
     pub seed: u64,
     pub spin_ns: u64,
@@ -74,12 +79,25 @@ pub(crate) struct Core<D> {
     timers: Timers,
     mesh: RefCell<MeshEnds>,
     ports: RefCell<Vec<PortState>>,
+    /// Tasks of the janitor that have not ended.
+    deferred: Cell<usize>,
+    /// How many shards of the node have been closed.
+    closed: Arc<AtomicUsize>,
     parking: Arc<Parking>,
     /// Whether the poller sleeps: then the next piece of work wakes it.
     parked: Cell<bool>,
     clock: Clock,
     rng: RefCell<SmallRng>,
     spin_ns: u64,
+}
+
+/// See [`Shard::leave_on_drop`].
+pub(crate) struct LeaveOnDrop(Arc<AtomicUsize>);
+
+impl Drop for LeaveOnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 enum PortState {
@@ -104,6 +122,8 @@ impl<D: Device> Shard<D> {
             timers: Timers::default(),
             mesh: RefCell::new(parts.mesh),
             ports: RefCell::new(Vec::new()),
+            deferred: Cell::new(0),
+            closed: parts.closed,
             parking,
             parked: Cell::new(false),
             clock: parts.clock,
@@ -126,6 +146,31 @@ impl<D: Device> Shard<D> {
         self.0.clients.spawn(task);
         self.0.work_arrived();
         handle
+    }
+
+    /// Ends this shard's part in its node: waits for its janitor, and then until every shard of the node is closed, for
+    /// a shard is home to locks that clients of other shards wait for. [`crate::ComputeNode::run`] does it by itself; a service that
+    /// attached its shards does it on each before its executors end. Afterwards no actor listens on this shard any more.
+    pub async fn close(self) {
+        let leave = self.leave_on_drop();
+        self.close_with(leave).await;
+    }
+
+    /// Counts this shard as closed when it is dropped: also if its `main` panics, or the others would wait for ever.
+    pub(crate) fn leave_on_drop(&self) -> LeaveOnDrop {
+        LeaveOnDrop(Arc::clone(&self.0.closed))
+    }
+
+    pub(crate) async fn close_with(self, leave: LeaveOnDrop) {
+        while self.0.deferred.get() > 0 {
+            self.pause(CLOSE_POLL_NS).await;
+        }
+        drop(leave);
+        while self.0.closed.load(Ordering::Acquire) < self.shards() || self.0.deferred.get() > 0 {
+            self.pause(CLOSE_POLL_NS).await;
+        }
+        // Actors hold the shard and the shard its actors.
+        self.0.ports.borrow_mut().clear();
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.
@@ -250,7 +295,12 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn defer(&self, task: impl Future<Output = ()> + 'static) {
-        self.0.clients.spawn(Box::pin(task));
+        self.0.deferred.set(self.0.deferred.get() + 1);
+        let core = Rc::clone(&self.0);
+        self.0.clients.spawn(Box::pin(async move {
+            task.await;
+            core.deferred.set(core.deferred.get() - 1);
+        }));
         self.0.work_arrived();
     }
 

@@ -1,0 +1,206 @@
+//! A shard's way into the cache. Takes no lock and writes nothing shared, except a node's use stamp once per
+//! epoch.
+//!
+//! A reader keeps the directory of level 1, where nearly all lookups end, and revalidates it with one load.
+//! Everything it returns is a hint: right for some version of the node, perhaps not for the current one.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use arc_swap::cache::Cache;
+use arc_swap::{ArcSwap, Guard};
+use farwood_runtime::RemotePtr;
+use smallvec::SmallVec;
+
+use crate::chunk::{Chunk, Slot};
+use crate::directory::Directory;
+use crate::node_cache::NodeCache;
+
+/// A reader moves the use clock on once in this many lookups, so that ages differ even while nothing is
+/// inserted.
+const LOOKUPS_PER_TICK: u64 = 1 << 16;
+
+/// Where to go on for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Steer {
+    /// The node to read next.
+    pub child: RemotePtr,
+    /// The level that it should have; 0 is a leaf.
+    pub child_level: u8,
+    /// The address of the cached node that says so: what to invalidate at level `child_level + 1` if it is
+    /// wrong.
+    pub via: RemotePtr,
+}
+
+/// One shard's reader of a [`NodeCache`]. Not `Sync`; make one per shard.
+pub struct CacheReader {
+    cache: Arc<NodeCache>,
+    parents: RefCell<Cache<Parents, Arc<Directory>>>,
+    lookups: Cell<u64>,
+    hits: Cell<u64>,
+}
+
+/// A level-1 node that probably covers a key: the first half of a lookup. Between the halves a coroutine may
+/// yield, while the node's memory is fetched. Keeps its chunk alive; a thread that holds more than 8 at once
+/// pays for a reference count each.
+pub struct Located<'r> {
+    reader: &'r CacheReader,
+    place: Found,
+}
+
+/// A node in its chunk.
+struct Found {
+    chunk: Guard<Arc<Chunk>>,
+    slot: usize,
+}
+
+/// The published directory of level 1.
+struct Parents(Arc<NodeCache>);
+
+impl Deref for Parents {
+    type Target = ArcSwap<Directory>;
+
+    fn deref(&self) -> &ArcSwap<Directory> {
+        self.0.level(1).expect("level 1 always exists").published()
+    }
+}
+
+impl CacheReader {
+    pub(crate) fn new(cache: Arc<NodeCache>) -> Self {
+        let parents = RefCell::new(Cache::new(Parents(cache.clone())));
+        CacheReader { cache, parents, lookups: Cell::new(0), hits: Cell::new(0) }
+    }
+
+    /// The cache that this reads.
+    pub fn cache(&self) -> &Arc<NodeCache> {
+        &self.cache
+    }
+
+    /// Where the deepest cached node that covers `key` leads: level 1, else the level below the root, else
+    /// the root.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<Steer> {
+        match self.locate(key).and_then(|located| located.finish(key)) {
+            Some(steer) => Some(steer),
+            None => self.find_above(key),
+        }
+    }
+
+    /// The first half of a level-1 lookup: the node that covers `key`, if any does. Counts as a lookup.
+    #[inline]
+    pub fn locate(&self, key: &[u8]) -> Option<Located<'_>> {
+        let lookups = self.lookups.get() + 1;
+        self.lookups.set(lookups);
+        if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
+            self.cache.advance();
+        }
+        Some(Located { reader: self, place: self.parent(key)? })
+    }
+
+    /// Where the cached node of the two top levels that covers `key` leads, the lower one first: what is left
+    /// when level 1 does not know.
+    #[cold]
+    pub fn find_above(&self, key: &[u8]) -> Option<Steer> {
+        let root = self.cache.root()?.level;
+        [root.saturating_sub(1), root]
+            .into_iter()
+            .filter(|level| *level > 1)
+            .find_map(|level| self.find_at(level, key))
+    }
+
+    /// Where the cached node of `level` that covers `key` leads. Not counted as a lookup.
+    pub fn find_at(&self, level: u8, key: &[u8]) -> Option<Steer> {
+        self.found(level, key)?.steer(key, self.cache.epoch())
+    }
+
+    /// The address of the cached node of `level` that covers `key`: where to insert a separator after a split
+    /// below.
+    pub fn node_of(&self, level: u8, key: &[u8]) -> Option<RemotePtr> {
+        self.find_at(level, key).map(|steer| steer.via)
+    }
+
+    /// Appends to `out` the leaves from the one that covers `from` on, in key order, at most `max`: as far as
+    /// the cached level-1 nodes follow each other without a gap. Returns how many. None at all if no node
+    /// covers `from`.
+    pub fn children_in(&self, from: &[u8], max: usize, out: &mut impl Extend<RemotePtr>) -> usize {
+        let epoch = self.cache.epoch();
+        let mut key = SmallVec::<[u8; 64]>::from_slice(from);
+        let mut count = 0;
+        while count < max {
+            let Some(found) = self.parent(&key) else { break };
+            let slot = found.slot();
+            let Some(first) = slot.node.position(&key) else { break };
+            // A node that begins before the end of the one before it is another version of things: stop
+            // there.
+            if count > 0 && !slot.node.begins_at(&key) {
+                break;
+            }
+            slot.touch(epoch);
+            let positions = first..slot.node.len().min(first + max - count);
+            count += positions.len();
+            out.extend(positions.map(|position| slot.node.child(position)));
+            key.clear();
+            if !slot.node.copy_high(&mut key) {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
+    pub fn lookups(&self) -> u64 {
+        self.lookups.get()
+    }
+
+    /// How many of the lookups were answered by a level-1 node.
+    pub fn hits(&self) -> u64 {
+        self.hits.get()
+    }
+
+    #[inline]
+    fn parent(&self, key: &[u8]) -> Option<Found> {
+        Found::in_directory(self.parents.borrow_mut().load(), key)
+    }
+
+    fn found(&self, level: u8, key: &[u8]) -> Option<Found> {
+        match level {
+            1 => self.parent(key),
+            _ => Found::in_directory(&self.cache.level(level)?.directory(), key),
+        }
+    }
+}
+
+impl Located<'_> {
+    /// The second half: where the node leads. None if the node ends before `key`, which must be the key it
+    /// was located for.
+    #[inline]
+    pub fn finish(self, key: &[u8]) -> Option<Steer> {
+        let steer = self.place.steer(key, self.reader.cache.epoch())?;
+        self.reader.hits.set(self.reader.hits.get() + 1);
+        Some(steer)
+    }
+}
+
+impl Found {
+    #[inline]
+    fn in_directory(directory: &Directory, key: &[u8]) -> Option<Self> {
+        let chunk = directory.chunk(key)?;
+        let slot = chunk.floor(key)?;
+        Some(Found { chunk, slot })
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        &self.chunk.slots()[self.slot]
+    }
+
+    #[inline]
+    fn steer(&self, key: &[u8], epoch: u32) -> Option<Steer> {
+        let slot = self.slot();
+        let node = &slot.node;
+        let position = node.position(key)?;
+        slot.touch(epoch);
+        Some(Steer { child: node.child(position), child_level: node.level() - 1, via: node.address() })
+    }
+}

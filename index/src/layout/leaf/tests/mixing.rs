@@ -1,0 +1,209 @@
+//! Readers of images of which some lines are from before and some from after a write: they get what was there
+//! before, what is there afterwards, or `Torn`.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{get, header};
+use crate::layout::leaf::LeafLayout;
+use crate::layout::stream::LINE_BYTES;
+use crate::layout::version::{self, EntryVersion};
+use crate::layout::{NodeHeader, Rejection, bump_node_version};
+
+/// What a lookup may say.
+type Answer = Option<Vec<u8>>;
+
+/// The images before and after, a key, and what lookups of it may say.
+type Write<'a> = (&'a [u8], &'a [u8], &'a [u8], [Answer; 2]);
+
+/// Shapes whose entries lie in one to four lines.
+const SHAPES: [(usize, usize, usize); 6] =
+    [(4, 2, 3), (6, 8, 8), (4, 20, 30), (4, 60, 60), (3, 10, 150), (20, 3, 1)];
+
+/// The image that has the lines of `images[pick(line)]`.
+fn mix(images: &[&[u8]], mut pick: impl FnMut(usize) -> usize) -> Vec<u8> {
+    let lines = images[0].len() / LINE_BYTES;
+    let line = |line: usize| &images[pick(line)][line * LINE_BYTES..][..LINE_BYTES];
+    (0..lines).flat_map(line).copied().collect()
+}
+
+/// Calls `check` with all mixtures of two images; with random ones if there are too many.
+fn for_each_mixture(old: &[u8], new: &[u8], mut check: impl FnMut(&[u8])) {
+    let lines = old.len() / LINE_BYTES;
+    let mut rng = SmallRng::seed_from_u64(2);
+    let all = lines <= 8;
+    for subset in 0..if all { 1_u64 << lines } else { 500 } {
+        let subset = if all { subset } else { rng.random() };
+        check(&mix(&[old, new], |line| (subset >> line & 1) as usize));
+    }
+}
+
+/// The lookup and the entries of `image` both give one of `allowed` for `key`, or `Torn`. Returns whether it was
+/// torn.
+fn check(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]) -> bool {
+    let answer = get(layout, image, key);
+    match &answer {
+        Ok(answer) => assert!(allowed.contains(answer), "{answer:?} is none of {allowed:?}"),
+        Err(rejection) => assert_eq!(*rejection, Rejection::Torn),
+    }
+    let entries: Result<Vec<_>, _> = layout.view(image).and_then(|view| view.entries().collect());
+    match entries {
+        Ok(entries) => {
+            let entry = entries.iter().find(|entry| entry.key[..] == *key);
+            let value = entry.map(|entry| entry.value.to_vec());
+            assert!(allowed.contains(&value), "{value:?} is none of {allowed:?}");
+        }
+        Err(rejection) => assert_eq!(rejection, Rejection::Torn),
+    }
+    answer.is_err()
+}
+
+/// Keys of different lengths; values that differ in every byte.
+fn key(layout: &LeafLayout, number: usize) -> Vec<u8> {
+    let mut key = vec![number as u8; layout.max_key() - number % 2];
+    key[0] = 100 + number as u8;
+    key
+}
+
+fn value(layout: &LeafLayout, number: usize) -> Vec<u8> {
+    vec![number as u8; layout.max_value() - number % layout.max_value().min(2)]
+}
+
+fn full_leaf(layout: &LeafLayout, node_version: u16) -> Vec<u8> {
+    let pairs: Vec<_> = (0..layout.slots()).map(|slot| (key(layout, slot), value(layout, slot))).collect();
+    let mut image = vec![0; layout.node_bytes()];
+    layout.build(&mut image, &header(node_version), pairs.iter().map(|(key, value)| (&key[..], &value[..])));
+    image
+}
+
+/// Each kind of entry write, in each slot: all other entries stay as they are, this one is old, new or torn.
+#[test]
+fn an_entry_write_is_seen_whole_or_not_at_all() {
+    let mut torn = 0;
+    for (slots, max_key, max_value) in SHAPES {
+        let layout = LeafLayout::for_slots(slots, max_key, max_value).unwrap();
+        let full = full_leaf(&layout, 5);
+        for slot in 0..slots {
+            let (old_key, old_value) = (key(&layout, slot), value(&layout, slot));
+            let (new_key, new_value) = (key(&layout, slots), value(&layout, slots + 1));
+
+            let mut updated = full.clone();
+            layout.write_entry(&mut updated, slot, &old_key, &new_value);
+            let mut removed = full.clone();
+            layout.clear_entry(&mut removed, slot);
+            let mut inserted = removed.clone();
+            layout.write_entry(&mut inserted, slot, &new_key, &new_value);
+
+            let (old, new) = (Some(old_value), Some(new_value));
+            let writes: [Write<'_>; 5] = [
+                (&full, &updated, &old_key, [old.clone(), new.clone()]),
+                (&full, &removed, &old_key, [old.clone(), None]),
+                (&full, &inserted, &old_key, [old, None]),
+                (&removed, &inserted, &new_key, [None, new.clone()]),
+                (&full, &inserted, &new_key, [None, new]),
+            ];
+            for (before, after, key_written, allowed) in writes {
+                for_each_mixture(before, after, |image| {
+                    torn += usize::from(check(&layout, image, key_written, &allowed));
+                    for other in (0..slots).filter(|other| *other != slot) {
+                        let untouched = [Some(value(&layout, other))];
+                        assert!(!check(&layout, image, &key(&layout, other), &untouched));
+                    }
+                });
+            }
+        }
+    }
+    assert!(torn > 0, "no mixture was torn: the shapes do not try what they should");
+}
+
+/// As above with many writes during one read, up to the number that EV can count.
+#[test]
+fn a_slow_reader_sees_a_value_that_was_there() {
+    let mut rng = SmallRng::seed_from_u64(3);
+    for (slots, max_key, max_value) in SHAPES {
+        let layout = LeafLayout::for_slots(slots, max_key, max_value).unwrap();
+        for _ in 0..20 {
+            let slot = rng.random_range(0..slots);
+            let (key, first) = (key(&layout, slot), value(&layout, slot));
+            let mut images = vec![full_leaf(&layout, 0)];
+            let mut allowed = vec![Some(first)];
+            for write in 1..EntryVersion::COUNT as usize {
+                let mut image = images[write - 1].clone();
+                let value = vec![write as u8 + 50; max_value];
+                layout.write_entry(&mut image, slot, &key, &value);
+                images.push(image);
+                allowed.push(Some(value));
+            }
+            let images: Vec<&[u8]> = images.iter().map(|image| &image[..]).collect();
+            for _ in 0..50 {
+                check(&layout, &mix(&images, |_| rng.random_range(0..images.len())), &key, &allowed);
+            }
+        }
+    }
+}
+
+/// A split: keys leave, the high fence moves. And a write-back of the whole node for one changed entry.
+#[test]
+fn a_node_write_is_seen_whole_or_not_at_all() {
+    for (slots, max_key, max_value) in SHAPES {
+        let layout = LeafLayout::for_slots(slots, max_key, max_value).unwrap();
+        for node_version in [5, 2047] {
+            let full = full_leaf(&layout, node_version);
+            let mut written_back = full.clone();
+            layout.write_entry(&mut written_back, 0, &key(&layout, 0), &value(&layout, 77));
+            let next = bump_node_version(&mut written_back);
+
+            let kept: Vec<_> =
+                (0..slots / 2).map(|slot| (key(&layout, slot), value(&layout, slot + 9))).collect();
+            let high = key(&layout, slots / 2);
+            let fences = NodeHeader {
+                high: Some(&high),
+                sibling: farwood_runtime::RemotePtr::from_bits(64),
+                ..header(0)
+            };
+            let mut split = vec![0; layout.node_bytes()];
+            let entries = kept.iter().map(|(key, value)| (&key[..], &value[..]));
+            layout.build(&mut split, &NodeHeader { node_version: next, ..fences }, entries);
+
+            for after in [&written_back, &split] {
+                for_each_mixture(&full, after, |image| {
+                    if image == full || image == *after {
+                        assert!(layout.view(image).is_ok());
+                    } else {
+                        assert_eq!(layout.lookup(image, &key(&layout, 0)), Err(Rejection::Torn));
+                        assert_eq!(layout.view(image).err(), Some(Rejection::Torn));
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// The tests above can fail: without EV (all set to the head's, which hides every difference) a lookup of a
+/// mixture returns a value that was never there, and without NV likewise.
+#[test]
+fn without_versions_mixtures_would_be_believed() {
+    let layout = LeafLayout::for_slots(4, 60, 60).unwrap();
+    let full = full_leaf(&layout, 5);
+    let (key, old, new) = (key(&layout, 1), value(&layout, 1), value(&layout, 30));
+    let mut updated = full.clone();
+    layout.write_entry(&mut updated, 1, &key, &new);
+    let mut rewritten = updated.clone();
+    bump_node_version(&mut rewritten);
+    for after in [&updated, &rewritten] {
+        let mut wrong = 0;
+        for_each_mixture(&full, after, |image| {
+            let mut image = image.to_vec();
+            version::set_node_version(&mut image, Default::default());
+            let head =
+                EntryVersion::from_bits(image[crate::layout::stream::physical(layout.entry(1).start())]);
+            for line in layout.entry(1).further_lines() {
+                version::set_entry_version(&mut image, line, head);
+            }
+            if let Ok(Some(value)) = get(&layout, &image, &key) {
+                wrong += usize::from(value != old && value != new);
+            }
+        });
+        assert!(wrong > 0);
+    }
+}

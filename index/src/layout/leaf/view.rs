@@ -1,0 +1,107 @@
+//! A leaf as a writer or a scan sees it: header, vacancies, all entries.
+
+use super::lookup::{Found, LeafLookup};
+use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
+use crate::layout::header::{Header, Kind};
+use crate::layout::stream;
+use crate::layout::{Bytes, Malformed, Rejection};
+
+/// An image whose header is that of a leaf and whose lines carry the same node version.
+#[derive(Clone, Copy)]
+pub struct LeafView<'a> {
+    layout: &'a LeafLayout,
+    image: &'a [u8],
+    header: Header<'a>,
+}
+
+/// An entry, copied out of the leaf.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The slot's index.
+    pub slot: usize,
+    /// The key.
+    pub key: Bytes,
+    /// Its value.
+    pub value: Bytes,
+}
+
+impl LeafLayout {
+    /// Parses an image of [`LeafLayout::node_bytes`] bytes (others panic).
+    ///
+    /// # Errors
+    /// [`Rejection::Torn`] if the lines' node versions differ; other rejections if the image is no leaf, or has a
+    /// header that no writer leaves.
+    pub fn view<'a>(&'a self, image: &'a [u8]) -> Result<LeafView<'a>, Rejection> {
+        self.check_len(image);
+        let header = Header::parse(image, self.max_key, Kind::Leaf)?;
+        header.check(Kind::Leaf)?;
+        Ok(LeafView { layout: self, image, header })
+    }
+}
+
+impl<'a> LeafView<'a> {
+    /// Fences, neighbour, identity and version.
+    pub fn header(&self) -> &Header<'a> {
+        &self.header
+    }
+
+    /// The entry that holds `key`, whatever the fences say.
+    ///
+    /// # Errors
+    /// [`Rejection::Torn`] if the entry's lines come from different moments; [`Rejection::Malformed`].
+    pub fn find(&self, key: &[u8]) -> Result<Option<Found>, Rejection> {
+        Ok(match self.layout.find(self.image, key, fingerprint(key))? {
+            LeafLookup::Found(found) => Some(found),
+            _ => None,
+        })
+    }
+
+    /// The first slot that a new entry can take.
+    pub fn vacancy(&self) -> Option<usize> {
+        self.slots().find(|slot| self.layout.is_vacant(self.image, *slot))
+    }
+
+    /// The number of slots that are not vacant.
+    pub fn len(&self) -> usize {
+        self.slots().filter(|slot| !self.layout.is_vacant(self.image, *slot)).count()
+    }
+
+    /// Whether all slots are vacant.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All entries, in the order of their slots, which is no order of keys. Exactly those that a lookup would
+    /// find.
+    ///
+    /// An item is [`Rejection::Torn`] if the entry's lines come from different moments, [`Rejection::Malformed`]
+    /// if no writer leaves such an entry.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry, Rejection>> + 'a {
+        let view = *self;
+        view.slots().filter_map(move |slot| view.entry(slot).transpose())
+    }
+
+    fn slots(&self) -> std::ops::Range<usize> {
+        0..self.layout.slots
+    }
+
+    fn entry(&self, slot: usize) -> Result<Option<Entry>, Rejection> {
+        let (layout, image) = (self.layout, self.image);
+        if layout.is_vacant(image, slot) {
+            return Ok(None);
+        }
+        let range = layout.entry(slot);
+        let head = stream::byte(image, range.start());
+        if !entry_is_whole(image, range, head) {
+            return Err(Rejection::Torn);
+        }
+        let key = layout.key_slot(range).used(image, head & KEY_SHORT != 0);
+        let key = stream::to_bytes(image, key.ok_or(Malformed::KeyLength { slot })?);
+        // Entry and fingerprint of different moments: see the module's docs.
+        if stream::byte(image, layout.fingerprint_at(slot)) != fingerprint(&key) {
+            return Ok(None);
+        }
+        let value = stream::to_bytes(image, layout.value_range(image, slot)?);
+        Ok(Some(Entry { slot, key, value }))
+    }
+}

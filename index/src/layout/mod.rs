@@ -1,0 +1,199 @@
+//! Codecs of the nodes of the B+tree: bytes in, typed values out, and back. No async, no fabric, no clock.
+//!
+//! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
+//! about the order or the time in which the lines of one READ or WRITE are accessed (DESIGN.md section 2). So each
+//! line carries versions (`version.rs`), and all other bytes form one payload stream (`stream.rs`):
+//!
+//! ```text
+//! leaf    | header | fingerprint of slot 0..n | entry 0 | entry 1 | .. | entry n-1 |    unsorted, some vacant
+//! inner   | header | entry 0 | entry 1 | .. | entry count-1 |                           sorted
+//! ```
+//!
+//! Invariants:
+//! - Writers hold the node's exclusive lock. A *node write* sends all lines and increments the node version in
+//!   each. An *entry write* sends the lines' parts that the [`Patch`] names and leaves the node version alone.
+//! - A reader of a mixture of lines from before and after some writes finds what was there before, what is there
+//!   afterwards, or [`Rejection::Torn`]. `leaf/tests/mixing.rs` tries the mixtures.
+//! - Bytes that come from the fabric are untrusted: parsing returns a [`Rejection`] and does not panic, whatever
+//!   they are. Lengths of images and keys come from our own code, and wrong ones panic.
+
+mod header;
+mod inner;
+mod leaf;
+mod slot;
+mod stream;
+mod version;
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+pub use header::{Header, Kind, NodeHeader, Position, kind_of, mark_freed};
+pub use inner::{InnerLayout, InnerRoute, InnerView};
+pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView};
+pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
+pub use version::{EntryVersion, NodeVersion, bump_node_version};
+
+/// A key or value that had to be copied out of a node, because a line boundary may run through it.
+pub type Bytes = SmallVec<[u8; 24]>;
+
+/// The byte ranges of the image that a writer must send, offsets and lengths multiples of 8: one WRITE each, in
+/// this order on one queue pair.
+pub type Patch = SmallVec<[Range<usize>; 2]>;
+
+/// The longest key that a layout can be made for, in bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+/// The longest value that a layout can be made for, in bytes.
+pub const MAX_VALUE_BYTES: usize = 4096;
+/// The largest node, in bytes.
+pub const MAX_NODE_BYTES: usize = 64 * 1024;
+/// The fewest entries that a node must have room for: a split leaves at least one on either side.
+pub const MIN_SLOTS: usize = 2;
+
+/// Why an image cannot be used. The first three happen in normal operation and are a reason to read again or
+/// elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Rejection {
+    /// The lines come from different moments and do not fit together.
+    #[error("the lines of the node are from different versions")]
+    Torn,
+    /// The node at this address has been freed.
+    #[error("the node has been freed")]
+    Freed,
+    /// A node, but not of the expected kind.
+    #[error("the node is of kind {found:?}, which was not expected here")]
+    WrongKind {
+        /// What it is.
+        found: Kind,
+    },
+    /// No node at all.
+    #[error("there is no node: its first byte is {found:#04x}")]
+    NotANode {
+        /// The byte where a node has its kind.
+        found: u8,
+    },
+    /// Bytes that no writer leaves.
+    #[error("malformed node: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// What is wrong in a malformed node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    /// A fence is longer than the index's keys.
+    #[error("a fence is longer than a key can be")]
+    FenceLength,
+    /// The high fence is not above the low fence.
+    #[error("the fences are out of order")]
+    FenceOrder,
+    /// The level does not fit the kind.
+    #[error("the level does not fit the kind of node")]
+    Level,
+    /// An inner node with no entries, or more than it has room for.
+    #[error("the number of entries is impossible")]
+    Count,
+    /// A high fence, but no right neighbour.
+    #[error("there is a high fence, but no right neighbour")]
+    NoSibling,
+    /// The length of the key in a slot.
+    #[error("the key length in slot {slot} is impossible")]
+    KeyLength {
+        /// The slot's index.
+        slot: usize,
+    },
+    /// The length of the value in a slot.
+    #[error("the value length in slot {slot} is impossible")]
+    ValueLength {
+        /// The slot's index.
+        slot: usize,
+    },
+    /// The null pointer as a child.
+    #[error("the child in slot {slot} is null")]
+    NoChild {
+        /// The slot's index.
+        slot: usize,
+    },
+}
+
+/// Why there is no layout for the sizes asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The key size is out of range.
+    #[error("keys of up to {max_key} bytes are not supported: choose 1 to {MAX_KEY_BYTES}")]
+    KeyBytes {
+        /// The key size asked for.
+        max_key: usize,
+    },
+    /// The value size is out of range.
+    #[error("values of up to {max_value} bytes are not supported: choose 0 to {MAX_VALUE_BYTES}")]
+    ValueBytes {
+        /// The value size asked for.
+        max_value: usize,
+    },
+    /// The node size is out of range or no multiple of a line.
+    #[error(
+        "nodes of {node_bytes} bytes are not supported: choose a multiple of {LINE_BYTES} up to {MAX_NODE_BYTES}"
+    )]
+    NodeBytes {
+        /// The node size asked for, or the size that the slots asked for would need.
+        node_bytes: usize,
+    },
+    /// Too few entries fit.
+    #[error(
+        "a node of {node_bytes} bytes has room for {slots} entries of the chosen key and value sizes and needs \
+         {MIN_SLOTS}: choose nodes of at least {least_node_bytes} bytes, or smaller keys or values"
+    )]
+    TooFewSlots {
+        /// The node size asked for.
+        node_bytes: usize,
+        /// How many entries it has room for.
+        slots: usize,
+        /// The smallest node size that would do.
+        least_node_bytes: usize,
+    },
+    /// Fewer slots asked for than a node needs.
+    #[error("{slots} slots are too few: choose at least {MIN_SLOTS}")]
+    SlotCount {
+        /// The number asked for.
+        slots: usize,
+    },
+}
+
+/// What `LeafLayout` and `InnerLayout` share: how many entries of a given size go into how many lines.
+#[derive(Clone, Copy)]
+struct Sizing {
+    header_bytes: usize,
+    /// Stream bytes that one slot takes, wherever they lie.
+    slot_bytes: usize,
+}
+
+impl Sizing {
+    /// The node size for `slots` slots.
+    fn node_bytes(self, slots: usize) -> Result<usize, LayoutError> {
+        if slots < MIN_SLOTS {
+            return Err(LayoutError::SlotCount { slots });
+        }
+        let payload = slots.saturating_mul(self.slot_bytes).saturating_add(self.header_bytes);
+        let node_bytes = payload.div_ceil(stream::PAYLOAD_BYTES).saturating_mul(LINE_BYTES);
+        if node_bytes > MAX_NODE_BYTES { Err(LayoutError::NodeBytes { node_bytes }) } else { Ok(node_bytes) }
+    }
+
+    /// The number of slots in a node of `node_bytes`.
+    fn slots(self, node_bytes: usize) -> Result<usize, LayoutError> {
+        if node_bytes == 0 || !node_bytes.is_multiple_of(LINE_BYTES) || node_bytes > MAX_NODE_BYTES {
+            return Err(LayoutError::NodeBytes { node_bytes });
+        }
+        let payload = node_bytes / LINE_BYTES * stream::PAYLOAD_BYTES;
+        let slots = payload.saturating_sub(self.header_bytes) / self.slot_bytes;
+        if slots < MIN_SLOTS {
+            let least_node_bytes = self.node_bytes(MIN_SLOTS)?;
+            return Err(LayoutError::TooFewSlots { node_bytes, slots, least_node_bytes });
+        }
+        Ok(slots)
+    }
+}
+
+/// Checks the key size against its limits.
+fn check_key_bytes(max_key: usize) -> Result<(), LayoutError> {
+    if (1..=MAX_KEY_BYTES).contains(&max_key) { Ok(()) } else { Err(LayoutError::KeyBytes { max_key }) }
+}

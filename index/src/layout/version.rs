@@ -1,0 +1,151 @@
+//! The control word that opens each line of a node: node version and entry version.
+//!
+//! ```text
+//!  15       11 10                      0
+//! +-----------+-------------------------+
+//! | EV 5 bits | NV 11 bits              |   little-endian, the first two bytes of each 64-byte line
+//! +-----------+-------------------------+
+//! ```
+//!
+//! - NV is the same in all lines of a node; a write of the whole node increments it in all of them. A reader that
+//!   finds two different ones has read across such a write.
+//! - EV belongs to the entry that reaches into the line from the line before (there is at most one); it equals the
+//!   EV in that entry's head, and each write of the entry increments both. An entry inside one line needs none:
+//!   the line is atomic.
+//!
+//! The CHIME paper's figure 7 has this pair in every line. Both wrap (2048 and 32 writes): the caller bounds the
+//! duration of a read so that a wrap cannot happen inside it. This file does not know what entries are.
+
+use super::stream::LINE_BYTES;
+
+const NODE_BITS: u32 = 11;
+const NODE_MASK: u16 = (1 << NODE_BITS) - 1;
+const ENTRY_MASK: u8 = 0x1f;
+
+/// The version of a node as a whole: 11 bits, wrapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeVersion(u16);
+
+impl NodeVersion {
+    /// The number of different versions: a read must be shorter than this many node writes.
+    pub const COUNT: u32 = 1 << NODE_BITS;
+
+    /// The version with the number `number` modulo [`NodeVersion::COUNT`].
+    pub const fn new(number: u16) -> Self {
+        NodeVersion(number & NODE_MASK)
+    }
+
+    /// The version of the next write of the whole node.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        NodeVersion::new(self.0 + 1)
+    }
+
+    /// The version's number, below [`NodeVersion::COUNT`].
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+/// The version of one entry: 5 bits, wrapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EntryVersion(u8);
+
+impl EntryVersion {
+    /// The number of different versions: a read must be shorter than this many writes of one entry.
+    pub const COUNT: u32 = 1 << 5;
+
+    /// The version in the low 5 bits of `bits`.
+    pub(super) const fn from_bits(bits: u8) -> Self {
+        EntryVersion(bits & ENTRY_MASK)
+    }
+
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(super) const fn next(self) -> Self {
+        EntryVersion::from_bits(self.0 + 1)
+    }
+}
+
+/// The node version of the image's first line; the node's, if [`node_versions_agree`].
+pub(super) fn node_version(image: &[u8]) -> NodeVersion {
+    NodeVersion::new(control_word(image, 0))
+}
+
+/// Whether all lines carry the same node version.
+#[inline]
+pub(super) fn node_versions_agree(image: &[u8]) -> bool {
+    let (lines, _) = image.as_chunks::<LINE_BYTES>();
+    let first = control_word(image, 0);
+    // A branch per line, all predictable. Without them, compilers gather the words into vectors, which takes
+    // longer.
+    lines.iter().all(|line| (u16::from_le_bytes([line[0], line[1]]) ^ first) & NODE_MASK == 0)
+}
+
+/// Gives all lines the node version `version`.
+pub(super) fn set_node_version(image: &mut [u8], version: NodeVersion) {
+    for line in 0..image.len() / LINE_BYTES {
+        let word = control_word(image, line) & !NODE_MASK | version.0;
+        set_control_word(image, line, word);
+    }
+}
+
+/// Increments the node version in all lines of a modified image, which is then to be written as a whole. Returns
+/// the new version.
+pub fn bump_node_version(image: &mut [u8]) -> NodeVersion {
+    let version = node_version(image).next();
+    set_node_version(image, version);
+    version
+}
+
+/// The entry version that the control word of line `line` carries.
+#[inline]
+pub(super) fn entry_version(image: &[u8], line: usize) -> EntryVersion {
+    EntryVersion((control_word(image, line) >> NODE_BITS) as u8)
+}
+
+/// Sets the entry version in the control word of line `line`.
+pub(super) fn set_entry_version(image: &mut [u8], line: usize, version: EntryVersion) {
+    let word = control_word(image, line) & NODE_MASK | u16::from(version.0) << NODE_BITS;
+    set_control_word(image, line, word);
+}
+
+#[inline]
+fn control_word(image: &[u8], line: usize) -> u16 {
+    let at = line * LINE_BYTES;
+    u16::from_le_bytes([image[at], image[at + 1]])
+}
+
+fn set_control_word(image: &mut [u8], line: usize, word: u16) {
+    let at = line * LINE_BYTES;
+    image[at..at + 2].copy_from_slice(&word.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_wrap_and_leave_each_other_alone() {
+        let mut image = vec![0xff; 3 * LINE_BYTES];
+        set_node_version(&mut image, NodeVersion::new(2047));
+        for number in 0..2 * EntryVersion::COUNT {
+            let before = entry_version(&image, 1);
+            set_entry_version(&mut image, 1, before.next());
+            assert_eq!(u32::from(entry_version(&image, 1).bits()), number % EntryVersion::COUNT);
+            assert_eq!(entry_version(&image, 2).bits(), 31);
+            assert_eq!(bump_node_version(&mut image).number(), number as u16);
+            assert!(node_versions_agree(&image));
+        }
+        assert!(image.iter().enumerate().all(|(at, byte)| at % LINE_BYTES < 2 || *byte == 0xff));
+        set_entry_version(&mut image[LINE_BYTES..], 0, EntryVersion::default());
+        assert!(node_versions_agree(&image));
+        for bit in 0..11 {
+            let mut torn = image.clone();
+            torn[2 * LINE_BYTES + bit / 8] ^= 1 << (bit % 8);
+            assert!(!node_versions_agree(&torn));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a lock table may be told: the techniques of the paper as switches, and how patiently it spins.
+
+/// How locks are taken and passed on. The same on every shard of a compute node. The default has everything on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockConfig {
+    /// Queue clients of one compute node locally, and let only the head of the queue go to the network. Off: every
+    /// client spins on the global word by itself (FG+ in the Sherman paper).
+    pub hierarchical: bool,
+    /// Pass a taken global lock on to the next local waiter. Needs `hierarchical`.
+    pub handover: bool,
+    /// After so many consecutive hand-overs the global lock is released, so that other compute nodes get their turn.
+    pub handovers_max: u8,
+    /// So many failed CAS, and the acquisition fails with [`crate::LockError::Contended`]. At least 1.
+    pub attempts_max: u32,
+    /// The first pause after a failed CAS, in ns, doubled after each further one.
+    pub backoff_ns_min: u64,
+    /// The longest pause after a failed CAS, in ns.
+    pub backoff_ns_max: u64,
+}
+
+impl Default for LockConfig {
+    fn default() -> Self {
+        LockConfig {
+            hierarchical: true,
+            handover: true,
+            handovers_max: 4,
+            attempts_max: 100_000,
+            backoff_ns_min: 500,
+            backoff_ns_max: 16_000,
+        }
+    }
+}
+
+impl LockConfig {
+    /// The pause after the `failed`-th failed CAS (from 1): exponential, of which the upper half is chance, so that
+    /// spinners that collided once do not collide again.
+    pub(crate) fn backoff_ns(&self, failed: u32, random: u64) -> u64 {
+        let doublings = failed.saturating_sub(1).min(20);
+        let most = (self.backoff_ns_min << doublings).min(self.backoff_ns_max).max(self.backoff_ns_min);
+        most - random % (most / 2 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_up_to_its_bound_and_keeps_half() {
+        let config = LockConfig { backoff_ns_min: 100, backoff_ns_max: 1000, ..LockConfig::default() };
+        for (failed, most) in [(1, 100), (2, 200), (4, 800), (5, 1000), (50, 1000), (u32::MAX, 1000)] {
+            assert_eq!(config.backoff_ns(failed, 0), most);
+            assert!((0..2000).all(|random| (most / 2..=most).contains(&config.backoff_ns(failed, random))));
+        }
+        let none = LockConfig { backoff_ns_min: 0, backoff_ns_max: 0, ..config };
+        assert_eq!(none.backoff_ns(3, 12345), 0);
+    }
+}

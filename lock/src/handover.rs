@@ -1,0 +1,257 @@
+//! The decisions at a lock's home: who holds it on this compute node, who waits, who is next, and whether the next one
+//! gets the global lock with it. A pure state machine: events in, at most one [`Action`] out. It knows no verbs, no
+//! messages and no time.
+//!
+//! ```text
+//!             request                      release(not kept), nobody waits
+//!   free ───────────────────> held ─────────────────────────────────────────> free
+//!                             │  ^  release, somebody waits: the first of them holds
+//!          release(kept),     v  │
+//!          nobody waits    unlocking ──── unlocked, nobody waits ────────────> free
+//! ```
+//!
+//! Invariants: exactly one party holds a lock of the table, or the janitor does; waiters are served in the order in which
+//! they came; a lock that is neither held nor waited for takes no memory. `depth` counts consecutive hand-overs since the
+//! last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts its write-back.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use farwood_runtime::ShardId;
+use slab::Slab;
+
+use crate::message::{Grant, Release};
+use crate::place::FixedHash;
+use crate::word::LockWord;
+
+/// An acquisition: the shard of its client and its token there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Party {
+    pub(crate) shard: ShardId,
+    pub(crate) token: u32,
+}
+
+/// What the home has to do about an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Action {
+    Nothing,
+    /// Tell `to` that it holds the lock now.
+    Grant {
+        to: Party,
+        grant: Grant,
+    },
+    /// Tell the holder that somebody waits.
+    Hint {
+        to: Party,
+    },
+    /// Tell `to` that it waits no longer.
+    Cancelled {
+        to: Party,
+    },
+    /// Clear the global word, then report [`Home::unlocked`].
+    Unlock {
+        word: LockWord,
+    },
+}
+
+/// Whether a holder leaves the global word taken for the next.
+///
+/// The limit keeps clients of other compute nodes from starving: they can win the word only when it is cleared.
+pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
+    hinted && depth < handovers_max
+}
+
+/// The locks at home on one shard that are held or waited for. Keys are addresses of lock words.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Home {
+    locks: HashMap<u64, Lock, FixedHash>,
+    /// The waiters of all locks; places are recycled.
+    waiters: Slab<Place>,
+}
+
+#[derive(Clone, Debug)]
+struct Lock {
+    holder: Holder,
+    depth: u8,
+    /// Whether the holder was told that somebody waits.
+    hinted: bool,
+    queue: Queue,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holder {
+    Party(Party),
+    /// The home itself, while its janitor clears a word that was passed on to nobody.
+    Janitor,
+}
+
+impl Home {
+    /// A client wants the lock.
+    #[inline]
+    pub(crate) fn request(&mut self, key: u64, party: Party) -> Action {
+        match self.locks.entry(key) {
+            Entry::Vacant(free) => {
+                let holder = Holder::Party(party);
+                free.insert(Lock { holder, depth: 0, hinted: false, queue: Queue::EMPTY });
+                Action::Grant { to: party, grant: Grant::default() }
+            }
+            Entry::Occupied(mut taken) => {
+                let lock = taken.get_mut();
+                lock.queue.push(&mut self.waiters, party);
+                match lock.holder {
+                    Holder::Party(to) if !lock.hinted => {
+                        lock.hinted = true;
+                        Action::Hint { to }
+                    }
+                    _ => Action::Nothing,
+                }
+            }
+        }
+    }
+
+    /// The holder is done: its chain has completed.
+    #[inline]
+    pub(crate) fn release(&mut self, key: u64, party: Party, release: Release) -> Action {
+        let Entry::Occupied(mut taken) = self.locks.entry(key) else {
+            panic!("released a lock that nobody holds")
+        };
+        let lock = taken.get_mut();
+        assert_eq!(lock.holder, Holder::Party(party), "a lock is released by its holder");
+        match (lock.queue.pop(&mut self.waiters), release.kept) {
+            (Some(to), kept) => {
+                let used = u8::from(!release.unused);
+                let depth = if kept.is_some() { lock.depth.saturating_add(used) } else { 0 };
+                lock.grant(to, kept, depth)
+            }
+            // It was kept for a waiter that has been cancelled since.
+            (None, Some(word)) => {
+                lock.holder = Holder::Janitor;
+                Action::Unlock { word }
+            }
+            (None, None) => {
+                taken.remove();
+                Action::Nothing
+            }
+        }
+    }
+
+    /// A waiter wants the lock no more. If it is not in the queue, the lock was granted to it in the meantime: it will
+    /// find that out by itself and release.
+    pub(crate) fn cancel(&mut self, key: u64, party: Party) -> Action {
+        let removed =
+            self.locks.get_mut(&key).is_some_and(|lock| lock.queue.remove(&mut self.waiters, party));
+        if removed { Action::Cancelled { to: party } } else { Action::Nothing }
+    }
+
+    /// The janitor has cleared the global word.
+    pub(crate) fn unlocked(&mut self, key: u64) -> Action {
+        let Entry::Occupied(mut taken) = self.locks.entry(key) else {
+            panic!("unlocked a lock that nobody holds")
+        };
+        let lock = taken.get_mut();
+        assert_eq!(lock.holder, Holder::Janitor, "only the janitor reports unlocked");
+        match lock.queue.pop(&mut self.waiters) {
+            Some(to) => lock.grant(to, None, 0),
+            None => {
+                taken.remove();
+                Action::Nothing
+            }
+        }
+    }
+
+    /// Locks that are held or waited for.
+    pub(crate) fn len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Memory that the table takes: it grows with the largest number of concurrent acquisitions, not with locks.
+    pub(crate) fn bytes(&self) -> usize {
+        // One control byte per bucket, and an eighth of the buckets stays free.
+        let bucket_bytes = size_of::<(u64, Lock)>() + 1;
+        self.locks.capacity() * bucket_bytes * 8 / 7 + self.waiters.capacity() * (size_of::<Place>() + 8)
+    }
+}
+
+impl Lock {
+    #[inline]
+    fn grant(&mut self, to: Party, kept: Option<LockWord>, depth: u8) -> Action {
+        let hinted = !self.queue.is_empty();
+        self.holder = Holder::Party(to);
+        self.depth = depth;
+        self.hinted = hinted;
+        Action::Grant { to, grant: Grant { kept, depth, hinted } }
+    }
+}
+
+/// Waiters of one lock, first come first: a list through the shared slab, so that a queue costs no allocation.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    party: Party,
+    next: u32,
+}
+
+const END: u32 = u32::MAX;
+
+impl Queue {
+    const EMPTY: Queue = Queue { head: END, tail: END };
+
+    #[inline]
+    fn is_empty(self) -> bool {
+        self.head == END
+    }
+
+    #[inline]
+    fn push(&mut self, places: &mut Slab<Place>, party: Party) {
+        let place = places.insert(Place { party, next: END }) as u32;
+        match self.tail {
+            END => self.head = place,
+            tail => places[tail as usize].next = place,
+        }
+        self.tail = place;
+    }
+
+    #[inline]
+    fn pop(&mut self, places: &mut Slab<Place>) -> Option<Party> {
+        if self.is_empty() {
+            return None;
+        }
+        let first = places.remove(self.head as usize);
+        self.head = first.next;
+        if self.is_empty() {
+            self.tail = END;
+        }
+        Some(first.party)
+    }
+
+    fn remove(&mut self, places: &mut Slab<Place>, party: Party) -> bool {
+        let (mut before, mut at) = (END, self.head);
+        while at != END {
+            let next = places[at as usize].next;
+            if places[at as usize].party == party {
+                places.remove(at as usize);
+                match before {
+                    END => self.head = next,
+                    _ => places[before as usize].next = next,
+                }
+                if self.tail == at {
+                    self.tail = before;
+                }
+                return true;
+            }
+            (before, at) = (at, next);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Where the lock of a node is: which word of its server's lock region, and which shard of a compute node is its home.
+//! Pure. Every compute node of a cluster computes the same word; homes are a compute node's own business.
+
+use std::hash::{BuildHasherDefault, Hasher};
+
+use farwood_runtime::{RemotePtr, ServerInfo, ShardId};
+
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+const WORD_BYTES: u64 = 8;
+
+/// The lock regions of a cluster, by server id.
+pub(crate) struct Places(Box<[Region]>);
+
+struct Region {
+    base: RemotePtr,
+    count: u64,
+}
+
+impl Places {
+    pub(crate) fn new(servers: &[ServerInfo]) -> Self {
+        let region = |info: &ServerInfo| {
+            assert!(info.lock_count > 0, "memory server {} has no lock words", info.id.0);
+            Region { base: info.lock_base, count: info.lock_count }
+        };
+        Places(servers.iter().map(region).collect())
+    }
+
+    /// The word that locks `node`, on the node's own server.
+    ///
+    /// A corrupt address may name a server that does not exist. Its lock is then a word there too, so that the first
+    /// chain to it fails with the fabric's own message instead of a panic here.
+    #[inline]
+    pub(crate) fn lock_of(&self, node: RemotePtr) -> RemotePtr {
+        match self.0.get(usize::from(node.server().0)) {
+            Some(region) => region.base.add(scale(mix(node.offset()), region.count) * WORD_BYTES),
+            None => RemotePtr::new(node.server(), 0),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
+}
+
+/// The shard that keeps a lock's queue.
+#[inline]
+pub(crate) fn home_of(lock: RemotePtr, shards: usize) -> ShardId {
+    // Lock words are dense and were chosen by a good hash already; here one multiplication spreads them over shards.
+    ShardId(scale((lock.to_bits() / WORD_BYTES).wrapping_mul(SPREAD), shards as u64) as u16)
+}
+
+/// A hash in whose high bits every bit of `value` has a say.
+#[inline]
+fn mix(value: u64) -> u64 {
+    let product = u128::from(value ^ SPREAD.rotate_left(31)) * u128::from(SPREAD);
+    ((product as u64) ^ (product >> 64) as u64).wrapping_mul(SPREAD)
+}
+
+/// `hash` scaled to `0..count`: a remainder without the division.
+#[inline]
+fn scale(hash: u64, count: u64) -> u64 {
+    ((u128::from(hash) * u128::from(count)) >> 64) as u64
+}
+
+/// The fixed hash of the local tables' maps, whose keys are addresses of lock words.
+pub(crate) type FixedHash = BuildHasherDefault<AddressHasher>;
+
+#[derive(Default, Clone)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(value) * u128::from(SPREAD);
+        self.0 = (product as u64) ^ (product >> 64) as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::ServerId;
+
+    use super::*;
+
+    fn places(count: u64) -> Places {
+        let server = |id| ServerInfo {
+            id: ServerId(id),
+            region_bytes: 1 << 30,
+            lock_base: RemotePtr::new(ServerId(id), 4096),
+            lock_count: count,
+            chunk_bytes: 8 << 20,
+        };
+        Places::new(&[server(0), server(1)])
+    }
+
+    #[test]
+    fn a_lock_is_an_aligned_word_of_the_nodes_own_region() {
+        let places = places(10);
+        for i in 0..1000 {
+            let lock = places.lock_of(RemotePtr::new(ServerId(1), i * 1024));
+            assert_eq!(lock.server(), ServerId(1));
+            assert!((4096..4096 + 80).contains(&lock.offset()) && lock.offset().is_multiple_of(8));
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_exist_is_left_to_the_fabric() {
+        let node = RemotePtr::new(ServerId(9), 64);
+        assert_eq!(places(10).lock_of(node).server(), ServerId(9));
+    }
+
+    #[test]
+    fn nodes_spread_over_words_and_words_over_homes() {
+        let places = places(1024);
+        let (mut words, mut homes) = ([0u32; 1024], [0u32; 7]);
+        for i in 0..64 * 1024 {
+            let lock = places.lock_of(RemotePtr::new(ServerId(0), (8 << 20) + i * 1088));
+            words[(lock.offset() as usize - 4096) / 8] += 1;
+            homes[usize::from(home_of(lock, 7).0)] += 1;
+        }
+        // 64 and 9362 expected: random placement stays well inside these bounds.
+        assert!(words.iter().all(|&n| (20..130).contains(&n)), "{words:?}");
+        assert!(homes.iter().all(|&n| (7500..11500).contains(&n)), "{homes:?}");
+    }
+}

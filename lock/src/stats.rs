@@ -1,0 +1,33 @@
+//! Counters of one shard's lock table.
+
+use std::cell::Cell;
+
+/// What a shard's clients did with locks so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockStats {
+    /// Global locks got, by CAS or by hand-over.
+    pub acquired: u64,
+    /// Acquisitions that had to queue in the local table.
+    pub waited: u64,
+    /// Global locks got by hand-over: those of `acquired` that needed no CAS.
+    pub handed_over: u64,
+    /// CAS that found the global lock taken.
+    pub remote_failed: u64,
+}
+
+/// The counters behind [`LockStats`].
+#[derive(Default)]
+pub(crate) struct Counters(Cell<LockStats>);
+
+impl Counters {
+    #[inline]
+    pub(crate) fn count(&self, change: impl FnOnce(&mut LockStats)) {
+        let mut stats = self.0.get();
+        change(&mut stats);
+        self.0.set(stats);
+    }
+
+    pub(crate) fn read(&self) -> LockStats {
+        self.0.get()
+    }
+}

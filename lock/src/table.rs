@@ -1,0 +1,292 @@
+//! A shard's part of the lock tables: the handle that clients acquire with, and the actor that talks to the other
+//! shards. It carries out what [`crate::handover`] decides; it decides nothing itself.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use farwood_runtime::{Message, Port, RemotePtr, ShardId, Verbs, Waiter};
+
+use crate::config::LockConfig;
+use crate::handover::{Action, Home, Party};
+use crate::held::Held;
+use crate::janitor;
+use crate::message::{Grant, Note, Release, What};
+use crate::place::{Places, home_of};
+use crate::slots::{Left, Met, Slots};
+use crate::stats::{Counters, LockStats};
+use crate::word::{LockWord, Nonces};
+
+/// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
+/// configuration on all shards of a compute node.
+pub struct LockTable<V: Verbs>(Rc<Table<V>>);
+
+impl<V: Verbs> Clone for LockTable<V> {
+    fn clone(&self) -> Self {
+        LockTable(Rc::clone(&self.0))
+    }
+}
+
+impl<V: Verbs> LockTable<V> {
+    /// The lock table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the home of
+    /// locks that clients elsewhere use, also when this handle is gone.
+    pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
+        let table = Rc::new(Table {
+            me: verbs.shard(),
+            shards: verbs.shards(),
+            port,
+            config,
+            places: Places::new(verbs.control().servers()),
+            nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
+            home: RefCell::default(),
+            slots: RefCell::new(Slots::new()),
+            counters: Counters::default(),
+            verbs,
+        });
+        let actor = Rc::clone(&table);
+        table.verbs.listen(port, Rc::new(move |from, message| actor.receive(from, message)));
+        LockTable(table)
+    }
+
+    /// Waits for the local lock of `node`, first come first served among the clients of this compute node. It costs no
+    /// round trip; the global lock comes with [`Held::lock_and_read`] or [`Held::lock`].
+    ///
+    /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
+    pub async fn acquire(&self, node: RemotePtr) -> Held<V> {
+        let table = &self.0;
+        let lock = table.places.lock_of(node);
+        if !table.config.hierarchical {
+            return Held::new(Rc::clone(table), node, lock, None, Grant::default());
+        }
+        let home = home_of(lock, table.shards);
+        let (seat, granted) = table.request(lock, home);
+        // What a lock that was free is granted with is known here: not copying it around is worth a few ns.
+        if granted {
+            return Held::new(Rc::clone(table), node, lock, Some(seat), Grant::default());
+        }
+        let grant = Waiting { table, lock, seat: Some(seat) }.await;
+        Held::new(Rc::clone(table), node, lock, Some(seat), grant)
+    }
+
+    /// What this shard's clients did so far.
+    pub fn stats(&self) -> LockStats {
+        self.0.counters.read()
+    }
+
+    /// Memory that this shard's part of the tables takes.
+    pub fn bytes(&self) -> usize {
+        let table = &self.0;
+        size_of::<Table<V>>()
+            + table.places.bytes()
+            + table.home.borrow().bytes()
+            + table.slots.borrow().bytes()
+    }
+
+    /// Acquisitions of this shard's clients that wait, hold, or are being cancelled, and locks at home here that are
+    /// held or waited for. Both are 0 at rest.
+    pub fn in_use(&self) -> (usize, usize) {
+        (self.0.slots.borrow().len(), self.0.home.borrow().len())
+    }
+}
+
+/// A client's place in a local lock: who keeps it, and by which token it knows us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    home: ShardId,
+    token: u32,
+}
+
+/// What the handles of one shard share.
+pub(crate) struct Table<V: Verbs> {
+    pub(crate) verbs: V,
+    pub(crate) config: LockConfig,
+    pub(crate) counters: Counters,
+    me: ShardId,
+    shards: usize,
+    port: Port,
+    places: Places,
+    nonces: Nonces,
+    home: RefCell<Home>,
+    slots: RefCell<Slots<Waiter>>,
+}
+
+impl<V: Verbs> Table<V> {
+    /// The word of a new acquisition.
+    pub(crate) fn word(&self) -> LockWord {
+        // The incarnation of the compute node stays 0 until the control plane hands out others.
+        const EPOCH: u16 = 0;
+        LockWord::new(self.verbs.node_id(), EPOCH, self.nonces.next())
+    }
+
+    /// Whether the holder at `seat` knows of a waiter.
+    pub(crate) fn hinted(&self, seat: Seat) -> bool {
+        self.slots.borrow().hinted(seat.token)
+    }
+
+    /// Gives the local lock back: the last act of a holder, after its chain has completed.
+    #[inline]
+    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, seat: Seat, kept: Option<LockWord>) {
+        self.slots.borrow_mut().close(seat.token);
+        let release = Release { kept, unused: false };
+        if seat.home != self.me {
+            self.tell_home(lock, seat, What::Release(release));
+            return;
+        }
+        // The same without the detour through a note: most releases on one's own shard end here.
+        let party = Party { shard: self.me, token: seat.token };
+        let action = self.home.borrow_mut().release(lock.to_bits(), party, release);
+        if action != Action::Nothing {
+            self.perform(lock, action);
+        }
+    }
+
+    /// The home's janitor has cleared the word of `lock`.
+    pub(crate) fn unlocked(self: &Rc<Self>, lock: RemotePtr) {
+        let action = self.home.borrow_mut().unlocked(lock.to_bits());
+        self.perform(lock, action);
+    }
+
+    /// Asks for the lock; yields whether it was free, which only a home on this very shard can tell at once.
+    #[inline]
+    fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (Seat, bool) {
+        let key = lock.to_bits();
+        let seat = Seat { home, token: self.slots.borrow_mut().open(key) };
+        if home != self.me {
+            self.tell_home(lock, seat, What::Request);
+            return (seat, false);
+        }
+        let party = Party { shard: self.me, token: seat.token };
+        let action = self.home.borrow_mut().request(key, party);
+        let granted = matches!(action, Action::Grant { .. });
+        if granted {
+            self.slots.borrow_mut().hold(seat.token);
+        } else {
+            self.perform(lock, action);
+        }
+        (seat, granted)
+    }
+
+    fn abandon(self: &Rc<Self>, lock: RemotePtr, seat: Seat) {
+        let left = self.slots.borrow_mut().abandon(seat.token);
+        let what = match left {
+            Left::Queued => What::Cancel,
+            Left::Granted(grant) => What::Release(Release { kept: grant.kept, unused: true }),
+        };
+        self.tell_home(lock, seat, what);
+    }
+
+    fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
+        let note = Note::decode(message).expect("the port carries this crate's messages only");
+        match note.what {
+            What::Request | What::Release(_) | What::Cancel => self.at_home(from, note),
+            What::Grant(_) | What::Hint | What::Cancelled => self.at_client(from, note),
+        }
+    }
+
+    fn tell_home(self: &Rc<Self>, lock: RemotePtr, seat: Seat, what: What) {
+        let note = Note { lock, token: seat.token, what };
+        if seat.home == self.me {
+            self.at_home(self.me, note);
+        } else {
+            self.verbs.send(seat.home, self.port, note.encode());
+        }
+    }
+
+    fn tell_client(self: &Rc<Self>, to: Party, lock: RemotePtr, what: What) {
+        let note = Note { lock, token: to.token, what };
+        if to.shard == self.me {
+            self.at_client(self.me, note);
+        } else {
+            self.verbs.send(to.shard, self.port, note.encode());
+        }
+    }
+
+    /// A client on shard `from` speaks to the home of its lock.
+    fn at_home(self: &Rc<Self>, from: ShardId, note: Note) {
+        let (key, party) = (note.lock.to_bits(), Party { shard: from, token: note.token });
+        let action = {
+            let mut home = self.home.borrow_mut();
+            match note.what {
+                What::Request => home.request(key, party),
+                What::Release(release) => home.release(key, party, release),
+                What::Cancel => home.cancel(key, party),
+                _ => unreachable!("said to a client"),
+            }
+        };
+        self.perform(note.lock, action);
+    }
+
+    /// The home on shard `from` speaks to a client here.
+    fn at_client(self: &Rc<Self>, from: ShardId, note: Note) {
+        let mut slots = self.slots.borrow_mut();
+        match note.what {
+            What::Grant(grant) => {
+                let met = slots.granted(note.token, grant);
+                drop(slots);
+                match met {
+                    Met::Waiting(Some(waiter)) => self.verbs.wake(waiter),
+                    Met::Waiting(None) => {}
+                    Met::Nobody => {
+                        let seat = Seat { home: from, token: note.token };
+                        self.tell_home(
+                            note.lock,
+                            seat,
+                            What::Release(Release { kept: grant.kept, unused: true }),
+                        );
+                    }
+                }
+            }
+            What::Hint => slots.hint(note.token, note.lock.to_bits()),
+            What::Cancelled => slots.cancelled(note.token),
+            _ => unreachable!("said to a home"),
+        }
+    }
+
+    fn perform(self: &Rc<Self>, lock: RemotePtr, action: Action) {
+        match action {
+            Action::Nothing => {}
+            Action::Grant { to, grant } => self.tell_client(to, lock, What::Grant(grant)),
+            Action::Hint { to } => self.tell_client(to, lock, What::Hint),
+            Action::Cancelled { to } => self.tell_client(to, lock, What::Cancelled),
+            Action::Unlock { word } => {
+                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), lock, word))
+            }
+        }
+    }
+}
+
+/// A client in the queue of a local lock. Dropping it leaves the queue.
+struct Waiting<'a, V: Verbs> {
+    table: &'a Rc<Table<V>>,
+    lock: RemotePtr,
+    /// `None` once the lock is had.
+    seat: Option<Seat>,
+}
+
+impl<V: Verbs> Future for Waiting<'_, V> {
+    type Output = Grant;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Grant> {
+        let table = self.table;
+        let seat = self.seat.expect("polled after it was ready");
+        let polled = table.slots.borrow_mut().poll(seat.token, || table.verbs.waiter(cx));
+        match polled {
+            Some(grant) => {
+                self.seat = None;
+                table.counters.count(|stats| stats.waited += 1);
+                Poll::Ready(grant)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Waiting<'_, V> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat {
+            self.table.abandon(self.lock, seat);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Operations are dropped at every point where they can be: nothing stays held, leased or forgotten, and an operation
+//! has taken effect or has not.
+
+use farwood_lock::LockConfig;
+use farwood_runtime::Meter;
+
+use crate::clients::{Client, Cut, Style};
+use crate::fake::{NODES, World, node};
+
+const CLIENTS: usize = 6;
+
+/// Every client runs operations that are cut after a number of polls which goes round, between others that are not.
+/// Yields how many were cut.
+fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, polls_max: u32) -> u32 {
+    let world = World::new(seed, 2, 2);
+    let tables = world.attach(config);
+    let cuts = std::rc::Rc::new(std::cell::Cell::new(0));
+    let clients: Vec<Client> =
+        (0..CLIENTS).map(|word| Client::new(&tables[word % tables.len()], word, style)).collect();
+    for (i, client) in clients.iter().cloned().enumerate() {
+        let cuts = std::rc::Rc::clone(&cuts);
+        world.spawn(async move {
+            for round in 0..polls_max {
+                let meter = Meter::default();
+                let polls = (round + i as u32) % polls_max;
+                match Cut::after(polls, at_once, client.add_one(&meter, node(0))).await {
+                    Some(done) => done.expect("the fabric does not fail"),
+                    None => cuts.set(cuts.get() + 1),
+                }
+                client.add_one(&meter, node(0)).await.expect("the fabric does not fail");
+            }
+        });
+    }
+    world.run();
+    for client in &clients {
+        assert_eq!(
+            client.lost(world.word(NODES + client.word as u64 * 8)),
+            0,
+            "lost updates with seed {seed}"
+        );
+    }
+    world.assert_at_rest(&tables);
+    cuts.get()
+}
+
+#[test]
+fn dropping_at_every_await_point_leaves_nothing_behind() {
+    let mut cut = 0;
+    for seed in 0..60 {
+        for at_once in [false, true] {
+            cut += cut_everywhere(seed, LockConfig::default(), Style::FAST, at_once, 6);
+        }
+    }
+    assert!(cut > 1000, "{cut} operations were cut");
+}
+
+#[test]
+fn dropping_leaves_nothing_behind_whatever_is_switched_off() {
+    for seed in 0..15 {
+        for at_once in [false, true] {
+            for (fused, combine) in [(false, false), (false, true), (true, false)] {
+                let style = Style { fused, combine, ..Style::FAST };
+                cut_everywhere(seed, LockConfig::default(), style, at_once, 9);
+                let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
+                cut_everywhere(seed, flat, style, at_once, 12);
+                let queued = LockConfig { handover: false, ..LockConfig::default() };
+                cut_everywhere(seed, queued, style, at_once, 9);
+            }
+        }
+    }
+}
+
+/// One client alone, one operation: the number of polls at which it is cut goes through all of them, so every await point
+/// is met for certain.
+#[test]
+fn every_await_point_of_a_lone_operation() {
+    for (fused, combine, awaits) in [(true, true, 2), (false, true, 3), (true, false, 3), (false, false, 4)] {
+        for shard in 0..2 {
+            // The remote home adds the wait for the grant; which shard is home depends on the lock.
+            for polls in 0..=awaits + 1 {
+                for at_once in [false, true] {
+                    lone(Style { fused, combine, ..Style::FAST }, shard, polls, at_once);
+                }
+            }
+        }
+    }
+}
+
+fn lone(style: Style, shard: usize, polls: u32, at_once: bool) {
+    let world = World::new(7, 1, 2);
+    let tables = world.attach(LockConfig::default());
+    let client = Client::new(&tables[shard], 0, style);
+    let again = client.clone();
+    world.spawn(async move {
+        let meter = Meter::default();
+        let done = Cut::after(polls, at_once, client.add_one(&meter, node(0))).await;
+        assert!(done.is_none_or(|done| done.is_ok()));
+    });
+    world.run();
+    world.assert_at_rest(&tables);
+    assert_eq!(again.lost(world.word(NODES)), 0);
+    let check = again.clone();
+    world.spawn(async move {
+        check.add_one(&Meter::default(), node(0)).await.expect("the lock is free");
+    });
+    world.run();
+    assert_eq!(again.bounds.get().0, world.word(NODES));
+    world.assert_at_rest(&tables);
+}
+
+/// A call is dropped and the [`farwood_lock::Held`] is not: it finds its CAS again.
+#[test]
+fn a_held_lock_outlives_a_dropped_call() {
+    for at_once in [false, true] {
+        let world = World::new(11, 1, 1);
+        let tables = world.attach(LockConfig::default());
+        let client = Client::new(&tables[0], 0, Style::FAST);
+        world.spawn(async move {
+            let meter = Meter::default();
+            let mut held = client.table.acquire(node(0)).await;
+            assert!(Cut::after(1, at_once, held.lock(&meter)).await.is_none());
+            held.lock(&meter).await.expect("the CAS in flight wins");
+            assert_eq!((meter.usage().cas, meter.usage().round_trips), (1, 1));
+            let chain = farwood_runtime::Chain::new(node(0).server());
+            held.release(&meter, chain, true).await.expect("the fabric does not fail");
+        });
+        world.run();
+        assert_eq!(tables[0].1.stats().acquired, 1);
+        world.assert_at_rest(&tables);
+    }
+}

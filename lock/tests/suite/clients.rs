@@ -1,0 +1,123 @@
+//! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on purpose:
+//! READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost update shows as a
+//! word that goes back.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use farwood_lock::{LockError, LockTable};
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use crate::fake::Fake;
+
+pub(crate) const NODE_BYTES: usize = 128;
+
+/// How a client works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Style {
+    pub(crate) fused: bool,
+    pub(crate) combine: bool,
+    /// The mistake of the paper's figure 6, for the negative control: the lock is passed on when the write-back is
+    /// posted, not when it has completed.
+    pub(crate) pass_on_early: bool,
+}
+
+impl Style {
+    pub(crate) const FAST: Style = Style { fused: true, combine: true, pass_on_early: false };
+}
+
+/// One client and what it knows of its own word.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) fake: Fake,
+    pub(crate) table: LockTable<Fake>,
+    /// Its word in each node, below `NODE_BYTES / 8`.
+    pub(crate) word: usize,
+    pub(crate) style: Style,
+    /// The least and the most that the word may hold: operations that were cut or failed count for the most only.
+    pub(crate) bounds: Rc<Cell<(u64, u64)>>,
+    /// How often it held something else.
+    pub(crate) lost: Rc<Cell<u32>>,
+}
+
+impl Client {
+    pub(crate) fn new((fake, table): &(Fake, LockTable<Fake>), word: usize, style: Style) -> Self {
+        let (bounds, lost) = Default::default();
+        Client { fake: fake.clone(), table: table.clone(), word, style, bounds, lost }
+    }
+
+    /// Adds one to the client's word in `node`. Updates the bounds by what is seen on the way.
+    pub(crate) async fn add_one(&self, meter: &Meter, node: RemotePtr) -> Result<(), LockError> {
+        let buf = self.fake.lease(NODE_BYTES);
+        let mut held = self.table.acquire(node).await;
+        let done = held.lock_and_read(meter, buf, NODE_BYTES, self.style.fused).await?;
+        let mut buf = done.into_buf();
+        let value = self.value_in(&buf);
+        self.see(value);
+        self.bounds.set((value, value + 1));
+        buf[self.word * 8..][..8].copy_from_slice(&(value + 1).to_le_bytes());
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, 0..NODE_BYTES);
+        if self.style.pass_on_early {
+            let writing = self.fake.submit(meter, chain);
+            held.release(meter, Chain::new(node.server()), true).await?;
+            writing.await?;
+        } else {
+            held.release(meter, chain, self.style.combine).await?;
+        }
+        self.bounds.set((value + 1, value + 1));
+        Ok(())
+    }
+
+    /// Compares what the word holds with what it may hold.
+    fn see(&self, value: u64) {
+        let (least, most) = self.bounds.get();
+        self.lost.set(self.lost.get() + u32::from(!(least..=most).contains(&value)));
+    }
+
+    /// Updates that were lost, the word's last value being `value`.
+    pub(crate) fn lost(&self, value: u64) -> u32 {
+        self.see(value);
+        self.lost.get()
+    }
+
+    fn value_in(&self, buf: &Buf) -> u64 {
+        u64::from_le_bytes(buf[self.word * 8..][..8].try_into().expect("8 bytes"))
+    }
+}
+
+/// Drops `future` after `polls` polls that left it pending: at once, or when it would be polled the next time (what it
+/// waited for has come, and it has not noticed). Yields `None` then.
+pub(crate) struct Cut<F> {
+    future: Option<Pin<Box<F>>>,
+    polls: u32,
+    at_once: bool,
+}
+
+impl<F: Future> Cut<F> {
+    pub(crate) fn after(polls: u32, at_once: bool, future: F) -> Self {
+        Cut { future: Some(Box::pin(future)), polls, at_once }
+    }
+}
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.polls > 0 {
+            let future = self.future.as_mut().expect("polled after it was ready");
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            self.polls -= 1;
+            if self.polls > 0 || !self.at_once {
+                return Poll::Pending;
+            }
+        }
+        self.future = None;
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,83 @@
+//! The same counting on real shards: two executors over the embedded fabric, messages through the mesh.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farwood_lock::{LockConfig, LockStats, LockTable};
+use farwood_runtime::{
+    Chain, Cluster, ComputeNode, Control, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr, ServerId,
+    Shard, Verbs,
+};
+use futures::FutureExt;
+
+const SHARDS: usize = 2;
+const NODES: u64 = 3;
+const CLIENTS: u64 = 16;
+const OPERATIONS: u64 = 200;
+
+async fn count(shard: Shard, table: LockTable<Shard>, start: RemotePtr, client: u64) {
+    for i in 0..OPERATIONS {
+        let meter = Meter::default();
+        let node = start.add((client + i) % NODES * 64);
+        let mut held = table.acquire(node).await;
+        let read = held.lock_and_read(&meter, shard.lease(64), 64, i % 3 != 0).await.expect("embedded");
+        let mut buf = read.into_buf();
+        let value = u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
+        buf[..8].copy_from_slice(&(value + 1).to_le_bytes());
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, 0..64);
+        held.release(&meter, chain, i % 5 != 0).await.expect("embedded");
+    }
+}
+
+/// One shard's part. It stays until all shards are done: it is the home of locks that the others still use.
+async fn run_shard(
+    shard: Shard,
+    config: LockConfig,
+    start: RemotePtr,
+    done: Arc<AtomicUsize>,
+) -> (LockStats, u64) {
+    let table = LockTable::attach(shard.clone(), Port(0), config);
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|i| shard.spawn(count(shard.clone(), table.clone(), start, i))).collect();
+    for client in clients {
+        client.await;
+    }
+    done.fetch_add(1, Ordering::SeqCst);
+    while done.load(Ordering::SeqCst) < SHARDS || table.in_use() != (0, 0) {
+        shard.pause(10_000).await;
+    }
+    let mut sum = 0;
+    for node in 0..NODES {
+        let mut chain = Chain::with_buffer(start.server(), shard.lease(8));
+        chain.read(start.add(node * 64), 0..8);
+        let buf = shard.submit(&Meter::default(), chain).await.expect("embedded").into_buf();
+        sum += u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
+    }
+    assert_eq!(shard.buffers_leased(), 0);
+    (table.stats(), sum)
+}
+
+#[test]
+fn counts_on_the_embedded_fabric() {
+    for config in [LockConfig::default(), LockConfig { hierarchical: false, ..LockConfig::default() }] {
+        let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
+        let cluster = Cluster::embedded(memory).expect("64 MiB");
+        let index =
+            cluster.create("locks", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
+        let chunk =
+            cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
+        let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() });
+        let done = Arc::new(AtomicUsize::new(0));
+        let results = node
+            .run(move |shard| run_shard(shard, config, chunk.start, Arc::clone(&done)))
+            .expect("io_uring");
+        let mut acquired = 0;
+        for (stats, sum) in results {
+            assert_eq!(sum, SHARDS as u64 * CLIENTS * OPERATIONS, "lost updates");
+            assert!(!config.hierarchical || stats.handed_over > 0);
+            acquired += stats.acquired;
+        }
+        assert_eq!(acquired, SHARDS as u64 * CLIENTS * OPERATIONS);
+    }
+}

@@ -1,0 +1,100 @@
+//! Mutual exclusion: many clients of two compute nodes count in shared nodes, and no update is lost, whatever the
+//! schedule. The negative control shows that the test would notice.
+
+use farwood_lock::{LockConfig, LockStats, LockTable};
+use farwood_runtime::Meter;
+
+use crate::clients::{Client, Style};
+use crate::fake::{Fake, NODES, World, node};
+
+const CLIENTS: usize = 12;
+const OPERATIONS: u64 = 6;
+
+/// [`count_losses`] where nothing may be lost.
+fn count(seed: u64, config: LockConfig, style: Style, nodes: u64) -> LockStats {
+    let (stats, lost) = count_losses(seed, config, style, nodes);
+    assert_eq!(lost, 0, "lost updates with seed {seed}");
+    stats
+}
+
+/// Clients on 2 compute nodes x 2 shards; each adds `OPERATIONS` to its word in each of `nodes` nodes. Yields how many
+/// updates were seen to be lost.
+fn count_losses(seed: u64, config: LockConfig, style: Style, nodes: u64) -> (LockStats, u32) {
+    let world = World::new(seed, 2, 2);
+    let tables = world.attach(config);
+    let mut clients = Vec::new();
+    for index in 0..nodes {
+        for word in 0..CLIENTS {
+            let client = Client::new(&tables[word % tables.len()], word, style);
+            clients.push((index, client.clone()));
+            world.spawn(async move {
+                for _ in 0..OPERATIONS {
+                    client.add_one(&Meter::default(), node(index)).await.expect("the fabric does not fail");
+                }
+            });
+        }
+    }
+    world.run();
+    let lost = clients.iter().map(|(index, client)| {
+        let value = world.word(NODES + index * 128 + client.word as u64 * 8);
+        client.lost(value) + u32::from(value != OPERATIONS)
+    });
+    world.assert_at_rest(&tables);
+    (total(&tables), lost.sum())
+}
+
+fn total(tables: &[(Fake, LockTable<Fake>)]) -> LockStats {
+    let mut total = LockStats::default();
+    for (_, table) in tables {
+        let stats = table.stats();
+        total.acquired += stats.acquired;
+        total.waited += stats.waited;
+        total.handed_over += stats.handed_over;
+        total.remote_failed += stats.remote_failed;
+    }
+    total
+}
+
+#[test]
+fn no_update_is_lost_with_hand_over() {
+    let mut handed_over = 0;
+    for seed in 0..150 {
+        let stats = count(seed, LockConfig::default(), Style::FAST, 1);
+        assert_eq!(stats.acquired, CLIENTS as u64 * OPERATIONS, "seed {seed}");
+        handed_over += stats.handed_over;
+    }
+    assert!(handed_over > 1000, "{handed_over} hand-overs");
+}
+
+#[test]
+fn no_update_is_lost_on_nodes_that_share_lock_words() {
+    for seed in 0..30 {
+        count(seed, LockConfig::default(), Style::FAST, 24);
+    }
+}
+
+#[test]
+fn no_update_is_lost_whatever_is_switched_off() {
+    for seed in 0..20 {
+        for fused in [false, true] {
+            for combine in [false, true] {
+                let style = Style { fused, combine, ..Style::FAST };
+                let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
+                let stats = count(seed, flat, style, 1);
+                assert_eq!((stats.waited, stats.handed_over), (0, 0));
+                assert!(stats.remote_failed > 0);
+                let queued = LockConfig { handover: false, ..LockConfig::default() };
+                assert_eq!(count(seed, queued, style, 1).handed_over, 0);
+                count(seed, LockConfig::default(), style, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn passing_the_lock_on_before_the_write_back_completed_is_caught() {
+    let early = Style { pass_on_early: true, ..Style::FAST };
+    let lost = |seed| count_losses(seed, LockConfig::default(), early, 1).1 > 0;
+    let caught = (0..20).filter(|&seed| lost(seed)).count();
+    assert!(caught >= 15, "the paper's figure 6 went unnoticed: {caught} of 20 seeds");
+}

@@ -1,0 +1,308 @@
+//! A fabric that does nothing by itself: compute nodes of several shards over one memory, in one thread. Each step
+//! (a verb of some queue pair, a completion, a message, a timer, a task that was woken) is chosen by a seeded generator,
+//! among all that the fabric contract allows; the same seed gives the same run.
+//!
+//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. Not modelled:
+//! torn lines, and WRITEs that overtake READs.
+
+mod task;
+mod verbs;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+
+use farwood_lock::{LockConfig, LockTable};
+use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::verbs::Handler;
+use farwood_runtime::{
+    Buf, BufferPool, Completion, Control, FabricError, Message, Port, RemotePtr, ServerId, ShardId,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use smallvec::SmallVec;
+
+use task::Woken;
+pub(crate) use verbs::Fake;
+use verbs::{Flight, Memory};
+
+/// The first lock word, and how many there are: few, so that nodes share them.
+pub(crate) const LOCK_BASE: u64 = 64;
+pub(crate) const LOCKS: u64 = 16;
+/// Where a test's nodes are.
+pub(crate) const NODES: u64 = 1024;
+const REGION_BYTES: usize = 16 << 10;
+const PORT: Port = Port(3);
+
+/// The cluster and everything that is under way in it.
+#[derive(Clone)]
+pub(crate) struct World {
+    state: Rc<RefCell<State>>,
+    control: Arc<dyn Control>,
+}
+
+struct State {
+    rng: SmallRng,
+    now: u64,
+    memory: Vec<u8>,
+    shards: Vec<Shard>,
+    tasks: Vec<Option<Task>>,
+    timers: Vec<(u64, Rc<RefCell<Flight<()>>>)>,
+    /// Messages on their way, by sender and receiver.
+    wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
+    /// Chains fail with this probability, after any prefix of their verbs.
+    fault_rate: f64,
+    /// Fenced verbs that were posted.
+    fences: usize,
+}
+
+struct Shard {
+    node: u16,
+    id: ShardId,
+    pool: BufferPool,
+    /// The one queue pair: there is one memory server.
+    queue: VecDeque<Posted>,
+    done: VecDeque<Done>,
+    handlers: HashMap<Port, Handler>,
+}
+
+struct Task {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    woken: Arc<Woken>,
+}
+
+type Outcome = Result<Completion, FabricError>;
+
+struct Posted {
+    verbs: VecDeque<Verb>,
+    buf: Option<Buf>,
+    atomics: SmallVec<[u64; 2]>,
+    /// Verbs that are still executed before the chain fails.
+    fails_after: Option<usize>,
+    flight: Rc<RefCell<Flight<Outcome>>>,
+}
+
+struct Done {
+    flight: Rc<RefCell<Flight<Outcome>>>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Execute(usize),
+    Complete(usize),
+    Deliver(usize, usize),
+    Fire(usize),
+    Poll(usize),
+}
+
+impl World {
+    /// `nodes` compute nodes of `shards` shards each.
+    pub(crate) fn new(seed: u64, nodes: u16, shards: u16) -> Self {
+        let shard = |node, id| Shard {
+            node,
+            id: ShardId(id),
+            pool: BufferPool::new(),
+            queue: VecDeque::new(),
+            done: VecDeque::new(),
+            handlers: HashMap::new(),
+        };
+        let state = State {
+            rng: SmallRng::seed_from_u64(seed),
+            now: 0,
+            memory: vec![0; REGION_BYTES],
+            shards: (0..nodes).flat_map(|n| (0..shards).map(move |s| shard(n + 1, s))).collect(),
+            tasks: Vec::new(),
+            timers: Vec::new(),
+            wires: HashMap::new(),
+            fault_rate: 0.0,
+            fences: 0,
+        };
+        World { state: Rc::new(RefCell::new(state)), control: Arc::new(Memory::new()) }
+    }
+
+    pub(crate) fn set_fault_rate(&self, rate: f64) {
+        self.state.borrow_mut().fault_rate = rate;
+    }
+
+    /// The shards of all compute nodes, each with its lock table.
+    pub(crate) fn attach(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
+        let shards = self.state.borrow().shards.len();
+        let attach = |shard| {
+            let fake = Fake::new(self.clone(), shard);
+            (fake.clone(), LockTable::attach(fake, PORT, config))
+        };
+        (0..shards).map(attach).collect()
+    }
+
+    pub(crate) fn fences(&self) -> usize {
+        self.state.borrow().fences
+    }
+
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        let task = Task { future: Box::pin(future), woken: Woken::new() };
+        self.state.borrow_mut().tasks.push(Some(task));
+    }
+
+    /// Steps until nothing is left to do. Panics if a task still waits then: it was forgotten.
+    pub(crate) fn run(&self) {
+        while self.step() {}
+        let waiting = self.state.borrow().tasks.iter().flatten().count();
+        assert_eq!(waiting, 0, "tasks wait for something that never comes");
+        self.state.borrow_mut().tasks.clear();
+    }
+
+    /// Steps until nothing is left to do but what the test itself has to allow.
+    pub(crate) fn run_until_idle(&self) {
+        while self.step() {}
+    }
+
+    pub(crate) fn word(&self, at: u64) -> u64 {
+        let state = self.state.borrow();
+        u64::from_le_bytes(state.memory[at as usize..][..8].try_into().expect("8 bytes"))
+    }
+
+    pub(crate) fn set_word(&self, at: u64, word: u64) {
+        self.state.borrow_mut().memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Nothing is held, leased or remembered.
+    pub(crate) fn assert_at_rest(&self, tables: &[(Fake, LockTable<Fake>)]) {
+        for lock in 0..LOCKS {
+            assert_eq!(self.word(LOCK_BASE + lock * 8), 0, "lock word {lock} stays set");
+        }
+        for (fake, table) in tables {
+            assert_eq!(table.in_use(), (0, 0), "a local lock or a slot is left");
+            assert_eq!(fake.leased(), 0, "a buffer is lost");
+        }
+    }
+
+    fn step(&self) -> bool {
+        let step = {
+            let mut state = self.state.borrow_mut();
+            let steps = state.steps();
+            match steps.len() {
+                0 => return false,
+                count => steps[state.rng.random_range(0..count)],
+            }
+        };
+        match step {
+            Step::Execute(shard) => self.state.borrow_mut().execute(shard),
+            Step::Complete(shard) => self.complete(shard),
+            Step::Deliver(from, to) => self.deliver(from, to),
+            Step::Fire(timer) => self.fire(timer),
+            Step::Poll(task) => self.poll(task),
+        }
+        true
+    }
+
+    fn complete(&self, shard: usize) {
+        let done = self.state.borrow_mut().shards[shard].done.pop_front().expect("enabled");
+        Flight::land(&done.flight, done.outcome);
+    }
+
+    fn deliver(&self, from: usize, to: usize) {
+        let (sender, handler, message) = {
+            let mut state = self.state.borrow_mut();
+            let (port, message) =
+                state.wires.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("enabled");
+            (state.shards[from].id, Rc::clone(&state.shards[to].handlers[&port]), message)
+        };
+        handler(sender, message);
+    }
+
+    fn fire(&self, timer: usize) {
+        let mut state = self.state.borrow_mut();
+        let (due, flight) = state.timers.swap_remove(timer);
+        state.now = state.now.max(due);
+        drop(state);
+        Flight::land(&flight, ());
+    }
+
+    fn poll(&self, index: usize) {
+        let mut task = self.state.borrow_mut().tasks[index].take().expect("enabled");
+        task.woken.clear();
+        let waker = Arc::clone(&task.woken).into();
+        if task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.state.borrow_mut().tasks[index] = Some(task);
+        }
+    }
+}
+
+impl State {
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (i, shard) in self.shards.iter().enumerate() {
+            steps.extend((!shard.queue.is_empty()).then_some(Step::Execute(i)));
+            steps.extend((!shard.done.is_empty()).then_some(Step::Complete(i)));
+        }
+        for from in 0..self.shards.len() {
+            for to in 0..self.shards.len() {
+                let waits = self.wires.get(&(from, to)).is_some_and(|wire| !wire.is_empty());
+                steps.extend(waits.then_some(Step::Deliver(from, to)));
+            }
+        }
+        steps.extend((0..self.timers.len()).map(Step::Fire));
+        let ready = |task: &Option<Task>| task.as_ref().is_some_and(|task| task.woken.is_set());
+        steps.extend((0..self.tasks.len()).filter(|&i| ready(&self.tasks[i])).map(Step::Poll));
+        steps
+    }
+
+    /// The next verb of the shard's queue pair.
+    fn execute(&mut self, shard: usize) {
+        let (memory, shard) = (&mut self.memory, &mut self.shards[shard]);
+        let posted = shard.queue.front_mut().expect("enabled");
+        let failed = posted.fails_after == Some(0);
+        if !failed {
+            posted.fails_after = posted.fails_after.map(|verbs| verbs - 1);
+            if let Some(verb) = posted.verbs.pop_front() {
+                execute(memory, verb.op, &mut posted.buf, &mut posted.atomics);
+            }
+        }
+        if failed || posted.verbs.is_empty() && posted.fails_after.is_none() {
+            let posted = shard.queue.pop_front().expect("it is the front");
+            let outcome = match failed {
+                true => Err(FabricError::NoSuchServer { server: ServerId(0), servers: 0 }),
+                false => Ok(Completion { buf: posted.buf, atomics: posted.atomics, span_ns: 0 }),
+            };
+            shard.done.push_back(Done { flight: posted.flight, outcome });
+        }
+    }
+}
+
+fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut SmallVec<[u64; 2]>) {
+    let word =
+        |memory: &[u8], at: u64| u64::from_le_bytes(memory[at as usize..][..8].try_into().expect("8 bytes"));
+    match op {
+        Op::Read { at, to, len } => {
+            let buf = buf.as_mut().expect("a READ has a buffer");
+            buf[to as usize..][..len as usize].copy_from_slice(&memory[at as usize..][..len as usize]);
+        }
+        Op::Write { at, from, len } => {
+            let buf = buf.as_ref().expect("a WRITE has a buffer");
+            memory[at as usize..][..len as usize].copy_from_slice(&buf[from as usize..][..len as usize]);
+        }
+        Op::WriteWord { at, word } => memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes()),
+        Op::Cas { at, expected, desired } => {
+            let found = word(memory, at);
+            atomics.push(found);
+            if found == expected {
+                memory[at as usize..][..8].copy_from_slice(&desired.to_le_bytes());
+            }
+        }
+        Op::Faa { at, add } => {
+            let found = word(memory, at);
+            atomics.push(found);
+            memory[at as usize..][..8].copy_from_slice(&found.wrapping_add(add).to_le_bytes());
+        }
+    }
+}
+
+/// A node of the fake memory.
+pub(crate) fn node(index: u64) -> RemotePtr {
+    RemotePtr::new(ServerId(0), NODES + index * 128)
+}

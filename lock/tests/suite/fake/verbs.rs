@@ -1,0 +1,226 @@
+//! The fake's side of the fabric contract: what a shard posts, sends and waits for goes into the [`World`]'s state, and
+//! the world's steps take it from there.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use farwood_runtime::control::{Chunk, ServerUsage};
+use farwood_runtime::verbs::Handler;
+use farwood_runtime::{
+    Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, IndexId, Message, Meter, Port, RemotePtr,
+    ServerId, ServerInfo, ShardId, Verbs, Waiter,
+};
+use futures::future::{FutureExt, LocalBoxFuture, ready};
+use rand::Rng;
+use smallvec::SmallVec;
+
+use super::{LOCK_BASE, LOCKS, Outcome, Posted, REGION_BYTES, World};
+
+/// A shard of the fake.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    world: World,
+    shard: usize,
+}
+
+impl Fake {
+    pub(super) fn new(world: World, shard: usize) -> Self {
+        Fake { world, shard }
+    }
+
+    pub(crate) fn leased(&self) -> usize {
+        self.world.state.borrow().shards[self.shard].pool.leased()
+    }
+
+    /// The position among all shards of the cluster of a shard of this compute node.
+    fn sibling(&self, id: ShardId) -> usize {
+        let state = self.world.state.borrow();
+        let node = state.shards[self.shard].node;
+        let found = state.shards.iter().position(|shard| shard.node == node && shard.id == id);
+        found.expect("the compute node has that shard")
+    }
+}
+
+/// Something that will be there later: shared by who waits for it and the world that brings it.
+pub(crate) enum Flight<T> {
+    Flying(Option<Waker>),
+    Landed(Option<T>),
+}
+
+/// The future of a [`Flight`]. Dropping it changes nothing about the flight.
+pub(crate) struct Arrival<T>(Rc<RefCell<Flight<T>>>);
+
+impl<T> Flight<T> {
+    fn depart() -> (Rc<RefCell<Self>>, Arrival<T>) {
+        let flight = Rc::new(RefCell::new(Flight::Flying(None)));
+        (Rc::clone(&flight), Arrival(flight))
+    }
+
+    pub(super) fn land(flight: &Rc<RefCell<Self>>, value: T) {
+        match flight.replace(Flight::Landed(Some(value))) {
+            Flight::Flying(waker) => waker.into_iter().for_each(Waker::wake),
+            Flight::Landed(_) => unreachable!("it lands once"),
+        }
+    }
+}
+
+impl<T> Future for Arrival<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match &mut *self.0.borrow_mut() {
+            Flight::Flying(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Flight::Landed(value) => Poll::Ready(value.take().expect("polled after it was ready")),
+        }
+    }
+}
+
+impl Verbs for Fake {
+    type Submission = Arrival<Outcome>;
+    type Pause = Arrival<()>;
+
+    fn shard(&self) -> ShardId {
+        self.world.state.borrow().shards[self.shard].id
+    }
+
+    fn shards(&self) -> usize {
+        let state = self.world.state.borrow();
+        state.shards.iter().filter(|shard| shard.node == state.shards[self.shard].node).count()
+    }
+
+    fn node_id(&self) -> u16 {
+        self.world.state.borrow().shards[self.shard].node
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        panic!("locks ask for no capability")
+    }
+
+    fn control(&self) -> &Arc<dyn Control> {
+        &self.world.control
+    }
+
+    fn lease(&self, bytes: usize) -> Buf {
+        self.world.state.borrow().shards[self.shard].pool.lease(bytes)
+    }
+
+    fn post(&self, meter: &Meter, chain: Chain) -> Arrival<Outcome> {
+        meter.verbs(chain.verbs());
+        let (flight, arrival) = Flight::depart();
+        let mut state = self.world.state.borrow_mut();
+        state.fences += chain.verbs().iter().filter(|verb| verb.fenced).count();
+        let fault_rate = state.fault_rate;
+        let fails = state.rng.random_bool(fault_rate);
+        let prefix = state.rng.random_range(0..=chain.verbs().len());
+        let verbs: VecDeque<_> = chain.verbs().iter().copied().collect();
+        let posted = Posted {
+            verbs,
+            buf: chain.into_buffer(),
+            atomics: SmallVec::new(),
+            fails_after: fails.then_some(prefix),
+            flight,
+        };
+        state.shards[self.shard].queue.push_back(posted);
+        arrival
+    }
+
+    fn now(&self) -> u64 {
+        self.world.state.borrow().now
+    }
+
+    fn random(&self) -> u64 {
+        self.world.state.borrow_mut().rng.random()
+    }
+
+    fn pause(&self, ns: u64) -> Arrival<()> {
+        let (flight, arrival) = Flight::depart();
+        let mut state = self.world.state.borrow_mut();
+        let due = state.now + ns;
+        state.timers.push((due, flight));
+        arrival
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        Waiter::Task(cx.waker().clone())
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        match waiter {
+            Waiter::Task(waker) => waker.wake(),
+            Waiter::Client(_) => unreachable!("the fake has no client pool"),
+        }
+    }
+
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        self.world.spawn(task);
+    }
+
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        let to = self.sibling(to);
+        let mut state = self.world.state.borrow_mut();
+        state.wires.entry((self.shard, to)).or_default().push_back((port, message));
+    }
+
+    fn listen(&self, port: Port, handler: Handler) {
+        self.world.state.borrow_mut().shards[self.shard].handlers.insert(port, handler);
+    }
+}
+
+/// The control service of the one memory server, of which locks use nothing but the description.
+pub(super) struct Memory([ServerInfo; 1]);
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        let id = ServerId(0);
+        let region_bytes = REGION_BYTES as u64;
+        let lock_base = RemotePtr::new(id, LOCK_BASE);
+        Memory([ServerInfo { id, region_bytes, lock_base, lock_count: LOCKS, chunk_bytes: 4096 }])
+    }
+}
+
+fn refused<T: 'static>() -> LocalBoxFuture<'static, Result<T, ControlError>> {
+    ready(Err(ControlError::NoSuchServer { server: ServerId(0) })).boxed_local()
+}
+
+impl Control for Memory {
+    fn servers(&self) -> &[ServerInfo] {
+        &self.0
+    }
+
+    fn chunk(&self, _: ServerId, _: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+        refused()
+    }
+
+    fn create(
+        &self,
+        _: &str,
+        _: &str,
+        _: &[u8],
+    ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        refused()
+    }
+
+    fn open(&self, _: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        refused()
+    }
+
+    fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
+        refused()
+    }
+
+    fn drop_index(&self, _: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        refused()
+    }
+
+    fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
+        refused()
+    }
+}

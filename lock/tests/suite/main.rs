@@ -1,0 +1,11 @@
+//! Lock tables through their public API, on a fake fabric whose every step the test decides.
+
+mod cancellation;
+mod clients;
+mod contention;
+mod embedded;
+mod exclusion;
+mod fake;
+mod faults;
+mod handovers;
+mod traffic;
