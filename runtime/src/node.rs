@@ -40,13 +40,16 @@ pub struct NodeConfig {
     pub credits: usize,
     /// How long an idle poller spins before it parks, in microseconds.
     pub spin_us: u64,
+    /// How often a busy poller lets its executor's reactor run, in microseconds: how long the network and the timers of a
+    /// service on the same executor may wait. 0 leaves it to the executor's preemption timer (100 ms by default in glommio).
+    pub reactor_us: u64,
     /// Seed of the shards' random generators (back-off jitter, eviction).
     pub seed: u64,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        NodeConfig { shards: 0, credits: 4096, spin_us: 50, seed: 1 }
+        NodeConfig { shards: 0, credits: 4096, spin_us: 50, reactor_us: 250, seed: 1 }
     }
 }
 
@@ -131,6 +134,7 @@ impl ComputeNode {
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: self.config.spin_us * 1000,
+            reactor_ns: self.config.reactor_us * 1000,
         };
         Ok(Shard::start(parts))
     }

@@ -43,8 +43,8 @@ pub struct Capabilities {
     pub masked_atomic: bool,
     /// Bytes of on-chip (device) memory per server; 0 where there is none.
     pub device_memory: usize,
-    /// The least time in ns between two writes of the same entry, each under its lock: what bounds how fast a version
-    /// can wrap around.
+    /// The least time in ns between two writes of the same entry, each under its lock, apart from the time that reading
+    /// the node takes before each: what bounds how fast a version can wrap around.
     pub write_interval_ns: u32,
 }
 

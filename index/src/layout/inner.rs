@@ -20,7 +20,7 @@ use farwood_runtime::RemotePtr;
 
 use super::header::{Header, Kind, NodeHeader, Position};
 use super::stream::{self, StreamRange};
-use super::{Bytes, LayoutError, Malformed, Rejection, Sizing, check_key_bytes};
+use super::{Bytes, LayoutError, MIN_INNER_SLOTS, Malformed, Rejection, Sizing, check_key_bytes};
 
 const CHILD_BYTES: usize = 8;
 
@@ -36,7 +36,7 @@ impl InnerLayout {
     /// As many entries as fit into `node_bytes` (a multiple of 64) for keys of up to `max_key` bytes.
     ///
     /// # Errors
-    /// If a size is out of range or fewer than [`super::MIN_SLOTS`] entries fit; the error says what to change.
+    /// If a size is out of range or fewer than [`super::MIN_INNER_SLOTS`] entries fit; the error says what to change.
     pub fn for_node(node_bytes: usize, max_key: usize) -> Result<Self, LayoutError> {
         let slots = Self::sizing(max_key)?.slots(node_bytes)?;
         Ok(InnerLayout { node_bytes, slots, max_key })
@@ -141,7 +141,7 @@ impl InnerLayout {
     fn sizing(max_key: usize) -> Result<Sizing, LayoutError> {
         check_key_bytes(max_key)?;
         let slot_bytes = length_bytes(max_key) + max_key + CHILD_BYTES;
-        Ok(Sizing { header_bytes: Header::bytes(max_key), slot_bytes })
+        Ok(Sizing { header_bytes: Header::bytes(max_key), slot_bytes, least: MIN_INNER_SLOTS })
     }
 
     fn length_bytes(&self) -> usize {
@@ -328,6 +328,7 @@ mod tests {
     #[test]
     fn a_kilobyte_holds_56_small_separators() {
         assert_eq!(InnerLayout::for_node(1024, 8).unwrap().slots(), 56);
-        assert!(matches!(InnerLayout::for_node(64, 300), Err(LayoutError::TooFewSlots { .. })));
+        assert!(matches!(InnerLayout::for_node(64, 300), Err(LayoutError::TooFewSlots { least: 3, .. })));
+        assert_eq!(InnerLayout::for_slots(2, 8), Err(LayoutError::SlotCount { slots: 2, least: 3 }));
     }
 }

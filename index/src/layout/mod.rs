@@ -47,8 +47,12 @@ pub const MAX_KEY_BYTES: usize = 1024;
 pub const MAX_VALUE_BYTES: usize = 4096;
 /// The largest node, in bytes.
 pub const MAX_NODE_BYTES: usize = 64 * 1024;
-/// The fewest entries that a node must have room for: a split leaves at least one on either side.
+/// The fewest entries that a leaf must have room for: a split leaves at least one on either side.
 pub const MIN_SLOTS: usize = 2;
+/// The fewest entries that an inner node must have room for: a split leaves at least two on either side. Nodes with a
+/// single child would let a tree grow a level per insert (2 slots, keys that descend: each level's leftmost node is
+/// always full, so a split of the leaf goes through all levels).
+pub const MIN_INNER_SLOTS: usize = 3;
 
 /// Why an image cannot be used. The first three happen in normal operation and are a reason to read again or
 /// elsewhere.
@@ -141,21 +145,25 @@ pub enum LayoutError {
     /// Too few entries fit.
     #[error(
         "a node of {node_bytes} bytes has room for {slots} entries of the chosen key and value sizes and needs \
-         {MIN_SLOTS}: choose nodes of at least {least_node_bytes} bytes, or smaller keys or values"
+         {least}: choose nodes of at least {least_node_bytes} bytes, or smaller keys or values"
     )]
     TooFewSlots {
         /// The node size asked for.
         node_bytes: usize,
         /// How many entries it has room for.
         slots: usize,
+        /// How many it needs.
+        least: usize,
         /// The smallest node size that would do.
         least_node_bytes: usize,
     },
     /// Fewer slots asked for than a node needs.
-    #[error("{slots} slots are too few: choose at least {MIN_SLOTS}")]
+    #[error("{slots} slots are too few: choose at least {least}")]
     SlotCount {
         /// The number asked for.
         slots: usize,
+        /// The least number.
+        least: usize,
     },
 }
 
@@ -165,13 +173,15 @@ struct Sizing {
     header_bytes: usize,
     /// Stream bytes that one slot takes, wherever they lie.
     slot_bytes: usize,
+    /// The fewest slots that make a node.
+    least: usize,
 }
 
 impl Sizing {
     /// The node size for `slots` slots.
     fn node_bytes(self, slots: usize) -> Result<usize, LayoutError> {
-        if slots < MIN_SLOTS {
-            return Err(LayoutError::SlotCount { slots });
+        if slots < self.least {
+            return Err(LayoutError::SlotCount { slots, least: self.least });
         }
         let payload = slots.saturating_mul(self.slot_bytes).saturating_add(self.header_bytes);
         let node_bytes = payload.div_ceil(stream::PAYLOAD_BYTES).saturating_mul(LINE_BYTES);
@@ -185,9 +195,9 @@ impl Sizing {
         }
         let payload = node_bytes / LINE_BYTES * stream::PAYLOAD_BYTES;
         let slots = payload.saturating_sub(self.header_bytes) / self.slot_bytes;
-        if slots < MIN_SLOTS {
-            let least_node_bytes = self.node_bytes(MIN_SLOTS)?;
-            return Err(LayoutError::TooFewSlots { node_bytes, slots, least_node_bytes });
+        if slots < self.least {
+            let least_node_bytes = self.node_bytes(self.least)?;
+            return Err(LayoutError::TooFewSlots { node_bytes, slots, least: self.least, least_node_bytes });
         }
         Ok(slots)
     }

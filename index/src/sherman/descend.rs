@@ -14,7 +14,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::error::IndexError;
-use crate::layout::{EntryVersion, InnerRoute, NodeHeader, NodeVersion};
+use crate::layout::{EntryVersion, InnerRoute, LINE_BYTES, NodeHeader, NodeVersion};
 use crate::step::{Budget, Step};
 
 const LEVEL_MASK: u64 = 0x3f;
@@ -204,8 +204,12 @@ impl<V: Verbs> Tree<V> {
         u64::from(span_ns) < self.version_bound(EntryVersion::COUNT)
     }
 
+    /// The time in ns that so many writes take at least: each locks, reads a node, and writes. No fabric reads more than
+    /// a line per ns.
+    #[inline]
     fn version_bound(&self, versions: u32) -> u64 {
-        u64::from(versions) * u64::from(self.verbs.capabilities().write_interval_ns)
+        let node_ns = (self.leaf().node_bytes() / LINE_BYTES) as u64;
+        u64::from(versions) * (u64::from(self.verbs.capabilities().write_interval_ns) + node_ns)
     }
 
     fn route(&self, image: &[u8], key: &[u8], level: u8, span_ns: u32) -> Step<RemotePtr> {

@@ -1,6 +1,6 @@
 //! Looking a key up (Sherman section 4.4, "Lookup operation"): one READ of one leaf, no lock.
 
-use farwood_runtime::{Chain, Meter, Verbs};
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::Target;
@@ -9,9 +9,9 @@ use crate::layout::{Found, LeafLookup, Rejection};
 use crate::step::Step;
 use crate::value::Value;
 
-/// After so many retries a lookup takes the leaf's lock, under which nothing can be torn. Far beyond what happens in
-/// practice; it bounds a lookup on a machine so slow that every read exceeds the time its versions vouch for.
-const RETRIES_BEFORE_LOCK: u32 = 64;
+/// After so many retries a reader takes the leaf's lock, under which nothing can be torn. Far beyond what happens in
+/// practice; it bounds reading on a machine so slow that every read exceeds the time its versions vouch for.
+pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
@@ -51,13 +51,9 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         mut at: Target,
     ) -> Result<Option<Value>, IndexError> {
-        let bytes = self.leaf().node_bytes();
         let mut budget = self.budget();
         loop {
-            let mut held = self.locks.acquire(at.ptr).await;
-            let buf = self.verbs.lease(bytes);
-            let buf = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?.into_buf();
-            held.release(meter, Chain::new(at.ptr.server()), self.techniques.combine).await?;
+            let buf = self.read_leaf_locked(meter, at.ptr).await?;
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
@@ -71,6 +67,13 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         }
+    }
+
+    /// A leaf's image, read while nobody can write it.
+    pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, IndexError> {
+        let (held, image) = self.lock_leaf(meter, leaf).await?;
+        self.unlock(meter, held).await?;
+        Ok(image)
     }
 
     /// What an image that took `span_ns` to read says.

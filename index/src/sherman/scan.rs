@@ -15,6 +15,7 @@ use futures::stream;
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::lookup::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
 use crate::layout::{Bytes, LeafLayout, Position, Rejection};
 use crate::range_index::{Pair, Scan};
@@ -138,14 +139,17 @@ impl<V: Verbs> Cursor<V> {
                 tree.verbs.post(&self.meter, chain)
             })
             .collect();
+        let first = leaves[0];
+        let mut consumed = false;
         for (leaf, read) in leaves.into_iter().zip(reads) {
             let read = read.await?;
             let span_ns = read.span_ns;
             if self.left == 0 || self.is_past_end() {
-                break;
+                return Ok(());
             }
             match self.consume(&read.into_buf(), span_ns) {
-                Consumed::Leaf | Consumed::Before => {}
+                Consumed::Leaf => consumed = true,
+                Consumed::Before => {}
                 Consumed::Beyond => {
                     // The cached parent misses the leaves in between: the next window asks again.
                     if let Some(via) = tree.reader.node_of(1, &at) {
@@ -159,7 +163,11 @@ impl<V: Verbs> Cursor<V> {
                 }
             }
         }
-        Ok(())
+        if consumed {
+            return Ok(());
+        }
+        // All of them end before the cursor: the cached parent is from before they were split, and would lead here again.
+        self.consume_one(first, budget).await
     }
 
     /// Looks the cursor's leaf up and consumes it: what a lookup does, for a leaf.
@@ -172,9 +180,13 @@ impl<V: Verbs> Cursor<V> {
             None => return Err(IndexError::Corrupt { node: near, what: "the tree lost its root".into() }),
         };
         loop {
-            let read = tree.read_node(&self.meter, at.ptr, bytes).await?;
-            let span_ns = read.span_ns;
-            let image = read.into_buf();
+            let (image, span_ns) = if budget.spent() > RETRIES_BEFORE_LOCK {
+                (tree.read_leaf_locked(&self.meter, at.ptr).await?, 0)
+            } else {
+                let read = tree.read_node(&self.meter, at.ptr, bytes).await?;
+                let span_ns = read.span_ns;
+                (read.into_buf(), span_ns)
+            };
             match self.consume(&image, span_ns) {
                 Consumed::Leaf => return Ok(()),
                 Consumed::Before => {

@@ -120,7 +120,11 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Locks and reads a leaf: one round trip with `fused` or when the lock is handed over, else two.
-    async fn lock_leaf(&self, meter: &Meter, leaf: RemotePtr) -> Result<(Held<V>, Buf), IndexError> {
+    pub(super) async fn lock_leaf(
+        &self,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> Result<(Held<V>, Buf), IndexError> {
         let bytes = self.leaf().node_bytes();
         let mut held = self.locks.acquire(leaf).await;
         let buf = self.verbs.lease(bytes);

@@ -28,8 +28,12 @@ use crate::verbs::{Capabilities, FabricError};
 
 /// Chains executed between two looks at the clients: enough to overlap their misses, few enough to stay in the cache.
 const BATCH_CHAINS: usize = 16;
-/// Chains between two readings of the clock, which bound [`crate::verbs::Completion::span_ns`].
+/// Chains, and bytes of payload, between two readings of the clock, which bound [`crate::verbs::Completion::span_ns`].
+/// A reading costs as much as two lines.
 const STAMP_CHAINS: usize = 4;
+const STAMP_BYTES: u64 = 4096;
+/// Prefetched of one access. Beyond, the CPU's own prefetcher has noticed.
+const PREFETCH_BYTES_MAX: u64 = 2048;
 
 /// Executes chains on memory servers of this process.
 pub struct MappedDevice {
@@ -61,7 +65,7 @@ impl MappedDevice {
         for verb in chain.verbs() {
             match verb.op {
                 Op::Read { at, len, .. } | Op::Write { at, len, .. } => {
-                    server.region().prefetch(at, u64::from(len))
+                    server.region().prefetch(at, u64::from(len).min(PREFETCH_BYTES_MAX))
                 }
                 Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => {
                     server.region().prefetch(at, 8)
@@ -123,20 +127,22 @@ impl Device for MappedDevice {
         let mut begun = self.clock.now();
         let mut left = batch;
         while left > 0 {
-            let group = left.min(STAMP_CHAINS);
-            let mut done: SmallVec<[SlotKey; STAMP_CHAINS]> = SmallVec::new();
-            for _ in 0..group {
+            let mut group: SmallVec<[SlotKey; STAMP_CHAINS]> = SmallVec::new();
+            let mut bytes = 0;
+            while left > 0 && group.len() < STAMP_CHAINS && bytes < STAMP_BYTES {
                 let key = self.posted.pop_front().expect("the batch was counted");
-                let outcome = self.execute(slots.chain_mut(key));
+                let chain = slots.chain_mut(key);
+                bytes += chain.buffer().map_or(0, |buf| buf.len() as u64);
+                let outcome = self.execute(chain);
                 slots.set_outcome(key, outcome);
-                done.push(key);
+                group.push(key);
+                left -= 1;
             }
             let ended = self.clock.now();
-            for key in done {
+            for key in group {
                 slots.announce(key, (ended - begun).min(u64::from(u32::MAX)) as u32);
             }
             begun = ended;
-            left -= group;
         }
         batch
     }

@@ -14,13 +14,13 @@ pub fn prefetch<T: ?Sized>(target: *const T) {
     let _ = target;
 }
 
-/// Like [`prefetch`], into the second-level cache: for a batch that would not fit the first.
+/// Like [`prefetch`], for memory that is read once: it should not push what is used again out of the larger caches.
 #[inline(always)]
-pub(crate) fn prefetch_l2(target: *const u8) {
+pub(crate) fn prefetch_once(target: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as in `prefetch`.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(target.cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_NTA }>(target.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = target;

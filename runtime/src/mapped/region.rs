@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 use super::line::{LINE_BYTES, LineMode, Lines};
-use super::prefetch::prefetch_l2;
+use super::prefetch::prefetch_once;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -126,10 +126,10 @@ impl Region {
     pub(crate) fn prefetch(&self, at: u64, len: u64) {
         let first = self.memory.start.as_ptr().wrapping_add(at as usize);
         for i in (0..len as usize).step_by(LINE_BYTES) {
-            prefetch_l2(first.wrapping_add(i));
+            prefetch_once(first.wrapping_add(i));
         }
         if let Some(counters) = &self.counters {
-            prefetch_l2(counters.start.as_ptr().wrapping_add(at as usize / LINE_BYTES * 4));
+            prefetch_once(counters.start.as_ptr().wrapping_add(at as usize / LINE_BYTES * 4));
         }
     }
 

@@ -12,12 +12,13 @@
 //! ```
 //!
 //! - [`clients`]: the client pool; [`poller`]: turns, spinning and parking; [`mesh`]: rings to the other shards;
-//!   [`timers`]: pauses; [`parking`]: waking a parked shard.
+//!   [`timers`]: pauses; [`parking`]: waking a parked shard; [`reactor`]: when the executor's I/O gets its turn.
 
 mod clients;
 mod mesh;
 mod parking;
 mod poller;
+mod reactor;
 mod timers;
 
 use std::cell::{Cell, RefCell};
@@ -63,6 +64,7 @@ pub(crate) struct ShardParts<D> {
     pub clock: Clock,
     pub seed: u64,
     pub spin_ns: u64,
+    pub reactor_ns: u64,
 }
 
 /// A handle to a shard. Clones are cheap and stay on the shard's thread.
@@ -89,6 +91,7 @@ pub(crate) struct Core<D> {
     clock: Clock,
     rng: RefCell<SmallRng>,
     spin_ns: u64,
+    reactor_ns: u64,
 }
 
 /// See [`Shard::leave_on_drop`].
@@ -129,6 +132,7 @@ impl<D: Device> Shard<D> {
             clock: parts.clock,
             rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
             spin_ns: parts.spin_ns,
+            reactor_ns: parts.reactor_ns,
         });
         poller::start(&core);
         Shard(core)

@@ -16,6 +16,7 @@ use futures::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::Core;
+use super::reactor::Reactor;
 use crate::engine::Device;
 use crate::message::{Envelope, ShardId};
 use crate::waiter::Waiter;
@@ -41,6 +42,7 @@ async fn heartbeat<D: Device>(core: Weak<Core<D>>) {
 async fn poll<D: Device>(core: Rc<Core<D>>) {
     let mut inbox = Vec::with_capacity(MESSAGES_PER_TURN);
     let mut idle_since = None;
+    let mut reactor = Reactor::new(core.reactor_ns);
     loop {
         if core.turn(&mut inbox) {
             idle_since = None;
@@ -53,11 +55,16 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
             let next = core.timers.next().map(|at| at.saturating_sub(now));
             if now - since >= core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
                 park(&core, next).await;
+                reactor.ran(core.clock.now(), core.clock.now());
                 idle_since = None;
                 continue;
             }
         }
-        yield_now().await;
+        if reactor.is_due(&core.clock) {
+            reactor.run(&core.clock).await;
+        } else {
+            yield_now().await;
+        }
     }
 }
 

@@ -44,7 +44,7 @@ use super::header::Header;
 use super::slot::Slot;
 use super::stream::{self, StreamRange};
 use super::version::{self, EntryVersion};
-use super::{LayoutError, MAX_VALUE_BYTES, Sizing, check_key_bytes};
+use super::{LayoutError, MAX_VALUE_BYTES, MIN_SLOTS, Sizing, check_key_bytes};
 
 pub use lookup::{Found, LeafLookup};
 pub use view::{Entry, LeafView};
@@ -115,7 +115,11 @@ impl LeafLayout {
             return Err(LayoutError::ValueBytes { max_value });
         }
         // One byte for the fingerprint.
-        Ok(Sizing { header_bytes: Header::bytes(max_key), slot_bytes: 1 + HEAD_BYTES + max_key + max_value })
+        Ok(Sizing {
+            header_bytes: Header::bytes(max_key),
+            slot_bytes: 1 + HEAD_BYTES + max_key + max_value,
+            least: MIN_SLOTS,
+        })
     }
 
     fn new(node_bytes: usize, slots: usize, max_key: usize, max_value: usize) -> Self {

@@ -183,6 +183,6 @@ fn sizes_out_of_range_say_what_to_change() {
     assert!(matches!(LeafLayout::for_node(1000, 8, 8), Err(LayoutError::NodeBytes { node_bytes: 1000 })));
     assert!(matches!(LeafLayout::for_node(1024, 0, 8), Err(LayoutError::KeyBytes { max_key: 0 })));
     assert!(matches!(LeafLayout::for_node(1024, 8, 4097), Err(LayoutError::ValueBytes { max_value: 4097 })));
-    assert!(matches!(LeafLayout::for_slots(1, 8, 8), Err(LayoutError::SlotCount { slots: 1 })));
+    assert!(matches!(LeafLayout::for_slots(1, 8, 8), Err(LayoutError::SlotCount { slots: 1, least: 2 })));
     assert!(matches!(LeafLayout::for_slots(usize::MAX, 8, 8), Err(LayoutError::NodeBytes { .. })));
 }

@@ -1,0 +1,186 @@
+//! The command line as it was typed: names, types and help texts, nothing decided yet. What the values mean together is
+//! for [`crate::config`] to say.
+
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::CliError;
+use crate::units::{parse_count, parse_size, parse_time};
+
+/// Ordered indexes in disaggregated memory: benchmarks on the fabrics of Farwood.
+#[derive(Debug, Parser)]
+#[command(name = "farwood", version, disable_help_subcommand = false)]
+#[command(after_help = "Sizes take KiB MiB GiB, counts take k M G (powers of ten), times take us ms s.\n\
+    `farwood help bench` explains the benchmark. FARWOOD_LOG=debug writes events to standard error.")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands of this release.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips
+    Bench(Box<BenchArgs>),
+}
+
+/// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips.
+///
+/// Without flags: Sherman on the embedded fabric, ycsb-a, zipf 0.99, 10 M keys of 8 bytes with values of 8 bytes, one
+/// shard per core, 64 clients per shard, for 10 s.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 if the run completed and its checks held (every get of a loaded key found it, \
+    values belong to their keys), 1 if not, 2 if it was not started."
+)]
+pub(crate) struct BenchArgs {
+    /// The index: sherman (smart, chime and dolphin are not in this release)
+    #[arg(long, value_name = "KIND", default_value = "sherman")]
+    pub(crate) index: String,
+    /// The fabric: embedded (shm:NAME, verbs:HOST:PORT and sim:PROFILE are not in this release)
+    #[arg(long, value_name = "FABRIC", default_value = "embedded")]
+    pub(crate) fabric: String,
+    /// What clients do: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only, range-write
+    /// (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw (READs of
+    /// one leaf's size, no index)
+    #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
+    pub(crate) workload: String,
+    /// How many keys are loaded before the run; `load` inserts them in the run [default: 10M, or all of a key file]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) keys: Option<u64>,
+    /// End after that many operations (of `load`: at most so many of its keys)
+    #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "duration")]
+    pub(crate) ops: Option<u64>,
+    /// End after that time [default: 10s; `load` ends when all keys are in]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) duration: Option<u64>,
+    /// Run that long before the figures begin (`load` has no warm-up)
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1s")]
+    pub(crate) warmup: u64,
+    /// Which keys are asked for: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw: uniform]
+    #[arg(long, value_name = "DIST")]
+    pub(crate) dist: Option<String>,
+    /// The keys: int (8 bytes), string (generated, of various lengths) or file:PATH (one per line; - is standard input)
+    #[arg(long, value_name = "KIND", default_value = "int")]
+    pub(crate) key: String,
+    /// Bytes of a value
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
+    pub(crate) value_size: u64,
+    /// Entries of a scan (ycsb-e: 1 to that many, uniform)
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "100")]
+    pub(crate) scan_length: u64,
+    /// Shards of the compute node, each on a core of its own [default: one per core]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) shards: Option<u64>,
+    /// Logical clients over all shards; with fewer clients than shards, the last shards get none [default: 64 a shard]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) clients: Option<u64>,
+    /// Memory servers of the embedded fabric
+    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    pub(crate) servers: u64,
+    /// Memory of each memory server
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4GiB")]
+    pub(crate) memory: u64,
+    /// Memory for the compute node's cache of internal nodes
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512MiB")]
+    pub(crate) cache: u64,
+    /// Switch a technique of the index: combine, on_chip, hierarchical, handover, two_level, fused [all on]
+    #[arg(long, value_name = "NAME=on|off")]
+    pub(crate) technique: Vec<String>,
+    /// Open loop: start that many operations a second, and count latency from the intended start
+    #[arg(long, value_name = "OPS", value_parser = parse_count)]
+    pub(crate) rate: Option<u64>,
+    /// Seed of everything random in the run
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) seed: u64,
+    /// Write the result as JSON; - is standard output, and then nothing else goes there
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write result.json and a latency table per kind of operation into that directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+    /// Write every operation, the load included, as a line of JSON (kept in memory until the end)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) history: Option<PathBuf>,
+    /// No progress bar and no remarks on standard error
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// What the command line asks for.
+pub(crate) enum Request {
+    /// Run a command.
+    Run(Cli),
+    /// Print a text (help or version) and end well.
+    Print(clap::Error),
+}
+
+/// Reads the command line. clap explains errors over several lines; a caller of this gets one.
+pub(crate) fn parse<I, T>(args: I) -> Result<Request, CliError>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<std::ffi::OsString> + Clone,
+{
+    match Cli::try_parse_from(args) {
+        Ok(cli) => Ok(Request::Run(cli)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Request::Print(error)),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+                Err(CliError::usage("a command is missing: try `farwood bench`, or `farwood help`"))
+            }
+            _ => Err(CliError::Usage(one_line(&error.render().to_string()))),
+        },
+    }
+}
+
+/// The first paragraph of a clap error and its tips, on one line. (The rest is usage, which `farwood help` has.)
+fn one_line(rendered: &str) -> String {
+    let text = rendered.strip_prefix("error: ").unwrap_or(rendered);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = words(text.split("\n\n").next().unwrap_or(text));
+    let tips: Vec<String> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).map(words).collect();
+    if tips.is_empty() { first } else { format!("{first} ({})", tips.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn error_of(args: &[&str]) -> String {
+        let all = ["farwood", "bench"].iter().chain(args);
+        match parse(all) {
+            Err(error) => error.one_line(),
+            Ok(_) => panic!("{args:?} was accepted"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn errors_are_one_line_and_name_the_flag() {
+        assert!(error_of(&["--keys", "10X"]).contains("--keys"));
+        assert!(error_of(&["--ops", "1", "--duration", "1s"]).contains("--duration"));
+        let unknown = error_of(&["--sed", "1"]);
+        assert!(
+            unknown.contains("--sed") && unknown.contains("--seed") && !unknown.contains('\n'),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn help_and_version_are_no_errors() {
+        for args in [&["farwood", "help"][..], &["farwood", "--version"], &["farwood", "bench", "--help"]] {
+            assert!(matches!(parse(args), Ok(Request::Print(_))), "{args:?}");
+        }
+        assert!(parse(["farwood"]).is_err());
+    }
+}

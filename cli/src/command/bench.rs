@@ -1,0 +1,57 @@
+//! `farwood bench`: decides, runs, reports.
+
+use std::io::{self, Write};
+
+use crate::args::BenchArgs;
+use crate::config::{BenchConfig, Output};
+use crate::driver;
+use crate::error::CliError;
+use crate::progress::{Bar, Progress};
+use crate::report::{Report, files, history, json, percentiles, table};
+
+/// Runs a benchmark and writes what it found to wherever it was asked for.
+///
+/// # Errors
+/// If the arguments make no benchmark, the run or one of its checks failed, or a result could not be written.
+pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let config = BenchConfig::new(args, cores)?;
+    let output = config.output.clone();
+    let progress = Progress::new(config.shards);
+    let finished = {
+        let _bar = Bar::show(&progress, output.quiet);
+        driver::run(config, progress)?
+    };
+    // Of a run that failed the history is worth most.
+    let written = match &output.history {
+        Some(path) => history::write(path, &finished.histories),
+        None => Ok(()),
+    };
+    let report = finished.report?;
+    written?;
+    write_report(&report, &output)
+}
+
+fn write_report(report: &Report, output: &Output) -> Result<(), CliError> {
+    if let Some(directory) = &output.report {
+        percentiles::write(directory, report)?;
+    }
+    let result = json::to_json(report);
+    match &output.json {
+        Some(_) if output.json_on_stdout() => return print(&format!("{result:#}\n")),
+        Some(path) => files::write_file(path, |out| writeln!(out, "{result:#}"))?,
+        None => {}
+    }
+    print(&table::render(report))
+}
+
+/// Writes to standard output. A reader that has gone away (`| head`) is its own choice and no failure.
+fn print(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(CliError::write("standard output".as_ref(), error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,364 @@
+//! What a benchmark will do, decided and checked: arguments in, a [`BenchConfig`] out that cannot be wrong any more, or
+//! one error. Nothing has been started or written when this fails.
+
+use std::path::{Path, PathBuf};
+
+use farwood::{Geometry, NodeSize, Techniques};
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::args::BenchArgs;
+use crate::error::CliError;
+use crate::footprint;
+use crate::report::files;
+use crate::workload::Workload;
+use crate::workload::distribution::{Distribution, LATEST_THETA};
+use crate::workload::key_file::FileKeys;
+use crate::workload::keys::KeySet;
+use crate::workload::values::{UNIQUE_BYTES_MIN, ValueFormat};
+
+const KEYS_DEFAULT: u64 = 10_000_000;
+const KEYS_MAX: u64 = 1 << 32;
+const CLIENTS_PER_SHARD: usize = 64;
+const CLIENTS_MAX: u64 = 1 << 20;
+const DURATION_DEFAULT_NS: u64 = 10_000_000_000;
+const SCAN_LENGTH_MAX: u64 = 1 << 24;
+const VALUE_BYTES_MAX: u64 = 4096;
+/// In a closed loop of millions of operations a second, one operation in so many has its latency taken: two readings of
+/// the clock cost as much as a fifth of an operation.
+const LATENCY_SAMPLING: u32 = 16;
+/// Runs of fewer operations than this have them all timed.
+const SAMPLED_OPS_MIN: u64 = 1_000_000;
+
+/// Locks of the lock workload (Sherman figure 16).
+pub(crate) const LOCKS: u64 = 10_240;
+
+/// A benchmark that can be started.
+pub(crate) struct BenchConfig {
+    /// What clients do.
+    pub(crate) workload: Workload,
+    /// Which keys they ask for.
+    pub(crate) distribution: Distribution,
+    /// How many keys are loaded.
+    pub(crate) keys: u64,
+    /// The keys.
+    pub(crate) key_set: KeySet,
+    /// The keys as the command line names them.
+    pub(crate) key_name: String,
+    /// The values.
+    pub(crate) values: ValueFormat,
+    /// Entries of a scan.
+    pub(crate) scan_length: u64,
+    /// Shards of the compute node.
+    pub(crate) shards: usize,
+    /// Clients over all shards.
+    pub(crate) clients: usize,
+    /// Memory servers.
+    pub(crate) servers: u16,
+    /// Bytes of each.
+    pub(crate) memory_bytes: u64,
+    /// Byte budget of the cache.
+    pub(crate) cache_bytes: u64,
+    /// Sizes of the index's keys, values and nodes.
+    pub(crate) geometry: Geometry,
+    /// The index's switches.
+    pub(crate) techniques: Techniques,
+    /// When the run ends.
+    pub(crate) end: End,
+    /// How long it warms up.
+    pub(crate) warmup_ns: u64,
+    /// Operations a second of an open loop.
+    pub(crate) rate: Option<u64>,
+    /// One operation in so many is timed.
+    pub(crate) latency_sampling: u32,
+    /// Seed of everything random.
+    pub(crate) seed: u64,
+    /// Where results go.
+    pub(crate) output: Output,
+}
+
+/// When a run ends: at the first of both, or when there is nothing left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// After so many operations.
+    pub(crate) ops: Option<u64>,
+    /// After so much time.
+    pub(crate) after_ns: Option<u64>,
+}
+
+/// Where results go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Output {
+    /// The result as JSON.
+    pub(crate) json: Option<PathBuf>,
+    /// A directory of tables.
+    pub(crate) report: Option<PathBuf>,
+    /// Every operation.
+    pub(crate) history: Option<PathBuf>,
+    /// No progress bar, no remarks.
+    pub(crate) quiet: bool,
+}
+
+impl Output {
+    /// Whether standard output is for JSON alone.
+    pub(crate) fn json_on_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+}
+
+fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
+    let mut techniques = Techniques::ALL;
+    for switch in switches {
+        let Some((name, state)) = switch.split_once('=') else {
+            return Err(CliError::Usage(format!("--technique {switch}: write NAME=on or NAME=off")));
+        };
+        let on = match state {
+            "on" => true,
+            "off" => false,
+            _ => {
+                return Err(CliError::Usage(format!(
+                    "--technique {switch}: '{state}' is neither on nor off"
+                )));
+            }
+        };
+        // Both two_level and two-level are what people type.
+        if !techniques.set(&name.replace('-', "_"), on) {
+            let known = Techniques::NAMES.join(", ");
+            return Err(CliError::Usage(format!("sherman has no technique '{name}': it has {known}")));
+        }
+    }
+    Ok(techniques)
+}
+
+impl BenchConfig {
+    /// Decides what the arguments mean together. `cores` is how many this process may use.
+    pub(crate) fn new(args: BenchArgs, cores: usize) -> Result<Self, CliError> {
+        check_names(&args)?;
+        let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
+        let distribution = distribution(&args, workload)?;
+        let techniques = techniques(&args.technique)?;
+        let shards = shards(&args, cores)?;
+        let clients = clients(&args, shards)?;
+        let end = end(&args, workload)?;
+        check_ranges(&args)?;
+        let output = output(&args, workload)?;
+        let servers = u16::try_from(args.servers).ok().filter(|n| (1..u16::MAX).contains(n));
+        let servers =
+            servers.ok_or_else(|| CliError::usage("--servers: choose 1 to 65534 memory servers"))?;
+        let (key_set, keys) = key_set(&args)?;
+        let adds_keys = workload.adds_keys() && workload != Workload::Load;
+        let key_bytes = key_set.bytes_max(adds_keys).max(1);
+        let geometry = footprint::geometry(key_bytes, args.value_size as usize)?;
+        let timed_all =
+            args.rate.is_some() || args.history.is_some() || args.ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
+        let config = BenchConfig {
+            workload,
+            distribution,
+            keys,
+            key_set,
+            key_name: args.key,
+            values: ValueFormat::new(args.value_size as usize),
+            scan_length: args.scan_length,
+            shards,
+            clients,
+            servers,
+            memory_bytes: args.memory,
+            cache_bytes: args.cache,
+            geometry,
+            techniques,
+            end,
+            warmup_ns: if workload == Workload::Load { 0 } else { args.warmup },
+            rate: args.rate,
+            latency_sampling: if timed_all { 1 } else { LATENCY_SAMPLING },
+            seed: args.seed,
+            output,
+        };
+        footprint::check(&config)?;
+        Ok(config)
+    }
+
+    /// Bytes of a node of the index.
+    pub(crate) fn node_bytes(&self) -> usize {
+        match self.geometry.size {
+            NodeSize::Bytes(bytes) => bytes,
+            NodeSize::Slots { .. } => unreachable!("footprint::geometry chooses bytes"),
+        }
+    }
+
+    /// The configuration for machines: everything that decides what is measured, the digest of that, and the seed.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let mut config = json!({
+            "index": "sherman",
+            "fabric": "embedded",
+            "workload": self.workload.name(),
+            "dist": self.distribution.name(),
+            "keys": self.keys,
+            "key": self.key_name,
+            "key_bytes_max": self.geometry.max_key,
+            "value_size": self.values.size(),
+            "scan_length": self.scan_length,
+            "shards": self.shards,
+            "clients": self.clients,
+            "servers": self.servers,
+            "memory_bytes": self.memory_bytes,
+            "cache_bytes": self.cache_bytes,
+            "node_bytes": self.node_bytes(),
+            "techniques": self.techniques.iter().map(|(name, on)| (name.to_owned(), json!(on))).collect::<Value>(),
+            "ops": self.end.ops,
+            "duration_s": self.end.after_ns.map(|ns| ns as f64 / 1e9),
+            "warmup_s": self.warmup_ns as f64 / 1e9,
+            "rate": self.rate,
+            "latency_sampling": self.latency_sampling,
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        // serde_json keeps the keys of an object sorted, so equal configurations have equal texts.
+        config["digest"] = json!(format!("{:016x}", xxh3_64(config.to_string().as_bytes())));
+        config["seed"] = json!(self.seed);
+        config
+    }
+}
+
+fn check_names(args: &BenchArgs) -> Result<(), CliError> {
+    match args.index.as_str() {
+        "sherman" => {}
+        later @ ("smart" | "chime" | "dolphin") => {
+            return Err(CliError::Usage(format!("the index {later} is not in this release: choose sherman")));
+        }
+        other => {
+            let message = format!("there is no index '{other}': choose sherman, smart, chime or dolphin");
+            return Err(CliError::Usage(message));
+        }
+    }
+    match args.fabric.split(':').next().unwrap_or_default() {
+        "embedded" if args.fabric == "embedded" => Ok(()),
+        later @ ("shm" | "verbs" | "sim") => {
+            Err(CliError::Usage(format!("the fabric {later} is not in this release: choose embedded")))
+        }
+        _ => Err(CliError::Usage(format!(
+            "there is no fabric '{}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE",
+            args.fabric
+        ))),
+    }
+}
+
+fn check_ranges(args: &BenchArgs) -> Result<(), CliError> {
+    let range = |name: &str, value: u64, min: u64, max: u64| match value {
+        value if (min..=max).contains(&value) => Ok(()),
+        value => Err(CliError::Usage(format!("--{name} {value}: choose {min} to {max}"))),
+    };
+    range("value-size", args.value_size, 0, VALUE_BYTES_MAX)?;
+    range("scan-length", args.scan_length, 1, SCAN_LENGTH_MAX)?;
+    range("rate", args.rate.unwrap_or(1), 1, 1_000_000_000)?;
+    range("keys", args.keys.unwrap_or(1), 1, KEYS_MAX)
+}
+
+fn distribution(args: &BenchArgs, workload: Workload) -> Result<Distribution, CliError> {
+    let Some(text) = &args.dist else {
+        return Ok(match workload {
+            Workload::YcsbD => Distribution::Latest,
+            Workload::Raw => Distribution::Uniform,
+            _ => Distribution::Zipf(LATEST_THETA),
+        });
+    };
+    let given = Distribution::parse(text).map_err(|error| CliError::Usage(format!("--dist: {error}")))?;
+    if given == Distribution::Latest && !workload.uses_index() {
+        let message = format!("--dist latest is for keys, and the workload {} has none", workload.name());
+        return Err(CliError::Usage(message));
+    }
+    Ok(given)
+}
+
+fn shards(args: &BenchArgs, cores: usize) -> Result<usize, CliError> {
+    match args.shards {
+        None => Ok(cores),
+        Some(0) => Err(CliError::usage("--shards 0: a compute node needs at least one shard")),
+        Some(shards) if shards > cores as u64 => Err(CliError::Usage(format!(
+            "--shards {shards}: each shard needs a core of its own, and this process may use {cores}"
+        ))),
+        Some(shards) => Ok(shards as usize),
+    }
+}
+
+fn clients(args: &BenchArgs, shards: usize) -> Result<usize, CliError> {
+    match args.clients {
+        None => Ok(CLIENTS_PER_SHARD * shards),
+        Some(clients) if (1..=CLIENTS_MAX).contains(&clients) => Ok(clients as usize),
+        Some(clients) => Err(CliError::Usage(format!("--clients {clients}: choose 1 to {CLIENTS_MAX}"))),
+    }
+}
+
+fn end(args: &BenchArgs, workload: Workload) -> Result<End, CliError> {
+    if args.ops == Some(0) {
+        return Err(CliError::usage("--ops 0: a run needs at least one operation"));
+    }
+    if args.duration == Some(0) {
+        return Err(CliError::usage("--duration 0: a run needs some time"));
+    }
+    let open_ended = args.ops.is_none() && args.duration.is_none() && workload != Workload::Load;
+    let after_ns = if open_ended { Some(DURATION_DEFAULT_NS) } else { args.duration };
+    Ok(End { ops: args.ops, after_ns })
+}
+
+fn output(args: &BenchArgs, workload: Workload) -> Result<Output, CliError> {
+    let output = Output {
+        json: args.json.clone(),
+        report: args.report.clone(),
+        history: args.history.clone(),
+        quiet: args.quiet,
+    };
+    if output.history.is_some() && !workload.uses_index() {
+        let message = format!("--history is of operations on an index, and {} has none", workload.name());
+        return Err(CliError::Usage(message));
+    }
+    if output.history.is_some() && args.value_size < UNIQUE_BYTES_MIN {
+        let message =
+            format!("--history needs unique values: choose a --value-size of {UNIQUE_BYTES_MIN} or more");
+        return Err(CliError::Usage(message));
+    }
+    if output.history.as_deref() == Some(Path::new("-")) {
+        return Err(CliError::usage("--history -: a history needs a file of its own"));
+    }
+    if output.json.is_some() && output.json == output.history {
+        return Err(CliError::usage("--json and --history name the same file"));
+    }
+    for path in [&output.history, &output.json].into_iter().flatten() {
+        if path != Path::new("-") {
+            files::check_file(path)?;
+        }
+    }
+    if let Some(directory) = &output.report {
+        files::check_directory(directory)?;
+    }
+    Ok(output)
+}
+
+fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
+    let keys = args.keys.unwrap_or(KEYS_DEFAULT);
+    match args.key.split_once(':') {
+        None if args.key == "int" => Ok((KeySet::Int, keys)),
+        None if args.key == "string" => Ok((KeySet::String, keys)),
+        Some(("file", "")) => Err(CliError::usage("--key file: names no file: write file:PATH")),
+        Some(("file", path)) => {
+            let file = FileKeys::open(Path::new(path), args.seed)?;
+            let count = file.count();
+            if file.duplicates() > 0 && !args.quiet {
+                let duplicates = file.duplicates();
+                crate::note(format_args!("{path}: {count} different keys, {duplicates} duplicates left out"));
+            }
+            match args.keys {
+                Some(keys) if keys > count => {
+                    Err(CliError::Usage(format!("--keys {keys}: {path} has only {count} different keys")))
+                }
+                Some(keys) => Ok((KeySet::File(file), keys)),
+                None => Ok((KeySet::File(file), count)),
+            }
+        }
+        _ => Err(CliError::Usage(format!(
+            "there are no keys of kind '{}': choose int, string or file:PATH",
+            args.key
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

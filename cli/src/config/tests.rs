@@ -1,0 +1,99 @@
+//! What arguments come to mean, and which are refused.
+
+use super::*;
+use crate::args::{self, Command, Request};
+
+fn config(line: &str) -> Result<BenchConfig, CliError> {
+    let words = ["farwood", "bench"].into_iter().chain(line.split_whitespace());
+    match args::parse(words)? {
+        Request::Run(cli) => {
+            let Command::Bench(args) = cli.command;
+            BenchConfig::new(*args, 4)
+        }
+        Request::Print(_) => panic!("help was asked for"),
+    }
+}
+
+fn error(line: &str) -> String {
+    config(line).err().unwrap_or_else(|| panic!("{line} was accepted")).one_line()
+}
+
+#[test]
+fn no_flags_are_the_canonical_run() {
+    let config = config("").unwrap();
+    assert_eq!((config.workload, config.distribution), (Workload::YcsbA, Distribution::Zipf(0.99)));
+    assert_eq!((config.keys, config.shards, config.clients), (10_000_000, 4, 256));
+    assert_eq!(config.end, End { ops: None, after_ns: Some(10_000_000_000) });
+    assert_eq!((config.warmup_ns, config.servers, config.cache_bytes), (1_000_000_000, 1, 512 << 20));
+    assert_eq!(config.techniques, Techniques::ALL);
+}
+
+#[test]
+fn defaults_follow_the_workload() {
+    assert_eq!(config("--workload ycsb-d").unwrap().distribution, Distribution::Latest);
+    assert_eq!(config("--workload raw").unwrap().distribution, Distribution::Uniform);
+    let load = config("--workload load --keys 1k").unwrap();
+    assert_eq!((load.warmup_ns, load.end), (0, End { ops: None, after_ns: None }));
+    assert_eq!(config("--ops 100").unwrap().latency_sampling, 1);
+    assert_eq!(config("--rate 1k").unwrap().latency_sampling, 1);
+    assert_eq!(config("").unwrap().latency_sampling, LATENCY_SAMPLING);
+}
+
+#[test]
+fn bad_input_says_what_to_do() {
+    let cases = [
+        ("--index smart", "not in this release"),
+        ("--index btree", "choose sherman"),
+        ("--fabric shm:x", "not in this release"),
+        ("--fabric verbs:host:1", "not in this release"),
+        ("--fabric embedded:x", "no fabric"),
+        ("--workload ycsb-z", "choose one of"),
+        ("--dist zipf:x", "--dist"),
+        ("--workload lock --dist latest", "latest"),
+        ("--shards 5", "may use 4"),
+        ("--shards 0", "at least one"),
+        ("--clients 0", "choose 1"),
+        ("--servers 0", "--servers"),
+        ("--servers 65535", "--servers"),
+        ("--keys 0", "--keys"),
+        ("--ops 0", "--ops"),
+        ("--duration 0s", "--duration"),
+        ("--rate 0", "--rate"),
+        ("--scan-length 0", "--scan-length"),
+        ("--value-size 5000", "--value-size"),
+        ("--technique fused", "NAME=on"),
+        ("--technique fused=yes", "neither on nor off"),
+        ("--technique warp=on", "two_level, fused"),
+        ("--key float", "int, string or file"),
+        ("--key file:", "names no file"),
+        ("--key file:/nonexistent/keys", "cannot read /nonexistent/keys"),
+        ("--json /nonexistent/out.json", "cannot write"),
+        ("--json /", "cannot write"),
+        ("--history /tmp/h --value-size 4", "unique values"),
+        ("--history -", "a file of its own"),
+        ("--history /tmp/h --workload raw", "--history"),
+        ("--memory 64MiB", "use --memory"),
+        ("--ops 1 --duration 1s", "cannot be used with"),
+    ];
+    for (line, part) in cases {
+        let error = error(line);
+        assert!(error.contains(part) && !error.contains('\n'), "{line}: {error}");
+    }
+}
+
+#[test]
+fn techniques_switch_one_by_one() {
+    let config = config("--technique fused=off --technique two-level=off --technique fused=on").unwrap();
+    assert!(config.techniques.fused && !config.techniques.two_level);
+    assert_eq!(config.to_json()["techniques"]["two_level"], false);
+    assert_eq!(config.to_json()["techniques"]["on_chip"], true);
+}
+
+#[test]
+fn the_digest_is_of_the_configuration_without_the_seed() {
+    let digest = |line| config(line).unwrap().to_json()["digest"].clone();
+    assert_eq!(digest("--seed 1"), digest("--seed 2"));
+    assert_ne!(digest("--keys 1M"), digest("--keys 2M"));
+    assert_ne!(digest(""), digest("--technique fused=off"));
+    assert_ne!(digest(""), digest("--duration 11s"));
+}

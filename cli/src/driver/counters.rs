@@ -1,0 +1,232 @@
+//! What a shard counted: sums that are merged over shards and subtracted from later ones.
+
+use farwood::index::{IndexStats, KindStats, OpKind};
+use farwood::lock::LockStats;
+use farwood::runtime::Usage;
+
+use crate::report::{CacheFigures, KindFigures, LockFigures};
+
+/// Kinds of operations that are counted apart: those of an index in the order of [`OpKind`], of which clients use all
+/// but remove, and those of workloads without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Get = OpKind::Get as isize,
+    Put = OpKind::Put as isize,
+    Insert = OpKind::Insert as isize,
+    Update = OpKind::Update as isize,
+    Scan = OpKind::Scan as isize,
+    Lock,
+    Read,
+}
+
+/// How many there are.
+pub(crate) const LANES: usize = 8;
+/// Their names, in order.
+pub(crate) const LANE_NAMES: [&str; LANES] =
+    ["get", "put", "insert", "update", "remove", "scan", "lock", "read"];
+
+const ROUND_TRIPS_MAX: usize = 64;
+
+/// Sums over operations of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    sums: KindFigures,
+    round_trips: [u64; ROUND_TRIPS_MAX],
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally { sums: KindFigures::default(), round_trips: [0; ROUND_TRIPS_MAX] }
+    }
+}
+
+impl Tally {
+    /// Adds one operation, which reached its end.
+    pub(crate) fn record(&mut self, usage: Usage) {
+        let sums = &mut self.sums;
+        sums.ops += 1;
+        sums.found += 1;
+        sums.round_trips += u64::from(usage.round_trips);
+        sums.reads += u64::from(usage.reads);
+        sums.writes += u64::from(usage.writes);
+        sums.cas += u64::from(usage.cas);
+        sums.faa += u64::from(usage.faa);
+        sums.bytes_read += usage.bytes_read;
+        sums.bytes_written += usage.bytes_written;
+        sums.retries += u64::from(usage.retries);
+        self.round_trips[(usage.round_trips as usize).min(ROUND_TRIPS_MAX - 1)] += 1;
+    }
+
+    /// The sums, with the 99th percentile of round trips.
+    pub(crate) fn figures(&self) -> KindFigures {
+        let all: u64 = self.round_trips.iter().sum();
+        let mut seen = 0;
+        let p99 = self.round_trips.iter().position(|&count| {
+            seen += count;
+            seen * 100 >= all * 99
+        });
+        KindFigures { round_trips_p99: p99.unwrap_or(0) as u64, ..self.sums }
+    }
+
+    fn combine(&mut self, other: &Tally, with: fn(u64, u64) -> u64) {
+        let (own, other_sums) = (&mut self.sums, &other.sums);
+        let fields: [(&mut u64, u64); 11] = [
+            (&mut own.ops, other_sums.ops),
+            (&mut own.found, other_sums.found),
+            (&mut own.entries, other_sums.entries),
+            (&mut own.round_trips, other_sums.round_trips),
+            (&mut own.reads, other_sums.reads),
+            (&mut own.writes, other_sums.writes),
+            (&mut own.cas, other_sums.cas),
+            (&mut own.faa, other_sums.faa),
+            (&mut own.bytes_read, other_sums.bytes_read),
+            (&mut own.bytes_written, other_sums.bytes_written),
+            (&mut own.retries, other_sums.retries),
+        ];
+        for (own, other) in fields {
+            *own = with(*own, other);
+        }
+        for (own, other) in self.round_trips.iter_mut().zip(other.round_trips) {
+            *own = with(*own, other);
+        }
+    }
+}
+
+impl From<&KindStats> for Tally {
+    fn from(stats: &KindStats) -> Self {
+        Tally {
+            sums: KindFigures {
+                ops: stats.ops,
+                found: stats.found,
+                entries: stats.entries,
+                round_trips: stats.round_trips,
+                round_trips_p99: 0,
+                reads: stats.reads,
+                writes: stats.writes,
+                cas: stats.cas,
+                faa: stats.faa,
+                bytes_read: stats.bytes_read,
+                bytes_written: stats.bytes_written,
+                retries: stats.retries,
+            },
+            round_trips: stats.round_trip_histogram,
+        }
+    }
+}
+
+/// Everything that one shard, or all of them, counted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    /// By kind, in the order of [`Lane`].
+    pub(crate) lanes: [Tally; LANES],
+    /// Locks.
+    pub(crate) locks: LockFigures,
+    /// The cache; `invalidated` and `evicted` are of the whole node.
+    pub(crate) cache: CacheFigures,
+    /// Bytes of the node's cache now.
+    pub(crate) cache_bytes: u64,
+    /// Bytes of the shard's lock tables now.
+    pub(crate) lock_table_bytes: u64,
+}
+
+impl Counters {
+    /// What happened since `earlier`, on the same shard. Bytes are those held now.
+    pub(crate) fn since(&self, earlier: &Counters) -> Counters {
+        let mut since = self.clone();
+        for (lane, earlier) in since.lanes.iter_mut().zip(&earlier.lanes) {
+            lane.combine(earlier, u64::wrapping_sub);
+        }
+        since.combine(earlier, u64::wrapping_sub, u64::wrapping_sub);
+        since
+    }
+
+    /// Adds another shard's counters; what is of the whole node is taken once.
+    pub(crate) fn add(&mut self, other: &Counters) {
+        for (lane, other) in self.lanes.iter_mut().zip(&other.lanes) {
+            lane.combine(other, u64::wrapping_add);
+        }
+        self.combine(other, u64::wrapping_add, u64::max);
+        self.cache_bytes = self.cache_bytes.max(other.cache_bytes);
+        self.lock_table_bytes += other.lock_table_bytes;
+    }
+
+    fn combine(&mut self, other: &Counters, of_shard: fn(u64, u64) -> u64, of_node: fn(u64, u64) -> u64) {
+        let (locks, cache) = (&mut self.locks, &mut self.cache);
+        locks.acquired = of_shard(locks.acquired, other.locks.acquired);
+        locks.waited = of_shard(locks.waited, other.locks.waited);
+        locks.handed_over = of_shard(locks.handed_over, other.locks.handed_over);
+        locks.remote_failed = of_shard(locks.remote_failed, other.locks.remote_failed);
+        cache.lookups = of_shard(cache.lookups, other.cache.lookups);
+        cache.hits = of_shard(cache.hits, other.cache.hits);
+        cache.invalidated = of_node(cache.invalidated, other.cache.invalidated);
+        cache.evicted = of_node(cache.evicted, other.cache.evicted);
+    }
+}
+
+impl From<&IndexStats> for Counters {
+    fn from(stats: &IndexStats) -> Self {
+        let mut counters = Counters {
+            locks: LockFigures {
+                acquired: stats.locks.acquired,
+                waited: stats.locks.waited,
+                handed_over: stats.locks.handed_over,
+                remote_failed: stats.locks.remote_failed,
+            },
+            cache: CacheFigures {
+                lookups: stats.cache.lookups,
+                hits: stats.cache.hits,
+                invalidated: stats.cache.invalidated,
+                evicted: stats.cache.evicted,
+            },
+            cache_bytes: stats.cache.bytes,
+            lock_table_bytes: stats.lock_table_bytes,
+            ..Counters::default()
+        };
+        for (lane, kind) in counters.lanes.iter_mut().zip(OpKind::ALL) {
+            *lane = Tally::from(stats.kind(kind));
+        }
+        counters
+    }
+}
+
+impl From<LockStats> for LockFigures {
+    fn from(stats: LockStats) -> Self {
+        LockFigures {
+            acquired: stats.acquired,
+            waited: stats.waited,
+            handed_over: stats.handed_over,
+            remote_failed: stats.remote_failed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_named_as_the_index_names_them() {
+        for kind in OpKind::ALL {
+            assert_eq!(LANE_NAMES[kind as usize], kind.name());
+        }
+        assert_eq!(LANE_NAMES[Lane::Read as usize], "read");
+    }
+
+    #[test]
+    fn counts_merge_and_subtract() {
+        let usage = Usage { round_trips: 2, cas: 1, ..Usage::default() };
+        let mut early = Counters::default();
+        early.lanes[Lane::Lock as usize].record(usage);
+        early.cache.evicted = 5;
+        let mut late = early.clone();
+        late.lanes[Lane::Lock as usize].record(Usage { round_trips: 9, ..usage });
+        late.cache.evicted = 7;
+        let since = late.since(&early);
+        let figures = since.lanes[Lane::Lock as usize].figures();
+        assert_eq!((figures.ops, figures.round_trips, figures.round_trips_p99), (1, 9, 9));
+        let mut sum = since.clone();
+        sum.add(&since);
+        assert_eq!(sum.lanes[Lane::Lock as usize].figures().cas, 2);
+        assert_eq!(sum.cache.evicted, 2, "of the whole node, not twice");
+    }
+}

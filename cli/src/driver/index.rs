@@ -1,0 +1,348 @@
+//! Clients of an index. They check what they get: every key that was loaded, or added and acknowledged, is found; every
+//! value belongs to its key; scans ascend.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farwood::index::{IndexError, RangeIndex};
+use farwood::runtime::{Shard, Verbs};
+use futures::StreamExt;
+use futures::future::{FutureExt, LocalBoxFuture};
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+
+use crate::driver::counters::{Counters, Lane};
+use crate::driver::pace::{Pace, Start};
+use crate::driver::plan::Plan;
+use crate::driver::recorder::{Recorder, Timed};
+use crate::driver::subject::{Client, Subject};
+use crate::error::CliError;
+use crate::footprint::BULK_FILL;
+use crate::report::MemoryFigures;
+use crate::report::history::{Op, Outcome, push_entry};
+use crate::workload::Workload;
+use crate::workload::distribution::{Distribution, below};
+use crate::workload::frontier::ShardFrontier;
+use crate::workload::keys::Bytes;
+use crate::workload::mix::Step;
+use crate::workload::values::tag_of;
+
+/// An index as one shard measures it.
+pub(crate) struct IndexSubject<I> {
+    index: I,
+    shard: Shard,
+    plan: Arc<Plan>,
+    shared: Rc<SubjectShared>,
+}
+
+/// What the clients of one shard share.
+struct SubjectShared {
+    frontier: ShardFrontier,
+    /// The number of the next value that is written here.
+    stamp: Cell<u64>,
+    stamp_step: u64,
+}
+
+impl<I: RangeIndex> IndexSubject<I> {
+    /// The index on that shard.
+    pub(crate) fn new(index: I, shard: Shard, plan: Arc<Plan>) -> Self {
+        let at = usize::from(shard.id().0);
+        let shared = SubjectShared {
+            frontier: ShardFrontier::new(Arc::clone(&plan.frontier), at),
+            // The load has used the numbers below.
+            stamp: Cell::new(plan.config.keys + at as u64),
+            stamp_step: plan.config.shards as u64,
+        };
+        IndexSubject { index, shard, plan, shared: Rc::new(shared) }
+    }
+}
+
+impl<I: RangeIndex> Subject for IndexSubject<I> {
+    type Client = IndexClient<I>;
+
+    fn load<'a>(&'a self, recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>> {
+        async move {
+            let config = &self.plan.config;
+            if !config.workload.is_preloaded() {
+                return Ok(());
+            }
+            let keys = config.key_set.sorted(config.keys);
+            let start_ns = self.shard.now();
+            let mut value = Vec::new();
+            let progress = &self.plan.progress;
+            let pairs = keys.iter().enumerate().map(|(at, key)| {
+                if at % (1 << 12) == 0 {
+                    progress.set_ops(0, at as u64);
+                    progress.set_done(at as f64 / config.keys as f64);
+                }
+                config.values.write(tag_of(&key), at as u64, &mut value);
+                (key, Bytes::from_slice(&value))
+            });
+            let loaded =
+                self.index.bulk_load(pairs, BULK_FILL).await.map_err(|error| failed("the load", &error))?;
+            if loaded != config.keys {
+                return Err(CliError::Check(format!("{loaded} of {} keys were loaded", config.keys)));
+            }
+            if recorder.keeps_history() {
+                // All pairs become visible at some moment of the load. One more client than the run has did it.
+                let times = (start_ns, self.shard.now());
+                for (at, key) in keys.iter().enumerate() {
+                    config.values.write(tag_of(&key), at as u64, &mut value);
+                    recorder.note((config.clients as u32, Op::Put, Outcome::Ok), times, &key, Some(&value));
+                }
+            }
+            Ok(())
+        }
+        .boxed_local()
+    }
+
+    fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> IndexClient<I> {
+        IndexClient {
+            index: self.index.clone(),
+            plan: Arc::clone(&self.plan),
+            shared: Rc::clone(&self.shared),
+            pace: Rc::clone(pace),
+            recorder: Rc::clone(recorder),
+            rng: SmallRng::seed_from_u64(seed),
+            number,
+            key: Vec::with_capacity(64),
+            value: Vec::with_capacity(64),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::from(&self.index.stats())
+    }
+
+    fn survey(&self) -> LocalBoxFuture<'_, Result<MemoryFigures, CliError>> {
+        async move {
+            let survey = self.index.survey().await.map_err(|error| failed("the survey", &error))?;
+            Ok(MemoryFigures {
+                used_bytes: survey.used_bytes,
+                keys: survey.keys,
+                leaf_load_factor: survey.load_factor,
+                leaves: survey.leaves,
+                inner_nodes: survey.inner_nodes,
+            })
+        }
+        .boxed_local()
+    }
+}
+
+/// A logical client of an index.
+pub(crate) struct IndexClient<I> {
+    index: I,
+    plan: Arc<Plan>,
+    shared: Rc<SubjectShared>,
+    pace: Rc<Pace>,
+    recorder: Rc<Recorder>,
+    rng: SmallRng,
+    number: u32,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// How a client writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Put,
+    Update,
+    Insert,
+}
+
+impl<I: RangeIndex> Client for IndexClient<I> {
+    #[inline]
+    async fn step(&mut self, start: Start) -> Result<(), CliError> {
+        // One random word decides both what comes next and whether it is timed.
+        let random = self.rng.next_u64();
+        let timed = self.recorder.begin(random as u32, start.intended_ns);
+        match self.plan.mix.step((random >> 32) as u32) {
+            Step::Get => {
+                self.choose();
+                self.get(timed).await
+            }
+            Step::Update => {
+                self.choose();
+                self.write(Write::Update, timed).await
+            }
+            Step::PutOld => {
+                self.choose();
+                self.write(Write::Put, timed).await
+            }
+            Step::ReadModifyWrite => {
+                self.choose();
+                self.get(timed).await?;
+                // Two operations, counted as two: the last one of a run may have no room for the second.
+                if !self.pace.take() {
+                    return Ok(());
+                }
+                let timed = timed.and_then(|_| self.recorder.begin(0, None));
+                self.write(Write::Update, timed).await
+            }
+            Step::PutNew => self.write_new(Write::Put, timed).await,
+            Step::Insert => self.write_new(Write::Insert, timed).await,
+            Step::Scan => {
+                self.choose();
+                self.scan(timed).await
+            }
+        }
+    }
+}
+
+impl<I: RangeIndex> IndexClient<I> {
+    /// Makes the next key by the distribution: one that is in the index.
+    #[inline]
+    fn choose(&mut self) {
+        let rank = self.plan.ranks.sample(&mut self.rng);
+        let number = match self.plan.config.distribution {
+            Distribution::Latest => self.shared.frontier.shared().latest(rank),
+            _ => rank,
+        };
+        self.plan.config.key_set.write(number, &mut self.key);
+    }
+
+    #[inline]
+    async fn get(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
+        let got = self.index.get(&self.key).await;
+        let end_ns = self.recorder.end(Lane::Get, timed);
+        match got {
+            Ok(Some(value)) => {
+                self.note(Op::Get, Outcome::Found, timed, end_ns, Some(&value));
+                self.check_value(&self.key, &value)
+            }
+            Ok(None) => {
+                self.note(Op::Get, Outcome::Absent, timed, end_ns, None);
+                Err(CliError::Check(format!("a get of the loaded key {} found nothing", hex(&self.key))))
+            }
+            Err(error) => {
+                self.note(Op::Get, Outcome::Unknown, timed, end_ns, None);
+                Err(failed("a get", &error))
+            }
+        }
+    }
+
+    #[inline]
+    async fn write(&mut self, how: Write, timed: Option<Timed>) -> Result<(), CliError> {
+        let stamp = self.shared.stamp.get();
+        self.shared.stamp.set(stamp + self.shared.stamp_step);
+        self.plan.config.values.write(tag_of(&self.key), stamp, &mut self.value);
+        let (key, value) = (&self.key[..], &self.value[..]);
+        let (op, lane, name, written) = match how {
+            Write::Put => (Op::Put, Lane::Put, "a put", self.index.put(key, value).await.map(|()| true)),
+            Write::Update => (Op::Update, Lane::Update, "an update", self.index.update(key, value).await),
+            Write::Insert => (Op::Insert, Lane::Insert, "an insert", self.index.insert(key, value).await),
+        };
+        let end_ns = self.recorder.end(lane, timed);
+        let outcome = match (&written, how) {
+            (Ok(true), _) => Outcome::Ok,
+            (Ok(false), Write::Insert) => Outcome::Exists,
+            (Ok(false), _) => Outcome::Absent,
+            (Err(_), _) => Outcome::Unknown,
+        };
+        self.note(op, outcome, timed, end_ns, Some(&self.value));
+        match written {
+            Ok(true) => Ok(()),
+            // New keys that are made of a file's may be in the file themselves.
+            Ok(false) if how == Write::Insert && !self.plan.config.key_set.is_injective() => Ok(()),
+            Ok(false) => Err(CliError::Check(format!(
+                "{name} of {} had no effect: the key was {}",
+                hex(&self.key),
+                if how == Write::Insert { "there before it was inserted" } else { "not there" }
+            ))),
+            Err(error) => Err(failed(name, &error)),
+        }
+    }
+
+    async fn write_new(&mut self, how: Write, timed: Option<Timed>) -> Result<(), CliError> {
+        let (ticket, number) = self.shared.frontier.take();
+        self.plan.config.key_set.write(number, &mut self.key);
+        self.write(how, timed).await?;
+        self.shared.frontier.acknowledge(ticket);
+        Ok(())
+    }
+
+    async fn scan(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
+        let longest = self.plan.config.scan_length;
+        let limit = match self.plan.config.workload {
+            // YCSB E: 1 to the longest, uniform.
+            Workload::YcsbE => 1 + below(&mut self.rng, longest),
+            _ => longest,
+        };
+        let mut pairs = self.index.scan(&self.key[..].., Some(limit as usize));
+        let (mut entries, mut found) = (0u32, Vec::new());
+        let mut last = Bytes::new();
+        let mut verdict = Ok(());
+        while let Some(pair) = pairs.next().await {
+            let (key, value) = match pair {
+                Ok(pair) => pair,
+                Err(error) => {
+                    verdict = Err(failed("a scan", &error));
+                    break;
+                }
+            };
+            let ascends = if entries == 0 { key[..] == self.key[..] } else { last[..] < key[..] };
+            if !ascends {
+                verdict = Err(CliError::Check(format!(
+                    "a scan from {} came to {} after {} entries",
+                    hex(&self.key),
+                    hex(&key),
+                    entries
+                )));
+            } else if let Err(error) = self.check_value(&key, &value) {
+                verdict = Err(error);
+            }
+            if self.recorder.keeps_history() {
+                push_entry(&key, &value, &mut found);
+            }
+            last = Bytes::from_slice(&key);
+            entries += 1;
+        }
+        let end_ns = self.recorder.end(Lane::Scan, timed);
+        if let Some(timed) = timed.filter(|_| self.recorder.keeps_history()) {
+            let outcome = if verdict.is_ok() { Outcome::Ok } else { Outcome::Unknown };
+            let times = (timed.start_ns, end_ns);
+            self.recorder.note_scan((self.number, outcome), times, &self.key, (entries, &found));
+        }
+        if verdict.is_ok() && (entries == 0 || u64::from(entries) > limit) {
+            let start = hex(&self.key);
+            return Err(CliError::Check(format!(
+                "a scan of {limit} from {start} returned {entries} entries"
+            )));
+        }
+        verdict
+    }
+
+    #[inline]
+    fn check_value(&self, key: &[u8], value: &[u8]) -> Result<(), CliError> {
+        if self.plan.config.values.belongs(tag_of(key), value) {
+            return Ok(());
+        }
+        Err(CliError::Check(format!("the value {} does not belong to the key {}", hex(value), hex(key))))
+    }
+
+    #[inline]
+    fn note(&self, op: Op, outcome: Outcome, timed: Option<Timed>, end_ns: u64, value: Option<&[u8]>) {
+        if self.recorder.keeps_history()
+            && let Some(timed) = timed
+        {
+            self.recorder.note((self.number, op, outcome), (timed.start_ns, end_ns), &self.key, value);
+        }
+    }
+}
+
+#[cold]
+fn failed(what: &str, error: &IndexError) -> CliError {
+    CliError::Run(format!("{what}: {error}"))
+}
+
+/// The first bytes of a key or value, for a message.
+#[cold]
+fn hex(bytes: &[u8]) -> String {
+    const SHOWN: usize = 32;
+    let shown: String = bytes.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > SHOWN { format!("{shown}... ({} bytes)", bytes.len()) } else { format!("0x{shown}") }
+}
+
+#[cfg(test)]
+mod tests;

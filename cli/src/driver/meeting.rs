@@ -1,0 +1,73 @@
+//! How shards agree without talking: meetings that all of them attend, and the one verdict on the run.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use farwood::runtime::{Shard, Verbs};
+
+use crate::error::CliError;
+
+const LOOK_AGAIN_NS: u64 = 20_000;
+
+/// Places in time that no shard passes before all others have come there.
+pub(crate) struct Meeting {
+    parties: usize,
+    arrived: AtomicUsize,
+}
+
+impl Meeting {
+    /// Meetings of `parties` shards.
+    pub(crate) fn new(parties: usize) -> Self {
+        Meeting { parties, arrived: AtomicUsize::new(0) }
+    }
+
+    /// Waits until every shard has come to its `round`-th meeting, counted from 1. Every shard must come to every one:
+    /// also one that has failed.
+    pub(crate) async fn attend(&self, shard: &Shard, round: usize) {
+        // Who comes first publishes its phase; who leaves has seen all of them.
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        while self.arrived.load(Ordering::Acquire) < round * self.parties {
+            shard.pause(LOOK_AGAIN_NS).await;
+        }
+    }
+}
+
+/// What ended the run before its time, if anything did. The first one counts.
+#[derive(Default)]
+pub(crate) struct Verdict {
+    failed: AtomicBool,
+    first: Mutex<Option<CliError>>,
+}
+
+impl Verdict {
+    /// The run has failed.
+    pub(crate) fn fail(&self, error: CliError) {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Whether the run has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The failure.
+    pub(crate) fn take(&self) -> Option<CliError> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_counts() {
+        let verdict = Verdict::default();
+        assert!(!verdict.has_failed());
+        verdict.fail(CliError::Check("first".into()));
+        verdict.fail(CliError::Check("second".into()));
+        assert!(verdict.has_failed());
+        assert!(verdict.take().unwrap().one_line().ends_with("first"));
+    }
+}

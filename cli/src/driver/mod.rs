@@ -1,0 +1,224 @@
+//! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts together
+//! what they bring home.
+
+mod counters;
+mod index;
+mod locks;
+mod meeting;
+mod pace;
+mod plan;
+mod raw;
+mod recorder;
+mod shard;
+mod subject;
+
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock};
+
+use farwood::runtime::Port;
+use farwood::{AnyIndex, Cluster, ComputeNode, EmbeddedConfig, Host, NodeConfig, Options, Shard, Sherman};
+
+use self::counters::{Counters, LANE_NAMES};
+use self::index::IndexSubject;
+use self::locks::LockSubject;
+use self::plan::Plan;
+use self::raw::{Area, RawSubject};
+use self::shard::{ShardResult, ShardRun};
+use crate::config::BenchConfig;
+use crate::error::CliError;
+use crate::footprint;
+use crate::progress::Progress;
+use crate::report::history::History;
+use crate::report::{ComputeFigures, KINDS, Kind, Phase, Report, latencies};
+use crate::workload::Workload;
+use crate::workload::keys::KeySet;
+
+/// What a run leaves: a report, or why there is none, and the history up to there.
+pub(crate) struct Finished {
+    /// The report, or what failed.
+    pub(crate) report: Result<Report, CliError>,
+    /// One history per shard.
+    pub(crate) histories: Vec<History>,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If it could not be started.
+pub(crate) fn run(config: BenchConfig, progress: Arc<Progress>) -> Result<Finished, CliError> {
+    let cluster = Cluster::embedded(EmbeddedConfig {
+        servers: config.servers,
+        bytes_per_server: config.memory_bytes,
+        chunk_bytes: footprint::chunk_bytes(&config),
+        ..EmbeddedConfig::default()
+    });
+    let cluster = cluster.map_err(|error| not_started(&error))?;
+    let node = ComputeNode::new(
+        cluster,
+        NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() },
+    );
+    let plan = Plan::new(config, Arc::clone(&node), progress);
+    let stage = Arc::new(Stage::new(&node));
+    let shared = Arc::clone(&plan);
+    let results = node.run(move |shard| run_shard(shard, Arc::clone(&shared), Arc::clone(&stage)));
+    let mut results = results.map_err(|error| not_started(&error))?;
+    let histories = results.iter_mut().map(|result| std::mem::take(&mut result.history)).collect();
+    let report = match plan.verdict.take() {
+        Some(error) => Err(error),
+        None => Ok(report(&plan, &results)),
+    };
+    Ok(Finished { report, histories })
+}
+
+fn not_started(error: &dyn Display) -> CliError {
+    CliError::Run(error.to_string())
+}
+
+/// What the shards set up together.
+struct Stage {
+    sherman: OnceLock<Sherman>,
+    area: Arc<OnceLock<Area>>,
+    locks: Port,
+}
+
+impl Stage {
+    fn new(node: &ComputeNode) -> Self {
+        Stage { sherman: OnceLock::new(), area: Arc::default(), locks: node.allocate_port() }
+    }
+}
+
+async fn run_shard(shard: Shard, plan: Arc<Plan>, stage: Arc<Stage>) -> ShardResult {
+    match plan.config.workload {
+        Workload::Lock => {
+            let subject = LockSubject::new(shard.clone(), stage.locks, Arc::clone(&plan));
+            ShardRun::new(shard, plan, subject, 0).run().await
+        }
+        Workload::Raw => {
+            let subject = RawSubject::new(shard.clone(), Arc::clone(&stage.area), Arc::clone(&plan));
+            ShardRun::new(shard, plan, subject, 0).run().await
+        }
+        _ => {
+            create_index(&shard, &plan, &stage).await;
+            plan.meeting.attend(&shard, 1).await;
+            let Some(sherman) = stage.sherman.get() else {
+                // The verdict says why. All shards come here, so none waits for another.
+                return ShardResult::default();
+            };
+            let index = AnyIndex::from(sherman.attach(shard.clone()));
+            let subject = IndexSubject::new(index, shard.clone(), Arc::clone(&plan));
+            ShardRun::new(shard, plan, subject, 1).run().await
+        }
+    }
+}
+
+/// The first shard creates the index of the run.
+async fn create_index(shard: &Shard, plan: &Plan, stage: &Stage) {
+    if shard.id().0 != 0 {
+        return;
+    }
+    let config = &plan.config;
+    let options = Options {
+        techniques: config.techniques,
+        cache_bytes: config.cache_bytes as usize,
+        ..Options::default()
+    };
+    match Sherman::create(&*plan.node, "bench", config.geometry, options).await {
+        // Nobody else sets it.
+        Ok(sherman) => drop(stage.sherman.set(sherman)),
+        Err(error) => plan.verdict.fail(CliError::Run(error.to_string())),
+    }
+}
+
+fn report(plan: &Plan, results: &[ShardResult]) -> Report {
+    let config = &plan.config;
+    let (mut load, mut run) = (Counters::default(), Counters::default());
+    for result in results {
+        load.add(&result.load);
+        run.add(&result.run);
+    }
+    let mut phases = Vec::new();
+    if config.workload.is_preloaded() {
+        let seconds = results.first().map_or(0.0, |first| first.load_seconds);
+        let mut phase = phase("load", seconds, &load, &[]);
+        phase.loaded = config.keys;
+        phases.push(phase);
+    }
+    let start_ns = results.iter().map(|result| result.run_ns.0).min().unwrap_or(0);
+    let end_ns = results.iter().map(|result| result.run_ns.1).max().unwrap_or(0);
+    let mut run_phase = phase("run", end_ns.saturating_sub(start_ns) as f64 / 1e9, &run, results);
+    run_phase.unstarted = results.iter().map(|result| result.unstarted).sum();
+    phases.push(run_phase);
+    Report {
+        config: config.to_json(),
+        phases,
+        memory: results.first().map(|first| first.memory).unwrap_or_default(),
+        compute: ComputeFigures {
+            cache_bytes: run.cache_bytes,
+            lock_table_bytes: run.lock_table_bytes,
+            rss_bytes: resident_bytes(),
+        },
+        notes: notes(config),
+    }
+}
+
+fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[ShardResult]) -> Phase {
+    let mut kinds = Vec::new();
+    for (lane, lane_name) in LANE_NAMES.into_iter().enumerate() {
+        let figures = counters.lanes[lane].figures();
+        // The kinds of an index are always there; the others only where they happened.
+        if lane >= KINDS.len() && figures.ops == 0 {
+            continue;
+        }
+        let mut latency = latencies();
+        for result in results {
+            latency.add(&result.latency[lane]).expect("histograms of the same bounds");
+        }
+        kinds.push(Kind { name: lane_name, figures, latency });
+    }
+    Phase { name, seconds, loaded: 0, unstarted: 0, kinds, locks: counters.locks, cache: counters.cache }
+}
+
+fn notes(config: &BenchConfig) -> Vec<String> {
+    let mut notes = Vec::new();
+    match config.latency_sampling {
+        1 => {}
+        sampling => {
+            notes.push(format!("latencies are of 1 operation in {sampling}; all other figures are exact"))
+        }
+    }
+    if config.rate.is_some() {
+        notes.push("latency counts from the intended start of each operation".to_owned());
+    }
+    if let KeySet::File(keys) = &config.key_set
+        && keys.duplicates() > 0
+    {
+        notes.push(format!("{} duplicate lines of the key file were left out", keys.duplicates()));
+    }
+    notes.push("the memory servers of the embedded fabric are part of the resident memory".to_owned());
+    notes
+}
+
+/// Resident memory of this process.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counters::Lane;
+    use super::*;
+
+    #[test]
+    fn lanes_begin_with_the_kinds_of_an_index() {
+        assert_eq!(&LANE_NAMES[..KINDS.len()], &KINDS);
+        assert!(Lane::Lock as usize >= KINDS.len());
+    }
+
+    #[test]
+    fn resident_memory_is_known() {
+        assert!(resident_bytes() > 1 << 20);
+    }
+}

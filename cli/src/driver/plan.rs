@@ -1,0 +1,89 @@
+//! What all shards of a run share: the configuration, and what follows from it. Read-only but for meetings, verdict,
+//! progress and the frontier of new keys, which are made for many.
+
+use std::sync::Arc;
+
+use farwood::runtime::ComputeNode;
+
+use crate::config::BenchConfig;
+use crate::driver::meeting::{Meeting, Verdict};
+use crate::driver::pace::share;
+use crate::footprint::{self, BULK_FILL};
+use crate::progress::Progress;
+use crate::workload::Workload;
+use crate::workload::distribution::Ranks;
+use crate::workload::frontier::Frontier;
+use crate::workload::mix::Mix;
+
+/// What all shards of a run share.
+pub(crate) struct Plan {
+    /// What was asked for.
+    pub(crate) config: BenchConfig,
+    /// The compute node.
+    pub(crate) node: Arc<ComputeNode>,
+    /// What clients choose from.
+    pub(crate) mix: Mix,
+    /// Ranks of keys (of locks, of places).
+    pub(crate) ranks: Ranks,
+    /// Keys that the run adds.
+    pub(crate) frontier: Arc<Frontier>,
+    /// Leaves that the raw workload reads, as many as the keys would take.
+    pub(crate) places: u64,
+    /// Where shards wait for each other.
+    pub(crate) meeting: Meeting,
+    /// Whether the run goes well.
+    pub(crate) verdict: Verdict,
+    /// How far it is.
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Plan {
+    /// The plan of a run on `node`.
+    pub(crate) fn new(config: BenchConfig, node: Arc<ComputeNode>, progress: Arc<Progress>) -> Arc<Self> {
+        let places = footprint::nodes(&config, BULK_FILL);
+        let population = match config.workload {
+            Workload::Lock => crate::config::LOCKS,
+            Workload::Raw => places,
+            _ => config.keys,
+        };
+        let loaded = if config.workload.is_preloaded() { config.keys } else { 0 };
+        let active = config.clients.min(config.shards);
+        Arc::new(Plan {
+            mix: config.workload.mix(),
+            ranks: config.distribution.ranks(population),
+            frontier: Arc::new(Frontier::new(loaded, active)),
+            places,
+            meeting: Meeting::new(config.shards),
+            verdict: Verdict::default(),
+            progress,
+            node,
+            config,
+        })
+    }
+
+    /// Shards that have clients.
+    pub(crate) fn active_shards(&self) -> usize {
+        self.config.clients.min(self.config.shards)
+    }
+
+    /// Clients of a shard: the first ones have one more if they cannot be shared out evenly.
+    pub(crate) fn clients_of(&self, shard: usize) -> usize {
+        share(self.config.clients as u64, shard, self.config.shards) as usize
+    }
+
+    /// The number of a shard's first client.
+    pub(crate) fn first_client_of(&self, shard: usize) -> u32 {
+        (0..shard).map(|earlier| self.clients_of(earlier)).sum::<usize>() as u32
+    }
+
+    /// Operations of the measured phase that fall to a shard, if their number is given.
+    pub(crate) fn ops_of(&self, shard: usize) -> Option<u64> {
+        let ops = self.config.end.ops;
+        let total = match self.config.workload {
+            Workload::Load => Some(ops.unwrap_or(u64::MAX).min(self.config.keys)),
+            _ => ops,
+        };
+        let active = self.active_shards();
+        total.map(|total| if shard < active { share(total, shard, active) } else { 0 })
+    }
+}

@@ -1,0 +1,103 @@
+//! What a shard notes about its operations besides the index's own counters: latencies of those that are timed, and the
+//! history if one is asked for. No clock is read for an operation that is neither.
+
+use std::cell::RefCell;
+
+use farwood::runtime::{Shard, Verbs};
+use hdrhistogram::Histogram;
+
+use crate::driver::counters::{LANES, Lane};
+use crate::report::history::{Event, History, Op, Outcome};
+use crate::report::latencies;
+
+/// The notes of one shard.
+pub(crate) struct Recorder {
+    shard: Shard,
+    /// One operation in so many (a power of two) is timed.
+    sampling_mask: u32,
+    latency: RefCell<Vec<Histogram<u64>>>,
+    history: Option<RefCell<History>>,
+}
+
+/// An operation in flight that will be noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    /// When it began.
+    pub(crate) start_ns: u64,
+    /// What its latency counts from.
+    from_ns: u64,
+}
+
+impl Recorder {
+    /// Empty notes.
+    pub(crate) fn new(shard: Shard, latency_sampling: u32, with_history: bool) -> Self {
+        let history = with_history.then(RefCell::default);
+        Recorder { shard, sampling_mask: latency_sampling - 1, latency: RefCell::new(empty()), history }
+    }
+
+    /// An operation begins. `random` decides whether it is timed; one of an open loop always is.
+    #[inline]
+    pub(crate) fn begin(&self, random: u32, intended_ns: Option<u64>) -> Option<Timed> {
+        if intended_ns.is_none() && random & self.sampling_mask != 0 {
+            return None;
+        }
+        let start_ns = self.shard.now();
+        Some(Timed { start_ns, from_ns: intended_ns.unwrap_or(start_ns) })
+    }
+
+    /// It has ended. Yields when, if it was timed.
+    #[inline]
+    pub(crate) fn end(&self, lane: Lane, timed: Option<Timed>) -> u64 {
+        let Some(timed) = timed else { return 0 };
+        let end_ns = self.shard.now();
+        self.latency.borrow_mut()[lane as usize].saturating_record(end_ns.saturating_sub(timed.from_ns));
+        end_ns
+    }
+
+    /// Whether operations have to be noted one by one.
+    #[inline]
+    pub(crate) fn keeps_history(&self) -> bool {
+        self.history.is_some()
+    }
+
+    /// Notes an operation on one key.
+    pub(crate) fn note(
+        &self,
+        (client, op, outcome): (u32, Op, Outcome),
+        (start_ns, end_ns): (u64, u64),
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) {
+        if let Some(history) = &self.history {
+            history.borrow_mut().add(Event { client, op, outcome, start_ns, end_ns }, key, value);
+        }
+    }
+
+    /// Notes a scan.
+    pub(crate) fn note_scan(
+        &self,
+        (client, outcome): (u32, Outcome),
+        (start_ns, end_ns): (u64, u64),
+        key: &[u8],
+        (entries, found): (u32, &[u8]),
+    ) {
+        if let Some(history) = &self.history {
+            let event = Event { client, op: Op::Scan, outcome, start_ns, end_ns };
+            history.borrow_mut().add_scan(event, key, entries, found);
+        }
+    }
+
+    /// The latencies noted so far; the next ones are counted anew.
+    pub(crate) fn take_latencies(&self) -> Vec<Histogram<u64>> {
+        self.latency.replace(empty())
+    }
+
+    /// The history.
+    pub(crate) fn take_history(&self) -> History {
+        self.history.as_ref().map(RefCell::take).unwrap_or_default()
+    }
+}
+
+fn empty() -> Vec<Histogram<u64>> {
+    (0..LANES).map(|_| latencies()).collect()
+}

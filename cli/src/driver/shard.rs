@@ -1,0 +1,200 @@
+//! What one shard does in a run, phase by phase. Shards meet between phases, so that all of them load, warm up, measure
+//! and rest at the same time. A shard that has failed still comes to every meeting, and stays until the last one: it is
+//! the home of locks that clients elsewhere use.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farwood::runtime::{Shard, Verbs};
+use hdrhistogram::Histogram;
+
+use crate::config::End;
+use crate::driver::counters::Counters;
+use crate::driver::pace::{Pace, Schedule};
+use crate::driver::plan::Plan;
+use crate::driver::recorder::Recorder;
+use crate::driver::subject::{Client, Subject};
+use crate::progress::Stage;
+use crate::report::MemoryFigures;
+use crate::report::history::History;
+
+/// How often a shard looks at the clock and the verdict, and reports progress.
+const TICK_NS: u64 = 2_000_000;
+
+/// What one shard brings home.
+#[derive(Default)]
+pub(crate) struct ShardResult {
+    /// Seconds that the load took; of the first shard.
+    pub(crate) load_seconds: f64,
+    /// When the measured phase began and ended here, in ns.
+    pub(crate) run_ns: (u64, u64),
+    /// Operations of an open loop that were due and not started.
+    pub(crate) unstarted: u64,
+    /// What was counted in the load.
+    pub(crate) load: Counters,
+    /// What was counted in the measured phase.
+    pub(crate) run: Counters,
+    /// Latencies of the measured phase, by lane.
+    pub(crate) latency: Vec<Histogram<u64>>,
+    /// What is on the memory servers; of the first shard.
+    pub(crate) memory: MemoryFigures,
+    /// Everything that happened, if it was asked for.
+    pub(crate) history: History,
+}
+
+/// One shard's part of the run.
+pub(crate) struct ShardRun<S> {
+    shard: Shard,
+    plan: Arc<Plan>,
+    subject: S,
+    recorder: Rc<Recorder>,
+    /// Meetings attended so far.
+    round: usize,
+}
+
+impl<S: Subject> ShardRun<S> {
+    /// A run that has attended `round` meetings.
+    pub(crate) fn new(shard: Shard, plan: Arc<Plan>, subject: S, round: usize) -> Self {
+        let config = &plan.config;
+        let with_history = config.output.history.is_some();
+        let recorder = Rc::new(Recorder::new(shard.clone(), config.latency_sampling, with_history));
+        ShardRun { shard, plan, subject, recorder, round }
+    }
+
+    /// All phases, to the end.
+    pub(crate) async fn run(mut self) -> ShardResult {
+        let load_seconds = self.load().await;
+        let after_load = self.subject.counters();
+        let warmup_ns = self.plan.config.warmup_ns;
+        if warmup_ns > 0 {
+            self.enter(Stage::WarmUp).await;
+            self.drive(None, Some(warmup_ns), 0).await;
+            self.recorder.take_latencies();
+        }
+        self.enter(Stage::Run).await;
+        let before = self.subject.counters();
+        let End { after_ns, .. } = self.plan.config.end;
+        let ops = self.plan.ops_of(self.me());
+        let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
+        // Clients of this shard have ended; its counters say all about them.
+        let run = self.subject.counters().since(&before);
+        self.enter(Stage::Survey).await;
+        let memory = self.survey().await;
+        self.meet().await;
+        ShardResult {
+            load_seconds,
+            run_ns,
+            unstarted,
+            load: after_load,
+            run,
+            latency: self.recorder.take_latencies(),
+            memory,
+            history: self.recorder.take_history(),
+        }
+    }
+
+    fn me(&self) -> usize {
+        usize::from(self.shard.id().0)
+    }
+
+    async fn meet(&mut self) {
+        self.round += 1;
+        self.plan.meeting.attend(&self.shard, self.round).await;
+    }
+
+    /// Meets before the next phase. The first shard announces it.
+    async fn enter(&mut self, stage: Stage) {
+        self.plan.progress.set_ops(self.me(), 0);
+        self.meet().await;
+        if self.me() == 0 {
+            self.plan.progress.enter(stage);
+        }
+    }
+
+    async fn load(&mut self) -> f64 {
+        self.enter(Stage::Load).await;
+        if self.me() != 0 || self.plan.verdict.has_failed() {
+            return 0.0;
+        }
+        let start_ns = self.shard.now();
+        if let Err(error) = self.subject.load(&self.recorder).await {
+            self.plan.verdict.fail(error);
+        }
+        (self.shard.now() - start_ns) as f64 / 1e9
+    }
+
+    /// Lets the clients run until they have done `ops` operations here or `after_ns` have passed. Yields when it began
+    /// and ended, and how many operations of an open loop were left over.
+    async fn drive(&self, ops: Option<u64>, after_ns: Option<u64>, phase: u64) -> ((u64, u64), u64) {
+        let clients = self.plan.clients_of(self.me());
+        let start_ns = self.shard.now();
+        let schedule = self.plan.config.rate.map(|rate| Schedule {
+            start_ns,
+            rate,
+            first: self.me() as u64,
+            stride: self.plan.active_shards() as u64,
+        });
+        let pace = Rc::new(Pace::new(clients, ops, schedule));
+        let first = self.plan.first_client_of(self.me());
+        for number in first..first + clients as u32 {
+            let seed = client_seed(self.plan.config.seed, number, phase);
+            let client = self.subject.client(number, seed, &pace, &self.recorder);
+            // Its handle is not needed: the pace counts the clients that still run.
+            drop(self.shard.spawn(run_client(
+                client,
+                self.shard.clone(),
+                Rc::clone(&pace),
+                Arc::clone(&self.plan),
+            )));
+        }
+        let end_ns = after_ns.map_or(u64::MAX, |after_ns| start_ns.saturating_add(after_ns));
+        self.watch(&pace, (start_ns, end_ns), ops).await;
+        let ended_ns = pace.ended_ns().max(start_ns);
+        ((start_ns, ended_ns), pace.unstarted(end_ns.min(ended_ns)))
+    }
+
+    /// Waits for the clients, stops them when it is time, and shows how far they are.
+    async fn watch(&self, pace: &Pace, (start_ns, end_ns): (u64, u64), ops: Option<u64>) {
+        let me = self.me();
+        while pace.is_running() {
+            let now = self.shard.now();
+            if now >= end_ns || self.plan.verdict.has_failed() {
+                pace.stop();
+            }
+            self.plan.progress.set_ops(me, pace.started());
+            if me == 0 {
+                let of_time = (now - start_ns) as f64 / (end_ns - start_ns) as f64;
+                let of_ops = ops.map_or(0.0, |ops| pace.started() as f64 / ops.max(1) as f64);
+                self.plan.progress.set_done(of_time.max(of_ops));
+            }
+            let left_ns = end_ns.saturating_sub(now);
+            self.shard.pause(if left_ns == 0 { TICK_NS } else { left_ns.min(TICK_NS) }).await;
+        }
+    }
+
+    async fn survey(&self) -> MemoryFigures {
+        if self.me() != 0 || self.plan.verdict.has_failed() {
+            return MemoryFigures::default();
+        }
+        self.subject.survey().await.unwrap_or_else(|error| {
+            self.plan.verdict.fail(error);
+            MemoryFigures::default()
+        })
+    }
+}
+
+async fn run_client(mut client: impl Client, shard: Shard, pace: Rc<Pace>, plan: Arc<Plan>) {
+    while let Some(start) = pace.next(&shard).await {
+        if let Err(error) = client.step(start).await {
+            plan.verdict.fail(error);
+            pace.stop();
+        }
+    }
+    pace.client_ended(shard.now());
+}
+
+/// A seed for each client and phase; the mixing is [`crate::workload::keys::mix64`]'s.
+fn client_seed(seed: u64, number: u32, phase: u64) -> u64 {
+    use crate::workload::keys::mix64;
+    mix64(mix64(seed ^ mix64(u64::from(number))) ^ phase)
+}

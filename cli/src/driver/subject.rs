@@ -1,0 +1,36 @@
+//! What is measured: an index, the locks, or the bare fabric. One seam, so that phases, pace and progress are the same
+//! for all.
+
+use std::rc::Rc;
+
+use futures::future::LocalBoxFuture;
+
+use crate::driver::counters::Counters;
+use crate::driver::pace::{Pace, Start};
+use crate::driver::recorder::Recorder;
+use crate::error::CliError;
+use crate::report::MemoryFigures;
+
+/// One shard's access to what is measured.
+pub(crate) trait Subject {
+    /// A logical client.
+    type Client: Client;
+
+    /// Fills it before the run. Called on the first shard only, while the others wait.
+    fn load<'a>(&'a self, recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>>;
+
+    /// The client with that number over the whole node, for one phase.
+    fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> Self::Client;
+
+    /// What was counted so far.
+    fn counters(&self) -> Counters;
+
+    /// What it occupies on the memory servers. Called on the first shard only, at rest.
+    fn survey(&self) -> LocalBoxFuture<'_, Result<MemoryFigures, CliError>>;
+}
+
+/// A logical client: one operation after the other.
+pub(crate) trait Client: 'static {
+    /// Does the next operation. An error ends the run.
+    async fn step(&mut self, start: Start) -> Result<(), CliError>;
+}

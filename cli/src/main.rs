@@ -1,0 +1,73 @@
+//! The `farwood` command. Its contract with other programs is `CLI.md` of the design; `farwood help` explains it.
+//!
+//! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is made of
+//! [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out, for eyes and
+//! machines). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed) or 2
+//! (not started).
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod command;
+mod config;
+mod driver;
+mod error;
+mod footprint;
+mod progress;
+mod report;
+mod units;
+mod workload;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use crate::args::{Command, Request};
+use crate::error::CliError;
+
+fn main() -> ExitCode {
+    start_tracing();
+    end_on_panic();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(format_args!("error: {}", error.one_line()));
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run() -> Result<(), CliError> {
+    match args::parse(std::env::args_os())? {
+        Request::Run(cli) => match cli.command {
+            Command::Bench(args) => command::bench::run(*args),
+        },
+        // A closed pipe is the reader's choice.
+        Request::Print(text) => {
+            let _ = text.print();
+            Ok(())
+        }
+    }
+}
+
+/// Events go to standard error if FARWOOD_LOG asks for them.
+fn start_tracing() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("FARWOOD_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    }
+}
+
+/// A panic on one shard would leave the others waiting for it: it ends the process, with one line.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let message = CliError::Run(format!("internal error, please report it: {panic}"));
+        note(format_args!("error: {}", message.one_line()));
+        std::process::exit(i32::from(message.exit_code()));
+    }));
+}
+
+/// A line for the person at the terminal.
+pub(crate) fn note(line: impl Display) {
+    // There is nowhere left to complain to.
+    let _ = writeln!(io::stderr(), "farwood: {line}");
+}

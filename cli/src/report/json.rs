@@ -1,0 +1,143 @@
+//! The result for machines: the object that CLI.md promises, schema 1.
+
+use hdrhistogram::Histogram;
+use serde_json::{Map, Value, json};
+
+use crate::report::{Kind, Phase, Report, ratio};
+
+/// The whole result.
+pub(crate) fn to_json(report: &Report) -> Value {
+    let memory = &report.memory;
+    let compute = &report.compute;
+    let compute_total = compute.cache_bytes + compute.lock_table_bytes;
+    json!({
+        "schema": 1,
+        "config": report.config,
+        "latency_sampling": report.config["latency_sampling"],
+        "phases": report.phases.iter().map(phase).collect::<Vec<_>>(),
+        "memory": {
+            "used_bytes": memory.used_bytes,
+            "keys": memory.keys,
+            "bytes_per_key": ratio(memory.used_bytes as f64, memory.keys as f64),
+            "leaf_load_factor": memory.leaf_load_factor,
+            "leaves": memory.leaves,
+            "inner_nodes": memory.inner_nodes,
+        },
+        "compute": {
+            "cache_bytes": compute.cache_bytes,
+            "lock_table_bytes": compute.lock_table_bytes,
+            "hotspot_bytes": 0,
+            "bytes_per_key": ratio(compute_total as f64, memory.keys as f64),
+            "rss_bytes": compute.rss_bytes,
+        },
+        "notes": report.notes,
+    })
+}
+
+fn phase(phase: &Phase) -> Value {
+    let kinds: Map<String, Value> =
+        phase.kinds.iter().map(|kind| (kind.name.to_owned(), kind_json(kind))).collect();
+    let (locks, cache) = (&phase.locks, &phase.cache);
+    json!({
+        "name": phase.name,
+        "ops": phase.ops(),
+        "seconds": phase.seconds,
+        "throughput": phase.throughput(),
+        "unstarted": phase.unstarted,
+        "kinds": kinds,
+        "locks": {
+            "acquired": locks.acquired,
+            "waited": locks.waited,
+            "handed_over": locks.handed_over,
+            "remote_failed": locks.remote_failed,
+        },
+        "sharing": { "reads_delegated": 0, "writes_combined": 0 },
+        "cache": {
+            "lookups": cache.lookups,
+            "hit_ratio": ratio(cache.hits as f64, cache.lookups as f64),
+            "invalidated": cache.invalidated,
+            "evicted": cache.evicted,
+        },
+    })
+}
+
+fn kind_json(kind: &Kind) -> Value {
+    let figures = &kind.figures;
+    json!({
+        "ops": figures.ops,
+        "found": figures.found,
+        "entries": figures.entries,
+        "latency_ns": latency(&kind.latency),
+        "round_trips": figures.per_op(figures.round_trips),
+        "round_trips_p99": figures.round_trips_p99,
+        "reads": figures.per_op(figures.reads),
+        "writes": figures.per_op(figures.writes),
+        "cas": figures.per_op(figures.cas),
+        "faa": figures.per_op(figures.faa),
+        "bytes_read": figures.per_op(figures.bytes_read),
+        "bytes_written": figures.per_op(figures.bytes_written),
+        "retries": figures.per_op(figures.retries),
+    })
+}
+
+fn latency(histogram: &Histogram<u64>) -> Value {
+    // An empty histogram has a minimum of u64::MAX-like filler; nothing measured is 0 everywhere.
+    let min = if histogram.is_empty() { 0 } else { histogram.min() };
+    json!({
+        "samples": histogram.len(),
+        "min": min,
+        "p50": histogram.value_at_quantile(0.5),
+        "p90": histogram.value_at_quantile(0.9),
+        "p99": histogram.value_at_quantile(0.99),
+        "p999": histogram.value_at_quantile(0.999),
+        "max": histogram.max(),
+        "mean": histogram.mean(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{CacheFigures, ComputeFigures, KindFigures, LockFigures, MemoryFigures, latencies};
+
+    #[test]
+    fn figures_are_means_and_ratios() {
+        let mut latency = latencies();
+        (1..=1000).for_each(|ns| latency.record(ns).unwrap());
+        let figures = KindFigures { ops: 4, round_trips: 6, bytes_read: 4096, ..KindFigures::default() };
+        let report = Report {
+            config: json!({ "latency_sampling": 16 }),
+            phases: vec![Phase {
+                name: "run",
+                seconds: 2.0,
+                loaded: 0,
+                unstarted: 0,
+                kinds: vec![Kind { name: "get", figures, latency }],
+                locks: LockFigures::default(),
+                cache: CacheFigures { lookups: 10, hits: 9, ..CacheFigures::default() },
+            }],
+            memory: MemoryFigures { used_bytes: 2048, keys: 64, ..MemoryFigures::default() },
+            compute: ComputeFigures { cache_bytes: 48, lock_table_bytes: 16, rss_bytes: 1 },
+            notes: Vec::new(),
+        };
+        let json = to_json(&report);
+        let get = &json["phases"][0]["kinds"]["get"];
+        assert_eq!(get["round_trips"], 1.5);
+        assert_eq!(get["bytes_read"], 1024.0);
+        assert_eq!(get["latency_ns"]["p50"], 500);
+        assert_eq!(json["phases"][0]["throughput"], 2.0);
+        assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
+        assert_eq!(json["memory"]["bytes_per_key"], 32.0);
+        assert_eq!(json["compute"]["bytes_per_key"], 1.0);
+        assert_eq!(json["latency_sampling"], 16);
+    }
+
+    #[test]
+    fn nothing_measured_is_zero() {
+        let json = latency(&latencies());
+        for key in ["min", "p50", "p999", "max"] {
+            assert_eq!(json[key], 0, "{key}");
+        }
+        assert_eq!(json["mean"], 0.0);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a run found out, as one value, and the forms that it is shown in. Knows nothing of how it was measured.
+
+pub(crate) mod files;
+pub(crate) mod history;
+pub(crate) mod json;
+pub(crate) mod percentiles;
+pub(crate) mod table;
+
+use hdrhistogram::Histogram;
+
+/// A completed benchmark.
+pub(crate) struct Report {
+    /// The configuration, with its digest and seed.
+    pub(crate) config: serde_json::Value,
+    /// What was measured, in order: the load, if there was one, and the run.
+    pub(crate) phases: Vec<Phase>,
+    /// What the index occupies on the memory servers.
+    pub(crate) memory: MemoryFigures,
+    /// What the compute node holds for the index.
+    pub(crate) compute: ComputeFigures,
+    /// What the reader should know about the figures.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A part of the benchmark.
+pub(crate) struct Phase {
+    /// "load" or "run".
+    pub(crate) name: &'static str,
+    /// Wall time.
+    pub(crate) seconds: f64,
+    /// Keys that were loaded in bulk, which no kind counts.
+    pub(crate) loaded: u64,
+    /// Operations of an open loop whose time had come, but that were not started before the end.
+    pub(crate) unstarted: u64,
+    /// Per kind of operation, in the order of [`KINDS`], then others.
+    pub(crate) kinds: Vec<Kind>,
+    /// Locks.
+    pub(crate) locks: LockFigures,
+    /// The cache.
+    pub(crate) cache: CacheFigures,
+}
+
+/// The kinds of operations that every phase of an index reports, in their order.
+pub(crate) const KINDS: [&str; 6] = ["get", "put", "insert", "update", "remove", "scan"];
+
+impl Phase {
+    /// Operations of all kinds; keys, where they were loaded in bulk.
+    pub(crate) fn ops(&self) -> u64 {
+        self.loaded + self.kinds.iter().map(|kind| kind.figures.ops).sum::<u64>()
+    }
+
+    /// Operations a second.
+    pub(crate) fn throughput(&self) -> f64 {
+        ratio(self.ops() as f64, self.seconds)
+    }
+}
+
+/// Operations of one kind.
+pub(crate) struct Kind {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What they did.
+    pub(crate) figures: KindFigures,
+    /// Latencies in ns, of those that were timed.
+    pub(crate) latency: Histogram<u64>,
+}
+
+/// Sums over the operations of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KindFigures {
+    pub(crate) ops: u64,
+    pub(crate) found: u64,
+    pub(crate) entries: u64,
+    pub(crate) round_trips: u64,
+    pub(crate) round_trips_p99: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) cas: u64,
+    pub(crate) faa: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) retries: u64,
+}
+
+impl KindFigures {
+    /// A sum over the operations as a mean per operation.
+    pub(crate) fn per_op(&self, sum: u64) -> f64 {
+        ratio(sum as f64, self.ops as f64)
+    }
+}
+
+/// What happened to locks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LockFigures {
+    pub(crate) acquired: u64,
+    pub(crate) waited: u64,
+    pub(crate) handed_over: u64,
+    pub(crate) remote_failed: u64,
+}
+
+/// What happened in the cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CacheFigures {
+    pub(crate) lookups: u64,
+    pub(crate) hits: u64,
+    pub(crate) invalidated: u64,
+    pub(crate) evicted: u64,
+}
+
+/// What the index occupies on the memory servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemoryFigures {
+    pub(crate) used_bytes: u64,
+    pub(crate) keys: u64,
+    pub(crate) leaf_load_factor: f64,
+    pub(crate) leaves: u64,
+    pub(crate) inner_nodes: u64,
+}
+
+/// What the compute node holds for the index.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ComputeFigures {
+    pub(crate) cache_bytes: u64,
+    pub(crate) lock_table_bytes: u64,
+    pub(crate) rss_bytes: u64,
+}
+
+/// `part / whole`, and 0 where there is nothing.
+pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+/// An empty latency histogram: 1 ns to 10 minutes, three digits.
+pub(crate) fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("constant bounds in order")
+}

@@ -1,0 +1,169 @@
+//! The result for people.
+
+use std::fmt::{self, Write};
+
+use crate::report::{Kind, Phase, Report, ratio};
+use crate::units::{show_bytes, show_count, show_time};
+
+/// The whole result as text.
+pub(crate) fn render(report: &Report) -> String {
+    let mut out = String::new();
+    write_report(report, &mut out).expect("a string takes everything");
+    out
+}
+
+fn write_report(report: &Report, out: &mut String) -> fmt::Result {
+    write_config(&report.config, out)?;
+    for phase in &report.phases {
+        write_phase(phase, out)?;
+    }
+    let (memory, compute) = (&report.memory, &report.compute);
+    if memory.keys > 0 {
+        writeln!(
+            out,
+            "memory   {} for {} keys, {:.1} bytes per key; {} leaves {:.1} % full, {} inner nodes",
+            show_bytes(memory.used_bytes),
+            show_count(memory.keys),
+            ratio(memory.used_bytes as f64, memory.keys as f64),
+            show_count(memory.leaves),
+            memory.leaf_load_factor * 100.0,
+            show_count(memory.inner_nodes),
+        )?;
+    }
+    let held = compute.cache_bytes + compute.lock_table_bytes;
+    writeln!(
+        out,
+        "compute  cache {}, lock tables {}, {:.3} bytes per key; resident {}",
+        show_bytes(compute.cache_bytes),
+        show_bytes(compute.lock_table_bytes),
+        ratio(held as f64, memory.keys as f64),
+        show_bytes(compute.rss_bytes),
+    )?;
+    for note in &report.notes {
+        writeln!(out, "note     {note}")?;
+    }
+    Ok(())
+}
+
+fn write_config(config: &serde_json::Value, out: &mut String) -> fmt::Result {
+    let text = |key: &str| match &config[key] {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    writeln!(
+        out,
+        "config   {}/{}/{}/{}, {} keys of kind {}, values of {} bytes\n         \
+         shards {}, clients {}, servers {}, nodes of {} bytes",
+        text("index"),
+        text("fabric"),
+        text("workload"),
+        text("dist"),
+        text("keys"),
+        text("key"),
+        text("value_size"),
+        text("shards"),
+        text("clients"),
+        text("servers"),
+        text("node_bytes"),
+    )?;
+    let off = config["techniques"].as_object().into_iter().flatten();
+    let off: Vec<&str> = off.filter(|(_, on)| **on == false).map(|(name, _)| name.as_str()).collect();
+    let off = if off.is_empty() { "none".to_owned() } else { off.join(", ") };
+    writeln!(
+        out,
+        "         techniques off: {off}; farwood {}, digest {}, seed {}",
+        text("version"),
+        text("digest"),
+        text("seed")
+    )
+}
+
+fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "{:<8} {} operations in {:.3} s: {:.3} Mops/s",
+        phase.name,
+        show_count(phase.ops()),
+        phase.seconds,
+        phase.throughput() / 1e6,
+    )?;
+    if phase.unstarted > 0 {
+        writeln!(
+            out,
+            "         {} operations were due and not started before the end",
+            show_count(phase.unstarted)
+        )?;
+    }
+    let kinds: Vec<&Kind> = phase.kinds.iter().filter(|kind| kind.figures.ops > 0).collect();
+    if kinds.is_empty() {
+        return Ok(());
+    }
+    write_row("", &["ops", "Mops/s", "p50", "p90", "p99", "p99.9", "max"].map(String::from), out)?;
+    for kind in &kinds {
+        write_row(kind.name, &times(kind, phase.seconds), out)?;
+    }
+    let verbs = ["RT", "RT p99", "reads", "writes", "cas", "faa", "B read", "B written", "retries"];
+    write_row("per op", &verbs.map(String::from), out)?;
+    for kind in &kinds {
+        write_row(kind.name, &per_op(kind), out)?;
+    }
+    let locks = &phase.locks;
+    if locks.acquired > 0 {
+        writeln!(
+            out,
+            "locks    {} acquired, {:.1} % waited, {:.1} % handed over, {} CAS failed",
+            show_count(locks.acquired),
+            100.0 * ratio(locks.waited as f64, locks.acquired as f64),
+            100.0 * ratio(locks.handed_over as f64, locks.acquired as f64),
+            show_count(locks.remote_failed),
+        )?;
+    }
+    let cache = &phase.cache;
+    if cache.lookups > 0 {
+        writeln!(
+            out,
+            "cache    {} lookups, {:.2} % hits, {} invalidated, {} evicted",
+            show_count(cache.lookups),
+            100.0 * ratio(cache.hits as f64, cache.lookups as f64),
+            show_count(cache.invalidated),
+            show_count(cache.evicted),
+        )?;
+    }
+    Ok(())
+}
+
+fn times(kind: &Kind, seconds: f64) -> [String; 7] {
+    let latency = &kind.latency;
+    let at = |quantile| match latency.is_empty() {
+        true => "-".to_owned(),
+        false => show_time(latency.value_at_quantile(quantile)),
+    };
+    let rate = ratio(kind.figures.ops as f64, seconds) / 1e6;
+    let ops = show_count(kind.figures.ops);
+    [ops, format!("{rate:.3}"), at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)]
+}
+
+fn per_op(kind: &Kind) -> [String; 9] {
+    let figures = &kind.figures;
+    let mean = |sum| format!("{:.2}", figures.per_op(sum));
+    let bytes = |sum| format!("{:.0}", figures.per_op(sum));
+    [
+        mean(figures.round_trips),
+        figures.round_trips_p99.to_string(),
+        mean(figures.reads),
+        mean(figures.writes),
+        mean(figures.cas),
+        mean(figures.faa),
+        bytes(figures.bytes_read),
+        bytes(figures.bytes_written),
+        format!("{:.4}", figures.per_op(figures.retries)),
+    ]
+}
+
+fn write_row(name: &str, cells: &[String], out: &mut String) -> fmt::Result {
+    write!(out, "  {name:<7}")?;
+    for cell in cells {
+        write!(out, "{cell:>10}")?;
+    }
+    writeln!(out)
+}

@@ -1,0 +1,141 @@
+//! Bad input: one clear line on standard error, nothing on standard output, exit status 2, and no file left.
+
+mod kit;
+
+use kit::{Ran, Scratch, farwood, farwood_with_input};
+
+#[track_caller]
+fn assert_refused(ran: &Ran, part: &str) {
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.starts_with("farwood: error: "), "{}", ran.stderr);
+    assert!(ran.stderr.contains(part), "{part:?} is not in {}", ran.stderr);
+    assert!(ran.stderr.ends_with('\n') && ran.stderr.lines().count() == 1, "{}", ran.stderr);
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused() {
+    let cases: [(&[&str], &str); 27] = [
+        (&["--nonsense"], "--nonsense"),
+        (&["positional"], "positional"),
+        (&["--keys", "ten"], "--keys"),
+        (&["--keys", "-1"], "-1"),
+        (&["--keys"], "--keys"),
+        (&["--keys", "0"], "--keys 0"),
+        (&["--keys", "1", "--keys", "2"], "--keys"),
+        (&["--ops", "5", "--duration", "1s"], "--duration"),
+        (&["--duration", "10"], "a number with us, ms or s"),
+        (&["--memory", "4GB"], "KiB, MiB or GiB"),
+        (&["--memory", "99999999999999999999GiB"], "too large"),
+        (&["--index", "btree"], "choose sherman"),
+        (&["--index", "dolphin"], "not in this release"),
+        (&["--fabric", "shm:test"], "not in this release"),
+        (&["--fabric", "verbs:host:7000"], "not in this release"),
+        (&["--fabric", "sim:connectx5"], "not in this release"),
+        (&["--fabric", "tcp"], "choose embedded"),
+        (&["--workload", "ycsb-z"], "ycsb-a"),
+        (&["--dist", "zipf:often"], "--dist"),
+        (&["--technique", "warp=on"], "combine, on_chip"),
+        (&["--technique", "fused=maybe"], "neither on nor off"),
+        (&["--shards", "100000"], "core"),
+        (&["--clients", "0"], "--clients"),
+        (&["--servers", "0"], "--servers"),
+        (&["--value-size", "1GiB"], "--value-size"),
+        (&["--seed", "x"], "--seed"),
+        (&["--key", "file:/nonexistent/keys"], "/nonexistent/keys"),
+    ];
+    for (flags, part) in cases {
+        let words: Vec<&str> = ["bench"].iter().chain(flags).copied().collect();
+        assert_refused(&farwood(&words), part);
+    }
+}
+
+#[test]
+fn a_missing_or_unknown_command_is_refused() {
+    assert_refused(&farwood(&[]), "farwood help");
+    assert_refused(&farwood(&["bnech"]), "bnech");
+}
+
+#[test]
+fn help_and_version_are_for_standard_output() {
+    for words in [&["help"][..], &["help", "bench"], &["bench", "--help"], &["--help"], &["--version"]] {
+        let ran = farwood(words);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{words:?}");
+        assert!(ran.stdout.contains("farwood") || ran.stdout.contains("--workload"), "{words:?}");
+    }
+    assert!(farwood(&["--version"]).stdout.starts_with("farwood 0."));
+}
+
+#[test]
+fn too_little_memory_is_seen_before_anything_starts() {
+    let scratch = Scratch::new("memory");
+    let json = scratch.path("out.json");
+    let ran = farwood(&["bench", "--keys", "1G", "--memory", "64MiB", "--json", &json]);
+    assert_refused(&ran, "GiB of memory");
+    assert!(ran.stderr.contains("--memory"), "{}", ran.stderr);
+    assert_eq!(scratch.files(), [""; 0]);
+}
+
+#[test]
+fn the_advised_memory_is_enough() {
+    let ran = farwood(&["bench", "--keys", "300k", "--memory", "6MiB", "--ops", "10"]);
+    let advised = ran.stderr.split("--memory ").nth(1).and_then(|rest| rest.split(' ').next());
+    let advised = advised.unwrap_or_else(|| panic!("no advice: {}", ran.stderr));
+    let ran = farwood(&["bench", "--keys", "300k", "--memory", advised, "--ops", "10", "--warmup", "0"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+}
+
+#[test]
+fn places_that_cannot_be_written_are_seen_before_anything_starts() {
+    let scratch = Scratch::new("places");
+    let directory = scratch.path("");
+    assert_refused(&farwood(&["bench", "--json", &directory]), "cannot write");
+    assert_refused(&farwood(&["bench", "--json", &scratch.path("none/out.json")]), "cannot write");
+    assert_refused(&farwood(&["bench", "--history", &scratch.path("none/h")]), "cannot write");
+    std::fs::write(scratch.path("file"), "").expect("writable");
+    assert_refused(&farwood(&["bench", "--report", &scratch.path("file")]), "cannot write");
+    assert_eq!(scratch.files(), ["file"]);
+}
+
+#[test]
+fn key_files_are_checked() {
+    let scratch = Scratch::new("keys");
+    let path = scratch.path("keys.txt");
+    let key = format!("file:{path}");
+    std::fs::write(&path, ["short\n".to_owned(), "x".repeat(1025), "\nrest\n".to_owned()].concat())
+        .expect("writable");
+    assert_refused(&farwood(&["bench", "--key", &key]), "line 2");
+    std::fs::write(&path, "").expect("writable");
+    assert_refused(&farwood(&["bench", "--key", &key]), "no keys");
+    std::fs::write(&path, "a\nb\n").expect("writable");
+    assert_refused(&farwood(&["bench", "--key", &key, "--keys", "3"]), "only 2 different keys");
+    assert_refused(&farwood(&["bench", "--key", &format!("file:{}", scratch.path(""))]), "cannot read");
+    let too_long = "y".repeat(3000);
+    assert_refused(&farwood_with_input(&["bench", "--key", "file:-"], too_long.as_bytes()), "line 1");
+}
+
+#[test]
+fn memory_that_runs_out_in_the_run_is_one_line() {
+    let scratch = Scratch::new("exhausted");
+    let json = scratch.path("out.json");
+    // The keys fit; those that the run adds do not.
+    let ran = farwood(&[
+        "bench",
+        "--keys",
+        "50k",
+        "--memory",
+        "8MiB",
+        "--workload",
+        "write-only",
+        "--duration",
+        "60s",
+        "--warmup",
+        "0",
+        "--json",
+        &json,
+    ]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("out of memory"), "{}", ran.stderr);
+    assert_eq!(scratch.files(), [""; 0]);
+}

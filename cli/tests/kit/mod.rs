@@ -1,0 +1,79 @@
+//! Running the binary: with its output caught, and a directory of its own for files.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What a run of the binary left.
+pub(crate) struct Ran {
+    /// Exit status.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) stdout: String,
+    /// Standard error.
+    pub(crate) stderr: String,
+}
+
+/// Runs `farwood` with these words and nothing on standard input.
+pub(crate) fn farwood(words: &[&str]) -> Ran {
+    farwood_with_input(words, b"")
+}
+
+/// Runs `farwood` with these words and that on standard input.
+pub(crate) fn farwood_with_input(words: &[&str], input: &[u8]) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farwood"))
+        .args(words)
+        .env_remove("FARWOOD_LOG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A command that does not read its input may have ended already.
+    let _ = child.stdin.take().expect("it was piped").write_all(input);
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("the binary ends");
+    Ran {
+        code: status.code().expect("it was not killed"),
+        stdout: String::from_utf8(stdout).expect("text"),
+        stderr: String::from_utf8(stderr).expect("text"),
+    }
+}
+
+/// A directory that goes away with its test.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty directory; `name` is the test's.
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("farwood-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Scratch(path)
+    }
+
+    /// A path inside it, as a word of a command line.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_owned()
+    }
+
+    /// Names of the files in it.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("text");
+        let mut names: Vec<String> =
+            fs::read_dir(&self.0).expect("it is there").map(|entry| name(entry.expect("readable"))).collect();
+        names.sort();
+        names
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Steady state allocates nothing: buffers, slots, chains and wakes are all taken from what is there.
+#![expect(unsafe_code, reason = "a global allocator that counts")]
+
+mod kit;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use farwood_runtime::mapped::line::LineMode;
+use farwood_runtime::{Chain, Meter, RemotePtr, Shard, Verbs};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count() {
+    // A thread that ends has no counter any more.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator as it is; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+}
+
+const CLIENTS: u64 = 16;
+/// Chains between two readings of the counter.
+const CHAINS: u64 = 10_000;
+
+/// How far the clients are, and whether they are to end.
+#[derive(Default)]
+struct Progress {
+    chains: Cell<u64>,
+    stop: Cell<bool>,
+}
+
+async fn operate(shard: Shard, at: RemotePtr, progress: Rc<Progress>) {
+    let meter = Meter::default();
+    for n in 0.. {
+        if progress.stop.get() {
+            break;
+        }
+        let mut chain = Chain::with_buffer(at.server(), shard.lease(1024));
+        chain.read(at, 0..1024);
+        let buf = shard.submit(&meter, chain).await.unwrap().into_buf();
+        let mut chain = Chain::with_buffer(at.server(), buf);
+        chain.write(at, 0..64).write(at.add(512), 512..768).write_word(at.add(1024), n);
+        drop(shard.submit(&meter, chain).await.unwrap().into_buf());
+        let mut chain = Chain::new(at.server());
+        chain.cas(at.add(1024), n, n);
+        assert_eq!(shard.submit(&meter, chain).await.unwrap().atomics[0], n);
+        if n % 64 == 0 {
+            shard.pause(1000).await;
+        }
+        drop(shard.submit(&meter, Chain::new(at.server())));
+        progress.chains.set(progress.chains.get() + 4);
+    }
+}
+
+#[test]
+fn operations_of_pool_clients_allocate_nothing() {
+    let _watchdog = kit::Watchdog::new("allocation", 60);
+    let cluster = kit::cluster(LineMode::Auto);
+    let base = kit::area(&cluster, 0);
+    let least = kit::node(&cluster, 1, 50).run(move |shard| async move {
+        let progress: Rc<Progress> = Rc::default();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| shard.spawn(operate(shard.clone(), base.add(client * 4096), Rc::clone(&progress))))
+            .collect();
+        let mut least = u64::MAX;
+        // The executor itself allocates now and then (the heartbeat's timer): one round without that is proof.
+        for _ in 0..10 {
+            let (from, before) = (progress.chains.get(), ALLOCATIONS.get());
+            while progress.chains.get() < from + CHAINS {
+                shard.pause(50_000).await;
+            }
+            least = least.min(ALLOCATIONS.get() - before);
+        }
+        progress.stop.set(true);
+        for client in clients {
+            client.await;
+        }
+        least
+    });
+    assert_eq!(least.unwrap(), [0]);
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1u64)));
+    assert_eq!(ALLOCATIONS.get() - before, 1);
+}

@@ -1,0 +1,54 @@
+//! The fabric contract on the embedded fabric: every part of the body in both line modes, as tasks of the executor with
+//! many credits and as clients of the pool with few.
+
+#[path = "kit/conformance/mod.rs"]
+mod conformance;
+mod kit;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use farwood_runtime::mapped::line::LineMode;
+use farwood_runtime::{ComputeNode, NodeConfig, Shard};
+
+use self::conformance::{Fabric, Probed, Site, conformance_tests};
+
+struct Embedded;
+
+conformance_tests!(Embedded);
+
+impl Fabric for Embedded {
+    type V = Shard;
+
+    fn run<F, R>(shards: usize, main: F)
+    where
+        F: Fn(Shard, Site) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
+        for line_mode in [LineMode::Vector, LineMode::Sequence] {
+            for (pooled, credits) in [(false, 4096), (true, 3)] {
+                let cluster = kit::cluster(line_mode);
+                let site = Site { starts: [0, 1].map(|id| kit::area(&cluster, id)), bytes: kit::AREA_BYTES };
+                let config = NodeConfig { shards, credits, ..NodeConfig::default() };
+                let node = ComputeNode::new(Arc::clone(&cluster), config);
+                let main = main.clone();
+                let body = move |shard: Shard| {
+                    let body = main(shard.clone(), site);
+                    async move { if pooled { shard.spawn(body).await } else { body.await } }
+                };
+                node.run(body).unwrap();
+            }
+        }
+    }
+}
+
+impl Probed for Shard {
+    fn buffers_leased(&self) -> usize {
+        Shard::buffers_leased(self)
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        Shard::chains_in_flight(self)
+    }
+}

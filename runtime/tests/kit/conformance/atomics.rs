@@ -1,0 +1,69 @@
+//! CAS and FAA: what they find, what they change, and that none is lost.
+
+use farwood_runtime::Chain;
+use futures::future::join_all;
+
+use super::exchange::{Meeting, fill, in_client, is_pattern, read, read_words, run};
+use super::{Probed, Site};
+
+/// CAS and FAA yield what they found, in posting order, and change the word as they should.
+pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+    let at = site.own(0, v.shard());
+    let mut chain = Chain::new(at.server());
+    chain
+        .write_word(at, 5)
+        .cas(at, 5, u64::MAX)
+        .fence()
+        .cas(at, 5, 6)
+        .fence()
+        .faa(at, 3)
+        .fence()
+        .faa(at, u64::MAX);
+    assert_eq!(run(&v, chain).await.atomics[..], [5, u64::MAX, u64::MAX, 2]);
+    assert_eq!(read_words(&v, at, 1).await, [1]);
+
+    // Beside the word nothing changes, whatever its place in the line.
+    fill(&v, at, 192, 9).await;
+    for place in 0..24u64 {
+        let word = at.add(place * 8);
+        let before = read_words(&v, word, 1).await[0];
+        let mut chain = Chain::new(at.server());
+        chain.cas(word, before, 1 << 40).fence().faa(word, before.wrapping_sub(1 << 40));
+        assert_eq!(run(&v, chain).await.atomics[..], [before, 1 << 40]);
+        assert!(is_pattern(&read(&v, at, 192).await, 0, 9), "word {place}");
+    }
+}
+
+/// From many clients of all shards, no increment by FAA or by a loop of CAS is lost, and no FAA finds what another found.
+pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+    const CLIENTS: u64 = 8;
+    const ROUNDS: u64 = 200;
+    let (counter, swapped) = (site.common(), site.common().add(64));
+    let tickets = site.common().add(4096);
+    meeting.attend().await;
+    let client = |v: V| async move {
+        for _ in 0..ROUNDS {
+            let mut chain = Chain::new(counter.server());
+            chain.faa(counter, 1);
+            let ticket = run(&v, chain).await.atomics[0];
+            let mut chain = Chain::new(counter.server());
+            chain.cas(tickets.add(ticket * 8), 0, 1);
+            assert_eq!(run(&v, chain).await.atomics[0], 0, "two FAAs found {ticket}");
+            let mut guess = 0;
+            loop {
+                let mut chain = Chain::new(counter.server());
+                chain.cas(swapped, guess, guess + 1);
+                let found = run(&v, chain).await.atomics[0];
+                if found == guess {
+                    break;
+                }
+                guess = found;
+            }
+        }
+    };
+    join_all((0..CLIENTS).map(|_| in_client(&v, client(v.clone())))).await;
+    meeting.attend().await;
+    let all = v.shards() as u64 * CLIENTS * ROUNDS;
+    assert_eq!(read_words(&v, counter, 1).await, [all]);
+    assert_eq!(read_words(&v, swapped, 1).await, [all]);
+}

@@ -1,0 +1,108 @@
+//! The fabric contract as one test body for every fabric: what `farwood_runtime::verbs` promises, checked through
+//! [`Verbs`] alone, so that a simulated or a real fabric cannot keep it differently from the embedded one.
+//!
+//! A fabric implements [`Fabric`] and names its tests with `conformance_tests!`; every part runs on all its settings.
+//! Where the contract leaves an order open (a WRITE or an atomic after a READ or an atomic) the body fences.
+#![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
+
+mod access;
+mod atomics;
+mod exchange;
+mod failure;
+mod messages;
+mod order;
+mod tasks;
+
+use std::future::Future;
+
+use farwood_runtime::{RemotePtr, ShardId, Verbs};
+
+pub(crate) use self::access::{round_trips, verbs_match_a_model};
+pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
+pub(crate) use self::exchange::Meeting;
+pub(crate) use self::failure::{
+    credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local, servers_in_parallel,
+};
+pub(crate) use self::messages::{early_messages_are_kept, messages_arrive_in_order, messages_from_handlers};
+pub(crate) use self::order::{
+    chains_keep_their_order, messages_follow_writes, order_is_seen_by_others, store_buffer_litmus,
+};
+pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, waiters};
+
+/// A shard that can be asked whether it lost anything.
+pub(crate) trait Probed: Verbs {
+    /// Buffers on lease.
+    fn buffers_leased(&self) -> usize;
+    /// Chains not executed.
+    fn chains_in_flight(&self) -> usize;
+}
+
+/// What the body needs of a fabric.
+pub(crate) trait Fabric {
+    /// Its shards.
+    type V: Probed;
+    /// Runs `main` on every shard of a fresh node with `shards` shards and a fresh cluster of two servers, once per
+    /// setting (line mode, credits, kind of task) that makes a difference there, and waits for all of them.
+    fn run<F, R>(shards: usize, main: F)
+    where
+        F: Fn(Self::V, Site) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static;
+}
+
+/// Zeroed memory that the body has to itself, the same on all shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    /// Where it begins on server 0 and on server 1.
+    pub starts: [RemotePtr; 2],
+    /// Its size on each server, 1 MiB at least.
+    pub bytes: u64,
+}
+
+impl Site {
+    /// The part of it on `server` that is `shard`'s own: a quarter, the last quarter is [`Site::common`].
+    fn own(&self, server: usize, shard: ShardId) -> RemotePtr {
+        assert!(shard.0 < 3);
+        self.starts[server].add(u64::from(shard.0) * self.quarter())
+    }
+
+    fn common(&self) -> RemotePtr {
+        self.starts[0].add(3 * self.quarter())
+    }
+
+    fn quarter(&self) -> u64 {
+        self.bytes / 4
+    }
+}
+
+/// Defines one `#[test]` per part of the body for a [`Fabric`].
+macro_rules! conformance_tests {
+    ($fabric:ty) => {
+        conformance_tests!($fabric:
+            round_trips [1, 2], verbs_match_a_model [1, 2], chains_keep_their_order [1, 2],
+            order_is_seen_by_others [1, 2], atomics [1, 2], atomics_lose_no_increment [1, 2],
+            errors_are_typed_and_local [1, 2], dropped_submissions [1, 2], credits_are_first_come_first_served [1, 2],
+            servers_in_parallel [1, 2], messages_arrive_in_order [1, 2], early_messages_are_kept [1, 2],
+            messages_from_handlers [1, 2], pauses [1, 2], waiters [1, 2], deferred_tasks [1, 2], combinators [1, 2],
+            store_buffer_litmus [2], messages_follow_writes [2]);
+    };
+    ($fabric:ty: $($part:ident [$($shards:literal),+]),+) => {
+        $(#[test]
+        fn $part() {
+            $(<$fabric as crate::conformance::Fabric>::run($shards, |v, site| async move {
+                let meeting = crate::conformance::Meeting::new(&v);
+                crate::conformance::$part(v.clone(), site, meeting.clone()).await;
+                crate::conformance::nothing_is_left(&v, &meeting).await;
+            });)+
+        })+
+    };
+}
+pub(crate) use conformance_tests;
+
+/// Every shard is done, all chains are executed and all buffers are back.
+pub(crate) async fn nothing_is_left<V: Probed>(v: &V, meeting: &Meeting<V>) {
+    while v.chains_in_flight() > 0 {
+        v.pause(10_000).await;
+    }
+    assert_eq!(v.buffers_leased(), 0);
+    meeting.attend().await;
+}

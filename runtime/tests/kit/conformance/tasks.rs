@@ -1,0 +1,158 @@
+//! Time, wakes, deferred tasks and combinators, for clients of the pool and for tasks of the executor.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use farwood_runtime::{Chain, Meter, Waiter};
+use futures::future::{join, join_all, select};
+use futures::stream::{FuturesUnordered, StreamExt};
+
+use super::exchange::{Meeting, Tally, counted, in_client, maybe_in_client, read_words, run};
+use super::{Probed, Site};
+
+/// A pause lasts at least its time; pauses of many clients end in the order of their deadlines.
+pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
+    for ns in [0, 1, 999, 50_000, 150_000, 250_000, 1_000_000, 5_000_000] {
+        let before = v.now();
+        v.pause(ns).await;
+        assert!(v.now() - before >= ns, "{ns} ns took {}", v.now() - before);
+    }
+    let ended = Rc::new(RefCell::new(Vec::new()));
+    let start = v.now();
+    let clients = (0..50u64).map(|i| {
+        let until = start + 2_000_000 + (i * 37 % 50) * 20_000;
+        let (v, ended) = (v.clone(), Rc::clone(&ended));
+        async move {
+            v.pause(until.saturating_sub(v.now())).await;
+            assert!(v.now() >= until);
+            ended.borrow_mut().push(until);
+        }
+    });
+    join_all(clients.map(|client| in_client(&v, client))).await;
+    let ended = ended.borrow();
+    // All but those that were due when they began.
+    assert!(ended.len() == 50 && ended.is_sorted(), "{ended:?}");
+    // The longer one is dropped; its deadline wakes nobody.
+    let before = v.now();
+    drop(select(v.pause(3_600_000_000_000), v.pause(100_000)).await);
+    assert!(v.now() - before >= 100_000);
+}
+
+/// Waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early and double
+/// wakes do no harm.
+pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
+    for waiting_in_client in [false, true] {
+        for waking_in_client in [false, true] {
+            for combined in [false, true] {
+                let tally = Rc::new(Tally::new(v.clone()));
+                let (seen, other) = (Rc::clone(&tally), v.clone());
+                let waiting = async move {
+                    for n in 1..=100 {
+                        if combined {
+                            join_all((0..3).map(|_| seen.reached(n))).await;
+                        } else {
+                            seen.reached(n).await;
+                        }
+                        other.pause(0).await;
+                    }
+                };
+                let (adding, other) = (Rc::clone(&tally), v.clone());
+                let waking = async move {
+                    for n in 0..100 {
+                        other.pause(n % 3 * 1000).await;
+                        adding.add();
+                    }
+                };
+                join(
+                    maybe_in_client(&v, waiting_in_client, waiting),
+                    maybe_in_client(&v, waking_in_client, waking),
+                )
+                .await;
+            }
+        }
+    }
+    // One that waits no longer, and one that is woken twice.
+    let kept: Rc<RefCell<Vec<Waiter>>> = Rc::default();
+    let keeping = (Rc::clone(&kept), v.clone());
+    in_client(
+        &v,
+        poll_fn(move |cx| {
+            keeping.0.borrow_mut().push(keeping.1.waiter(cx));
+            Poll::Ready(())
+        }),
+    )
+    .await;
+    kept.borrow_mut().push(poll_fn(|cx| Poll::Ready(v.waiter(cx))).await);
+    kept.borrow_mut().push(poll_fn(|cx| Poll::Ready(v.waiter(cx))).await);
+    for waiter in kept.take() {
+        v.wake(waiter);
+    }
+    v.pause(1000).await;
+}
+
+/// What is deferred runs by itself, apart from whoever asked, also when it defers more.
+pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+    let at = site.own(0, v.shard());
+    let tally = Rc::new(Tally::new(v.clone()));
+    for _ in 0..100 {
+        let (inner, outer_tally) = (v.clone(), Rc::clone(&tally));
+        v.defer(async move {
+            let (v, tally) = (inner.clone(), Rc::clone(&outer_tally));
+            inner.defer(async move {
+                let mut chain = Chain::new(at.server());
+                chain.faa(at, 1);
+                run(&v, chain).await;
+                v.pause(v.random() % 1000).await;
+                tally.add();
+            });
+            outer_tally.add();
+        });
+    }
+    assert_eq!(tally.count(), 0, "apart from whoever asked");
+    tally.reached(200).await;
+    assert_eq!(read_words(&v, at, 1).await, [100]);
+}
+
+/// Futures that are polled with wakers of a combinator's own complete, in the pool and outside.
+pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+    for inside in [false, true] {
+        let inner = v.clone();
+        let at = site.own(0, v.shard()).add(if inside { 4096 } else { 0 });
+        maybe_in_client(&v, inside, async move {
+            let v = inner;
+            let add = |n: u64| {
+                let mut chain = Chain::new(at.server());
+                chain.faa(at, n);
+                v.submit(&Meter::default(), chain)
+            };
+            let mut unordered: FuturesUnordered<V::Submission> = (0..64).map(|_| add(1)).collect();
+            let mut left = 500;
+            while let Some(done) = unordered.next().await {
+                done.unwrap();
+                if left > 0 {
+                    left -= 1;
+                    unordered.push(add(1));
+                }
+            }
+            // More than `join_all` polls one by one.
+            let all = join_all((0..100).map(|n| {
+                let (add, pause) = (add(1), v.pause(n * 1000));
+                async move { (pause.await, add.await.unwrap()).1 }
+            }))
+            .await;
+            assert_eq!(all.len(), 100);
+            assert_eq!(counted(&v, at).await, 664);
+            // A pool client waits for others through their handles.
+            let clients = (0..50u64).map(|n| in_client(&v, std::future::ready(n)));
+            let mut ends: FuturesUnordered<_> = clients.collect();
+            let mut sum = 0;
+            while let Some(n) = ends.next().await {
+                sum += n;
+            }
+            assert_eq!(sum, 49 * 50 / 2);
+        })
+        .await;
+    }
+}

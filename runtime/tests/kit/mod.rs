@@ -1,0 +1,77 @@
+//! What the scenarios share: tiny clusters, nodes, and a guard that ends a test that hangs.
+#![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farwood_runtime::control::Control;
+use farwood_runtime::mapped::line::LineMode;
+use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, IndexId, NodeConfig, RemotePtr, ServerId};
+use futures::executor::block_on;
+
+/// The size of an [`area`].
+pub(crate) const AREA_BYTES: u64 = 1 << 20;
+
+/// Two small servers.
+pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {
+    let config = EmbeddedConfig {
+        servers: 2,
+        bytes_per_server: 4 << 20,
+        chunk_bytes: AREA_BYTES,
+        locks_per_server: 64,
+        line_mode,
+    };
+    Cluster::embedded(config).unwrap()
+}
+
+/// A node of `shards` shards that parks after `spin_us`.
+pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize, spin_us: u64) -> Arc<ComputeNode> {
+    ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, spin_us, ..NodeConfig::default() })
+}
+
+/// Memory of `server` that is zero and belongs to the caller.
+pub(crate) fn area(cluster: &Cluster, server: u16) -> RemotePtr {
+    block_on(cluster.chunk(ServerId(server), IndexId(1))).unwrap().start
+}
+
+/// Lets one test of a file run at a time: for those that measure, or that need both cores.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Aborts the process, saying which test hung, unless it is dropped in time: a shard that stalls blocks its thread's
+/// end, so that a test could not even fail.
+pub(crate) struct Watchdog {
+    alive: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    pub(crate) fn new(test: &'static str, seconds: u64) -> Self {
+        let (alive, dropped) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            if dropped.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{test} has not ended after {seconds} s: a wake-up was lost, or a shard is stuck");
+                std::process::abort();
+            }
+        });
+        Watchdog { alive: Some(alive), thread: Some(thread) }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        let joined = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(joined, Some(Ok(()))));
+    }
+}
+
+/// Blocks the test's own thread, never an executor's.
+pub(crate) fn wait(span: Duration) {
+    let (_open, never) = channel::<()>();
+    assert_eq!(never.recv_timeout(span), Err(RecvTimeoutError::Timeout));
+}
