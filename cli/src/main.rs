@@ -1,9 +1,9 @@
 //! The `farwood` command. Its contract with other programs is `CLI.md` of the design; `farwood help` explains it.
 //!
-//! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is made of
-//! [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out, for eyes and
-//! machines). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed) or 2
-//! (not started).
+//! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is
+//! made of [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out,
+//! for eyes and machines). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed)
+//! or 2 (not started).
 
 #![forbid(unsafe_code)]
 

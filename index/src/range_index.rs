@@ -1,8 +1,8 @@
 //! The one interface of all indexes: byte-string keys in lexicographic order, byte-string values.
 //!
-//! Point operations are linearizable. An empty key and any byte value are legal; integers keep their order as big-endian
-//! bytes. Every operation may be dropped at any await point: it then has taken effect or has not, and leaves no lock,
-//! buffer or waiter behind.
+//! Point operations are linearizable. An empty key and any byte value are legal; integers keep their order as
+//! big-endian bytes. Every operation may be dropped at any await point: it then has taken effect or has not, and
+//! leaves no lock, buffer or waiter behind.
 
 use std::future::Future;
 use std::ops::{Bound, RangeBounds};
@@ -49,8 +49,8 @@ pub trait RangeIndex: Clone + 'static {
         keys: &[K],
     ) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>>;
 
-    /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of their
-    /// slots. Yields how many pairs. Readers see all of them or none.
+    /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of
+    /// their slots. Yields how many pairs. Readers see all of them or none.
     fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,

@@ -1,5 +1,5 @@
-//! Steps: what an operation does next after it has read a node, as a value; and the budget that bounds them. Pure: decided
-//! without I/O, tested without a fabric. Contention and torn reads end here.
+//! Steps: what an operation does next after it has read a node, as a value; and the budget that bounds them. Pure:
+//! decided without I/O, tested without a fabric. Contention and torn reads end here.
 
 use farwood_runtime::{Meter, RemotePtr};
 
@@ -36,11 +36,12 @@ impl<T> Step<T> {
 pub(crate) struct Budget {
     max: u32,
     spent: u32,
+    moves_right: u32,
 }
 
 impl Budget {
     pub(crate) fn new(max: u32) -> Self {
-        Budget { max, spent: 0 }
+        Budget { max, spent: 0, moves_right: 0 }
     }
 
     /// Spends one retry at `node`.
@@ -59,6 +60,12 @@ impl Budget {
             return Err(IndexError::RetriesExhausted { node, retries: self.spent - 1, last });
         }
         Ok(())
+    }
+
+    /// Counts a step from a leaf to its right neighbour; yields how many there were.
+    pub(crate) fn count_move_right(&mut self) -> u32 {
+        self.moves_right += 1;
+        self.moves_right
     }
 
     /// How many were spent.

@@ -10,9 +10,10 @@
 //!          nobody waits    unlocking ──── unlocked, nobody waits ────────────> free
 //! ```
 //!
-//! Invariants: exactly one party holds a lock of the table, or the janitor does; waiters are served in the order in which
-//! they came; a lock that is neither held nor waited for takes no memory. `depth` counts consecutive hand-overs since the
-//! last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts its write-back.
+//! Invariants: exactly one party holds a lock of the table, or the janitor does; waiters are served in the order in
+//! which they came; a lock that is neither held nor waited for takes no memory. `depth` counts consecutive hand-overs
+//! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts
+//! its write-back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -106,12 +106,12 @@ impl<V: Verbs> Held<V> {
     /// Takes the global lock and reads the first `len` bytes of the node into `buf`, at 0.
     ///
     /// With `fused` the READ travels behind the CAS: one round trip per attempt (the data of an attempt that lost is
-    /// discarded). Otherwise the CAS goes alone, and the READ follows in a round trip of its own. A lock that was handed
-    /// over needs the READ only.
+    /// discarded). Otherwise the CAS goes alone, and the READ follows in a round trip of its own. A lock that was
+    /// handed over needs the READ only.
     ///
     /// # Errors
-    /// [`LockError::Contended`] if the lock does not come free, [`LockError::Fabric`] if the fabric fails. The local lock
-    /// is still held then; drop it, or try again.
+    /// [`LockError::Contended`] if the lock does not come free, [`LockError::Fabric`] if the fabric fails. The local
+    /// lock is still held then; drop it, or try again.
     pub async fn lock_and_read(
         &mut self,
         meter: &Meter,
@@ -143,16 +143,16 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Writes back and releases. `chain` is the write-back, to the node's own server, and may be empty; its buffer comes
-    /// back.
+    /// Writes back and releases. `chain` is the write-back, to the node's own server, and may be empty; its buffer
+    /// comes back.
     ///
-    /// With `combine` the unlock travels behind the write-back: one round trip. Otherwise the write-back is awaited and the
-    /// unlock is a round trip of its own. If the lock is handed over to a waiter, nothing is unlocked, and an empty chain
-    /// costs no round trip at all.
+    /// With `combine` the unlock travels behind the write-back: one round trip. Otherwise the write-back is awaited
+    /// and the unlock is a round trip of its own. If the lock is handed over to a waiter, nothing is unlocked, and an
+    /// empty chain costs no round trip at all.
     ///
     /// # Errors
-    /// [`LockError::Fabric`] if the fabric fails: whether the write-back took effect is unknown. The lock is released all
-    /// the same, in the background.
+    /// [`LockError::Fabric`] if the fabric fails: whether the write-back took effect is unknown. The lock is released
+    /// all the same, in the background.
     ///
     /// # Panics
     /// If `chain` goes to another server than the lock, or writes without the global lock.

@@ -1,6 +1,6 @@
 //! What a dropped holder leaves to do, and how a lock word of unknown state is brought back to a known one. Runs as
-//! deferred tasks of the shard; the local lock stays held until they are done, so nobody else of this compute node meets
-//! a half-settled word.
+//! deferred tasks of the shard; the local lock stays held until they are done, so nobody else of this compute node
+//! meets a half-settled word.
 
 use std::rc::Rc;
 

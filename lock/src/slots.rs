@@ -1,9 +1,9 @@
-//! The acquisitions of one shard's clients: what each waits for, and what it was told. The client's half of the hand-over
-//! protocol, pure like [`crate::handover`]: `W` is whatever resumes a client.
+//! The acquisitions of one shard's clients: what each waits for, and what it was told. The client's half of the
+//! hand-over protocol, pure like [`crate::handover`]: `W` is whatever resumes a client.
 //!
-//! A token is a slot's position. A slot lives from the request until the lock has been given back; that of a cancelled
-//! waiter until a Grant or a Cancelled has arrived, so that neither can meet a later user of the same token. A Hint may:
-//! it names its lock, and is only advice.
+//! A token is a slot's position. A slot lives from the request until the lock has been given back; that of a
+//! cancelled waiter until a Grant or a Cancelled has arrived, so that neither can meet a later user of the same
+//! token. A Hint may: it names its lock, and is only advice.
 //!
 //! ```text
 //!   open ──> Waiting ── Grant ──> Granted ── polled ──> Holding ── close

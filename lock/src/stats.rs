@@ -7,7 +7,7 @@ use std::cell::Cell;
 pub struct LockStats {
     /// Global locks got, by CAS or by hand-over.
     pub acquired: u64,
-    /// Acquisitions that had to queue in the local table.
+    /// Acquisitions that had to queue because the lock was held, counted where the lock is at home.
     pub waited: u64,
     /// Global locks got by hand-over: those of `acquired` that needed no CAS.
     pub handed_over: u64,

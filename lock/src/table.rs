@@ -163,6 +163,7 @@ impl<V: Verbs> Table<V> {
         if granted {
             self.slots.borrow_mut().hold(seat.token);
         } else {
+            self.counters.count(|stats| stats.waited += 1);
             self.perform(lock, action);
         }
         (seat, granted)
@@ -215,6 +216,9 @@ impl<V: Verbs> Table<V> {
                 _ => unreachable!("said to a client"),
             }
         };
+        if note.what == What::Request && !matches!(action, Action::Grant { .. }) {
+            self.counters.count(|stats| stats.waited += 1);
+        }
         self.perform(note.lock, action);
     }
 
@@ -275,7 +279,6 @@ impl<V: Verbs> Future for Waiting<'_, V> {
         match polled {
             Some(grant) => {
                 self.seat = None;
-                table.counters.count(|stats| stats.waited += 1);
                 Poll::Ready(grant)
             }
             None => Poll::Pending,

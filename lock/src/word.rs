@@ -7,9 +7,9 @@
 //! +----------------+----------------+-------------------------------+
 //! ```
 //!
-//! 0 is a free lock; a compute node's id is never 0, so no held word is 0. The owner and its epoch (which incarnation of
-//! that node) are what a takeover from a dead node needs. The nonce tells an acquisition from every other one that may be
-//! under way: after a CAS of unknown outcome, the word read back is ours or it is not.
+//! 0 is a free lock; a compute node's id is never 0, so no held word is 0. The owner and its epoch (which incarnation
+//! of that node) are what a takeover from a dead node needs. The nonce tells an acquisition from every other one that
+//! may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;

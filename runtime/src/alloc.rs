@@ -52,7 +52,8 @@ struct State {
 }
 
 impl NodeAllocator {
-    /// An allocator without a chunk. `first` is where it begins its turn over the servers; shards begin at different ones.
+    /// An allocator without a chunk. `first` is where it begins its turn over the servers; shards begin at different
+    /// ones.
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
         NodeAllocator { control, index, state: RefCell::new(state) }

@@ -110,7 +110,7 @@ pub trait Verbs: Clone + 'static {
     /// Posts a chain without counting a round trip: for chains in parallel, of which the caller counts one.
     fn post(&self, meter: &Meter, chain: Chain) -> Self::Submission;
     /// Posts a chain and counts one round trip. The `.await` of what it returns is that round trip.
-    #[inline]
+    #[inline(always)]
     fn submit(&self, meter: &Meter, chain: Chain) -> Self::Submission {
         meter.round_trip();
         self.post(meter, chain)

@@ -224,9 +224,9 @@ fn a_node_that_has_run_frees_its_cluster() {
         node.run(move |shard| async move {
             let own = shard.clone();
             shard.spawn(async move { add(&own, at).await }).await;
-            // A service that never ends, as far as it knows.
+            // A handler holds the shard, and the shard its handler.
             let own = shard.clone();
-            drop(shard.spawn(async move { own.pause(3_600_000_000_000).await }));
+            shard.listen(PORT, Rc::new(move |from, message| own.send(from, PORT, message)));
             if parked {
                 glommio::timer::sleep(Duration::from_millis(50)).await;
             }

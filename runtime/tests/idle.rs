@@ -178,45 +178,43 @@ impl Burst {
     }
 }
 
-/// A message back and forth, each after a wait that is about as long as it takes to park.
+/// A message back and forth, each sent at about the moment at which its receiver goes to sleep.
 #[test]
 fn a_message_never_meets_a_sleeping_shard() {
-    const ROUNDS: u64 = 3000;
+    /// Longer than it takes to wake a shard: whoever answers is awake when the other parks.
+    const SPIN_US: u64 = 80;
+    const ROUNDS: u64 = 25_000;
     let _alone = kit::alone();
     let _watchdog = kit::Watchdog::new("ping-pong", 120);
-    for spin_us in [0, 5, 50] {
-        let cluster = kit::cluster(LineMode::Auto);
-        kit::node(&cluster, 2, spin_us)
-            .run(move |shard| async move {
-                let own = shard.clone();
-                let (ended, end) = oneshot::channel();
-                let ended = Cell::new(Some(ended));
-                shard.listen(
-                    PORT,
-                    Rc::new(move |from, Message([n, ..])| {
-                        let (own, next) = (own.clone(), own.clone());
-                        if n + 1 >= ROUNDS {
-                            ended.take().expect("there is one end").send(()).unwrap();
+    let cluster = kit::cluster(LineMode::Auto);
+    kit::node(&cluster, 2, SPIN_US)
+        .run(move |shard| async move {
+            let (ended, end) = oneshot::channel();
+            let ended = Cell::new(Some(ended));
+            let own = shard.clone();
+            shard.listen(
+                PORT,
+                Rc::new(move |from, Message([n, sent_at, _])| {
+                    if n + 1 >= ROUNDS {
+                        ended.take().expect("there is one end").send(()).unwrap();
+                    }
+                    if n < ROUNDS {
+                        // The shards of a node have one clock.
+                        let parks_at = sent_at + SPIN_US * 1000;
+                        let until = parks_at - 500 + own.random() % 2500;
+                        while own.now() < until {
+                            std::hint::spin_loop();
                         }
-                        if n < ROUNDS {
-                            own.defer(async move {
-                                next.pause(next.random() % 4 * next.random() % 70_000).await;
-                                next.send(from, PORT, Message([n + 1, 0, 0]));
-                            });
-                        }
-                    }),
-                );
-                if shard.id().0 == 0 {
-                    shard.send(ShardId(1), PORT, Message([0, 0, 0]));
-                }
-                let waiting = async { end.await.unwrap() };
-                match glommio::timer::timeout(LOST * 3, async { Ok(waiting.await) }).await {
-                    Ok(()) => shard.pause(5_000_000).await,
-                    Err(_) => panic!("a message was not received for long"),
-                }
-            })
-            .unwrap();
-    }
+                        own.send(from, PORT, Message([n + 1, own.now(), 0]));
+                    }
+                }),
+            );
+            if shard.id().0 == 0 {
+                shard.send(ShardId(1), PORT, Message([0, shard.now(), 0]));
+            }
+            in_time("all messages back and forth", end).await.unwrap();
+        })
+        .unwrap();
 }
 
 /// Regression: more messages than a ring holds, sent by a task while its own shard is parked. What overflowed is moved
@@ -257,7 +255,8 @@ fn an_overflow_wakes_the_sender() {
         .unwrap();
 }
 
-/// Deadlines of a parked shard: pauses end in time, whether the poller knows them before it parks or learns of them then.
+/// Deadlines of a parked shard: pauses end in time, whether the poller knows them before it parks or learns of them
+/// then.
 #[test]
 fn deadlines_wake_a_parked_shard() {
     let _alone = kit::alone();

@@ -1,5 +1,5 @@
-//! Lines under fire: one shard writes lines whole and in parts, another reads them, and every line read must be one that
-//! was written. Without a mechanism the same stress sees lines that never existed: the test can fail.
+//! Lines under fire: one shard writes lines whole and in parts, another reads them, and every line read must be one
+//! that was written. Without a mechanism the same stress sees lines that never existed: the test can fail.
 
 mod kit;
 

@@ -1,5 +1,5 @@
-//! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts together
-//! what they bring home.
+//! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts
+//! together what they bring home.
 
 mod counters;
 mod index;

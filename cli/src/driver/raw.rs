@@ -1,5 +1,6 @@
-//! The raw workload: READs of one leaf's size at random places, straight to the fabric: the ceiling for gets. The places
-//! are as many as the leaves of an index of that many keys, and each holds its own address, so that reads are checked.
+//! The raw workload: READs of one leaf's size at random places, straight to the fabric: the ceiling for gets. The
+//! places are as many as the leaves of an index of that many keys, and each holds its own address, so that reads are
+//! checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;

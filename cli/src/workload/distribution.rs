@@ -143,8 +143,8 @@ impl Zipf {
     }
 }
 
-/// The sum of r^-theta for r from `first` to `last` (Euler-Maclaurin: beyond the head the terms left out are below 1e-12
-/// of it).
+/// The sum of r^-theta for r from `first` to `last` (Euler-Maclaurin: beyond the head the terms left out are below
+/// 1e-12 of it).
 fn weight_of(first: u64, last: u64, theta: f64) -> f64 {
     let (a, b) = (first as f64, last as f64);
     // The integral of x^-theta over a..b is a^(1-theta) * (exp(s (1-theta)) - 1) / (1-theta), where s = ln(b/a); near

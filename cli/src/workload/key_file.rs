@@ -1,5 +1,5 @@
-//! Keys given by a file: one per line, raw bytes up to the newline. An empty line is the empty key; a newline at the end
-//! of the file ends its last line. Duplicates are dropped and counted. The order is shuffled, so that ranks are
+//! Keys given by a file: one per line, raw bytes up to the newline. An empty line is the empty key; a newline at the
+//! end of the file ends its last line. Duplicates are dropped and counted. The order is shuffled, so that ranks are
 //! scrambled whatever order the file has.
 
 use std::fs::File;

@@ -140,8 +140,11 @@ impl<'a> Header<'a> {
         if (self.level() == 0) != (kind == Kind::Leaf) {
             return Err(Malformed::Level.into());
         }
-        match self.high() {
-            Some(high) if high <= self.low() => Err(Malformed::FenceOrder.into()),
+        // In place: a copy of a long fence would be an allocation in every insert.
+        match self.high {
+            Some(high) if stream::compare_ranges(self.image, high, self.low) != Ordering::Greater => {
+                Err(Malformed::FenceOrder.into())
+            }
             _ => Ok(()),
         }
     }

@@ -49,9 +49,9 @@ pub const MAX_VALUE_BYTES: usize = 4096;
 pub const MAX_NODE_BYTES: usize = 64 * 1024;
 /// The fewest entries that a leaf must have room for: a split leaves at least one on either side.
 pub const MIN_SLOTS: usize = 2;
-/// The fewest entries that an inner node must have room for: a split leaves at least two on either side. Nodes with a
-/// single child would let a tree grow a level per insert (2 slots, keys that descend: each level's leftmost node is
-/// always full, so a split of the leaf goes through all levels).
+/// The fewest entries that an inner node must have room for: a split leaves at least two on either side.
+/// Nodes with a single child would let a tree grow a level per insert (2 slots, keys that descend: each
+/// level's leftmost node is always full, so a split of the leaf goes through all levels).
 pub const MIN_INNER_SLOTS: usize = 3;
 
 /// Why an image cannot be used. The first three happen in normal operation and are a reason to read again or

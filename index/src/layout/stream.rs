@@ -141,6 +141,12 @@ pub(super) fn compare(image: &[u8], range: StreamRange, key: &[u8]) -> Ordering 
     compare_words(image, range, key)
 }
 
+/// Compares the bytes of two ranges, lexicographically.
+pub(super) fn compare_ranges(image: &[u8], a: StreamRange, b: StreamRange) -> Ordering {
+    let bytes = |range: StreamRange| (range.start()..range.end()).map(|offset| byte(image, offset));
+    bytes(a).cmp(bytes(b))
+}
+
 /// Compares word by word, the last one overlapping its predecessor. Keys are short, so this beats a call of
 /// `memcmp`, and it does not mind line boundaries.
 #[inline(never)]
@@ -248,6 +254,15 @@ mod tests {
             }
             for other in others {
                 assert_eq!(compare(&image, range, &other), bytes.cmp(&other), "{range:?} {other:?}");
+            }
+            for (other, other_bytes) in
+                ranges().filter(|(other, _)| other.start() % 61 == 0 && other.len() < 4)
+            {
+                assert_eq!(
+                    compare_ranges(&image, range, other),
+                    bytes.cmp(&other_bytes),
+                    "{range:?} {other:?}"
+                );
             }
         }
     }

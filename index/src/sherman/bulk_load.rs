@@ -1,7 +1,9 @@
-//! Filling an empty tree from sorted pairs: leaves from left to right, then level by level upwards, then the root word.
+//! Filling an empty tree from sorted pairs: leaves from left to right, then level by level upwards, then the
+//! root word.
 //!
-//! Nothing can be read before the root word is swapped, so readers see all pairs or none. A load that fails, or that
-//! loses the swap to a writer, leaves its nodes unreachable: their memory comes back when the index is dropped.
+//! Nothing can be read before the root word is swapped, so readers see all pairs or none. The cache hears of
+//! the nodes after the swap only: it would lead other clients to them before, and after a load that failed
+//! for ever. A load that fails, is dropped, or loses the swap to a writer gives its nodes back.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,22 +31,29 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     if tree.read_root(&meter).await?.is_some() {
         return Err(IndexError::NotEmpty);
     }
-    let mut loader = Loader { tree, meter, writes: VecDeque::new() };
+    let mut loader =
+        Loader { tree, meter, writes: VecDeque::new(), allocated: Vec::new(), inner_images: Vec::new() };
     let (count, mut children) = loader.leaves(pairs, slots(tree.leaf().slots(), fill)).await?;
     if count == 0 {
         return Ok(0);
     }
     let mut level = 0;
     let inner_slots = slots(tree.inner().slots(), fill).max(2);
-    // Nodes are shown to the cache when the root is known: before, it keeps none but level 1.
     while children.len() > 1 {
         level += 1;
         children = loader.inner_level(level, children, inner_slots).await?;
     }
     loader.drain(0).await?;
     let root = Root { ptr: children[0].1, level };
+    // The swap may take effect even if this future is dropped meanwhile: better lose the nodes than share
+    // them.
+    let allocated = std::mem::take(&mut loader.allocated);
     if !tree.swap_root(&loader.meter, None, root).await? {
+        loader.allocated = allocated;
         return Err(IndexError::NotEmpty);
+    }
+    for (node, image) in &loader.inner_images {
+        tree.show_cache(*node, image);
     }
     Ok(count)
 }
@@ -60,6 +69,20 @@ struct Loader<'t, V: Verbs> {
     tree: &'t Rc<Tree<V>>,
     meter: Meter,
     writes: VecDeque<V::Submission>,
+    /// Nodes that nothing refers to yet, and their sizes.
+    allocated: Vec<(RemotePtr, u64)>,
+    /// What the cache will be shown.
+    inner_images: Vec<(RemotePtr, Box<[u8]>)>,
+}
+
+impl<V: Verbs> Drop for Loader<'_, V> {
+    fn drop(&mut self) {
+        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue
+        // pairs.
+        for &(node, bytes) in &self.allocated {
+            self.tree.allocator.give_back(node, bytes);
+        }
+    }
 }
 
 impl<V: Verbs> Loader<'_, V> {
@@ -125,14 +148,14 @@ impl<V: Verbs> Loader<'_, V> {
             let mut buf = self.tree.verbs.lease(bytes);
             let header = self.header(level, &low, high.as_deref(), sibling);
             layout.build(&mut buf, &header, these.iter().map(|(key, child)| (key.as_slice(), *child)));
-            self.tree.show_cache(node, &buf);
+            self.inner_images.push((node, Box::from(&buf[..])));
             self.write(node, buf).await?;
         }
         Ok(nodes)
     }
 
-    /// The place of the next node of a level: allocated when its left neighbour was written. Allocates the right
-    /// neighbour's place if there will be one.
+    /// The place of the next node of a level: allocated when its left neighbour was written. Allocates the
+    /// right neighbour's place if there will be one.
     async fn chain_up(
         &mut self,
         nodes: &mut Vec<Child>,
@@ -141,18 +164,24 @@ impl<V: Verbs> Loader<'_, V> {
     ) -> Result<(Bytes, RemotePtr, RemotePtr), IndexError> {
         if nodes.is_empty() {
             // The leftmost node of a level answers for everything below.
-            nodes.push((Bytes::new(), self.tree.allocator.allocate(bytes as u64).await?));
+            nodes.push((Bytes::new(), self.allocate(bytes).await?));
         }
         let (low, node) = nodes.last().cloned().expect("not empty");
         let sibling = match high {
             None => RemotePtr::NULL,
             Some(high) => {
-                let sibling = self.tree.allocator.allocate(bytes as u64).await?;
+                let sibling = self.allocate(bytes).await?;
                 nodes.push((Bytes::from_slice(high), sibling));
                 sibling
             }
         };
         Ok((low, node, sibling))
+    }
+
+    async fn allocate(&mut self, bytes: usize) -> Result<RemotePtr, IndexError> {
+        let node = self.tree.allocator.allocate(bytes as u64).await?;
+        self.allocated.push((node, bytes as u64));
+        Ok(node)
     }
 
     fn header<'k>(

@@ -12,8 +12,8 @@ use crate::layout::{InnerLayout, LayoutError, LeafLayout};
 pub struct Techniques {
     /// Command combination (section 4.5): dependent WRITEs and the unlock in one chain.
     pub combine: bool,
-    /// Locks in the NIC's on-chip memory (section 4.3). Where the fabric has none ([`Capabilities::device_memory`]), they
-    /// stay in host memory and the switch reads as off ([`Techniques::effective`]).
+    /// Locks in the NIC's on-chip memory (section 4.3). Where the fabric has none ([`Capabilities::device_memory`]),
+    /// they stay in host memory and the switch reads as off ([`Techniques::effective`]).
     pub on_chip: bool,
     /// Local lock tables in front of the global ones (section 4.3).
     pub hierarchical: bool,

@@ -19,6 +19,10 @@ use crate::step::{Budget, Step};
 
 const LEVEL_MASK: u64 = 0x3f;
 
+/// A leaf that was split is followed by its other half, and for a moment by a quarter or two that the parent
+/// does not know yet. Whoever has to go further right was led here by a cache from long ago.
+const MOVES_BEFORE_DESCENT: u32 = 3;
+
 /// A node that should answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -38,7 +42,8 @@ fn parse_root(word: u64) -> Option<Root> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// The leaf that should answer for `key`; none if the tree has no node yet. Costs no round trip when the cache knows.
+    /// The leaf that should answer for `key`; none if the tree has no node yet. Costs no round trip when the cache
+    /// knows.
     #[inline]
     pub(super) async fn locate_leaf(
         &self,
@@ -93,7 +98,7 @@ impl<V: Verbs> Tree<V> {
     /// Gives an empty tree its first leaf, unless somebody else does at the same time.
     pub(super) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
         let bytes = self.leaf().node_bytes();
-        let leaf = self.allocator.allocate(bytes as u64).await?;
+        let leaf = self.new_node(bytes).await?;
         let mut buf = self.verbs.lease(bytes);
         let header = NodeHeader {
             level: 0,
@@ -104,9 +109,11 @@ impl<V: Verbs> Tree<V> {
             node_version: NodeVersion::default(),
         };
         self.leaf().build(&mut buf, &header, []);
-        let mut chain = Chain::with_buffer(leaf.server(), buf);
-        chain.write(leaf, 0..bytes);
+        let mut chain = Chain::with_buffer(leaf.node.server(), buf);
+        chain.write(leaf.node, 0..bytes);
         self.verbs.submit(meter, chain).await?;
+        // The swap may take effect even if this future is dropped meanwhile: better lose the leaf than share it.
+        let leaf = leaf.publish();
         if !self.swap_root(meter, None, Root { ptr: leaf, level: 0 }).await? {
             self.allocator.give_back(leaf, bytes as u64);
         }
@@ -170,6 +177,26 @@ impl<V: Verbs> Tree<V> {
         Ok(at)
     }
 
+    /// Where to go on from the leaf `from`, which ends before `key`: its right neighbour. The third step of
+    /// an operation goes down from the root instead, once: other compute nodes may have put any number of
+    /// leaves in between.
+    pub(super) async fn move_right(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        from: Target,
+        sibling: RemotePtr,
+        budget: &mut Budget,
+    ) -> Result<Target, IndexError> {
+        budget.spend(meter, from.ptr, None)?;
+        self.forget(from, key);
+        if budget.count_move_right() != MOVES_BEFORE_DESCENT {
+            return Ok(Target { ptr: sibling, level: from.level, via: None });
+        }
+        let root = self.restart(meter, from.ptr).await?;
+        self.descend(meter, key, from.level, root, budget).await
+    }
+
     /// Where to begin anew after what led to `node` was wrong. One round trip.
     pub(super) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
         let root = self.read_root(meter).await?;
@@ -204,8 +231,8 @@ impl<V: Verbs> Tree<V> {
         u64::from(span_ns) < self.version_bound(EntryVersion::COUNT)
     }
 
-    /// The time in ns that so many writes take at least: each locks, reads a node, and writes. No fabric reads more than
-    /// a line per ns.
+    /// The time in ns that so many writes take at least: each locks, reads a node, and writes. No fabric reads more
+    /// than a line per ns.
     #[inline]
     fn version_bound(&self, versions: u32) -> u64 {
         let node_ns = (self.leaf().node_bytes() / LINE_BYTES) as u64;

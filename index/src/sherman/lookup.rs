@@ -24,9 +24,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    budget.spend(meter, at.ptr, None)?;
-                    self.forget(at, key);
-                    at = Target { ptr: sibling, level: 0, via: None };
+                    at = self.move_right(meter, key, at, sibling, &mut budget).await?;
                 }
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -57,8 +55,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    budget.spend(meter, at.ptr, None)?;
-                    at = Target { ptr: sibling, level: 0, via: None };
+                    at = self.move_right(meter, key, at, sibling, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;

@@ -1,17 +1,20 @@
 //! Sherman: a write-optimised B+tree (Wang et al., SIGMOD 2022; extended in CACM).
 //!
-//! A B-link tree of fixed-size nodes. Leaves are unsorted; readers take no locks and trust versions; writers lock one node
-//! at a time, in a lock table on the node's own memory server, through local queues that hand locks over. Splits go from
-//! the leaf upwards, one lock at a time; between a split and its separator in the parent the right half is reached over
-//! the sibling pointer.
+//! A B-link tree of fixed-size nodes. Leaves are unsorted; readers take no locks and trust versions; writers lock one
+//! node at a time, in a lock table on the node's own memory server, through local queues that hand locks over. Splits
+//! go from the leaf upwards, one lock at a time; between a split and its separator in the parent the right half is
+//! reached over the sibling pointer.
 //!
 //! # Round trips (warm cache, no conflict, no split)
 //!
-//! | operation | all techniques | without `fused` | also without `combine` | handed over |
+//! | operation | all techniques | without `fused` | nor `combine` (FG+) | handed over |
 //! |---|---|---|---|---|
 //! | get | 1 | 1 | 1 | |
-//! | put, insert, update, remove | 2: CAS + READ, WRITE + unlock | 3: CAS, READ, WRITE + unlock | 4 (FG+) | 2: READ, WRITE |
+//! | put, insert, update, remove | 2 | 3 | 4 | 2 |
 //! | scan | 1 per window of leaves | 1 | 1 | |
+//!
+//! A write is CAS + READ, WRITE + unlock; without `fused` CAS, READ, WRITE + unlock; without `combine` the unlock comes
+//! after the WRITE. With a lock that was handed over it is READ, WRITE + unlock.
 //!
 //! An insert, update or remove that has no effect gives its lock back with a chain of its own: one round trip, or none
 //! where it hands the lock over.
@@ -27,9 +30,9 @@
 //!
 //! # Differences from the paper
 //!
-//! Versions are per line, because one READ is not one access (TARGETS, "Torn reads"). `two_level = off` writes whole leaves
-//! back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes are not in
-//! this release, so an emptied leaf stays.
+//! Versions are per line, because one READ is not one access (TARGETS, "Torn reads"). `two_level = off` writes whole
+//! leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes are
+//! not in this release, so an emptied leaf stays.
 
 mod bulk_load;
 mod config;

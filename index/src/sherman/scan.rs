@@ -1,9 +1,10 @@
-//! Scans (Sherman section 4.4, "Range query"): leaves are read in parallel, a window at a time, and consumed in key order.
+//! Scans (Sherman section 4.4, "Range query"): leaves are read in parallel, a window at a time, and consumed in key
+//! order.
 //!
-//! Which leaves to read comes from the cache and may be stale; what counts is the cursor. A leaf is consumed if the cursor
-//! lies between its fences, and moves the cursor to its high fence. A leaf that begins beyond the cursor shows a gap (the
-//! node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was consumed already.
-//! So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
+//! Which leaves to read comes from the cache and may be stale; what counts is the cursor. A leaf is consumed if the
+//! cursor lies between its fences, and moves the cursor to its high fence. A leaf that begins beyond the cursor shows
+//! a gap (the node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was
+//! consumed already. So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -166,7 +167,8 @@ impl<V: Verbs> Cursor<V> {
         if consumed {
             return Ok(());
         }
-        // All of them end before the cursor: the cached parent is from before they were split, and would lead here again.
+        // All of them end before the cursor: the cached parent is from before they were split, and would lead
+        // here again.
         self.consume_one(first, budget).await
     }
 
@@ -190,11 +192,9 @@ impl<V: Verbs> Cursor<V> {
             match self.consume(&image, span_ns) {
                 Consumed::Leaf => return Ok(()),
                 Consumed::Before => {
-                    budget.spend(&self.meter, at.ptr, None)?;
-                    tree.forget(at, &key);
                     let right = tree.leaf().view(&image).and_then(|leaf| leaf.header().right());
                     match right {
-                        Ok(sibling) => at = super::descend::Target { ptr: sibling, level: 0, via: None },
+                        Ok(sibling) => at = tree.move_right(&self.meter, &key, at, sibling, budget).await?,
                         Err(rejection) => {
                             return Err(IndexError::Corrupt { node: at.ptr, what: rejection.to_string() });
                         }

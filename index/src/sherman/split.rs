@@ -1,9 +1,9 @@
-//! Splits (Sherman figure 7, lines 18 to 39; Lehman and Yao's B-link tree): the right half of a full node moves to a new
-//! sibling, then a separator for it goes into the parent, and so on upwards. One lock at a time.
+//! Splits (Sherman figure 7, lines 18 to 39; Lehman and Yao's B-link tree): the right half of a full node moves to a
+//! new sibling, then a separator for it goes into the parent, and so on upwards. One lock at a time.
 //!
-//! Between the two, and for as long as the separator is missing, the right half is reached over the left one's sibling
-//! pointer. So an operation that is dropped after its split has taken effect leaves a correct tree; the separator is then
-//! put in by the janitor.
+//! Between the two, and for as long as the separator is missing, the right half is reached over the left one's
+//! sibling pointer. So an operation that is dropped after its split has taken effect leaves a correct tree; the
+//! separator is then put in by the janitor.
 
 use std::rc::Rc;
 
@@ -29,6 +29,8 @@ struct Separator {
 /// Sees to it that a separator gets in also if the operation that owes it is dropped.
 struct Owed<V: Verbs> {
     tree: Rc<Tree<V>>,
+    /// The node that was split.
+    node: RemotePtr,
     separator: Option<Separator>,
 }
 
@@ -45,14 +47,27 @@ impl<V: Verbs> Owed<V> {
         }
         Ok(())
     }
+
+    /// The same for an operation that was dropped, maybe while the split itself was in flight. The split releases the
+    /// node's lock last, so whoever has had that lock may lead others to the sibling.
+    async fn pay_later(mut self) -> Result<(), IndexError> {
+        let meter = Meter::default();
+        // Not owed while it waits: an error would be met again and again.
+        let separator = self.separator.take();
+        let mut held = self.tree.locks.acquire(self.node).await;
+        held.lock(&meter).await?;
+        self.tree.unlock(&meter, held).await?;
+        self.separator = separator;
+        self.pay(&meter).await
+    }
 }
 
 impl<V: Verbs> Drop for Owed<V> {
     fn drop(&mut self) {
         let Some(separator) = self.separator.take() else { return };
-        let owed = Owed { tree: Rc::clone(&self.tree), separator: Some(separator) };
+        let owed = Owed { tree: Rc::clone(&self.tree), node: self.node, separator: Some(separator) };
         self.tree.verbs.defer(async move {
-            if let Err(error) = owed.pay(&Meter::default()).await {
+            if let Err(error) = owed.pay_later().await {
                 tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
             }
         });
@@ -60,16 +75,16 @@ impl<V: Verbs> Drop for Owed<V> {
 }
 
 /// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
-struct Unpublished<'t, V: Verbs> {
+pub(super) struct Unpublished<'t, V: Verbs> {
     tree: &'t Tree<V>,
-    node: RemotePtr,
+    pub(super) node: RemotePtr,
     bytes: usize,
     published: bool,
 }
 
 impl<V: Verbs> Unpublished<'_, V> {
     /// From here on others may find it: it never goes back.
-    fn publish(mut self) -> RemotePtr {
+    pub(super) fn publish(mut self) -> RemotePtr {
         self.published = true;
         self.node
     }
@@ -180,7 +195,7 @@ impl<V: Verbs> Tree<V> {
         };
         let halves = halve(pairs);
         let bytes = self.leaf().node_bytes();
-        let sibling = match self.new_sibling(bytes).await {
+        let sibling = match self.new_node(bytes).await {
             Ok(sibling) => sibling,
             Err(error) => {
                 self.unlock(meter, held).await?;
@@ -201,14 +216,12 @@ impl<V: Verbs> Tree<V> {
         pairs(&halves.right, right_image, &old.right(&middle, self.verbs.random() as u32));
         let separator = Separator { level: 1, key: middle, child: sibling.node };
         let owed = self.publish_split(meter, held, sibling, buf, separator).await?;
-        match owed.pay(meter).await {
-            // The pair is in and the tree whole: a missing separator costs readers a step, not the writer its success.
-            Err(IndexError::Alloc(error)) => {
-                tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
-                Ok(())
-            }
-            paid => paid,
+        if let Err(error) = owed.pay(meter).await {
+            // The pair is in and the tree whole: a missing separator costs readers a step, not the writer its
+            // success.
+            tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
         }
+        Ok(())
     }
 
     /// Writes sibling and node and unlocks the node: one round trip where `combine` can put them in one chain.
@@ -235,7 +248,7 @@ impl<V: Verbs> Tree<V> {
         chain.write(node, 0..bytes);
         // From here on the split may take effect whatever happens to this future.
         sibling.publish();
-        let mut owed = Owed { tree: Rc::clone(self), separator: Some(separator) };
+        let mut owed = Owed { tree: Rc::clone(self), node, separator: Some(separator) };
         if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
             // Nobody knows whether the node was written: a separator could lead to a half that is not its own.
             owed.separator = None;
@@ -326,7 +339,7 @@ impl<V: Verbs> Tree<V> {
         let node = held.node();
         let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
         let bytes = self.inner().node_bytes();
-        let sibling = match self.new_sibling(bytes).await {
+        let sibling = match self.new_node(bytes).await {
             Ok(sibling) => sibling,
             Err(error) => {
                 self.unlock(meter, held).await?;
@@ -356,7 +369,7 @@ impl<V: Verbs> Tree<V> {
             return Ok(false);
         };
         let bytes = self.inner().node_bytes();
-        let node = self.new_sibling(bytes).await?;
+        let node = self.new_node(bytes).await?;
         let header = NodeHeader {
             level: separator.level,
             low: b"",
@@ -372,7 +385,8 @@ impl<V: Verbs> Tree<V> {
         chain.write(node.node, 0..bytes);
         let buf = self.verbs.submit(meter, chain).await?.into_buf();
         let root = Root { ptr: node.node, level: separator.level };
-        // The swap may take effect even if this future is dropped while it is in flight: better lose a node than share one.
+        // The swap may take effect even if this future is dropped while it is in flight: better lose a node than
+        // share one.
         let node = node.publish();
         let grown = self.swap_root(meter, Some(old), root).await?;
         if grown {
@@ -383,7 +397,7 @@ impl<V: Verbs> Tree<V> {
         Ok(grown)
     }
 
-    async fn new_sibling(&self, bytes: usize) -> Result<Unpublished<'_, V>, IndexError> {
+    pub(super) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, V>, IndexError> {
         let node = self.allocator.allocate(bytes as u64).await?;
         Ok(Unpublished { tree: self, node, bytes, published: false })
     }

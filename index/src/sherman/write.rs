@@ -6,7 +6,6 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::Target;
 use crate::error::IndexError;
 use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
 use crate::step::Step;
@@ -104,9 +103,7 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
-                    budget.spend(meter, at.ptr, None)?;
-                    self.forget(at, key);
-                    at = Target { ptr: sibling, level: 0, via: None };
+                    at = self.move_right(meter, key, at, sibling, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;

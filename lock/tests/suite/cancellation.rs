@@ -70,8 +70,8 @@ fn dropping_leaves_nothing_behind_whatever_is_switched_off() {
     }
 }
 
-/// One client alone, one operation: the number of polls at which it is cut goes through all of them, so every await point
-/// is met for certain.
+/// One client alone, one operation: the number of polls at which it is cut goes through all of them, so every await
+/// point is met for certain.
 #[test]
 fn every_await_point_of_a_lone_operation() {
     for (fused, combine, awaits) in [(true, true, 2), (false, true, 3), (true, false, 3), (false, false, 4)] {

@@ -1,6 +1,6 @@
-//! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on purpose:
-//! READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost update shows as a
-//! word that goes back.
+//! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on
+//! purpose: READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost
+//! update shows as a word that goes back.
 
 use std::cell::Cell;
 use std::future::Future;

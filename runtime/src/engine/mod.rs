@@ -57,7 +57,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Takes a chain in: posts it if its queue pair has a credit left, else puts it in line.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, chain: Chain) -> SlotKey {
         let server = chain.server().0 as usize;
         let key = self.slots.insert(chain);

@@ -45,7 +45,7 @@ enum State {
 }
 
 impl Slots {
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, chain: Chain) -> SlotKey {
         self.in_flight += 1;
         let state = State::InFlight(None);

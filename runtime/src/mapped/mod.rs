@@ -5,9 +5,9 @@
 //! shard that is what makes the embedded index faster than ordinary in-process ones.
 //!
 //! Order: one thread executes a shard's chains in posting order, which is the order of one queue pair; between shards
-//! nothing is ordered. The one reordering that x86 allows, a READ that overtakes an earlier WRITE inside the store buffer, is
-//! closed by a fence before the first READ that follows a WRITE. Weakly ordered CPUs use `Sequence` mode, whose
-//! accesses acquire and release.
+//! nothing is ordered. The one reordering that x86 allows, a READ that overtakes an earlier WRITE inside the store
+//! buffer, is closed by a fence before the first READ that follows a WRITE. Weakly ordered CPUs use `Sequence` mode,
+//! whose accesses acquire and release.
 
 pub mod line;
 pub mod prefetch;

@@ -2,9 +2,9 @@
 //!
 //! Resuming a client costs a queue entry instead of a waker's reference counts and a trip through the executor
 //! (RUNTIME-NOTES: 8 ns instead of 53). It works because whoever waits for something of the shard asks for a
-//! [`Waiter`](crate::waiter::Waiter): if the context being polled is the client's own, its key is enough. Combinators that poll with wakers
-//! of their own (`FuturesUnordered`, `join_all`) and wakes from other threads go through a real waker, which ends up in
-//! the same ready queue.
+//! [`Waiter`](crate::waiter::Waiter): if the context being polled is the client's own, its key is enough. Combinators
+//! that poll with wakers of their own (`FuturesUnordered`, `join_all`) and wakes from other threads go through a real
+//! waker, which ends up in the same ready queue.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -128,8 +128,8 @@ impl Clients {
 
     fn take_foreign(&self) {
         self.foreign.any.store(false, Ordering::Relaxed);
-        let keys = std::mem::take(&mut *self.foreign.keys.lock().expect("no wake panics"));
-        for key in keys {
+        let mut keys = self.foreign.keys.lock().expect("no wake panics");
+        for key in keys.drain(..) {
             self.make_ready(key);
         }
     }

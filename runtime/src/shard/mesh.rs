@@ -67,10 +67,12 @@ impl MeshEnds {
         &self.parkings[self.own.0 as usize]
     }
 
-    pub(super) fn send(&mut self, to: ShardId, envelope: Envelope) {
+    /// Sends, and yields whether that leaves work to the sender's own poller: a message to itself, or one that
+    /// overflowed.
+    pub(super) fn send(&mut self, to: ShardId, envelope: Envelope) -> bool {
         let Some(outgoing) = &mut self.outgoing[to.0 as usize] else {
             self.to_self.push_back(envelope);
-            return;
+            return true;
         };
         if !outgoing.overflow.is_empty() {
             outgoing.overflow.push_back(envelope);
@@ -79,6 +81,7 @@ impl MeshEnds {
             self.overflowing += 1;
         }
         self.parkings[to.0 as usize].unpark();
+        !outgoing.overflow.is_empty()
     }
 
     /// Moves what overflowed into rings that have room again.
@@ -102,15 +105,14 @@ impl MeshEnds {
         }
     }
 
-    /// Takes up to `most` messages that have arrived, each with its sender.
+    /// Takes up to `most` messages from each sender: no busy one keeps the others waiting.
     pub(super) fn receive(&mut self, most: usize, into: &mut Vec<(ShardId, Envelope)>) {
-        while into.len() < most {
-            let Some(envelope) = self.to_self.pop_front() else { break };
-            into.push((self.own, envelope));
+        for _ in 0..most.min(self.to_self.len()) {
+            into.extend(self.to_self.pop_front().map(|envelope| (self.own, envelope)));
         }
         for (from, ring) in self.incoming.iter_mut().enumerate() {
             let Some(ring) = ring else { continue };
-            while into.len() < most {
+            for _ in 0..most {
                 let Ok(envelope) = ring.pop() else { break };
                 into.push((ShardId(from as u16), envelope));
             }

@@ -11,8 +11,8 @@
 //!        ^ one turn of the poller: rings -> timers -> chains -> clients
 //! ```
 //!
-//! - [`clients`]: the client pool; [`poller`]: turns, spinning and parking; [`mesh`]: rings to the other shards;
-//!   [`timers`]: pauses; [`parking`]: waking a parked shard; [`reactor`]: when the executor's I/O gets its turn.
+//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards;
+//!   `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
 
 mod clients;
 mod mesh;
@@ -50,7 +50,7 @@ use crate::verbs::{Capabilities, Completion, FabricError, Handler, Verbs};
 use crate::waiter::Waiter;
 
 /// How often a shard that is being closed looks at the others.
-const CLOSE_POLL_NS: u64 = 200_000;
+const CLOSE_POLL_NS: u64 = 1_000_000;
 
 /// What a shard is made of, put together by its compute node.
 pub(crate) struct ShardParts<D> {
@@ -143,8 +143,8 @@ impl<D: Device> Shard<D> {
         self.0.id
     }
 
-    /// Runs `client` in the shard's own client pool: a persistent future that is polled directly when its chain is done,
-    /// several times cheaper than a task of the executor. It runs to its end also if the handle is dropped.
+    /// Runs `client` in the shard's own client pool: a persistent future that is polled directly when its chain is
+    /// done, several times cheaper than a task of the executor. It runs to its end also if the handle is dropped.
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (task, handle) = JoinHandle::around(client);
         self.0.clients.spawn(task);
@@ -152,9 +152,10 @@ impl<D: Device> Shard<D> {
         handle
     }
 
-    /// Ends this shard's part in its node: waits for its janitor, and then until every shard of the node is closed, for
-    /// a shard is home to locks that clients of other shards wait for. [`crate::ComputeNode::run`] does it by itself; a service that
-    /// attached its shards does it on each before its executors end. Afterwards no actor listens on this shard any more.
+    /// Ends this shard's part in its node: waits for its janitor, and then until every shard of the node is closed,
+    /// for a shard is home to locks that clients of other shards wait for. [`crate::ComputeNode::run`] does it by
+    /// itself; a service that attached its shards does it on each before its executors end. Afterwards no actor
+    /// listens on this shard any more.
     pub async fn close(self) {
         let leave = self.leave_on_drop();
         self.close_with(leave).await;
@@ -270,7 +271,7 @@ impl<D: Device> Verbs for Shard<D> {
         self.0.buffers.lease(bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(&self, meter: &Meter, chain: Chain) -> Submission<D> {
         meter.verbs(chain.verbs());
         let slot = self.0.engine.borrow_mut().submit(chain);
@@ -309,8 +310,8 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn send(&self, to: ShardId, port: Port, message: Message) {
-        self.0.mesh.borrow_mut().send(to, Envelope { port, message });
-        if to == self.0.id {
+        let own_work = self.0.mesh.borrow_mut().send(to, Envelope { port, message });
+        if own_work {
             self.0.work_arrived();
         }
     }
@@ -369,5 +370,7 @@ impl<D: Device> Drop for Submission<D> {
         if let Some(slot) = self.slot.take() {
             self.core.engine.borrow_mut().orphan(slot);
         }
+        // As for the shard's handles: this may have been the last that held it.
+        self.core.work_arrived();
     }
 }

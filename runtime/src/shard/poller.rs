@@ -1,5 +1,5 @@
-//! The poller: the one task of a shard that makes everything move. It spins while there is work, and parks when there has
-//! been none for a while, so that an idle service uses no CPU.
+//! The poller: the one task of a shard that makes everything move. It spins while there is work, and parks when there
+//! has been none for a while, so that an idle service uses no CPU.
 //!
 //! Two facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
@@ -21,7 +21,7 @@ use crate::engine::Device;
 use crate::message::{Envelope, ShardId};
 use crate::waiter::Waiter;
 
-/// Messages taken from the rings in one turn.
+/// Messages taken from each ring in one turn.
 const MESSAGES_PER_TURN: usize = 256;
 /// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second.
 const HEARTBEAT: Duration = Duration::from_millis(50);
@@ -47,7 +47,8 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
         if core.turn(&mut inbox) {
             idle_since = None;
         } else if core.is_idle() {
-            if Rc::strong_count(&core) == 1 {
+            // Clients run to their end, also those that hold no handle.
+            if Rc::strong_count(&core) == 1 && core.clients.alive() == 0 {
                 return;
             }
             let now = core.clock.now();

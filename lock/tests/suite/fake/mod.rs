@@ -1,9 +1,9 @@
-//! A fabric that does nothing by itself: compute nodes of several shards over one memory, in one thread. Each step
-//! (a verb of some queue pair, a completion, a message, a timer, a task that was woken) is chosen by a seeded generator,
+//! A fabric that does nothing by itself: compute nodes of several shards over one memory, in one thread. Each step (a
+//! verb of some queue pair, a completion, a message, a timer, a task that was woken) is chosen by a seeded generator,
 //! among all that the fabric contract allows; the same seed gives the same run.
 //!
-//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. Not modelled:
-//! torn lines, and WRITEs that overtake READs.
+//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. Not
+//! modelled: torn lines, and WRITEs that overtake READs.
 
 mod task;
 mod verbs;

@@ -34,7 +34,8 @@ pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     }
 }
 
-/// From many clients of all shards, no increment by FAA or by a loop of CAS is lost, and no FAA finds what another found.
+/// From many clients of all shards, no increment by FAA or by a loop of CAS is lost, and no FAA finds what another
+/// found.
 pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     const CLIENTS: u64 = 8;
     const ROUNDS: u64 = 200;

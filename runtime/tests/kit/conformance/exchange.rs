@@ -172,5 +172,5 @@ pub(super) fn is_pattern(bytes: &[u8], from: usize, salt: u64) -> bool {
 }
 
 fn pattern_at(i: usize, salt: u64) -> u8 {
-    ((i as u64 / 8 * 0x9e37_79b9 ^ salt) >> (i % 8 * 8)) as u8 ^ i as u8
+    (((i as u64 / 8 * 0x9e37_79b9) ^ salt) >> (i % 8 * 8)) as u8 ^ i as u8
 }

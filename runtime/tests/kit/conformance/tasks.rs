@@ -31,7 +31,7 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
         }
     });
     join_all(clients.map(|client| in_client(&v, client))).await;
-    let ended = ended.borrow();
+    let ended = ended.take();
     // All but those that were due when they began.
     assert!(ended.len() == 50 && ended.is_sorted(), "{ended:?}");
     // The longer one is dropped; its deadline wakes nobody.
@@ -84,9 +84,9 @@ pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
         }),
     )
     .await;
-    kept.borrow_mut().push(poll_fn(|cx| Poll::Ready(v.waiter(cx))).await);
-    kept.borrow_mut().push(poll_fn(|cx| Poll::Ready(v.waiter(cx))).await);
-    for waiter in kept.take() {
+    let once = poll_fn(|cx| Poll::Ready(v.waiter(cx))).await;
+    let twice = poll_fn(|cx| Poll::Ready(v.waiter(cx))).await;
+    for waiter in kept.take().into_iter().chain([once, twice]) {
         v.wake(waiter);
     }
     v.pause(1000).await;

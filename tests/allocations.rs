@@ -1,0 +1,213 @@
+//! Steady state allocates nothing per operation: counted by the global allocator on the shards' threads.
+//!
+//! The executor allocates a little on its own account (timers of the poller's heartbeat), at moments that
+//! have nothing to do with operations. So operations run in short rounds, and what operations allocate is
+//! what the cheapest round shows: an allocation that every operation makes, or every tenth, shows in every
+//! round.
+#![expect(unsafe_code, reason = "a global allocator that counts")]
+
+mod kit;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use farwood::{Geometry, NodeConfig, NodeSize, Options, RangeIndex};
+use kit::{Parties, Party, key};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `realloc`'s contract.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations of this thread so far.
+fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+const KEYS: u64 = 5000;
+
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    key: usize,
+    value: usize,
+}
+
+impl Sizes {
+    const SMALL: Sizes = Sizes { key: 8, value: 8 };
+    const LARGE: Sizes = Sizes { key: 32, value: 64 };
+
+    fn geometry(self) -> Geometry {
+        Geometry { max_key: self.key, max_value: self.value, size: NodeSize::Bytes(1024) }
+    }
+
+    /// Keys of full length, which differ in their last bytes.
+    fn key(self, n: u64) -> [u8; 32] {
+        let mut bytes = [b'k'; 32];
+        bytes[self.key - 8..self.key].copy_from_slice(&key(n));
+        bytes
+    }
+}
+
+/// Rounds to let every pool, slab and queue reach the size it needs, and rounds that count.
+const WARM_UP: usize = 20;
+const ROUNDS: usize = 80;
+/// Operations of one round of the single client.
+const OPS: u64 = 100;
+
+async fn load(party: &Party, sizes: Sizes) {
+    if party.place == 0 {
+        let pairs = (0..KEYS).map(|n| (sizes.key(n)[..sizes.key].to_vec(), vec![1; sizes.value]));
+        party.index.bulk_load(pairs, 0.8).await.unwrap();
+    }
+    party.meet().await;
+}
+
+fn with_sizes<F, R>(parties: Parties, sizes: Sizes, main: F)
+where
+    F: Fn(Party) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + 'static,
+{
+    // Pollers that neither nap nor park: both take timers of the executor.
+    let config = NodeConfig { reactor_us: 0, spin_us: 10_000_000, ..NodeConfig::default() };
+    kit::with_parties_in(&kit::cluster(), config, parties, sizes.geometry(), Options::default(), main);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Get,
+    Update,
+    Put,
+    RemoveAndInsert,
+}
+
+impl Operation {
+    const ALL: [Operation; 4] =
+        [Operation::Get, Operation::Update, Operation::Put, Operation::RemoveAndInsert];
+
+    async fn run(self, party: &Party, sizes: Sizes, n: u64) {
+        let (key, value) = (sizes.key(n), [n as u8; 64]);
+        let (key, value) = (&key[..sizes.key], &value[..sizes.value]);
+        match self {
+            Operation::Get => assert!(party.index.get(key).await.unwrap().is_some()),
+            Operation::Update => assert!(party.index.update(key, value).await.unwrap()),
+            Operation::Put => party.index.put(key, value).await.unwrap(),
+            Operation::RemoveAndInsert => {
+                assert!(party.index.remove(key).await.unwrap());
+                assert!(party.index.insert(key, value).await.unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn one_client_allocates_nothing() {
+    for sizes in [Sizes::SMALL, Sizes::LARGE] {
+        with_sizes(Parties::Shards(1), sizes, move |party| async move {
+            load(&party, sizes).await;
+            for operation in Operation::ALL {
+                let client = {
+                    let party = party.clone();
+                    party.shard.clone().spawn(async move {
+                        let mut counts = [0; WARM_UP + ROUNDS];
+                        for (round, count) in counts.iter_mut().enumerate() {
+                            let before = allocations();
+                            for i in 0..OPS {
+                                operation
+                                    .run(&party, sizes, kit::scatter(round as u64 * OPS + i) % KEYS)
+                                    .await;
+                            }
+                            *count = allocations() - before;
+                        }
+                        counts
+                    })
+                };
+                let counts = client.await;
+                let counts = &counts[WARM_UP..];
+                assert_eq!(counts.iter().min(), Some(&0), "{sizes:?} {operation:?}: {counts:?}");
+                let all: u64 = counts.iter().sum();
+                assert!(all < ROUNDS as u64 * OPS / 10, "{sizes:?} {operation:?}: {counts:?}");
+            }
+        });
+    }
+}
+
+/// 64 clients on two shards that mostly want the same few leaves: locks are waited for, handed over between
+/// shards, and sometimes fought for.
+#[test]
+fn contending_clients_allocate_nothing() {
+    const CLIENTS: usize = 32;
+    for sizes in [Sizes::SMALL, Sizes::LARGE] {
+        with_sizes(Parties::Shards(2), sizes, move |party| async move {
+            load(&party, sizes).await;
+            let mut counts = Vec::with_capacity(WARM_UP + ROUNDS);
+            for round in 0..WARM_UP + ROUNDS {
+                party.meet().await;
+                let before = party.index.stats();
+                let all = party
+                    .clients(CLIENTS, |c| {
+                        let party = party.clone();
+                        async move {
+                            // Spawning allocates; from here on nothing should.
+                            party.shard_pause().await;
+                            let before = allocations();
+                            for i in 0..20u64 {
+                                let n = kit::scatter(round as u64 * 20 + i + c as u64);
+                                let n = if n.is_multiple_of(2) { n % 50 } else { n % KEYS };
+                                let operation = if n % 3 == 0 { Operation::Get } else { Operation::Update };
+                                operation.run(&party, sizes, n).await;
+                            }
+                            (before, allocations())
+                        }
+                    })
+                    .await;
+                let first = all.iter().map(|(before, _)| *before).max().unwrap();
+                let last = all.iter().map(|(_, after)| *after).min().unwrap();
+                counts.push(last.saturating_sub(first));
+                let mut stats = party.index.stats();
+                stats -= &before;
+                assert!(stats.locks.handed_over > 20, "there was to be contention: {:?}", stats.locks);
+            }
+            let counts = &counts[WARM_UP..];
+            assert_eq!(counts.iter().min(), Some(&0), "{sizes:?}: {counts:?}");
+            let (all, ops) = (counts.iter().sum::<u64>(), (ROUNDS * CLIENTS * 20) as u64);
+            assert!(all < ops / 10, "{sizes:?}: {counts:?}");
+        });
+    }
+}
+
+/// The counter counts.
+#[test]
+fn an_allocation_is_seen() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(7)));
+    assert_eq!(allocations(), before + 1);
+}

@@ -1,0 +1,99 @@
+//! How a service lives with shards: they serve each other until the last is done, on executors that Farwood
+//! starts and on the service's own, and everything they took is given back in the end.
+
+mod kit;
+
+use std::sync::{Arc, Weak};
+
+use farwood::{Geometry, Options, RangeIndex, Sherman, Verbs};
+use futures::executor::block_on;
+use glommio::{LocalExecutorBuilder, Placement};
+use kit::key;
+
+/// Every shard is the home of some locks. One whose own part is done first must go on serving the others.
+#[test]
+fn a_shard_that_is_done_first_serves_the_others() {
+    let results = kit::with_tree(3, kit::TINY, Options::default(), |shard, index| async move {
+        let shard_number = u64::from(shard.id().0);
+        if shard_number != 1 {
+            return shard_number;
+        }
+        for n in 0..300 {
+            index.put(&key(n), &key(n)).await.unwrap();
+            shard.pause(1000).await;
+        }
+        shard_number
+    });
+    assert_eq!(results, [0, 1, 2]);
+}
+
+#[test]
+fn a_node_that_is_done_gives_its_memory_back() {
+    let cluster = kit::cluster();
+    let seen: Weak<_> = Arc::downgrade(&cluster);
+    let node = kit::node(&cluster, 2);
+    let tree = block_on(Sherman::create(&node, "t", Geometry::default(), Options::default())).unwrap();
+    node.run(move |shard| {
+        let index = tree.attach(shard.clone());
+        async move {
+            for n in 0..100 {
+                index.put(&key(n), &key(n)).await.unwrap();
+            }
+        }
+    })
+    .unwrap();
+    drop((node, cluster));
+    assert_eq!(seen.strong_count(), 0, "somebody still holds the memory of the cluster");
+}
+
+/// A service that has executors already: a shard is attached to each, and clients are tasks of the service.
+#[test]
+fn shards_of_the_services_own_executors() {
+    kit::exit_on_panic();
+    let cluster = kit::cluster();
+    let node = kit::node(&cluster, 2);
+    let tree = block_on(Sherman::create(&node, "t", kit::TINY, Options::default())).unwrap();
+    let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let executors: Vec<_> = (0..2u64)
+        .map(|place| {
+            let (node, tree, done) = (Arc::clone(&node), tree.clone(), Arc::clone(&done));
+            LocalExecutorBuilder::new(Placement::Unbound)
+                .name("farwood-service")
+                .spawn(move || async move {
+                    let shard = node.attach().unwrap();
+                    let index = tree.attach(shard.clone());
+                    let tasks: Vec<_> = (0..20u64)
+                        .map(|task| {
+                            let index = index.clone();
+                            glommio::spawn_local(async move {
+                                for n in (0..20).map(|i| i * 40 + 2 * task + place) {
+                                    assert!(index.insert(&key(n), &key(n)).await.unwrap());
+                                    assert_eq!(
+                                        index.get(&key(n)).await.unwrap().as_deref(),
+                                        Some(&key(n)[..])
+                                    );
+                                }
+                            })
+                        })
+                        .collect();
+                    for task in tasks {
+                        task.await;
+                    }
+                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    while done.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+                        shard.pause(100_000).await;
+                    }
+                    assert_eq!(index.survey().await.unwrap().keys, 800);
+                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    while done.load(std::sync::atomic::Ordering::SeqCst) < 4 {
+                        shard.pause(100_000).await;
+                    }
+                })
+                .unwrap()
+        })
+        .collect();
+    for executor in executors {
+        executor.join().unwrap();
+    }
+    assert!(node.attach().is_err_and(|error| error.to_string().contains("more shards")));
+}

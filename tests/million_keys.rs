@@ -1,0 +1,73 @@
+//! A thousand clients that insert into an empty tree of the smallest nodes at once. The large run is for a
+//! release build: `cargo test --release --test million_keys -- --ignored`.
+
+mod kit;
+
+use farwood::{Options, RangeIndex};
+use kit::{Parties, TINY, key, with_parties_on};
+
+/// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
+/// keys'.
+fn insert_and_check(parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
+    let cluster = kit::cluster_of(bytes_per_server);
+    with_parties_on(&cluster, parties, TINY, Options::default(), move |party| async move {
+        let all = match parties {
+            Parties::Shards(parties) | Parties::Nodes(parties) => parties as u64,
+        };
+        let here = clients / all;
+        let (first, step) = (party.place as u64 * here, clients);
+        party.meet().await;
+        party
+            .clients(here as usize, |c| {
+                let (index, me) = (party.index.clone(), first + c as u64);
+                async move {
+                    for n in (me..keys).step_by(step as usize).map(kit::scatter) {
+                        assert!(index.insert(&key(n), &key(!n)).await.unwrap());
+                    }
+                }
+            })
+            .await;
+        party.rest().await;
+        // A client each for a part, so that reading overlaps as well.
+        party
+            .clients(here as usize, |c| {
+                let (index, me) = (party.index.clone(), first + c as u64);
+                async move {
+                    for n in (me..keys).step_by(step as usize).map(kit::scatter) {
+                        let value = index.get(&key(n)).await.unwrap();
+                        assert_eq!(value.as_deref(), Some(&key(!n)[..]), "key {n}");
+                    }
+                }
+            })
+            .await;
+        party.rest().await;
+        if party.place == 0 {
+            let mut expected: Vec<u64> = (0..keys).map(kit::scatter).collect();
+            expected.sort_unstable();
+            let pairs = kit::all_pairs(&party.index).await;
+            assert!(pairs.iter().map(|(key, _)| kit::number(key)).eq(expected.iter().copied()));
+            assert!(pairs.iter().all(|(key, value)| kit::number(value) == !kit::number(key)));
+            let survey = party.index.survey().await.unwrap();
+            assert_eq!(survey.keys, keys);
+            assert!(survey.load_factor > 0.5, "{survey:?}");
+            let found = kit::tree::read(&party.shard, kit::NAME, TINY).await;
+            assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
+        }
+        party.rest().await;
+    });
+}
+
+#[test]
+fn twenty_thousand_keys() {
+    for parties in Parties::BOTH {
+        insert_and_check(parties, 1000, 20_000, 256 << 20);
+    }
+}
+
+#[test]
+#[ignore = "an acceptance run for release builds"]
+fn a_million_keys() {
+    for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
+        insert_and_check(parties, 1000, 1_000_000, 2 << 30);
+    }
+}

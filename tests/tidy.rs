@@ -1,0 +1,169 @@
+//! House rules that no other tool checks, over every Rust file of the repository: lengths of files, functions and
+//! lines, a `//!` on top, nothing left lying about, `unsafe` only where it lives, no paths of one machine.
+//!
+//! It reads text, line by line, as rustfmt leaves it; strings that look like code can deceive it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES_MAX: usize = 800;
+const FUNCTION_LINES_MAX: usize = 70;
+const LINE_COLUMNS_MAX: usize = 120;
+/// Put together here, so that this file does not contain them.
+const LEFT_BEHIND: [&str; 5] = [
+    concat!("dbg", "!("),
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+];
+const ONE_MACHINE: [&str; 3] = [concat!("..", "/shared"), concat!("/wo", "rk/"), concat!("/home", "/")];
+/// Where unsafe code may be, as DESIGN has it, and the allocators of tests and benches that count.
+const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/ibverbs/"];
+const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
+
+#[test]
+fn the_repository_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    collect(root, &mut files);
+    assert!(files.len() > 50, "only {} files under {}", files.len(), root.display());
+    files.sort();
+    let mut report = String::new();
+    for path in &files {
+        let name = path.strip_prefix(root).expect("collected below the root").to_string_lossy();
+        match fs::read_to_string(path) {
+            Ok(text) => violations(&name, &text, |line, what| {
+                writeln!(report, "{name}:{line}: {what}").expect("strings take everything");
+            }),
+            // Somebody may be at work in the tree: what is gone needs no check.
+            Err(error) => assert!(!path.exists(), "{name}: {error}"),
+        }
+    }
+    assert!(report.is_empty(), "not tidy:\n{report}");
+}
+
+/// The Rust files, the scripts and the documents below `folder`.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of the repository is readable").flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !SKIPPED.contains(&name.as_str()) {
+                collect(&path, files);
+            }
+        } else if [".rs", ".toml", ".md"].iter().any(|end| name.ends_with(end)) || path.ends_with(".ci/run") {
+            files.push(path);
+        }
+    }
+}
+
+fn violations(name: &str, text: &str, mut report: impl FnMut(usize, String)) {
+    for (number, line) in (1..).zip(text.lines()) {
+        for found in ONE_MACHINE.iter().filter(|path| line.contains(**path)) {
+            report(number, format!("{found:?} is a path of one machine"));
+        }
+    }
+    if !name.ends_with(".rs") {
+        return;
+    }
+    if !text.starts_with("//!") {
+        report(1, "the first line does not say with //! what the file is".into());
+    }
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        report(lines, format!("{lines} lines, {FILE_LINES_MAX} are the most"));
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        let columns = line.chars().count();
+        if columns > LINE_COLUMNS_MAX {
+            report(number, format!("{columns} columns, {LINE_COLUMNS_MAX} are the most"));
+        }
+        for found in LEFT_BEHIND.iter().filter(|word| line.contains(**word)) {
+            report(number, format!("{found:?} was left behind"));
+        }
+        if has_unsafe(line) && !may_be_unsafe(name, text) {
+            report(number, "unsafe code outside of its homes".into());
+        }
+    }
+    for (start, length) in functions(text) {
+        if length > FUNCTION_LINES_MAX {
+            report(start, format!("a function of {length} lines, {FUNCTION_LINES_MAX} are the most"));
+        }
+    }
+}
+
+fn has_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    let keyword = concat!("unsafe", " ");
+    code.match_indices(keyword).any(|(at, _)| {
+        let after = &code[at + keyword.len()..];
+        ["{", "impl", "fn", "extern", "trait"].iter().any(|next| after.starts_with(next))
+    })
+}
+
+fn may_be_unsafe(name: &str, text: &str) -> bool {
+    let counts_allocations =
+        ["tests/", "benches/"].iter().any(|folder| name.contains(folder)) && text.contains("GlobalAlloc");
+    counts_allocations || UNSAFE_HOMES.iter().any(|home| name.starts_with(home))
+}
+
+/// First line and length of every function with a body: from its `fn` to the brace in the same column.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate().filter(|(_, line)| begins_function(line)) {
+        let close = format!("{}}}", " ".repeat(indent(line)));
+        let end = lines[start..].iter().position(|end| **end == close);
+        let one_line = line.ends_with('}') || line.ends_with(';');
+        if let Some(end) = end.filter(|_| !one_line) {
+            // A declaration without a body ends before any brace.
+            let body =
+                lines[start..start + end].iter().find(|line| line.ends_with('{') || line.ends_with(';'));
+            if body.is_some_and(|line| line.ends_with('{')) {
+                found.push((start + 1, end + 1));
+            }
+        }
+    }
+    found
+}
+
+fn begins_function(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.find(|word| {
+        let modifier = ["const", "async", "unsafe", "extern"].contains(word) || word.starts_with("pub");
+        !modifier && !word.starts_with('"') && !matches!(*word, "super)" | "crate)")
+    }) == Some("fn")
+}
+
+#[test]
+fn finds_what_it_looks_for() {
+    let found = |name: &str, text: &str| {
+        let mut found = Vec::new();
+        violations(name, text, |line, what| found.push((line, what)));
+        found
+    };
+    let first = |name: &str, text: &str| found(name, text).first().cloned().unwrap_or_default();
+    assert_eq!(found("a.rs", "//! Fine.\n\nfn f() {\n    unsafe_name();\n}\n"), []);
+    assert_eq!(first("a.rs", "fn f() {}\n").0, 1);
+    assert_eq!(first("a.md", &format!("x\n{}", ONE_MACHINE[1])).0, 2);
+    for word in LEFT_BEHIND {
+        assert_eq!(first("a.rs", &format!("//! x\n{word}")).0, 2, "{word}");
+    }
+    let block = concat!("//! x\nlet x = unsafe", " { y };\n");
+    assert_eq!(first("index/src/a.rs", block).0, 2);
+    assert_eq!(found("runtime/src/mapped/a.rs", block), []);
+    let wide = format!("//! x\n// {}\n", "ä".repeat(LINE_COLUMNS_MAX - 3));
+    assert_eq!(found("a.rs", &wide), []);
+    assert_eq!(first("a.rs", &wide.replace("// ", "//  ")).0, 2);
+    let long = format!(
+        "//! x\nimpl A {{\n    pub async fn f(\n    ) {{\n{}    }}\n}}\n",
+        "        g();\n".repeat(FUNCTION_LINES_MAX)
+    );
+    assert_eq!(functions(&long), [(3, FUNCTION_LINES_MAX + 3)]);
+    assert_eq!(first("a.rs", &long).0, 3);
+    assert_eq!(first("a.rs", &format!("//! x\n{}", "\n".repeat(FILE_LINES_MAX))).0, FILE_LINES_MAX + 1);
+    assert_eq!(functions("    fn f(&self) -> u8;\n\n    fn g(&self) {\n    }\n"), [(3, 2)]);
+}
