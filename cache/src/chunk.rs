@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arc_swap::ArcSwap;
 
 use crate::key_list::KeyList;
-use crate::keys::Keys;
+use crate::keys::{self, Keys};
 use crate::node::Node;
 
 /// Most nodes of a chunk.
@@ -84,6 +84,7 @@ impl Chunk {
     /// The last node that does not begin above `key`. Whether it reaches as far as `key`, the node tells.
     #[inline]
     pub(crate) fn floor(&self, key: &[u8]) -> Option<usize> {
+        keys::prefetch(&self.lows);
         Keys::new(&self.lows).rank(key).checked_sub(1)
     }
 

@@ -33,6 +33,17 @@ pub(crate) struct Keys<'a> {
     words: &'a [u64],
 }
 
+/// Words that [`prefetch`] asks for at most: sixteen lines.
+const PREFETCH_WORDS_MAX: usize = 128;
+
+/// Asks for all lines of a small array at once: a search in it would wait for three of them one after the other.
+#[inline]
+pub(crate) fn prefetch(words: &[u64]) {
+    for line in words.chunks(8).take(PREFETCH_WORDS_MAX / 8) {
+        farwood_runtime::prefetch(line.as_ptr());
+    }
+}
+
 /// Appends `keys`, which must ascend strictly, to `words`. False, and nothing appended, if they do not ascend
 /// or are longer than the format allows.
 pub(crate) fn pack(keys: &[&[u8]], words: &mut Vec<u64>) -> bool {

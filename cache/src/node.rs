@@ -77,6 +77,12 @@ impl Node {
         self.words[1] as u8
     }
 
+    /// Asks for the node's memory.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        keys::prefetch(&self.words);
+    }
+
     /// The position of the child that covers `key`, if the node covers it.
     #[inline]
     pub(crate) fn position(&self, key: &[u8]) -> Option<usize> {

@@ -199,6 +199,7 @@ impl Found {
     fn steer(&self, key: &[u8], epoch: u32) -> Option<Steer> {
         let slot = self.slot();
         let node = &slot.node;
+        node.prefetch();
         let position = node.position(key)?;
         slot.touch(epoch);
         Some(Steer { child: node.child(position), child_level: node.level() - 1, via: node.address() })

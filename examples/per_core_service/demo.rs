@@ -1,5 +1,5 @@
 //! What shows the service at work: a client that sends it requests, and other clients of the same index, inside the
-//! service, that keep its cores busy meanwhile. A busy shard still lets the executor look at its sockets, every 250 us
+//! service, that keep its cores busy meanwhile. A busy shard still lets the executor look at its sockets, every 500 us
 //! (`NodeConfig::reactor_us`).
 
 use std::io;

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 
 pub use header::{Header, Kind, NodeHeader, Position, kind_of, mark_freed};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
-pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView};
+pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, SlotOrder};
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
 pub use version::{EntryVersion, NodeVersion, bump_node_version};
 

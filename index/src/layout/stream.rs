@@ -21,7 +21,7 @@ pub(super) const CONTROL_BYTES: usize = 2;
 /// Bytes of payload in each line.
 pub(super) const PAYLOAD_BYTES: usize = LINE_BYTES - CONTROL_BYTES;
 /// Bytes in the unit of comparison.
-const WORD_BYTES: usize = 8;
+pub(super) const WORD_BYTES: usize = 8;
 /// Offset and length of a WRITE are multiples of this.
 const WRITE_ALIGN: usize = 8;
 
@@ -56,6 +56,11 @@ impl StreamRange {
     /// The stream offset after the last byte.
     pub(super) fn end(self) -> usize {
         self.start() + self.len()
+    }
+
+    /// The range without its first `bytes` bytes, of which it has as many.
+    pub(super) fn from(self, bytes: usize) -> Self {
+        StreamRange::new(self.start() + bytes, self.len() - bytes)
     }
 
     /// The lines after the first in which the (non-empty) range has bytes; empty for a range inside one line.
@@ -101,10 +106,25 @@ pub(super) fn byte(image: &[u8], offset: usize) -> u8 {
 }
 
 /// The bytes of `range`, copied together.
+#[inline]
 pub(super) fn to_bytes(image: &[u8], range: StreamRange) -> Bytes {
+    if range.len() == WORD_BYTES {
+        // The constant length spares a call of `memcpy`.
+        return Bytes::from_slice(&word(image, range.start()).to_be_bytes());
+    }
+    if let Some(bytes) = in_one_line(image, range) {
+        return Bytes::from_slice(bytes);
+    }
     let mut bytes = Bytes::with_capacity(range.len());
     for_each_piece(range.start(), range.len(), |from, _| bytes.extend_from_slice(&image[from]));
     bytes
+}
+
+/// The bytes of `range` where they are, if they lie in one line.
+#[inline]
+pub(super) fn in_one_line(image: &[u8], range: StreamRange) -> Option<&[u8]> {
+    let at = physical(range.start());
+    (range.start() % PAYLOAD_BYTES + range.len() <= PAYLOAD_BYTES).then(|| &image[at..at + range.len()])
 }
 
 /// `N` bytes from stream offset `start`.
@@ -173,6 +193,16 @@ fn compare_words(image: &[u8], range: StreamRange, key: &[u8]) -> Ordering {
 fn compare_bytes(image: &[u8], range: StreamRange, key: &[u8]) -> Ordering {
     let ours = (range.start()..range.end()).map(|offset| byte(image, offset));
     ours.cmp(key.iter().copied())
+}
+
+/// The first eight bytes of `range`, big-endian, with zeros behind the bytes of a shorter one.
+#[inline]
+pub(super) fn first_word(image: &[u8], range: StreamRange) -> u64 {
+    if range.len() >= WORD_BYTES {
+        return word(image, range.start());
+    }
+    let bytes = (0..range.len()).map(|i| u64::from(byte(image, range.start() + i)) << (56 - 8 * i));
+    bytes.fold(0, |word, byte| word | byte)
 }
 
 /// Eight bytes from stream offset `offset`, big-endian, so that words compare as their bytes do.

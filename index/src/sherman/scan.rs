@@ -6,19 +6,18 @@
 //! a gap (the node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was
 //! consumed already. So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
 
-use std::collections::VecDeque;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
-use futures::StreamExt;
 use futures::stream;
+use futures::{StreamExt, TryStreamExt};
 use smallvec::SmallVec;
 
 use super::Tree;
 use super::lookup::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
-use crate::layout::{Bytes, LeafLayout, Position, Rejection};
+use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
 use crate::stats::OpKind;
 use crate::step::{Budget, Step};
@@ -35,7 +34,9 @@ struct Cursor<V: Verbs> {
     wanted: bool,
     end: Bound<Bytes>,
     left: usize,
-    ready: VecDeque<Pair>,
+    /// Pairs that were taken from the leaves of this window.
+    ready: Vec<Pair>,
+    order: SlotOrder,
     entries: u64,
     /// Leaves of the next window; grows while the scan goes on.
     window: usize,
@@ -62,22 +63,24 @@ pub(super) fn stream<V: Verbs>(
         wanted,
         end,
         left,
-        ready: VecDeque::new(),
+        ready: Vec::new(),
+        order: SlotOrder::default(),
         entries: 0,
         window,
     };
-    stream::unfold(Some(cursor), |cursor| async move {
+    // Unfolded by the window, not by the pair: each step moves the cursor and its future, which are large.
+    let windows = stream::unfold(Some(cursor), |cursor| async move {
         let mut cursor = cursor?;
-        match cursor.next().await {
-            Ok(Some(pair)) => Some((Ok(pair), Some(cursor))),
+        match cursor.next_window().await {
+            Ok(Some(pairs)) => Some((Ok(stream::iter(pairs.into_iter().map(Ok))), Some(cursor))),
             Ok(None) => {
                 cursor.tree.record(OpKind::Scan, &cursor.meter, true, cursor.entries);
                 None
             }
             Err(error) => Some((Err(error), None)),
         }
-    })
-    .boxed_local()
+    });
+    windows.try_flatten().boxed_local()
 }
 
 /// Leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle. A scan
@@ -89,18 +92,17 @@ fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
 }
 
 impl<V: Verbs> Cursor<V> {
-    async fn next(&mut self) -> Result<Option<Pair>, IndexError> {
+    /// The next pairs: at least one, or none after the last.
+    async fn next_window(&mut self) -> Result<Option<Vec<Pair>>, IndexError> {
         let mut budget = self.tree.budget();
-        loop {
-            if let Some(pair) = self.ready.pop_front() {
-                self.entries += 1;
-                return Ok(Some(pair));
-            }
+        while self.ready.is_empty() {
             if self.left == 0 || self.is_past_end() {
                 return Ok(None);
             }
             self.read_window(&mut budget).await?;
         }
+        self.entries += self.ready.len() as u64;
+        Ok(Some(std::mem::take(&mut self.ready)))
     }
 
     fn is_past_end(&self) -> bool {
@@ -140,6 +142,8 @@ impl<V: Verbs> Cursor<V> {
                 tree.verbs.post(&self.meter, chain)
             })
             .collect();
+        // All at once: growing would move the pairs several times.
+        self.ready.reserve(self.left.min(leaves.len() * tree.leaf().slots()));
         let first = leaves[0];
         let mut consumed = false;
         for (leaf, read) in leaves.into_iter().zip(reads) {
@@ -224,20 +228,26 @@ impl<V: Verbs> Cursor<V> {
         if !self.tree.entry_version_holds(span_ns) {
             return Consumed::Not(None);
         }
-        let at = self.at.as_ref().expect("a scan that has ended consumes nothing");
-        match wanted_pairs(self.tree.leaf(), image, at, self.wanted, &self.end) {
-            Ok(Leaf::Here { mut pairs, high }) => {
-                pairs.truncate(self.left);
-                self.left -= pairs.len();
-                self.ready.extend(pairs);
-                self.at = high;
-                self.wanted = true;
-                Consumed::Leaf
-            }
-            Ok(Leaf::Before) => Consumed::Before,
-            Ok(Leaf::Beyond) => Consumed::Beyond,
-            Err(rejection) => Consumed::Not(Some(rejection)),
+        self.take(image).unwrap_or_else(|rejection| Consumed::Not(Some(rejection)))
+    }
+
+    /// `consume` for an image whose versions mean something.
+    fn take(&mut self, image: &[u8]) -> Result<Consumed, Rejection> {
+        let at = self.at.as_deref().expect("a scan that has ended consumes nothing");
+        let leaf = self.tree.leaf().view(image)?;
+        match leaf.header().position(at) {
+            Position::Here => {}
+            Position::Right => return Ok(Consumed::Before),
+            Position::Left => return Ok(Consumed::Beyond),
         }
+        let start = if self.wanted { Bound::Included(at) } else { Bound::Excluded(at) };
+        let end = self.end.as_ref().map(Bytes::as_slice);
+        let before = self.ready.len();
+        leaf.copy_sorted(&(start, end), self.left, &mut self.order, &mut self.ready)?;
+        self.left -= self.ready.len() - before;
+        self.at = leaf.header().high();
+        self.wanted = true;
+        Ok(Consumed::Leaf)
     }
 }
 
@@ -253,89 +263,9 @@ enum Consumed {
     Not(Option<Rejection>),
 }
 
-/// A leaf as the cursor sees it.
-#[derive(Debug, PartialEq)]
-enum Leaf {
-    Here { pairs: Vec<Pair>, high: Option<Bytes> },
-    Before,
-    Beyond,
-}
-
-/// The pairs of the leaf in `image` from `at` on (without `at` itself if it is not wanted) up to `end`, ascending.
-fn wanted_pairs(
-    layout: &LeafLayout,
-    image: &[u8],
-    at: &[u8],
-    wanted: bool,
-    end: &Bound<Bytes>,
-) -> Result<Leaf, Rejection> {
-    let leaf = layout.view(image)?;
-    match leaf.header().position(at) {
-        Position::Here => {}
-        Position::Right => return Ok(Leaf::Before),
-        Position::Left => return Ok(Leaf::Beyond),
-    }
-    let mut pairs = Vec::with_capacity(layout.slots());
-    for entry in leaf.entries() {
-        let entry = entry?;
-        let key = entry.key.as_slice();
-        let after_start = if wanted { key >= at } else { key > at };
-        let before_end = match end {
-            Bound::Unbounded => true,
-            Bound::Included(end) => key <= end.as_slice(),
-            Bound::Excluded(end) => key < end.as_slice(),
-        };
-        if after_start && before_end {
-            pairs.push((entry.key, entry.value));
-        }
-    }
-    // Unsorted leaf; and a key that was removed and put back while the leaf was read may show in both slots.
-    pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
-    pairs.dedup_by(|(a, _), (b, _)| a == b);
-    Ok(Leaf::Here { pairs, high: leaf.header().high() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{NodeHeader, NodeVersion};
-
-    fn bytes(s: &str) -> Bytes {
-        Bytes::from_slice(s.as_bytes())
-    }
-
-    fn keys(at: &str, wanted: bool, end: Bound<Bytes>) -> Option<String> {
-        let layout = LeafLayout::for_slots(6, 4, 4).unwrap();
-        let mut image = vec![0; layout.node_bytes()];
-        let header = NodeHeader {
-            level: 0,
-            low: b"b",
-            high: Some(b"m"),
-            sibling: RemotePtr::from_bits(640),
-            incarnation: 1,
-            node_version: NodeVersion::default(),
-        };
-        let entries = ["g", "b", "k", "d"].map(|k| (k.as_bytes(), &b"v"[..]));
-        layout.build(&mut image, &header, entries);
-        match wanted_pairs(&layout, &image, at.as_bytes(), wanted, &end).unwrap() {
-            Leaf::Here { pairs, high } => {
-                assert_eq!(high, Some(bytes("m")));
-                Some(pairs.iter().map(|(k, _)| String::from_utf8(k.to_vec()).unwrap()).collect())
-            }
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn takes_what_lies_in_the_bounds_in_order() {
-        assert_eq!(keys("b", true, Bound::Unbounded).as_deref(), Some("bdgk"));
-        assert_eq!(keys("b", false, Bound::Unbounded).as_deref(), Some("dgk"));
-        assert_eq!(keys("c", true, Bound::Included(bytes("g"))).as_deref(), Some("dg"));
-        assert_eq!(keys("c", true, Bound::Excluded(bytes("g"))).as_deref(), Some("d"));
-        assert_eq!(keys("l", true, Bound::Unbounded).as_deref(), Some(""));
-        assert_eq!(keys("m", true, Bound::Unbounded), None);
-        assert_eq!(keys("a", true, Bound::Unbounded), None);
-    }
 
     #[test]
     fn the_first_window_fits_the_limit() {

@@ -143,7 +143,7 @@ mod tests {
         fn poll(&mut self, slots: &mut Slots) -> usize {
             let Some(key) = self.posted.pop_front() else { return 0 };
             let missing = FabricError::NoSuchServer { server: ServerId(0), servers: 0 };
-            slots.complete(key, if self.fail { Err(missing) } else { Ok(Default::default()) }, 1);
+            slots.complete(key, if self.fail { Err(missing) } else { Ok(()) }, 1);
             1
         }
     }

@@ -15,8 +15,8 @@ use crate::waiter::Waiter;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotKey(u32);
 
-/// What executing a chain yielded: the words that its atomics found, or why it failed.
-pub type Outcome = Result<SmallVec<[u64; 2]>, FabricError>;
+/// Whether executing a chain went well. The words that its atomics found are in its slot ([`Slots::parts`]).
+pub type Outcome = Result<(), FabricError>;
 
 /// The chains of a shard that were submitted and whose outcome was not taken.
 #[derive(Default)]
@@ -29,7 +29,9 @@ pub struct Slots {
 
 struct Slot {
     chain: Chain,
-    outcome: Outcome,
+    /// What the chain's atomics found, in posting order.
+    atomics: SmallVec<[u64; 2]>,
+    error: Option<FabricError>,
     span_ns: u32,
     state: State,
 }
@@ -57,7 +59,7 @@ impl Slots {
                 SlotKey(place)
             }
             None => {
-                self.slots.push(Slot { chain, outcome: Ok(SmallVec::new()), span_ns: 0, state });
+                self.slots.push(Slot { chain, atomics: SmallVec::new(), error: None, span_ns: 0, state });
                 SlotKey(self.slots.len() as u32 - 1)
             }
         }
@@ -73,6 +75,13 @@ impl Slots {
         &mut self.slots[key.0 as usize].chain
     }
 
+    /// The chain of a slot that is in flight, and where the words go that its atomics find.
+    #[inline]
+    pub fn parts(&mut self, key: SlotKey) -> (&mut Chain, &mut SmallVec<[u64; 2]>) {
+        let slot = &mut self.slots[key.0 as usize];
+        (&mut slot.chain, &mut slot.atomics)
+    }
+
     /// Records that a chain was executed. `span_ns` bounds the time from its first to its last access.
     #[inline]
     pub fn complete(&mut self, key: SlotKey, outcome: Outcome, span_ns: u32) {
@@ -83,7 +92,10 @@ impl Slots {
     /// The first half of [`Slots::complete`]: what came of it, while the time is not known yet.
     #[inline]
     pub fn set_outcome(&mut self, key: SlotKey, outcome: Outcome) {
-        self.slots[key.0 as usize].outcome = outcome;
+        // Success is the rule, and nothing to write down.
+        if let Err(error) = outcome {
+            self.slots[key.0 as usize].error = Some(error);
+        }
     }
 
     /// The second half of [`Slots::complete`].
@@ -96,7 +108,7 @@ impl Slots {
         match std::mem::replace(&mut slot.state, State::Done) {
             State::InFlight(waiter) => self.completed.push_back((server, waiter)),
             State::Orphaned => {
-                self.free(key);
+                self.discard(key);
                 self.completed.push_back((server, None));
             }
             State::Done | State::Free => panic!("a chain is completed once"),
@@ -126,25 +138,39 @@ impl Slots {
         }
         let span_ns = slot.span_ns;
         let buf = slot.chain.take_buffer();
-        let outcome = std::mem::replace(&mut slot.outcome, Ok(SmallVec::new()));
+        // Most chains have no atomics: nothing to move then.
+        let atomics =
+            if slot.atomics.is_empty() { SmallVec::new() } else { std::mem::take(&mut slot.atomics) };
+        let error = if slot.error.is_some() { slot.error.take() } else { None };
         self.free(key);
-        Poll::Ready(outcome.map(|atomics| Completion { buf, atomics, span_ns }))
+        Poll::Ready(match error {
+            None => Ok(Completion { buf, atomics, span_ns }),
+            Some(error) => Err(error),
+        })
     }
 
     pub(super) fn orphan(&mut self, key: SlotKey) {
         let slot = &mut self.slots[key.0 as usize];
         match slot.state {
             State::InFlight(_) => slot.state = State::Orphaned,
-            State::Done => self.free(key),
+            State::Done => self.discard(key),
             State::Orphaned | State::Free => panic!("a chain is orphaned once"),
         }
     }
 
+    /// Frees a slot whose outcome nobody takes.
+    fn discard(&mut self, key: SlotKey) {
+        let slot = &mut self.slots[key.0 as usize];
+        slot.atomics.clear();
+        slot.error = None;
+        drop(slot.chain.take_buffer());
+        self.free(key);
+    }
+
+    /// Frees a slot whose buffer and outcome have been moved out.
     #[inline]
     fn free(&mut self, key: SlotKey) {
-        let slot = &mut self.slots[key.0 as usize];
-        slot.state = State::Free;
-        drop(slot.chain.take_buffer());
+        self.slots[key.0 as usize].state = State::Free;
         self.free.push(key.0);
     }
 }

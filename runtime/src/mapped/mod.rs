@@ -74,13 +74,12 @@ impl MappedDevice {
         }
     }
 
-    fn execute(&mut self, chain: &mut Chain) -> Outcome {
+    fn execute(&mut self, chain: &mut Chain, atomics: &mut SmallVec<[u64; 2]>) -> Outcome {
         let server = chain.server();
         let Some(memory) = self.servers.get(server.0 as usize) else {
             return Err(FabricError::NoSuchServer { server, servers: self.servers.len() });
         };
         let region = memory.region();
-        let mut atomics = SmallVec::new();
         for i in 0..chain.verbs().len() {
             let op = chain.verbs()[i].op;
             let done = match op {
@@ -101,7 +100,7 @@ impl MappedDevice {
                 (Op::Read { .. }, Ok(_)) => {}
             }
         }
-        Ok(atomics)
+        Ok(())
     }
 }
 
@@ -131,9 +130,9 @@ impl Device for MappedDevice {
             let mut bytes = 0;
             while left > 0 && group.len() < STAMP_CHAINS && bytes < STAMP_BYTES {
                 let key = self.posted.pop_front().expect("the batch was counted");
-                let chain = slots.chain_mut(key);
+                let (chain, atomics) = slots.parts(key);
                 bytes += chain.buffer().map_or(0, |buf| buf.len() as u64);
-                let outcome = self.execute(chain);
+                let outcome = self.execute(chain, atomics);
                 slots.set_outcome(key, outcome);
                 group.push(key);
                 left -= 1;

@@ -34,6 +34,7 @@
 
 mod lookup;
 mod patch;
+mod sorted;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -47,6 +48,7 @@ use super::version::{self, EntryVersion};
 use super::{LayoutError, MAX_VALUE_BYTES, MIN_SLOTS, Sizing, check_key_bytes};
 
 pub use lookup::{Found, LeafLookup};
+pub use sorted::SlotOrder;
 pub use view::{Entry, LeafView};
 
 const HEAD_BYTES: usize = 1;
@@ -165,6 +167,15 @@ fn fingerprint(key: &[u8]) -> u8 {
         Err(_) => hash_any_length(key),
     };
     (hash as u8).max(VACANT + 1)
+}
+
+/// The fingerprint of the key in `range`.
+#[inline]
+fn stored_fingerprint(image: &[u8], range: StreamRange) -> u8 {
+    match stream::in_one_line(image, range) {
+        Some(key) => fingerprint(key),
+        None => fingerprint(&stream::to_bytes(image, range)),
+    }
 }
 
 #[inline(never)]

@@ -1,16 +1,16 @@
 //! A leaf as a writer or a scan sees it: header, vacancies, all entries.
 
 use super::lookup::{Found, LeafLookup};
-use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
+use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint, stored_fingerprint};
 use crate::layout::header::{Header, Kind};
-use crate::layout::stream;
+use crate::layout::stream::{self, StreamRange};
 use crate::layout::{Bytes, Malformed, Rejection};
 
 /// An image whose header is that of a leaf and whose lines carry the same node version.
 #[derive(Clone, Copy)]
 pub struct LeafView<'a> {
     layout: &'a LeafLayout,
-    image: &'a [u8],
+    pub(super) image: &'a [u8],
     header: Header<'a>,
 }
 
@@ -81,27 +81,46 @@ impl<'a> LeafView<'a> {
         view.slots().filter_map(move |slot| view.entry(slot).transpose())
     }
 
-    fn slots(&self) -> std::ops::Range<usize> {
+    pub(super) fn slots(&self) -> std::ops::Range<usize> {
         0..self.layout.slots
     }
 
     fn entry(&self, slot: usize) -> Result<Option<Entry>, Rejection> {
+        if self.key(slot)?.is_none() {
+            return Ok(None);
+        }
+        let (key, value) = self.pair(slot)?;
+        Ok(Some(Entry { slot, key, value }))
+    }
+
+    /// The key that a lookup would find in `slot`.
+    pub(super) fn key(&self, slot: usize) -> Result<Option<StreamRange>, Rejection> {
         let (layout, image) = (self.layout, self.image);
         if layout.is_vacant(image, slot) {
             return Ok(None);
         }
-        let range = layout.entry(slot);
-        let head = stream::byte(image, range.start());
-        if !entry_is_whole(image, range, head) {
+        let entry = layout.entry(slot);
+        if !entry_is_whole(image, entry, stream::byte(image, entry.start())) {
             return Err(Rejection::Torn);
         }
-        let key = layout.key_slot(range).used(image, head & KEY_SHORT != 0);
-        let key = stream::to_bytes(image, key.ok_or(Malformed::KeyLength { slot })?);
+        let key = self.stored_key(slot)?;
         // Entry and fingerprint of different moments: see the module's docs.
-        if stream::byte(image, layout.fingerprint_at(slot)) != fingerprint(&key) {
-            return Ok(None);
-        }
-        let value = stream::to_bytes(image, layout.value_range(image, slot)?);
-        Ok(Some(Entry { slot, key, value }))
+        let is_its_own = stream::byte(image, layout.fingerprint_at(slot)) == stored_fingerprint(image, key);
+        Ok(is_its_own.then_some(key))
+    }
+
+    /// What `slot` holds as a key, whether a lookup would find it or not.
+    pub(super) fn stored_key(&self, slot: usize) -> Result<StreamRange, Rejection> {
+        let entry = self.layout.entry(slot);
+        let short = stream::byte(self.image, entry.start()) & KEY_SHORT != 0;
+        let key = self.layout.key_slot(entry).used(self.image, short);
+        Ok(key.ok_or(Malformed::KeyLength { slot })?)
+    }
+
+    /// Key and value in `slot`, copied out.
+    pub(super) fn pair(&self, slot: usize) -> Result<(Bytes, Bytes), Rejection> {
+        let key = stream::to_bytes(self.image, self.stored_key(slot)?);
+        let value = stream::to_bytes(self.image, self.layout.value_range(self.image, slot)?);
+        Ok((key, value))
     }
 }

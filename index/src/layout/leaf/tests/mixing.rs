@@ -1,11 +1,13 @@
 //! Readers of images of which some lines are from before and some from after a write: they get what was there
 //! before, what is there afterwards, or `Torn`.
 
+use std::ops::Bound;
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{get, header};
-use crate::layout::leaf::LeafLayout;
+use crate::layout::leaf::{LeafLayout, SlotOrder};
 use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
 use crate::layout::{NodeHeader, Rejection, bump_node_version};
@@ -47,8 +49,20 @@ fn check(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]) -> b
         Err(rejection) => assert_eq!(*rejection, Rejection::Torn),
     }
     let entries: Result<Vec<_>, _> = layout.view(image).and_then(|view| view.entries().collect());
+    let mut pairs = Vec::new();
+    let sorted = layout.view(image).and_then(|view| {
+        view.copy_sorted(
+            &(Bound::Unbounded, Bound::Unbounded),
+            usize::MAX,
+            &mut SlotOrder::default(),
+            &mut pairs,
+        )
+    });
+    assert_eq!(sorted.err(), entries.as_ref().err().copied(), "scans and lookups distrust the same images");
     match entries {
         Ok(entries) => {
+            assert_eq!(pairs.len(), entries.len());
+            assert!(entries.iter().all(|entry| pairs.contains(&(entry.key.clone(), entry.value.clone()))));
             let entry = entries.iter().find(|entry| entry.key[..] == *key);
             let value = entry.map(|entry| entry.value.to_vec());
             assert!(allowed.contains(&value), "{value:?} is none of {allowed:?}");

@@ -2,6 +2,7 @@
 
 mod entries;
 mod mixing;
+mod sorted;
 mod untrusted;
 
 use farwood_runtime::RemotePtr;

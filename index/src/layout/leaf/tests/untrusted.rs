@@ -1,9 +1,11 @@
 //! Bytes that no writer left: anything but a panic.
 
+use std::ops::Bound;
+
 use proptest::prelude::*;
 
 use super::{gather, header, leaf};
-use crate::layout::leaf::{LeafLayout, LeafLookup};
+use crate::layout::leaf::{LeafLayout, LeafLookup, SlotOrder};
 
 /// Does everything that readers and writers do with an image.
 fn use_up(layout: &LeafLayout, mut image: Vec<u8>, key: &[u8]) {
@@ -14,6 +16,11 @@ fn use_up(layout: &LeafLayout, mut image: Vec<u8>, key: &[u8]) {
     let _ = (view.header().low(), view.header().high(), view.header().position(key), view.find(key));
     let entries = view.entries().count();
     assert!(entries <= view.len() && view.len() <= layout.slots());
+    let mut pairs = Vec::new();
+    let bounds = (Bound::Included(key), Bound::Unbounded);
+    if view.copy_sorted(&bounds, layout.slots(), &mut SlotOrder::default(), &mut pairs).is_ok() {
+        assert!(pairs.len() <= entries && pairs.is_sorted_by(|a, b| key <= &a.0 && a.0 < b.0));
+    }
     if let Some(slot) = view.vacancy() {
         layout.write_entry(&mut image, slot, key, key);
         layout.clear_entry(&mut image, slot);
