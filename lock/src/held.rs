@@ -216,15 +216,14 @@ impl<V: Verbs> Held<V> {
         };
         let mut failed = 0;
         loop {
-            let mut chain = match buf.take() {
-                Some(buf) => Chain::with_buffer(self.lock.server(), buf),
-                None => Chain::new(self.lock.server()),
-            };
-            chain.cas(self.lock, FREE, word.to_bits());
-            if chain.buffer().is_some() {
-                chain.read(self.node, 0..len);
-            }
-            let cas = self.table.verbs.submit(meter, chain);
+            let reads = buf.is_some();
+            let verbs = &self.table.verbs;
+            let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
+                chain.cas(self.lock, FREE, word.to_bits());
+                if reads {
+                    chain.read(self.node, 0..len);
+                }
+            });
             self.global = Global::Asked { word, cas };
             let done = poll_fn(|cx| self.poll_cas(cx)).await?;
             if self.is_taken() {

@@ -59,6 +59,15 @@ impl Chain {
         Chain { server, buf: Some(buf), verbs: SmallVec::new(), fence_next: false }
     }
 
+    /// Makes this an empty chain to `server` in place.
+    #[inline]
+    pub(crate) fn restart(&mut self, server: ServerId, buf: Option<Buf>) {
+        self.server = server;
+        self.buf = buf;
+        self.verbs.clear();
+        self.fence_next = false;
+    }
+
     /// READ of `local.len()` bytes at `at` into that range of the buffer.
     #[inline]
     pub fn read(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {

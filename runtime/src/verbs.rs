@@ -28,7 +28,7 @@ use crate::chain::Chain;
 use crate::control::Control;
 use crate::message::{Message, Port, ShardId};
 use crate::meter::Meter;
-use crate::pointer::ServerId;
+use crate::pointer::{RemotePtr, ServerId};
 use crate::waiter::Waiter;
 
 /// What a fabric can do, reported when a node connects.
@@ -114,6 +114,32 @@ pub trait Verbs: Clone + 'static {
     fn submit(&self, meter: &Meter, chain: Chain) -> Self::Submission {
         meter.round_trip();
         self.post(meter, chain)
+    }
+
+    /// [`Verbs::submit`] of the chain to `server` that `build` makes, with `buf`. A fabric may build it where it stays:
+    /// moving a chain costs as much as the rest of posting it.
+    #[inline]
+    fn submit_built(
+        &self,
+        meter: &Meter,
+        server: ServerId,
+        buf: Option<Buf>,
+        build: impl FnOnce(&mut Chain),
+    ) -> Self::Submission {
+        let mut chain = match buf {
+            Some(buf) => Chain::with_buffer(server, buf),
+            None => Chain::new(server),
+        };
+        build(&mut chain);
+        self.submit(meter, chain)
+    }
+    /// READs `bytes` bytes at `at` into a fresh lease: one round trip.
+    #[inline(always)]
+    fn read(&self, meter: &Meter, at: RemotePtr, bytes: usize) -> Self::Submission {
+        let buf = self.lease(bytes);
+        self.submit_built(meter, at.server(), Some(buf), |chain| {
+            chain.read(at, 0..bytes);
+        })
     }
 
     /// Nanoseconds since some fixed moment, monotonic.

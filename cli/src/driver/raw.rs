@@ -165,9 +165,7 @@ impl Client for RawClient {
         };
         let place = area.place(number, config.node_bytes() as u64);
         let meter = Meter::default();
-        let mut chain = Chain::with_buffer(place.server(), self.shard.lease(config.node_bytes()));
-        chain.read(place, 0..config.node_bytes());
-        let read = self.shard.submit(&meter, chain).await;
+        let read = self.shard.read(&meter, place, config.node_bytes()).await;
         let buf = read.map_err(|error| CliError::Run(format!("a read: {error}")))?.into_buf();
         self.recorder.end(Lane::Read, timed);
         self.tally.borrow_mut().record(meter.usage());

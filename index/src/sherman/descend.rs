@@ -84,9 +84,7 @@ impl<V: Verbs> Tree<V> {
     /// Reads the root word. One round trip.
     pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, IndexError> {
         let word = self.shared.entry.root;
-        let mut chain = Chain::with_buffer(word.server(), self.verbs.lease(8));
-        chain.read(word, 0..8);
-        let buf = self.verbs.submit(meter, chain).await?.into_buf();
+        let buf = self.verbs.read(meter, word, 8).await?.into_buf();
         let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
         let root = parse_root(word);
         if let Some(root) = root {
@@ -149,7 +147,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Target, IndexError> {
         let mut at = from;
         while at.level > level {
-            let read = self.read_node(meter, at.ptr, self.inner().node_bytes()).await?;
+            let read = self.verbs.read(meter, at.ptr, self.inner().node_bytes()).await?;
             let span_ns = read.span_ns;
             let buf = read.into_buf();
             match self.route(&buf, key, at.level, span_ns) {
@@ -202,14 +200,6 @@ impl<V: Verbs> Tree<V> {
         let root = self.read_root(meter).await?;
         let root = root.ok_or_else(|| IndexError::Corrupt { node, what: "the tree lost its root".into() })?;
         Ok(Target { ptr: root.ptr, level: root.level, via: None })
-    }
-
-    /// READs a node. One round trip.
-    #[inline]
-    pub(super) fn read_node(&self, meter: &Meter, node: RemotePtr, bytes: usize) -> V::Submission {
-        let mut chain = Chain::with_buffer(node.server(), self.verbs.lease(bytes));
-        chain.read(node, 0..bytes);
-        self.verbs.submit(meter, chain)
     }
 
     /// Drops the cached node that led to `target` for `key`.

@@ -18,7 +18,7 @@ impl<V: Verbs> Tree<V> {
         let mut budget = self.budget();
         let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
         loop {
-            let read = self.read_node(meter, at.ptr, self.leaf().node_bytes()).await?;
+            let read = self.verbs.read(meter, at.ptr, self.leaf().node_bytes()).await?;
             let span_ns = read.span_ns;
             let buf = read.into_buf();
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {

@@ -189,7 +189,7 @@ impl<V: Verbs> Cursor<V> {
             let (image, span_ns) = if budget.spent() > RETRIES_BEFORE_LOCK {
                 (tree.read_leaf_locked(&self.meter, at.ptr).await?, 0)
             } else {
-                let read = tree.read_node(&self.meter, at.ptr, bytes).await?;
+                let read = tree.verbs.read(&self.meter, at.ptr, bytes).await?;
                 let span_ns = read.span_ns;
                 (read.into_buf(), span_ns)
             };

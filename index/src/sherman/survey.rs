@@ -91,7 +91,7 @@ async fn read<V: Verbs>(
 ) -> Result<Seen, IndexError> {
     let bytes = if level == 0 { tree.leaf().node_bytes() } else { tree.inner().node_bytes() };
     loop {
-        let read = tree.read_node(meter, node, bytes).await?;
+        let read = tree.verbs.read(meter, node, bytes).await?;
         let timely = tree.node_version_holds(read.span_ns);
         let image = read.into_buf();
         let rejection = match look(tree, level, &image) {

@@ -16,7 +16,9 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 pub use self::slots::{Outcome, SlotKey, Slots};
+use crate::buffer::Buf;
 use crate::chain::Chain;
+use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, FabricError};
 use crate::waiter::Waiter;
 
@@ -59,18 +61,36 @@ impl<D: Device> Engine<D> {
     /// Takes a chain in: posts it if its queue pair has a credit left, else puts it in line.
     #[inline(always)]
     pub fn submit(&mut self, chain: Chain) -> SlotKey {
-        let server = chain.server().0 as usize;
         let key = self.slots.insert(chain);
+        self.post(key);
+        key
+    }
+
+    /// The same for a chain that is built in its slot. `build` must not come back to the engine.
+    #[inline(always)]
+    pub fn submit_in_place(
+        &mut self,
+        server: ServerId,
+        buf: Option<Buf>,
+        build: impl FnOnce(&mut Chain),
+    ) -> SlotKey {
+        let key = self.slots.insert_in_place(server, buf, build);
+        self.post(key);
+        key
+    }
+
+    #[inline]
+    fn post(&mut self, key: SlotKey) {
+        let chain = self.slots.chain_mut(key);
         // A server that does not exist has no queue pair: the device says so.
-        if let Some(credits) = self.credits.get_mut(server) {
+        if let Some(credits) = self.credits.get_mut(usize::from(chain.server().0)) {
             if credits.left == 0 {
                 credits.line.push_back(key);
-                return key;
+                return;
             }
             credits.left -= 1;
         }
-        self.device.post(key, self.slots.chain_mut(key));
-        key
+        self.device.post(key, chain);
     }
 
     /// Lets the device make progress, hands freed credits on in FIFO order, and passes everyone who has to be resumed
@@ -120,7 +140,6 @@ mod tests {
     use super::*;
     use crate::buffer::BufferPool;
     use crate::mapped::MappedDevice;
-    use crate::pointer::ServerId;
 
     /// Completes one chain per poll and keeps the order in which it was given them.
     #[derive(Default)]

@@ -7,7 +7,9 @@ use std::task::Poll;
 
 use smallvec::SmallVec;
 
+use crate::buffer::Buf;
 use crate::chain::Chain;
+use crate::pointer::ServerId;
 use crate::verbs::{Completion, FabricError};
 use crate::waiter::Waiter;
 
@@ -49,20 +51,44 @@ enum State {
 impl Slots {
     #[inline(always)]
     pub(super) fn insert(&mut self, chain: Chain) -> SlotKey {
+        let key = self.occupy();
+        self.slots[key.0 as usize].chain = chain;
+        key
+    }
+
+    #[inline(always)]
+    pub(super) fn insert_in_place(
+        &mut self,
+        server: ServerId,
+        buf: Option<Buf>,
+        build: impl FnOnce(&mut Chain),
+    ) -> SlotKey {
+        let key = self.occupy();
+        let chain = &mut self.slots[key.0 as usize].chain;
+        chain.restart(server, buf);
+        build(chain);
+        key
+    }
+
+    #[inline]
+    fn occupy(&mut self) -> SlotKey {
         self.in_flight += 1;
-        let state = State::InFlight(None);
-        match self.free.pop() {
-            Some(place) => {
-                let slot = &mut self.slots[place as usize];
-                slot.chain = chain;
-                slot.state = state;
-                SlotKey(place)
-            }
-            None => {
-                self.slots.push(Slot { chain, atomics: SmallVec::new(), error: None, span_ns: 0, state });
-                SlotKey(self.slots.len() as u32 - 1)
-            }
-        }
+        let place = self.free.pop().unwrap_or_else(|| self.grow());
+        self.slots[place as usize].state = State::InFlight(None);
+        SlotKey(place)
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let chain = Chain::new(ServerId(0));
+        self.slots.push(Slot {
+            chain,
+            atomics: SmallVec::new(),
+            error: None,
+            span_ns: 0,
+            state: State::Free,
+        });
+        self.slots.len() as u32 - 1
     }
 
     pub(super) fn in_flight(&self) -> usize {

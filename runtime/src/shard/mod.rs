@@ -46,6 +46,7 @@ use crate::engine::{Device, Engine, SlotKey};
 use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
+use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, FabricError, Handler, Verbs};
 use crate::waiter::Waiter;
 
@@ -275,6 +276,23 @@ impl<D: Device> Verbs for Shard<D> {
     fn post(&self, meter: &Meter, chain: Chain) -> Submission<D> {
         meter.verbs(chain.verbs());
         let slot = self.0.engine.borrow_mut().submit(chain);
+        self.0.work_arrived();
+        Submission { core: Rc::clone(&self.0), slot: Some(slot) }
+    }
+
+    #[inline(always)]
+    fn submit_built(
+        &self,
+        meter: &Meter,
+        server: ServerId,
+        buf: Option<Buf>,
+        build: impl FnOnce(&mut Chain),
+    ) -> Submission<D> {
+        meter.round_trip();
+        let slot = self.0.engine.borrow_mut().submit_in_place(server, buf, |chain| {
+            build(chain);
+            meter.verbs(chain.verbs());
+        });
         self.0.work_arrived();
         Submission { core: Rc::clone(&self.0), slot: Some(slot) }
     }
