@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use farwood::runtime::mapped::MappedDevice;
 use farwood::{Geometry, NodeSize, Techniques};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
@@ -61,8 +62,10 @@ pub(crate) struct BenchConfig {
     pub(crate) cache_bytes: u64,
     /// Sizes of the index's keys, values and nodes.
     pub(crate) geometry: Geometry,
-    /// The index's switches.
+    /// The index's switches, as far as the fabric can follow.
     pub(crate) techniques: Techniques,
+    /// Whether locks were to be in on-chip memory and the fabric has none.
+    pub(crate) no_on_chip: bool,
     /// When the run ends.
     pub(crate) end: End,
     /// How long it warms up.
@@ -136,7 +139,8 @@ impl BenchConfig {
         check_names(&args)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
-        let techniques = techniques(&args.technique)?;
+        let wanted = techniques(&args.technique)?;
+        let techniques = wanted.effective(&MappedDevice::CAPABILITIES);
         let shards = shards(&args, cores)?;
         let clients = clients(&args, shards)?;
         let end = end(&args, workload)?;
@@ -166,6 +170,7 @@ impl BenchConfig {
             cache_bytes: args.cache,
             geometry,
             techniques,
+            no_on_chip: wanted.on_chip && !techniques.on_chip,
             end,
             warmup_ns: if workload == Workload::Load { 0 } else { args.warmup },
             rate: args.rate,

@@ -25,7 +25,9 @@ fn no_flags_are_the_canonical_run() {
     assert_eq!((config.keys, config.shards, config.clients), (10_000_000, 4, 256));
     assert_eq!(config.end, End { ops: None, after_ns: Some(10_000_000_000) });
     assert_eq!((config.warmup_ns, config.servers, config.cache_bytes), (1_000_000_000, 1, 512 << 20));
-    assert_eq!(config.techniques, Techniques::ALL);
+    // The embedded fabric has no on-chip memory.
+    assert_eq!(config.techniques, Techniques { on_chip: false, ..Techniques::ALL });
+    assert!(config.no_on_chip);
 }
 
 #[test]
@@ -86,7 +88,8 @@ fn techniques_switch_one_by_one() {
     let config = config("--technique fused=off --technique two-level=off --technique fused=on").unwrap();
     assert!(config.techniques.fused && !config.techniques.two_level);
     assert_eq!(config.to_json()["techniques"]["two_level"], false);
-    assert_eq!(config.to_json()["techniques"]["on_chip"], true);
+    assert_eq!(config.to_json()["techniques"]["fused"], true);
+    assert_eq!(config.to_json()["techniques"]["on_chip"], false);
 }
 
 #[test]

@@ -194,6 +194,9 @@ fn notes(config: &BenchConfig) -> Vec<String> {
     {
         notes.push(format!("{} duplicate lines of the key file were left out", keys.duplicates()));
     }
+    if config.no_on_chip {
+        notes.push("on_chip is off: this fabric has no on-chip memory, locks are in host memory".to_owned());
+    }
     notes.push("the memory servers of the embedded fabric are part of the resident memory".to_owned());
     notes
 }
