@@ -19,7 +19,7 @@ use crate::node_cache::NodeCache;
 
 /// A reader moves the use clock on once in this many lookups, so that ages differ even while nothing is
 /// inserted.
-const LOOKUPS_PER_TICK: u64 = 1 << 16;
+const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
 /// Where to go on for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
