@@ -77,6 +77,13 @@ impl Chunk {
         Chunk { lows, slots: slots.into() }
     }
 
+    /// The same with another node at `place`, which begins where the old one does.
+    pub(crate) fn with(&self, place: usize, slot: Slot) -> Self {
+        let mut slots: Box<[Slot]> = self.slots.iter().map(Slot::copy).collect();
+        slots[place] = slot;
+        Chunk { lows: self.lows.clone(), slots }
+    }
+
     pub(crate) fn slots(&self) -> &[Slot] {
         &self.slots
     }

@@ -71,6 +71,13 @@ impl Level {
             None => 0,
         };
         let after = high.map_or(right.slots().len(), |high| right.begin_below(high));
+        // The rule: a node that has got one more separator, or lost its right half. No low key changes.
+        if first == last && after == before + 1 && left.slots()[before].node.begins_at(&low) {
+            let chunk = Arc::new(left.with(before, slot));
+            let bytes = chunk.bytes() as isize - left.bytes() as isize;
+            directory.cell(first).store(chunk);
+            return Change { nodes: 0, bytes };
+        }
         let mut slots: Vec<_> = left.slots()[..before].iter().map(Slot::copy).collect();
         slots.push(slot);
         slots.extend(
