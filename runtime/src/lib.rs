@@ -3,7 +3,7 @@
 //! A map, from the seam downwards:
 //!
 //! - [`verbs`]: the contract. [`Verbs`] is all that indexes, locks and caches know of what is below them;
-//!   [`chain`], [`buffer`], [`pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
+//!   [`chain`], [`buffer`], [`mod@pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
 //! - [`control`] and [`memory`]: what memory servers do beside being read and written; [`alloc`] carves nodes from the
 //!   chunks that they hand out.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
