@@ -19,8 +19,8 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
         v.pause(ns).await;
         assert!(v.now() - before >= ns, "{ns} ns took {}", v.now() - before);
     }
-    // A thread that is interrupted between reading the clock and asking for a pause gets a later deadline than it meant.
-    // Such a round proves nothing; an undisturbed one must come.
+    // A thread that is interrupted between reading the clock and asking for a pause gets a later deadline than it
+    // meant. Such a round proves nothing; an undisturbed one must come.
     let mut in_order = false;
     for _ in 0..20 {
         in_order |= many_pauses(&v).await;
