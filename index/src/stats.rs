@@ -125,7 +125,8 @@ impl KindStats {
 pub struct LockCounters {
     /// Locks acquired.
     pub acquired: u64,
-    /// Of these: waited for in a local queue.
+    /// Requests that queued because the lock was held, counted on the shard where the lock is at home: among `acquired`
+    /// only in the sum over shards.
     pub waited: u64,
     /// Of these: handed over with the global lock.
     pub handed_over: u64,

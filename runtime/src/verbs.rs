@@ -133,6 +133,7 @@ pub trait Verbs: Clone + 'static {
         build(&mut chain);
         self.submit(meter, chain)
     }
+
     /// READs `bytes` bytes at `at` into a fresh lease: one round trip.
     #[inline(always)]
     fn read(&self, meter: &Meter, at: RemotePtr, bytes: usize) -> Self::Submission {
