@@ -9,8 +9,8 @@
 //!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
 //!    address order only with [`Capabilities::in_order_write`].
 //! 3. **Atomics**: CAS and FAA are atomic against each other and against WRITEs to the same aligned word.
-//! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect. Nothing is
-//!    replayed by the fabric.
+//! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
+//!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the fabric.
 //! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, its buffer comes back by itself.
 //!
 //! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
@@ -81,6 +81,14 @@ pub enum FabricError {
     #[error("there is no memory server {} in this cluster of {servers}", server.0)]
     #[expect(missing_docs, reason = "the message names the fields")]
     NoSuchServer { server: ServerId, servers: usize },
+    /// The queue pair to a server broke while the chain was in flight. It is connected again for chains posted later.
+    #[error("the queue pair to memory server {} failed; the outcome of what was in flight is unknown", server.0)]
+    #[expect(missing_docs, reason = "the message names the field")]
+    QueuePair { server: ServerId },
+    /// A server does not answer any more.
+    #[error("memory server {} does not answer: what it holds is out of reach until it comes back", server.0)]
+    #[expect(missing_docs, reason = "the message names the field")]
+    ServerGone { server: ServerId },
 }
 
 /// What a shard receives the messages of a [`Port`] with.
