@@ -121,6 +121,17 @@ impl Chain {
         self.verbs.is_empty()
     }
 
+    /// Whether executing it, or any part of it, once more changes nothing, provided that nobody else writes there in
+    /// between: WRITEs only. A READ would replace what a WRITE behind it may send, an atomic acts on what it finds.
+    pub fn is_idempotent(&self) -> bool {
+        self.verbs.iter().all(|verb| matches!(verb.op, Op::Write { .. } | Op::WriteWord { .. }))
+    }
+
+    /// Takes the first `verbs` verbs away: what a failed chain need not do again.
+    pub fn skip(&mut self, verbs: usize) {
+        self.verbs.drain(..verbs);
+    }
+
     /// The chain's buffer, if it has one.
     pub fn buffer(&self) -> Option<&Buf> {
         self.buf.as_ref()

@@ -6,6 +6,8 @@ use thiserror::Error;
 
 use crate::pointer::{RemotePtr, ServerId};
 
+const WORD_BYTES: u64 = 8;
+
 /// An index of the catalog, by a number that is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IndexId(pub u32);
@@ -17,12 +19,34 @@ pub struct ServerInfo {
     pub id: ServerId,
     /// Size of its region.
     pub region_bytes: u64,
-    /// The first word of its lock region.
-    pub lock_base: RemotePtr,
-    /// How many 64-bit lock words the lock region has.
-    pub lock_count: u64,
+    /// Its lock words in host memory.
+    pub locks: LockRegion,
+    /// Its lock words in on-chip (device) memory, where it has any: atomics on them do not cross PCIe.
+    pub device_locks: Option<LockRegion>,
     /// Size of the chunks that it hands out.
     pub chunk_bytes: u64,
+}
+
+/// Consecutive 64-bit lock words of one server, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRegion {
+    /// The first word.
+    pub base: RemotePtr,
+    /// How many words there are.
+    pub count: u64,
+}
+
+impl LockRegion {
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.count * WORD_BYTES
+    }
+
+    /// Whether the byte at `at` is part of it.
+    pub fn contains(&self, at: RemotePtr) -> bool {
+        let (server, start) = (self.base.server(), self.base.offset());
+        at.server() == server && (start..start + self.bytes()).contains(&at.offset())
+    }
 }
 
 /// A piece of a server's region that belongs to one shard until the index that it was taken for is dropped.

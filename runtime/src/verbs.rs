@@ -10,7 +10,8 @@
 //!    address order only with [`Capabilities::in_order_write`].
 //! 3. **Atomics**: CAS and FAA are atomic against each other and against WRITEs to the same aligned word.
 //! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
-//!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the fabric.
+//!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
+//!    fabric. The chain comes back to whoever awaited it ([`Failed`]), who knows whether it may be posted again.
 //! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, its buffer comes back by itself.
 //!
 //! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
@@ -69,7 +70,7 @@ impl Completion {
     }
 }
 
-/// Why a chain failed. Its outcome is unknown: any prefix may have taken effect.
+/// Why a chain failed. Its outcome is unknown: any prefix may have taken effect. The chain comes along in [`Failed`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -91,6 +92,75 @@ pub enum FabricError {
     ServerGone { server: ServerId },
 }
 
+impl FabricError {
+    /// Whether the very next chain may succeed, so that what only reads is simply asked again. A server that is gone
+    /// was waited for by the fabric already.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, FabricError::QueuePair { .. })
+    }
+
+    /// Whether the request itself was wrong: it fails however often it is posted.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, FabricError::OutOfBounds { .. } | FabricError::NoSuchServer { .. })
+    }
+}
+
+/// A chain that failed: why, and the chain itself with its buffer, whose bytes are those that were posted but for what
+/// its READs may have brought. One pointer: a completion that succeeds pays nothing for it.
+///
+/// Two things can be done with it. `?` keeps the cause and gives the buffer back. Whoever knows that nobody else can
+/// have touched what the chain writes (it holds the lock) may post it again if it is [`Chain::is_idempotent`].
+#[derive(Debug, Error)]
+#[error("{}", .0.cause)]
+pub struct Failed(Box<Failure>);
+
+#[derive(Debug)]
+struct Failure {
+    cause: FabricError,
+    chain: Chain,
+}
+
+// What every poll of a submission hands over stays within one cache line.
+const _: () = assert!(size_of::<Result<Completion, Failed>>() <= 64);
+
+impl Failed {
+    /// The failure of `chain`.
+    #[cold]
+    pub fn new(cause: FabricError, chain: Chain) -> Self {
+        Failed(Box::new(Failure { cause, chain }))
+    }
+
+    /// Why it failed.
+    pub fn cause(&self) -> &FabricError {
+        &self.0.cause
+    }
+
+    /// The chain as it was posted.
+    pub fn chain(&self) -> &Chain {
+        &self.0.chain
+    }
+
+    /// The cause and the chain as it was posted.
+    pub fn into_parts(self) -> (FabricError, Chain) {
+        let Failure { cause, chain } = *self.0;
+        (cause, chain)
+    }
+}
+
+impl From<Failed> for FabricError {
+    #[cold]
+    fn from(failed: Failed) -> Self {
+        failed.0.cause
+    }
+}
+
+/// By the cause alone.
+impl PartialEq<FabricError> for Failed {
+    fn eq(&self, cause: &FabricError) -> bool {
+        self.0.cause == *cause
+    }
+}
+
 /// What a shard receives the messages of a [`Port`] with.
 pub type Handler = Rc<dyn Fn(ShardId, Message)>;
 
@@ -98,7 +168,7 @@ pub type Handler = Rc<dyn Fn(ShardId, Message)>;
 /// cancelled operation leaves behind. Clones are handles to the same shard and stay on its thread.
 pub trait Verbs: Clone + 'static {
     /// A posted chain. Dropping it orphans the chain, which is executed all the same.
-    type Submission: Future<Output = Result<Completion, FabricError>> + Unpin + 'static;
+    type Submission: Future<Output = Result<Completion, Failed>> + Unpin + 'static;
     /// A wait for a span of time.
     type Pause: Future<Output = ()> + Unpin + 'static;
 

@@ -19,7 +19,7 @@ pub use self::slots::{Outcome, SlotKey, Slots};
 use crate::buffer::Buf;
 use crate::chain::Chain;
 use crate::pointer::ServerId;
-use crate::verbs::{Capabilities, Completion, FabricError};
+use crate::verbs::{Capabilities, Completion, Failed};
 use crate::waiter::Waiter;
 
 /// What executes posted chains: queue pairs, or an executor on mapped memory. Chains to one server take effect as the
@@ -106,13 +106,23 @@ impl<D: Device> Engine<D> {
         completed
     }
 
+    /// The device, for a fabric that has something to tell it.
+    pub(crate) fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// The chains, for a fabric that executes them apart from its device.
+    pub(crate) fn slots_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+
     /// The outcome of a chain, or who is to be resumed when there is one.
     #[inline]
     pub fn take(
         &mut self,
         key: SlotKey,
         waiter: impl FnOnce() -> Waiter,
-    ) -> Poll<Result<Completion, FabricError>> {
+    ) -> Poll<Result<Completion, Failed>> {
         self.slots.take(key, waiter)
     }
 
@@ -140,6 +150,8 @@ mod tests {
     use super::*;
     use crate::buffer::BufferPool;
     use crate::mapped::MappedDevice;
+    use crate::pointer::RemotePtr;
+    use crate::verbs::FabricError;
 
     /// Completes one chain per poll and keeps the order in which it was given them.
     #[derive(Default)]
@@ -207,6 +219,30 @@ mod tests {
             engine.poll(&mut |_| panic!("nobody waits"));
             assert_eq!((pool.leased(), engine.in_flight()), (0, 0));
         }
+    }
+
+    #[test]
+    fn a_failed_chain_comes_back_as_it_was_posted() {
+        let pool = BufferPool::new();
+        let mut engine = Engine::new(OneByOne { fail: true, ..OneByOne::default() }, 1, 1);
+        let at = RemotePtr::new(ServerId(0), 64);
+        let mut chain = Chain::with_buffer(ServerId(0), pool.lease(64));
+        chain.write(at, 0..64).write_word(at, 7);
+        let verbs = chain.verbs().to_vec();
+        let mut key = engine.submit(chain);
+        for _ in 0..3 {
+            engine.poll(&mut |_| {});
+            let Poll::Ready(Err(failed)) = engine.take(key, client(0)) else { panic!("it failed") };
+            assert_eq!(failed, FabricError::NoSuchServer { server: ServerId(0), servers: 0 });
+            let (_, chain) = failed.into_parts();
+            assert_eq!((chain.verbs(), chain.buffer().map(|buf| buf.len())), (&verbs[..], Some(64)));
+            key = engine.submit(chain);
+        }
+        engine.device.fail = false;
+        engine.poll(&mut |_| {});
+        let Poll::Ready(Ok(done)) = engine.take(key, client(0)) else { panic!("it did not fail") };
+        assert_eq!(done.into_buf().len(), 64);
+        assert_eq!(pool.leased(), 0);
     }
 
     #[test]

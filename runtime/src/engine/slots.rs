@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::buffer::Buf;
 use crate::chain::Chain;
 use crate::pointer::ServerId;
-use crate::verbs::{Completion, FabricError};
+use crate::verbs::{Completion, FabricError, Failed};
 use crate::waiter::Waiter;
 
 /// A slot, by its place. Valid until the outcome was taken or the orphan executed.
@@ -152,7 +152,7 @@ impl Slots {
         &mut self,
         key: SlotKey,
         waiter: impl FnOnce() -> Waiter,
-    ) -> Poll<Result<Completion, FabricError>> {
+    ) -> Poll<Result<Completion, Failed>> {
         let slot = &mut self.slots[key.0 as usize];
         match &mut slot.state {
             State::InFlight(waiting) => {
@@ -162,17 +162,27 @@ impl Slots {
             State::Done => {}
             State::Orphaned | State::Free => panic!("an orphan's outcome is not asked for"),
         }
+        if slot.error.is_some() {
+            return Poll::Ready(Err(self.take_failed(key)));
+        }
         let span_ns = slot.span_ns;
         let buf = slot.chain.take_buffer();
         // Most chains have no atomics: nothing to move then.
         let atomics =
             if slot.atomics.is_empty() { SmallVec::new() } else { std::mem::take(&mut slot.atomics) };
-        let error = if slot.error.is_some() { slot.error.take() } else { None };
         self.free(key);
-        Poll::Ready(match error {
-            None => Ok(Completion { buf, atomics, span_ns }),
-            Some(error) => Err(error),
-        })
+        Poll::Ready(Ok(Completion { buf, atomics, span_ns }))
+    }
+
+    /// A chain that failed goes back whole, to be posted again or not.
+    #[cold]
+    fn take_failed(&mut self, key: SlotKey) -> Failed {
+        let slot = &mut self.slots[key.0 as usize];
+        let cause = slot.error.take().expect("the chain failed");
+        slot.atomics.clear();
+        let chain = std::mem::replace(&mut slot.chain, Chain::new(ServerId(0)));
+        self.free(key);
+        Failed::new(cause, chain)
     }
 
     pub(super) fn orphan(&mut self, key: SlotKey) {

@@ -2,12 +2,17 @@
 //!
 //! ```text
 //! region of a memory server
-//! +------------+---------------------+------------------+-----------------------------------+
-//! | header     | root words          | lock region      | chunks, handed out front to back  |
-//! | 4096 bytes | one line per index  | 64-bit words     | and again after an index's drop   |
-//! +------------+---------------------+------------------+-----------------------------------+
-//! 0            4096                  69632              next multiple of 4096
+//! +------------+--------------------+--------------+--------------------+----------------------------------+
+//! | header     | root words         | host locks   | device area        | chunks, handed out front to back |
+//! | 4096 bytes | one line per index | 64-bit words | 64-bit lock words  | and again after an index's drop  |
+//! +------------+--------------------+--------------+--------------------+----------------------------------+
+//! 0            4096                 69632          next multiple of     next multiple of 4096
+//!                                                  4096; may be empty
 //! ```
+//!
+//! The device area stands for the on-chip memory of the server's NIC. It is memory like the rest of the region; a
+//! fabric may treat addresses in it as on-chip (the simulator's NIC model makes them cheap). The embedded fabric does
+//! not, so its clusters have none unless they are asked for one.
 //!
 //! A server's CPU never touches a word that verbs change, but for zeroing chunks and root words that no index uses.
 
@@ -22,7 +27,9 @@ use thiserror::Error;
 
 use self::catalog::Catalog;
 use self::chunks::Chunks;
-use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
+use crate::control::{
+    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, ServerInfo, ServerUsage,
+};
 use crate::mapped::line::{LINE_BYTES, LineMode};
 use crate::mapped::region::{Region, RegionError};
 use crate::pointer::{RemotePtr, ServerId};
@@ -42,6 +49,9 @@ pub struct EmbeddedConfig {
     pub bytes_per_server: u64,
     /// Lock words per server; the paper has 131,072 (Sherman section 4.3).
     pub locks_per_server: u64,
+    /// Bytes of each server's device area, a multiple of 8: lock words that a fabric may treat as on-chip memory. 0 is
+    /// none. A ConnectX-5 has 256 KiB: 32,768 words of 64 bits (the paper has words of 16, Sherman section 4.3).
+    pub device_bytes: u64,
     /// Bytes of a chunk, the unit of the first stage of allocation; a multiple of 4096. The paper has 8 MiB.
     pub chunk_bytes: u64,
     /// How line atomicity is provided.
@@ -54,6 +64,7 @@ impl Default for EmbeddedConfig {
             servers: 1,
             bytes_per_server: 4 << 30,
             locks_per_server: 131_072,
+            device_bytes: 0,
             chunk_bytes: 8 << 20,
             line_mode: LineMode::Auto,
         }
@@ -86,25 +97,26 @@ struct ServerState {
 
 impl MemoryServer {
     fn new(id: ServerId, config: &EmbeddedConfig) -> Result<Self, ClusterError> {
-        let chunks_start = (LOCKS_START + config.locks_per_server * 8).next_multiple_of(CHUNK_ALIGN);
-        if chunks_start + config.chunk_bytes > config.bytes_per_server {
+        let EmbeddedConfig { bytes_per_server, locks_per_server, device_bytes, chunk_bytes, .. } = *config;
+        let device_start = part_after(LOCKS_START, locks_per_server.saturating_mul(8));
+        let chunks_start = part_after(device_start, device_bytes);
+        let needed = chunks_start.saturating_add(chunk_bytes);
+        if needed > bytes_per_server {
             return Err(ClusterError::Config(format!(
-                "{} bytes per memory server are too few: {} locks and one chunk of {} bytes need {}",
-                config.bytes_per_server,
-                config.locks_per_server,
-                config.chunk_bytes,
-                chunks_start + config.chunk_bytes
+                "{bytes_per_server} bytes per memory server are too few: {locks_per_server} locks, {device_bytes} \
+                 bytes of device area and one chunk of {chunk_bytes} bytes need {needed}"
             )));
         }
-        let region = Region::anonymous(config.bytes_per_server, config.line_mode)?;
+        let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
+        let region = Region::anonymous(bytes_per_server, config.line_mode)?;
         let info = ServerInfo {
             id,
             region_bytes: region.bytes(),
-            lock_base: RemotePtr::new(id, LOCKS_START),
-            lock_count: config.locks_per_server,
-            chunk_bytes: config.chunk_bytes,
+            locks: locks(LOCKS_START, locks_per_server),
+            device_locks: (device_bytes > 0).then(|| locks(device_start, device_bytes / 8)),
+            chunk_bytes,
         };
-        let chunks = Chunks::new(chunks_start, config.bytes_per_server, config.chunk_bytes);
+        let chunks = Chunks::new(chunks_start, bytes_per_server, chunk_bytes);
         let catalog = Catalog::new(INDEXES_MAX);
         Ok(MemoryServer { region, info, state: Mutex::new(ServerState { chunks, catalog }) })
     }
@@ -127,6 +139,12 @@ impl MemoryServer {
     }
 }
 
+/// Where the part of a region begins that follows one of `bytes` bytes at `start`. Sizes come from users: what would
+/// overflow saturates, and is then more than any region has.
+fn part_after(start: u64, bytes: u64) -> u64 {
+    start.saturating_add(bytes).checked_next_multiple_of(CHUNK_ALIGN).unwrap_or(u64::MAX)
+}
+
 /// The memory servers that compute nodes work on. Here: servers of this process.
 pub struct Cluster {
     servers: Arc<[MemoryServer]>,
@@ -140,7 +158,7 @@ impl Cluster {
     /// # Errors
     /// If the configuration makes no sense or the system refuses the memory.
     pub fn embedded(config: EmbeddedConfig) -> Result<Arc<Self>, ClusterError> {
-        let EmbeddedConfig { servers, chunk_bytes, locks_per_server, .. } = config;
+        let EmbeddedConfig { servers, chunk_bytes, locks_per_server, device_bytes, .. } = config;
         if servers == 0 || locks_per_server == 0 {
             return Err(ClusterError::Config(
                 "a cluster needs at least one memory server and one lock".into(),
@@ -149,6 +167,11 @@ impl Cluster {
         if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(CHUNK_ALIGN) {
             return Err(ClusterError::Config(format!(
                 "chunk_bytes {chunk_bytes} is not a multiple of {CHUNK_ALIGN}"
+            )));
+        }
+        if !device_bytes.is_multiple_of(8) {
+            return Err(ClusterError::Config(format!(
+                "device_bytes {device_bytes} is not a multiple of 8, the size of a lock word"
             )));
         }
         let servers: Arc<[MemoryServer]> =
@@ -258,15 +281,18 @@ impl Control for Cluster {
 mod tests {
     use super::*;
 
-    fn small() -> Arc<Cluster> {
-        let config = EmbeddedConfig {
+    fn small_config() -> EmbeddedConfig {
+        EmbeddedConfig {
             servers: 2,
             bytes_per_server: 1 << 20,
             chunk_bytes: 64 << 10,
             locks_per_server: 16,
             ..Default::default()
-        };
-        Cluster::embedded(config).unwrap()
+        }
+    }
+
+    fn small() -> Arc<Cluster> {
+        Cluster::embedded(small_config()).unwrap()
     }
 
     fn now<T>(future: LocalBoxFuture<'static, T>) -> T {
@@ -310,6 +336,40 @@ mod tests {
         assert_eq!(now(cluster.list()).unwrap(), [other]);
     }
 
+    /// Chunks, locks and roots of a server share nothing with its device area, whose words are zero at first.
+    #[test]
+    fn a_device_area_lies_between_locks_and_chunks() {
+        for (locks_per_server, device_bytes) in
+            [(16, 8), (16, 4096), (512, 4096), (1000, 5000), (1, 256 << 10)]
+        {
+            let config = EmbeddedConfig { locks_per_server, device_bytes, ..small_config() };
+            let cluster = Cluster::embedded(config).unwrap();
+            for (info, server) in cluster.servers().iter().zip(cluster.mapped().iter()) {
+                let device = info.device_locks.expect("it was asked for");
+                assert_eq!(info.locks.count, locks_per_server);
+                assert_eq!((device.base.server(), device.bytes()), (info.id, device_bytes));
+                let (start, end) = (device.base.offset(), device.base.offset() + device_bytes);
+                assert!(start >= info.locks.base.offset() + info.locks.bytes() && end <= info.region_bytes);
+                assert!(device.contains(device.base) && !device.contains(RemotePtr::new(info.id, end)));
+                assert!(!info.locks.contains(device.base) && !device.contains(info.locks.base));
+                // A CAS that finds 0.
+                assert!((start..end).step_by(8).all(|word| server.region().cas(word, 0, 7) == Ok(0)));
+                while let Ok(chunk) = now(cluster.chunk(info.id, IndexId(1))) {
+                    assert!(chunk.start.offset() >= end, "{chunk:?} overlaps {device:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_device_area_takes_no_room() {
+        let cluster = small();
+        let info = &cluster.servers()[1];
+        assert_eq!(info.device_locks, None);
+        let chunk = now(cluster.chunk(info.id, IndexId(1))).unwrap();
+        assert_eq!(chunk.start.offset(), (LOCKS_START + 16 * 8).next_multiple_of(CHUNK_ALIGN));
+    }
+
     #[test]
     fn refuses_impossible_configurations() {
         let error = |config: EmbeddedConfig| Cluster::embedded(config).err().expect("impossible").to_string();
@@ -318,5 +378,12 @@ mod tests {
         );
         assert!(error(EmbeddedConfig { servers: 0, ..Default::default() }).contains("at least one"));
         assert!(error(EmbeddedConfig { chunk_bytes: 1000, ..Default::default() }).contains("multiple"));
+        let device = |device_bytes| error(EmbeddedConfig { device_bytes, ..small_config() });
+        assert!(device(12).contains("multiple of 8"));
+        for too_much in [1 << 20, u64::MAX - 7] {
+            assert!(device(too_much).contains("bytes of device area"), "{}", device(too_much));
+        }
+        let locks = EmbeddedConfig { locks_per_server: u64::MAX, ..small_config() };
+        assert!(error(locks).contains("too few"));
     }
 }
