@@ -10,6 +10,9 @@ pub struct LockConfig {
     pub handover: bool,
     /// After so many consecutive hand-overs the global lock is released, so that other compute nodes get their turn.
     pub handovers_max: u8,
+    /// Lock words in the memory servers' on-chip memory ([`crate::on_chip_possible`]), not in their host memory. Every
+    /// compute node that locks the same nodes must say the same: two words for one node exclude nobody.
+    pub on_chip: bool,
     /// So many failed CAS, and the acquisition fails with [`crate::LockError::Contended`]. At least 1.
     pub attempts_max: u32,
     /// The first pause after a failed CAS, in ns, doubled after each further one.
@@ -24,6 +27,7 @@ impl Default for LockConfig {
             hierarchical: true,
             handover: true,
             handovers_max: 4,
+            on_chip: false,
             attempts_max: 100_000,
             backoff_ns_min: 500,
             backoff_ns_max: 16_000,

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use farwood_runtime::chain::Op;
-use farwood_runtime::{Buf, Chain, Completion, FabricError, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
 
 use crate::error::LockError;
 use crate::handover::passes_on;
-use crate::janitor::{clean_up, won};
+use crate::janitor::{Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
 use crate::word::{FREE, LockWord};
@@ -27,6 +27,7 @@ pub struct Held<V: Verbs> {
     seat: Option<Seat>,
     depth: u8,
     handed_over: bool,
+    fresh: u8,
     global: Global<V::Submission>,
 }
 
@@ -36,14 +37,27 @@ pub(crate) enum Global<S> {
     Free,
     /// A CAS is in flight.
     Asked { word: LockWord, cas: S },
-    /// A CAS or an unlock failed: perhaps the word is in the lock region, perhaps not.
+    /// A chain failed that cannot be redone: perhaps the word is in the lock region, perhaps not.
     Doubtful { word: LockWord },
     /// Ours.
     Taken { word: LockWord },
     /// Ours until the chain of a release completes.
-    Leaving { word: LockWord, chain: S, exit: Exit },
+    Leaving { chain: S, parting: Parting },
+    /// That chain failed and is being redone. In a box: whoever drops the holder hands it to the janitor as it is.
+    Redoing { parting: Parting, redo: Pin<Box<dyn Future<Output = Result<Option<Buf>, Failed>>>> },
+    /// That was in vain.
+    Unfinished(Unfinished),
     /// Given back, the local half too.
     Over,
+}
+
+/// What is to be known of a release chain, should it fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parting {
+    pub(crate) word: LockWord,
+    pub(crate) exit: Exit,
+    /// See [`Held::begins_with_new`].
+    pub(crate) fresh: u8,
 }
 
 /// What a release chain does with the global word.
@@ -65,6 +79,8 @@ impl<S> Global<S> {
             Global::Doubtful { .. } => "doubtful",
             Global::Taken { .. } => "taken",
             Global::Leaving { .. } => "leaving",
+            Global::Redoing { .. } => "redoing",
+            Global::Unfinished(_) => "unfinished",
             Global::Over => "over",
         }
     }
@@ -90,7 +106,16 @@ impl<V: Verbs> Held<V> {
             }
             None => Global::Free,
         };
-        Held { table, node, lock, seat, depth: grant.depth, handed_over: grant.kept.is_some(), global }
+        Held {
+            table,
+            node,
+            lock,
+            seat,
+            depth: grant.depth,
+            handed_over: grant.kept.is_some(),
+            fresh: 0,
+            global,
+        }
     }
 
     /// The node whose lock it is.
@@ -110,8 +135,8 @@ impl<V: Verbs> Held<V> {
     /// handed over needs the READ only.
     ///
     /// # Errors
-    /// [`LockError::Contended`] if the lock does not come free, [`LockError::Fabric`] if the fabric fails. The local
-    /// lock is still held then; drop it, or try again.
+    /// [`LockError::Contended`] if the lock does not come free, [`LockError::Fabric`] if the fabric fails for good: a
+    /// queue pair that breaks costs an attempt. The local lock is still held then; drop it, or try again.
     pub async fn lock_and_read(
         &mut self,
         meter: &Meter,
@@ -126,9 +151,18 @@ impl<V: Verbs> Held<V> {
         if !self.is_taken() {
             self.compete(meter, None, 0).await?;
         }
-        let mut chain = Chain::with_buffer(self.node.server(), buf);
-        chain.read(self.node, 0..len);
-        Ok(self.table.verbs.submit(meter, chain).await?)
+        let (mut buf, mut vain) = (buf, 0);
+        loop {
+            let mut chain = Chain::with_buffer(self.node.server(), buf);
+            chain.read(self.node, 0..len);
+            match self.table.verbs.submit(meter, chain).await {
+                Ok(done) => return Ok(done),
+                Err(failed) => {
+                    vain += 1;
+                    buf = self.again(meter, failed, vain).await?.expect("a READ is posted with a buffer");
+                }
+            }
+        }
     }
 
     /// Takes the global lock, which costs one round trip per attempt, or none if it was handed over.
@@ -143,6 +177,20 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
+    /// Says that the first `verbs` WRITEs of the coming write-back are to memory that nobody can reach before the WRITE
+    /// behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change every line
+    /// that it covers.
+    ///
+    /// The lock protects the new node only until then, so redoing those WRITEs later would be wrong:
+    ///
+    /// ```text
+    ///   holder   WRITE new, WRITE node, unlock: both WRITEs arrive ✗ ················ WRITE new: X is lost
+    ///   other                       READ node ─> new: locks it, WRITE X, unlock ─────^
+    /// ```
+    pub fn begins_with_new(&mut self, verbs: u8) {
+        self.fresh = verbs;
+    }
+
     /// Writes back and releases. `chain` is the write-back, to the node's own server, and may be empty; its buffer
     /// comes back.
     ///
@@ -150,9 +198,13 @@ impl<V: Verbs> Held<V> {
     /// and the unlock is a round trip of its own. If the lock is handed over to a waiter, nothing is unlocked, and an
     /// empty chain costs no round trip at all.
     ///
+    /// A chain that fails is redone while the lock is still ours, so that no node stays half written: that succeeds, or
+    /// costs a pause and a few round trips more (counted as one retry). `chain` should WRITE only: one with a READ or
+    /// an atomic in it is not redone.
+    ///
     /// # Errors
-    /// [`LockError::Fabric`] if the fabric fails: whether the write-back took effect is unknown. The lock is released
-    /// all the same, in the background.
+    /// [`LockError::Fabric`] if the server does not answer any more: whether the write-back took effect is unknown. The
+    /// janitor goes on redoing it. Until it succeeds the global lock stays taken, for the node may be torn.
     ///
     /// # Panics
     /// If `chain` goes to another server than the lock, or writes without the global lock.
@@ -178,8 +230,8 @@ impl<V: Verbs> Held<V> {
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
-                self.depart(meter, chain, word, exit);
-                poll_fn(|cx| self.poll_leaving(cx)).await?.buf
+                self.depart(meter, chain, Parting { word, exit, fresh: self.fresh });
+                poll_fn(|cx| self.poll_leaving(meter, cx)).await?
             }
         };
         if exit == Exit::UnlockLater {
@@ -189,8 +241,8 @@ impl<V: Verbs> Held<V> {
             } else {
                 let mut unlock = Chain::new(self.lock.server());
                 self.add_unlock(&mut unlock);
-                self.depart(meter, unlock, word, Exit::Unlocked);
-                poll_fn(|cx| self.poll_leaving(cx)).await?;
+                self.depart(meter, unlock, Parting { word, exit: Exit::Unlocked, fresh: 0 });
+                poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
             }
         }
         // Only now: the next holder may use another queue pair, and between queue pairs there is no order. Were it told
@@ -214,7 +266,7 @@ impl<V: Verbs> Held<V> {
             Global::Doubtful { word } => word,
             _ => self.table.word(),
         };
-        let mut failed = 0;
+        let (mut lost, mut vain) = (0, 0);
         loop {
             let reads = buf.is_some();
             let verbs = &self.table.verbs;
@@ -225,16 +277,34 @@ impl<V: Verbs> Held<V> {
                 }
             });
             self.global = Global::Asked { word, cas };
-            let done = poll_fn(|cx| self.poll_cas(cx)).await?;
-            if self.is_taken() {
-                return Ok(done);
+            match poll_fn(|cx| self.poll_cas(cx)).await {
+                Ok(done) if self.is_taken() => return Ok(done),
+                Ok(done) => {
+                    lost += 1;
+                    self.lost(meter, lost, &done)?;
+                    buf = done.buf;
+                    let backoff_ns = self.table.config.backoff_ns(lost, self.table.verbs.random());
+                    self.table.verbs.pause(backoff_ns).await;
+                }
+                Err(failed) => {
+                    vain += 1;
+                    buf = self.again(meter, failed, vain).await?;
+                }
             }
-            failed += 1;
-            self.lost(meter, failed, &done)?;
-            buf = done.buf;
-            let backoff_ns = self.table.config.backoff_ns(failed, self.table.verbs.random());
-            self.table.verbs.pause(backoff_ns).await;
         }
+    }
+
+    /// Whether a chain may be posted again that failed for the `vain`-th time and of which nothing can be half done: a
+    /// READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    #[cold]
+    async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
+        meter.retry();
+        let config = &self.table.config;
+        if !failed.cause().is_passing() || vain >= config.attempts_max {
+            return Err(failed.into());
+        }
+        self.table.verbs.pause(config.backoff_ns(vain, self.table.verbs.random())).await;
+        Ok(failed.into_parts().1.into_buffer())
     }
 
     /// Counts a CAS that found the lock taken, and gives up when the budget is spent.
@@ -250,15 +320,19 @@ impl<V: Verbs> Held<V> {
         Err(LockError::Contended { lock: self.lock, owner, attempts: failed })
     }
 
-    /// Awaits a CAS that an earlier, dropped call left in flight.
-    async fn settle(&mut self) -> Result<(), FabricError> {
-        if let Global::Asked { .. } = self.global {
-            poll_fn(|cx| self.poll_cas(cx)).await?;
+    /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next finds
+    /// out what it did.
+    async fn settle(&mut self) -> Result<(), LockError> {
+        if let Global::Asked { .. } = self.global
+            && let Err(failed) = poll_fn(|cx| self.poll_cas(cx)).await
+            && !failed.cause().is_passing()
+        {
+            return Err(failed.into());
         }
         Ok(())
     }
 
-    fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, FabricError>> {
+    fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, Failed>> {
         let Global::Asked { word, cas } = &mut self.global else { unreachable!("no CAS is in flight") };
         let word = *word;
         let done = ready!(Pin::new(cas).poll(cx));
@@ -274,24 +348,53 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Posts a chain of a release.
-    fn depart(&mut self, meter: &Meter, chain: Chain, word: LockWord, exit: Exit) {
+    fn depart(&mut self, meter: &Meter, chain: Chain, parting: Parting) {
         let chain = self.table.verbs.submit(meter, chain);
-        self.global = Global::Leaving { word, chain, exit };
+        self.global = Global::Leaving { chain, parting };
     }
 
-    /// Whether the chain that was posted last has completed.
-    fn poll_leaving(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, FabricError>> {
-        let Global::Leaving { word, chain, exit } = &mut self.global else {
+    /// Whether the chain that was posted last has taken effect. If it fails it is redone.
+    fn poll_leaving(
+        &mut self,
+        meter: &Meter,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Buf>, FabricError>> {
+        if let Global::Leaving { chain, parting } = &mut self.global {
+            let parting = *parting;
+            match ready!(Pin::new(chain).poll(cx)) {
+                Ok(done) => {
+                    self.global = Self::left(parting);
+                    return Poll::Ready(Ok(done.buf));
+                }
+                Err(failed) => {
+                    meter.retry();
+                    let redo = Box::pin(redo(Rc::clone(&self.table), self.lock, parting, failed));
+                    self.global = Global::Redoing { parting, redo };
+                }
+            }
+        }
+        let Global::Redoing { parting, redo } = &mut self.global else {
             unreachable!("no release is in flight")
         };
-        let (word, exit) = (*word, *exit);
-        let done = ready!(Pin::new(chain).poll(cx));
-        self.global = match (&done, exit) {
-            (Ok(_), Exit::Unlocked) => Global::Free,
-            (Err(_), Exit::Unlocked) => Global::Doubtful { word },
-            _ => Global::Taken { word },
+        let parting = *parting;
+        let (global, done) = match ready!(redo.as_mut().poll(cx)) {
+            Ok(buf) => (Self::left(parting), Ok(buf)),
+            Err(failed) if can_be_redone(&failed) => {
+                let cause = failed.cause().clone();
+                (Global::Unfinished(Unfinished { parting, failed }), Err(cause))
+            }
+            Err(failed) => (Global::Doubtful { word: parting.word }, Err(failed.into())),
         };
+        self.global = global;
         Poll::Ready(done)
+    }
+
+    /// What a chain of a release leaves when it has taken effect.
+    fn left(parting: Parting) -> Global<V::Submission> {
+        match parting.exit {
+            Exit::Unlocked => Global::Free,
+            Exit::Kept | Exit::UnlockLater => Global::Taken { word: parting.word },
+        }
     }
 
     fn add_unlock(&self, chain: &mut Chain) {

@@ -1,17 +1,65 @@
-//! What a dropped holder leaves to do, and how a lock word of unknown state is brought back to a known one. Runs as
-//! deferred tasks of the shard; the local lock stays held until they are done, so nobody else of this compute node
-//! meets a half-settled word.
+//! What holders leave unfinished: releases whose chain failed, dropped acquisitions, lock words of unknown state. The
+//! one place that brings a node and its lock word back to a known state after a failure.
+//!
+//! A release whose chain failed is *redone*: the node may be half written, and would be torn for ever if it were only
+//! unlocked. WRITEs of the same bytes to the locked node may be posted any number of times while the lock is ours.
+//! (Those to a new node may not: `without_reached`.)
+//!
+//! ```text
+//!   holder   WRITE lines 0, 1, unlock: line 0 arrives ✗ ─> READ word: ours ─> WRITE lines 0, 1, unlock
+//!   unlock only                                         ✗ ─> unlock      next holder: READ line 0 new, line 1 old
+//! ```
+//!
+//! A chain that ended with the unlock is posted again only after the word was read back. If it is not ours, the unlock
+//! took effect, and so did all before it, since WRITEs of one queue pair keep their order: the release succeeded.
+//!
+//! ```text
+//!   holder   WRITE node, unlock: both arrive ✗ ····················· WRITE node, unlock: X is lost, its holder's
+//!   other                                      CAS wins, WRITE X                         lock is cleared under it
+//! ```
+//!
+//! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts. If they are in vain it is given back *without*
+//! the word, which stays taken: there may be a torn node under it, and what keeps everyone off that node is the word
+//! alone, on this compute node as on others. Clients that waited for the local lock find the word taken, or the server
+//! gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if the server answers again, the write-back is
+//! completed and the word cleared. After that the word stays taken, for whoever recovers the locks of dead clients.
 
+use std::ops::Range;
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Completion, FabricError, Meter, RemotePtr, Verbs};
+use farwood_runtime::chain::Op;
+use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
-use crate::held::{Exit, Global};
+use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
 use crate::word::{FREE, LockWord};
 
-/// How often a failing memory server is asked before its lock word is given up.
-const ATTEMPTS_MAX: u32 = 16;
+/// How often a server is asked while an operation, or the next holder on this compute node, waits: 16 ms of pauses.
+const ATTEMPTS_MAX: u32 = 10;
+/// How often it is asked altogether: several seconds. A shard that is being closed waits for it.
+const PATIENCE_MAX: u32 = 40;
+/// The first pause after an attempt in vain, in ns, doubled after each further one up to the longest.
+const PAUSE_NS_MIN: u64 = 16_000;
+const PAUSE_NS_MAX: u64 = 1 << 28;
+/// What a fabric keeps whole.
+const LINE_BYTES: usize = 64;
+
+/// A release that the fabric did not let through. The word is ours, or the release has taken effect.
+pub(crate) struct Unfinished {
+    pub(crate) parting: Parting,
+    /// The chain, which writes only.
+    pub(crate) failed: Failed,
+}
+
+/// What has become of a lock word.
+enum Settled {
+    /// It is not ours.
+    Cleared,
+    /// It stays taken for the next holder.
+    Kept(LockWord),
+    /// Nobody knows yet.
+    Unfinished(Unfinished),
+}
 
 /// Settles the global half of a dropped acquisition, then gives the local half back.
 pub(crate) async fn clean_up<V: Verbs>(
@@ -21,17 +69,20 @@ pub(crate) async fn clean_up<V: Verbs>(
     left: Global<V::Submission>,
 ) {
     tracing::debug!(name: "lock.janitor", %lock, left = left.name(), "a dropped lock is cleaned up");
-    let kept = settle(&table, lock, left).await;
+    let settled = settle(&table, lock, left).await;
     if let Some(seat) = seat {
+        let kept = if let Settled::Kept(word) = settled { Some(word) } else { None };
         table.give_back(lock, seat, kept);
     }
+    outlast(&table, lock, settled).await;
 }
 
 /// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
 pub(crate) async fn unlock_for_nobody<V: Verbs>(table: Rc<Table<V>>, lock: RemotePtr, word: LockWord) {
     tracing::debug!(name: "lock.janitor", %lock, left = "kept", "a lock kept for nobody is cleared");
-    unlock(&table, lock, word).await;
+    let settled = unlock(&table, lock, word).await;
     table.unlocked(lock);
+    outlast(&table, lock, settled).await;
 }
 
 /// Whether a CAS from free to `word` took the lock. Finding the very word means that an earlier CAS of the same
@@ -40,60 +91,179 @@ pub(crate) fn won(done: &Completion, word: LockWord) -> bool {
     done.atomics.first().is_some_and(|&found| found == FREE || found == word.to_bits())
 }
 
-/// Yields the word if it stays taken for the next holder.
-async fn settle<V: Verbs>(
-    table: &Table<V>,
+/// Whether posting the failed chain of a release again can complete it.
+pub(crate) fn can_be_redone(failed: &Failed) -> bool {
+    failed.chain().is_idempotent() && !failed.cause().is_refusal()
+}
+
+/// Redoes the failed chain of a release until it has taken effect or the attempts are spent; yields its buffer.
+pub(crate) async fn redo<V: Verbs>(
+    table: Rc<Table<V>>,
     lock: RemotePtr,
-    left: Global<V::Submission>,
-) -> Option<LockWord> {
+    parting: Parting,
+    failed: Failed,
+) -> Result<Option<Buf>, Failed> {
+    if !can_be_redone(&failed) {
+        return Err(failed);
+    }
+    tracing::debug!(name: "lock.redo", %lock, cause = %failed, "the chain of a release failed: it is redone");
+    let (_, chain) = failed.into_parts();
+    persist(&table, lock, parting, chain, 0..ATTEMPTS_MAX).await
+}
+
+async fn settle<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, left: Global<V::Submission>) -> Settled {
     match left {
-        Global::Free | Global::Over => {}
+        Global::Free | Global::Over => Settled::Cleared,
         Global::Taken { word } => unlock(table, lock, word).await,
         Global::Doubtful { word } => clear_if_ours(table, lock, word).await,
         Global::Asked { word, cas } => match cas.await {
             Ok(done) if won(&done, word) => unlock(table, lock, word).await,
-            Ok(_) => {}
+            Ok(_) => Settled::Cleared,
             Err(_) => clear_if_ours(table, lock, word).await,
         },
-        Global::Leaving { word, chain, exit } => match (chain.await, exit) {
-            (Ok(_), Exit::Unlocked) => {}
-            (Ok(_), Exit::Kept) => return Some(word),
-            (Err(_), Exit::Unlocked) => clear_if_ours(table, lock, word).await,
-            (Ok(_), Exit::UnlockLater) | (Err(_), _) => unlock(table, lock, word).await,
-        },
-    }
-    None
-}
-
-/// Clears a word that is ours for certain.
-async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) {
-    if clear(table, lock).await.is_err() {
-        clear_if_ours(table, lock, word).await;
+        Global::Leaving { chain, parting } => {
+            let left = match chain.await {
+                Ok(done) => Ok(done.buf),
+                Err(failed) => redo(Rc::clone(table), lock, parting, failed).await,
+            };
+            settle_exit(table, lock, parting, left).await
+        }
+        Global::Redoing { parting, redo } => {
+            let left = redo.await;
+            settle_exit(table, lock, parting, left).await
+        }
+        Global::Unfinished(unfinished) => Settled::Unfinished(unfinished),
     }
 }
 
-/// Clears a word that may be ours: after a chain of unknown outcome only what is read back tells. Between the READ and
-/// the WRITE the word cannot change hands, because nobody but its owner clears it.
-async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) {
-    for _ in 0..ATTEMPTS_MAX {
+/// What is left to do after the chain of a dropped release, which was redone if need be.
+async fn settle_exit<V: Verbs>(
+    table: &Table<V>,
+    lock: RemotePtr,
+    parting: Parting,
+    left: Result<Option<Buf>, Failed>,
+) -> Settled {
+    let word = parting.word;
+    match (left, parting.exit) {
+        (Ok(_), Exit::Unlocked) => Settled::Cleared,
+        (Ok(_), Exit::Kept) => Settled::Kept(word),
+        (Ok(_), Exit::UnlockLater) => unlock(table, lock, word).await,
+        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { parting, failed }),
+        (Err(_), _) => clear_if_ours(table, lock, word).await,
+    }
+}
+
+/// Clears a word that is ours for certain, with nothing to write back.
+async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
+    match table.verbs.submit(&Meter::default(), unlock_chain(lock)).await {
+        Ok(_) => Settled::Cleared,
+        Err(_) => clear_if_ours(table, lock, word).await,
+    }
+}
+
+/// Clears a word that may be ours: what is read back tells.
+async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
+    let parting = Parting { word, exit: Exit::Unlocked, fresh: 0 };
+    match persist(table, lock, parting, unlock_chain(lock), 0..ATTEMPTS_MAX).await {
+        Ok(_) => Settled::Cleared,
+        Err(failed) => Settled::Unfinished(Unfinished { parting, failed }),
+    }
+}
+
+/// Goes on with what is unfinished, now that nobody waits for it: the lock ends cleared, over a node that is whole.
+async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) {
+    let Settled::Unfinished(Unfinished { parting, failed }) = settled else { return };
+    let (_, mut chain) = failed.into_parts();
+    if parting.exit != Exit::Unlocked {
+        chain.write_word(lock, FREE);
+    }
+    let parting = Parting { exit: Exit::Unlocked, ..parting };
+    if let Err(failed) = persist(table, lock, parting, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
+        tracing::warn!(
+            name: "lock.orphaned", %lock, word = ?parting.word, cause = %failed,
+            "a memory server fails: a lock may stay taken on it, over a node that may be torn"
+        );
+    }
+}
+
+/// Posts the chain of a release again and again, until it has taken effect or the attempts are spent.
+async fn persist<V: Verbs>(
+    table: &Table<V>,
+    lock: RemotePtr,
+    parting: Parting,
+    mut chain: Chain,
+    attempts: Range<u32>,
+) -> Result<Option<Buf>, Failed> {
+    let mut attempt = attempts.start;
+    loop {
+        let failed = match post_again(table, lock, parting, chain).await {
+            Ok(buf) => return Ok(buf),
+            Err(failed) => failed,
+        };
+        attempt += 1;
+        if attempt >= attempts.end || failed.cause().is_refusal() {
+            return Err(failed);
+        }
+        table.verbs.pause((PAUSE_NS_MIN << attempt.min(32)).min(PAUSE_NS_MAX)).await;
+        (_, chain) = failed.into_parts();
+    }
+}
+
+/// One attempt. Between the READ and the WRITEs the word cannot change hands: nobody but its owner clears it.
+async fn post_again<V: Verbs>(
+    table: &Table<V>,
+    lock: RemotePtr,
+    parting: Parting,
+    chain: Chain,
+) -> Result<Option<Buf>, Failed> {
+    if parting.exit == Exit::Unlocked {
         match read_back(table, lock).await {
-            Ok(found) if found != word.to_bits() => return,
-            Ok(_) if clear(table, lock).await.is_ok() => return,
-            Ok(_) | Err(_) => table.verbs.pause(table.config.backoff_ns_max).await,
+            Ok(found) if found != parting.word.to_bits() => return Ok(chain.into_buffer()),
+            Ok(_) => {}
+            Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
     }
-    tracing::warn!(name: "lock.orphaned", %lock, ?word, "a memory server fails, a lock may stay taken on it");
+    let chain = match parting.fresh {
+        0 => chain,
+        fresh => without_reached(table, usize::from(fresh), chain).await?,
+    };
+    Ok(table.verbs.submit(&Meter::default(), chain).await?.buf)
 }
 
-async fn clear<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<(), FabricError> {
+/// The chain without its first `fresh` WRITEs, if others may have reached what they write ([`Held::begins_with_new`]):
+/// the WRITE that leads there follows them, and has begun if one of its lines is there. Then they are all done, too,
+/// since WRITEs of one queue pair keep their order. Nobody else writes those lines: the lock is ours.
+///
+/// [`Held::begins_with_new`]: crate::held::Held::begins_with_new
+async fn without_reached<V: Verbs>(
+    table: &Table<V>,
+    fresh: usize,
+    mut chain: Chain,
+) -> Result<Chain, Failed> {
+    let Some(Op::Write { at, from, len }) = chain.verbs().get(fresh).map(|verb| verb.op) else {
+        // Taken away by an earlier attempt.
+        return Ok(chain);
+    };
+    let (at, len) = (RemotePtr::new(chain.server(), at), len as usize);
+    let found = match table.verbs.read(&Meter::default(), at, len).await {
+        Ok(read) => read.into_buf(),
+        Err(failed) => return Err(Failed::new(failed.into(), chain)),
+    };
+    let written = &chain.buffer().expect("a WRITE has a buffer")[from as usize..][..len];
+    let mut lines = found.chunks(LINE_BYTES).zip(written.chunks(LINE_BYTES));
+    if lines.any(|(found, written)| found == written) {
+        chain.skip(fresh);
+    }
+    Ok(chain)
+}
+
+async fn read_back<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<u64, Failed> {
+    let buf = table.verbs.read(&Meter::default(), lock, 8).await?.into_buf();
+    Ok(u64::from_le_bytes(buf[..8].try_into().expect("8 bytes were leased")))
+}
+
+fn unlock_chain(lock: RemotePtr) -> Chain {
     let mut chain = Chain::new(lock.server());
     chain.write_word(lock, FREE);
-    table.verbs.submit(&Meter::default(), chain).await.map(drop)
-}
-
-async fn read_back<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<u64, FabricError> {
-    let mut chain = Chain::with_buffer(lock.server(), table.verbs.lease(8));
-    chain.read(lock, 0..8);
-    let buf = table.verbs.submit(&Meter::default(), chain).await?.into_buf();
-    Ok(u64::from_le_bytes(buf[..8].try_into().expect("8 bytes were leased")))
+    chain
 }

@@ -25,12 +25,13 @@
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! what a dropped one leaves to do. The protocol between shards is pure: `handover` decides at a lock's home, `slots`
 //! keeps what waits on a client's shard, `message` is their codec. `place` says where a node's lock is, `word` what
-//! it holds.
+//! it holds; `audit` reads them all.
 //!
 //! Deliberately absent: node formats, caches, clocks, and a second lock: a holder never waits for one.
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod config;
 mod error;
 mod handover;
@@ -46,6 +47,7 @@ mod word;
 pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;
+pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;
 pub use word::LockWord;

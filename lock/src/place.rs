@@ -3,24 +3,27 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-use farwood_runtime::{RemotePtr, ServerInfo, ShardId};
+use farwood_runtime::{LockRegion, RemotePtr, ServerInfo, ShardId};
 
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD_BYTES: u64 = 8;
 
-/// The lock regions of a cluster, by server id.
-pub(crate) struct Places(Box<[Region]>);
-
-struct Region {
-    base: RemotePtr,
-    count: u64,
+/// Whether locks can be in on-chip memory: every one of the servers has some. One answer for all of them, because an
+/// index has one lock table and nodes everywhere.
+pub fn on_chip_possible(servers: &[ServerInfo]) -> bool {
+    servers.iter().all(|server| server.device_locks.is_some())
 }
 
+/// The lock regions of a cluster, by server id.
+pub(crate) struct Places(Box<[LockRegion]>);
+
 impl Places {
-    pub(crate) fn new(servers: &[ServerInfo]) -> Self {
+    /// Places in the servers' on-chip memory, or in their host memory.
+    pub(crate) fn new(servers: &[ServerInfo], on_chip: bool) -> Self {
         let region = |info: &ServerInfo| {
-            assert!(info.lock_count > 0, "memory server {} has no lock words", info.id.0);
-            Region { base: info.lock_base, count: info.lock_count }
+            let region = if on_chip { info.device_locks } else { Some(info.locks) };
+            let region = region.filter(|region| region.count > 0);
+            region.unwrap_or_else(|| panic!("memory server {} has no such lock words", info.id.0))
         };
         Places(servers.iter().map(region).collect())
     }
@@ -35,6 +38,11 @@ impl Places {
             Some(region) => region.base.add(scale(mix(node.offset()), region.count) * WORD_BYTES),
             None => RemotePtr::new(node.server(), 0),
         }
+    }
+
+    /// The regions that locks are in, by server id.
+    pub(crate) fn regions(&self) -> &[LockRegion] {
+        &self.0
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -93,25 +101,56 @@ mod tests {
 
     use super::*;
 
+    /// Two servers with `count` locks in host memory, and half as many in device memory.
+    fn servers(count: u64) -> [ServerInfo; 2] {
+        [0, 1].map(|id| {
+            let region = |offset, count| LockRegion { base: RemotePtr::new(ServerId(id), offset), count };
+            ServerInfo {
+                id: ServerId(id),
+                region_bytes: 1 << 30,
+                locks: region(4096, count),
+                device_locks: Some(region(1 << 20, count / 2)),
+                chunk_bytes: 8 << 20,
+            }
+        })
+    }
+
     fn places(count: u64) -> Places {
-        let server = |id| ServerInfo {
-            id: ServerId(id),
-            region_bytes: 1 << 30,
-            lock_base: RemotePtr::new(ServerId(id), 4096),
-            lock_count: count,
-            chunk_bytes: 8 << 20,
-        };
-        Places::new(&[server(0), server(1)])
+        Places::new(&servers(count), false)
     }
 
     #[test]
-    fn a_lock_is_an_aligned_word_of_the_nodes_own_region() {
-        let places = places(10);
-        for i in 0..1000 {
-            let lock = places.lock_of(RemotePtr::new(ServerId(1), i * 1024));
-            assert_eq!(lock.server(), ServerId(1));
-            assert!((4096..4096 + 80).contains(&lock.offset()) && lock.offset().is_multiple_of(8));
+    fn a_lock_is_an_aligned_word_of_the_chosen_region_of_the_nodes_own_server() {
+        let servers = servers(10);
+        for on_chip in [false, true] {
+            let places = Places::new(&servers, on_chip);
+            let mut words = std::collections::BTreeSet::new();
+            for i in 0..1000 {
+                let lock = places.lock_of(RemotePtr::new(ServerId(1), i * 1024));
+                assert_eq!(servers[1].locks.contains(lock), !on_chip, "{lock}");
+                assert_eq!(servers[1].device_locks.unwrap().contains(lock), on_chip, "{lock}");
+                assert!(lock.offset().is_multiple_of(8));
+                words.insert(lock.to_bits());
+            }
+            assert_eq!(words.len(), if on_chip { 5 } else { 10 }, "every word is used");
         }
+    }
+
+    #[test]
+    fn locks_can_be_on_chip_if_all_servers_have_device_memory() {
+        let mut servers = servers(10);
+        assert!(on_chip_possible(&servers));
+        servers[1].device_locks = None;
+        assert!(!on_chip_possible(&servers));
+        Places::new(&servers, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "memory server 1 has no such lock words")]
+    fn on_chip_locks_without_device_memory_are_a_mistake_of_the_caller() {
+        let mut servers = servers(10);
+        servers[1].device_locks = None;
+        Places::new(&servers, true);
     }
 
     #[test]

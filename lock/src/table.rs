@@ -7,8 +7,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use farwood_runtime::{Message, Port, RemotePtr, ShardId, Verbs, Waiter};
+use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
 
+use crate::audit;
 use crate::config::LockConfig;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
@@ -38,7 +39,7 @@ impl<V: Verbs> LockTable<V> {
             shards: verbs.shards(),
             port,
             config,
-            places: Places::new(verbs.control().servers()),
+            places: Places::new(verbs.control().servers(), config.on_chip),
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
             home: RefCell::default(),
             slots: RefCell::new(Slots::new()),
@@ -68,6 +69,20 @@ impl<V: Verbs> LockTable<V> {
         }
         let grant = Waiting { table, lock, seat: Some(seat) }.await;
         Held::new(Rc::clone(table), node, lock, Some(seat), grant)
+    }
+
+    /// The word that locks `node`.
+    pub fn word_of(&self, node: RemotePtr) -> RemotePtr {
+        self.0.places.lock_of(node)
+    }
+
+    /// The lock words that are taken now, and by whom, in all regions that this table has its locks in: one round trip
+    /// per 64 KiB of them. An index at rest has none, unless their owners are dead.
+    ///
+    /// # Errors
+    /// If a memory server cannot be read.
+    pub async fn words_held(&self, meter: &Meter) -> Result<Vec<(RemotePtr, LockWord)>, FabricError> {
+        audit::words_held(&self.0.verbs, meter, self.0.places.regions()).await
     }
 
     /// What this shard's clients did so far.

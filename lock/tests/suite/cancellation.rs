@@ -5,7 +5,7 @@ use farwood_lock::LockConfig;
 use farwood_runtime::Meter;
 
 use crate::clients::{Client, Cut, Style};
-use crate::fake::{NODES, World, node};
+use crate::fake::{World, node};
 
 const CLIENTS: usize = 6;
 
@@ -33,11 +33,7 @@ fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, po
     }
     world.run();
     for client in &clients {
-        assert_eq!(
-            client.lost(world.word(NODES + client.word as u64 * 8)),
-            0,
-            "lost updates with seed {seed}"
-        );
+        assert_eq!(client.lost(client.value(&world, 0)), 0, "lost updates with seed {seed}");
     }
     world.assert_at_rest(&tables);
     cuts.get()
@@ -98,13 +94,13 @@ fn lone(style: Style, shard: usize, polls: u32, at_once: bool) {
     });
     world.run();
     world.assert_at_rest(&tables);
-    assert_eq!(again.lost(world.word(NODES)), 0);
+    assert_eq!(again.lost(again.value(&world, 0)), 0);
     let check = again.clone();
     world.spawn(async move {
         check.add_one(&Meter::default(), node(0)).await.expect("the lock is free");
     });
     world.run();
-    assert_eq!(again.bounds.get().0, world.word(NODES));
+    assert_eq!(again.bounds.get().0, again.value(&world, 0));
     world.assert_at_rest(&tables);
 }
 

@@ -1,6 +1,6 @@
 //! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on
 //! purpose: READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost
-//! update shows as a word that goes back.
+//! update shows as a word that goes back. Each line ends with a stamp, so a torn node shows as stamps that differ.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,9 +11,11 @@ use std::task::{Context, Poll};
 use farwood_lock::{LockError, LockTable};
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
-use crate::fake::Fake;
+pub(crate) use crate::fake::NODE_BYTES;
+use crate::fake::{Fake, NODES, World};
 
-pub(crate) const NODE_BYTES: usize = 128;
+/// Where the lines of a node have their stamps.
+const STAMPS: [usize; 2] = [56, 120];
 
 /// How a client works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +36,7 @@ impl Style {
 pub(crate) struct Client {
     pub(crate) fake: Fake,
     pub(crate) table: LockTable<Fake>,
-    /// Its word in each node, below `NODE_BYTES / 8`.
+    /// Which client it is, below 14: that decides on its word in each node.
     pub(crate) word: usize,
     pub(crate) style: Style,
     /// The least and the most that the word may hold: operations that were cut or failed count for the most only.
@@ -55,10 +57,14 @@ impl Client {
         let mut held = self.table.acquire(node).await;
         let done = held.lock_and_read(meter, buf, NODE_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
-        let value = self.value_in(&buf);
+        let [stamp, other] = STAMPS.map(|at| word_in(&buf, at));
+        assert_eq!(stamp, other, "the node is torn");
+        let value = word_in(&buf, self.place());
         self.see(value);
         self.bounds.set((value, value + 1));
-        buf[self.word * 8..][..8].copy_from_slice(&(value + 1).to_le_bytes());
+        for (at, word) in [(self.place(), value + 1), (STAMPS[0], stamp + 1), (STAMPS[1], stamp + 1)] {
+            buf[at..][..8].copy_from_slice(&word.to_le_bytes());
+        }
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..NODE_BYTES);
         if self.style.pass_on_early {
@@ -84,9 +90,25 @@ impl Client {
         self.lost.get()
     }
 
-    fn value_in(&self, buf: &Buf) -> u64 {
-        u64::from_le_bytes(buf[self.word * 8..][..8].try_into().expect("8 bytes"))
+    /// What its word in node `index` holds.
+    pub(crate) fn value(&self, world: &World, index: u64) -> u64 {
+        world.word(NODES + index * NODE_BYTES as u64 + self.place() as u64)
     }
+
+    /// The offset of its word in a node: past the first line's stamp, it may be.
+    fn place(&self) -> usize {
+        (self.word + usize::from(self.word >= STAMPS[0] / 8)) * 8
+    }
+}
+
+/// No line of a node is older than the others.
+pub(crate) fn assert_whole(world: &World, index: u64) {
+    let [first, second] = STAMPS.map(|at| world.word(NODES + index * NODE_BYTES as u64 + at as u64));
+    assert_eq!(first, second, "node {index} stays torn");
+}
+
+fn word_in(buf: &Buf, at: usize) -> u64 {
+    u64::from_le_bytes(buf[at..][..8].try_into().expect("8 bytes"))
 }
 
 /// Drops `future` after `polls` polls that left it pending: at once, or when it would be polled the next time (what it

@@ -5,7 +5,7 @@ use farwood_lock::{LockConfig, LockStats, LockTable};
 use farwood_runtime::Meter;
 
 use crate::clients::{Client, Style};
-use crate::fake::{Fake, NODES, World, node};
+use crate::fake::{Fake, World, node};
 
 const CLIENTS: usize = 12;
 const OPERATIONS: u64 = 6;
@@ -36,7 +36,7 @@ fn count_losses(seed: u64, config: LockConfig, style: Style, nodes: u64) -> (Loc
     }
     world.run();
     let lost = clients.iter().map(|(index, client)| {
-        let value = world.word(NODES + index * 128 + client.word as u64 * 8);
+        let value = client.value(&world, *index);
         client.lost(value) + u32::from(value != OPERATIONS)
     });
     world.assert_at_rest(&tables);

@@ -2,9 +2,11 @@
 //! verb of some queue pair, a completion, a message, a timer, a task that was woken) is chosen by a seeded generator,
 //! among all that the fabric contract allows; the same seed gives the same run.
 //!
-//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. Not
-//! modelled: torn lines, and WRITEs that overtake READs.
+//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. A chain
+//! that fails has executed any prefix of its verbs and any lines of the WRITE behind it. Not modelled: WRITEs that
+//! overtake READs.
 
+mod fault;
 mod task;
 mod verbs;
 
@@ -20,12 +22,14 @@ use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Buf, BufferPool, Completion, Control, FabricError, Message, Port, RemotePtr, ServerId, ShardId,
+    Buf, BufferPool, Completion, Control, Failed, Message, Port, RemotePtr, ServerId, ShardId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
+pub(crate) use fault::Fault;
+use fault::{Faults, execute_in_part, rebuilt};
 use task::Woken;
 pub(crate) use verbs::Fake;
 use verbs::{Flight, Memory};
@@ -35,6 +39,8 @@ pub(crate) const LOCK_BASE: u64 = 64;
 pub(crate) const LOCKS: u64 = 16;
 /// Where a test's nodes are.
 pub(crate) const NODES: u64 = 1024;
+/// The bytes of a node.
+pub(crate) const NODE_BYTES: usize = 128;
 const REGION_BYTES: usize = 16 << 10;
 const PORT: Port = Port(3);
 
@@ -54,8 +60,7 @@ struct State {
     timers: Vec<(u64, Rc<RefCell<Flight<()>>>)>,
     /// Messages on their way, by sender and receiver.
     wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
-    /// Chains fail with this probability, after any prefix of their verbs.
-    fault_rate: f64,
+    faults: Faults,
     /// Fenced verbs that were posted.
     fences: usize,
 }
@@ -75,14 +80,15 @@ struct Task {
     woken: Arc<Woken>,
 }
 
-type Outcome = Result<Completion, FabricError>;
+type Outcome = Result<Completion, Failed>;
 
 struct Posted {
-    verbs: VecDeque<Verb>,
+    verbs: Vec<Verb>,
+    /// How many of them were executed.
+    executed: usize,
     buf: Option<Buf>,
     atomics: SmallVec<[u64; 2]>,
-    /// Verbs that are still executed before the chain fails.
-    fails_after: Option<usize>,
+    fault: Option<Fault>,
     flight: Rc<RefCell<Flight<Outcome>>>,
 }
 
@@ -119,14 +125,26 @@ impl World {
             tasks: Vec::new(),
             timers: Vec::new(),
             wires: HashMap::new(),
-            fault_rate: 0.0,
+            faults: Faults::default(),
             fences: 0,
         };
         World { state: Rc::new(RefCell::new(state)), control: Arc::new(Memory::new()) }
     }
 
+    /// From now on chains fail with this probability.
     pub(crate) fn set_fault_rate(&self, rate: f64) {
-        self.state.borrow_mut().fault_rate = rate;
+        self.state.borrow_mut().faults.rate = rate;
+    }
+
+    /// The `number`-th chain that is posted from now on fails like that.
+    pub(crate) fn fail(&self, number: usize, fault: Fault) {
+        let faults = &mut self.state.borrow_mut().faults;
+        faults.planned.insert(faults.posted + number, fault);
+    }
+
+    /// Chains that were posted.
+    pub(crate) fn posted(&self) -> usize {
+        self.state.borrow().faults.posted
     }
 
     /// The shards of all compute nodes, each with its lock table.
@@ -256,18 +274,22 @@ impl State {
     fn execute(&mut self, shard: usize) {
         let (memory, shard) = (&mut self.memory, &mut self.shards[shard]);
         let posted = shard.queue.front_mut().expect("enabled");
-        let failed = posted.fails_after == Some(0);
-        if !failed {
-            posted.fails_after = posted.fails_after.map(|verbs| verbs - 1);
-            if let Some(verb) = posted.verbs.pop_front() {
-                execute(memory, verb.op, &mut posted.buf, &mut posted.atomics);
+        let next = posted.verbs.get(posted.executed).map(|verb| verb.op);
+        let failed = posted.fault.filter(|fault| fault.verbs == posted.executed);
+        match (failed, next) {
+            (Some(fault), Some(op)) => execute_in_part(memory, op, &posted.buf, fault.lines),
+            (None, Some(op)) => {
+                execute(memory, op, &mut posted.buf, &mut posted.atomics);
+                posted.executed += 1;
             }
+            (_, None) => {}
         }
-        if failed || posted.verbs.is_empty() && posted.fails_after.is_none() {
+        let fails_yet = posted.fault.is_some() && failed.is_none();
+        if failed.is_some() || posted.executed == posted.verbs.len() && !fails_yet {
             let posted = shard.queue.pop_front().expect("it is the front");
             let outcome = match failed {
-                true => Err(FabricError::NoSuchServer { server: ServerId(0), servers: 0 }),
-                false => Ok(Completion { buf: posted.buf, atomics: posted.atomics, span_ns: 0 }),
+                Some(fault) => Err(Failed::new(fault.cause(), rebuilt(&posted.verbs, posted.buf))),
+                None => Ok(Completion { buf: posted.buf, atomics: posted.atomics, span_ns: 0 }),
             };
             shard.done.push_back(Done { flight: posted.flight, outcome });
         }
@@ -304,5 +326,5 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
 
 /// A node of the fake memory.
 pub(crate) fn node(index: u64) -> RemotePtr {
-    RemotePtr::new(ServerId(0), NODES + index * 128)
+    RemotePtr::new(ServerId(0), NODES + index * NODE_BYTES as u64)
 }

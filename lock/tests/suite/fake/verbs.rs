@@ -2,7 +2,6 @@
 //! the world's steps take it from there.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -12,14 +11,14 @@ use std::task::{Context, Poll, Waker};
 use farwood_runtime::control::{Chunk, ServerUsage};
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, IndexId, Message, Meter, Port, RemotePtr,
-    ServerId, ServerInfo, ShardId, Verbs, Waiter,
+    Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, IndexId, LockRegion, Message, Meter, Port,
+    RemotePtr, ServerId, ServerInfo, ShardId, Verbs, Waiter,
 };
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::Rng;
 use smallvec::SmallVec;
 
-use super::{LOCK_BASE, LOCKS, Outcome, Posted, REGION_BYTES, World};
+use super::{LOCK_BASE, LOCKS, Outcome, Posted, REGION_BYTES, State, World};
 
 /// A shard of the fake.
 #[derive(Clone)]
@@ -117,15 +116,14 @@ impl Verbs for Fake {
         let (flight, arrival) = Flight::depart();
         let mut state = self.world.state.borrow_mut();
         state.fences += chain.verbs().iter().filter(|verb| verb.fenced).count();
-        let fault_rate = state.fault_rate;
-        let fails = state.rng.random_bool(fault_rate);
-        let prefix = state.rng.random_range(0..=chain.verbs().len());
-        let verbs: VecDeque<_> = chain.verbs().iter().copied().collect();
+        let State { faults, rng, .. } = &mut *state;
+        let fault = faults.next(chain.verbs().len(), rng);
         let posted = Posted {
-            verbs,
+            verbs: chain.verbs().to_vec(),
+            executed: 0,
             buf: chain.into_buffer(),
             atomics: SmallVec::new(),
-            fails_after: fails.then_some(prefix),
+            fault,
             flight,
         };
         state.shards[self.shard].queue.push_back(posted);
@@ -181,8 +179,8 @@ impl Memory {
     pub(super) fn new() -> Self {
         let id = ServerId(0);
         let region_bytes = REGION_BYTES as u64;
-        let lock_base = RemotePtr::new(id, LOCK_BASE);
-        Memory([ServerInfo { id, region_bytes, lock_base, lock_count: LOCKS, chunk_bytes: 4096 }])
+        let locks = LockRegion { base: RemotePtr::new(id, LOCK_BASE), count: LOCKS };
+        Memory([ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: 4096 }])
     }
 }
 

@@ -1,0 +1,84 @@
+//! How the fake's chains fail: which, after how many verbs, with which lines of the WRITE behind them.
+
+use std::collections::HashMap;
+
+use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::{Buf, Chain, FabricError, RemotePtr, ServerId};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+const LINE_BYTES: usize = 64;
+
+/// One failure of one chain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fault {
+    /// Verbs that are executed whole.
+    pub(crate) verbs: usize,
+    /// The lines of the next verb that are, if it is a WRITE: bit i for its i-th line.
+    pub(crate) lines: u32,
+    /// Whether the server does not answer at all: then nothing is executed.
+    pub(crate) gone: bool,
+}
+
+impl Fault {
+    pub(crate) const GONE: Fault = Fault { verbs: 0, lines: 0, gone: true };
+
+    pub(super) fn cause(self) -> FabricError {
+        let server = ServerId(0);
+        if self.gone { FabricError::ServerGone { server } } else { FabricError::QueuePair { server } }
+    }
+}
+
+/// Failures to come.
+#[derive(Default)]
+pub(super) struct Faults {
+    pub(super) rate: f64,
+    /// By the number of the chain, in the order in which all of them are posted.
+    pub(super) planned: HashMap<usize, Fault>,
+    pub(super) posted: usize,
+}
+
+impl Faults {
+    /// What happens to the next chain.
+    pub(super) fn next(&mut self, verbs: usize, rng: &mut SmallRng) -> Option<Fault> {
+        self.posted += 1;
+        let drawn = Fault { verbs: rng.random_range(0..=verbs), lines: rng.random(), gone: false };
+        let fails = rng.random_bool(self.rate);
+        let planned = self.planned.remove(&(self.posted - 1));
+        planned
+            .map(|fault| Fault { verbs: fault.verbs.min(verbs), ..fault })
+            .or_else(|| fails.then_some(drawn))
+    }
+}
+
+/// Those of the WRITE's lines that arrive before the chain fails. A word arrives or does not.
+pub(super) fn execute_in_part(memory: &mut [u8], op: Op, buf: &Option<Buf>, lines: u32) {
+    let Op::Write { at, from, len } = op else { return };
+    let data = &buf.as_ref().expect("a WRITE has a buffer")[from as usize..][..len as usize];
+    for (i, line) in data.chunks(LINE_BYTES).enumerate() {
+        if lines >> i & 1 == 1 {
+            memory[at as usize + i * LINE_BYTES..][..line.len()].copy_from_slice(line);
+        }
+    }
+}
+
+/// The chain of these verbs.
+pub(super) fn rebuilt(verbs: &[Verb], buf: Option<Buf>) -> Chain {
+    let server = ServerId(0);
+    let mut chain = buf.map_or_else(|| Chain::new(server), |buf| Chain::with_buffer(server, buf));
+    let ptr = |at| RemotePtr::new(server, at);
+    let local = |from: u32, len: u32| from as usize..(from + len) as usize;
+    for verb in verbs {
+        if verb.fenced {
+            chain.fence();
+        }
+        match verb.op {
+            Op::Read { at, to, len } => chain.read(ptr(at), local(to, len)),
+            Op::Write { at, from, len } => chain.write(ptr(at), local(from, len)),
+            Op::WriteWord { at, word } => chain.write_word(ptr(at), word),
+            Op::Cas { at, expected, desired } => chain.cas(ptr(at), expected, desired),
+            Op::Faa { at, add } => chain.faa(ptr(at), add),
+        };
+    }
+    chain
+}
