@@ -18,8 +18,8 @@ pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, Bytes, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options, Pair, RangeIndex, Scan,
-    Sherman, ShermanIndex, Survey, Techniques, Value,
+    AnyIndex, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options,
+    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Survey, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, Verbs,

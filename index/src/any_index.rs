@@ -4,6 +4,7 @@ use std::ops::RangeBounds;
 
 use farwood_runtime::Verbs;
 
+use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::range_index::{RangeIndex, Scan, Survey};
 use crate::sherman::ShermanIndex;
@@ -21,6 +22,30 @@ impl<V: Verbs> Clone for AnyIndex<V> {
     fn clone(&self) -> Self {
         match self {
             AnyIndex::Sherman(index) => AnyIndex::Sherman(index.clone()),
+        }
+    }
+}
+
+impl<V: Verbs> AnyIndex<V> {
+    /// Checks the index, which is at rest, and says what is wrong with it.
+    ///
+    /// # Errors
+    /// Only if a memory server cannot be read; whatever it holds is in the report.
+    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+        self.check_each(options, |_, _| {}).await
+    }
+
+    /// The same, and shows `visit` every key with its value.
+    ///
+    /// # Errors
+    /// As [`AnyIndex::check`].
+    pub async fn check_each(
+        &self,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<CheckReport, IndexError> {
+        match self {
+            AnyIndex::Sherman(index) => index.check_each(options, visit).await,
         }
     }
 }

@@ -3,13 +3,15 @@
 
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
-use farwood_runtime::{ControlError, FabricError, RemotePtr};
+use farwood_runtime::{ControlError, FabricError, Failed, RemotePtr};
 use thiserror::Error;
 
 use crate::layout::{LayoutError, Rejection};
 
-/// Why an operation failed. Unless it says otherwise the index is intact; an operation that failed on the fabric has an
-/// unknown outcome.
+/// Why an operation failed. Unless it says otherwise the index is intact. An operation that failed on the fabric has an
+/// unknown outcome, and a write may still take effect within seconds: what broke off half-way is completed in the
+/// background if the server answers again. A queue pair that breaks is no error by itself: reads are done again, and so
+/// are writes.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -23,7 +25,7 @@ pub enum IndexError {
     /// No memory for a node. The operation had no effect.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A chain failed; the operation may or may not have taken effect.
+    /// A chain failed, and doing it again would not help or did not; the operation may or may not have taken effect.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A lock could not be had or given back.
@@ -56,4 +58,10 @@ pub enum IndexError {
     /// A fill outside (0, 1].
     #[error("a fill of {fill} is not in (0, 1]")]
     Fill { fill: f64 },
+}
+
+impl From<Failed> for IndexError {
+    fn from(failed: Failed) -> Self {
+        IndexError::Fabric(failed.into())
+    }
 }

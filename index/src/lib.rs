@@ -4,6 +4,7 @@
 //!
 //! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
 //! - [`sherman`]: the B+tree of the Sherman paper. Its `mod.rs` tabulates its round trips.
+//! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
 //! - `step`: what an operation does next, as a value, and the budget that bounds it.
 //! - [`error`], [`stats`], [`value`]: what users see.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod any_index;
+pub mod check;
 pub mod error;
 pub mod layout;
 pub mod range_index;
@@ -21,6 +23,7 @@ mod step;
 pub mod value;
 
 pub use any_index::AnyIndex;
+pub use check::{CheckOptions, CheckReport, Violation};
 pub use error::IndexError;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};

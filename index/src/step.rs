@@ -74,10 +74,46 @@ impl Budget {
     }
 }
 
+/// How a reader bears READs that take longer than versions vouch for, one after the other.
+///
+/// Where latency is that of a queue, reading again at once makes the queue longer: all who find their READs too slow
+/// then post more of them. So only a first time is taken for chance (a core that was taken away); after that the
+/// reader pauses, longer each time, which is what shortens the queue. In the end it takes the lock.
+#[derive(Debug, Default)]
+pub(crate) struct SlowReads(u32);
+
+impl SlowReads {
+    const MAX: u32 = 6;
+
+    /// For who has more READs under way than one, and so is a part of the queue: there is no chance about it.
+    pub(crate) fn in_a_window() -> Self {
+        SlowReads(1)
+    }
+
+    /// One more: how long to pause before the next, as a multiple of the time that versions vouch for; none if there
+    /// should be no next.
+    pub(crate) fn another(&mut self) -> Option<u64> {
+        self.0 += 1;
+        match self.0 {
+            1 => Some(0),
+            2..Self::MAX => Some(1 << self.0),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::layout::Kind;
+
+    #[test]
+    fn slow_reads_are_paced_and_end() {
+        let mut slow = SlowReads::default();
+        let pauses: Vec<_> = std::iter::from_fn(|| slow.another()).collect();
+        assert_eq!(pauses, [0, 4, 8, 16, 32]);
+        assert_eq!((slow.another(), SlowReads::in_a_window().another()), (None, Some(4)));
+    }
 
     #[test]
     fn rejected_images_are_read_again_or_left() {

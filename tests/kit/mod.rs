@@ -4,6 +4,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod history;
+pub(crate) mod lab;
 pub(crate) mod tree;
 
 use std::future::Future;
@@ -254,11 +255,13 @@ pub(crate) async fn at_rest(shard: &Shard, index: &ShermanIndex<Shard>) {
 pub(crate) async fn lock_words_set(shard: &Shard) -> usize {
     const WORDS: u64 = 512;
     let mut set = 0;
-    for server in shard.control().servers() {
-        for first in (0..server.lock_count).step_by(WORDS as usize) {
-            let bytes = (WORDS.min(server.lock_count - first) * 8) as usize;
-            let mut chain = Chain::with_buffer(server.id, shard.lease(bytes));
-            chain.read(server.lock_base.add(first * 8), 0..bytes);
+    let regions =
+        shard.control().servers().iter().flat_map(|server| [Some(server.locks), server.device_locks]);
+    for region in regions.flatten().collect::<Vec<_>>() {
+        for first in (0..region.count).step_by(WORDS as usize) {
+            let bytes = (WORDS.min(region.count - first) * 8) as usize;
+            let mut chain = Chain::with_buffer(region.base.server(), shard.lease(bytes));
+            chain.read(region.base.add(first * 8), 0..bytes);
             let words = shard.submit(&Meter::default(), chain).await.unwrap().into_buf();
             set += words.chunks(8).filter(|word| word.iter().any(|&byte| byte != 0)).count();
         }

@@ -8,10 +8,10 @@
 //!        +-----+------+---------+--------------+---------------+----------+-----------+---------+-----------+
 //! ```
 //!
-//! Little-endian. The node answers for the keys `low <= key < high`; a high length of 0xFFFF is plus infinity, an
-//! empty low fence is minus infinity. `count` is the number of entries of an inner node, 0 in a leaf. The first 20
-//! bytes lie in line 0, so they are never torn among themselves; that is why a node can be marked as freed by one
-//! aligned word. This file does not know what follows the header.
+//! Little-endian; siblings are at multiples of 64. The node answers for the keys `low <= key < high`; a high length
+//! of 0xFFFF is plus infinity, an empty low fence is minus infinity. `count` is the number of entries of an inner
+//! node, 0 in a leaf. The first 20 bytes lie in line 0, so they are never torn among themselves; that is why a node
+//! can be marked as freed by one aligned word. This file does not know what follows the header.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use farwood_runtime::RemotePtr;
 
 use super::stream::{self, LINE_BYTES, StreamRange};
 use super::version::{self, NodeVersion};
-use super::{Bytes, Malformed, Rejection};
+use super::{Bytes, Malformed, Rejection, is_aligned};
 
 /// Stream offset of the low fence: the bytes before it are all in line 0.
 const FENCES: usize = 20;
@@ -61,6 +61,29 @@ pub fn kind_of(image: &[u8]) -> Result<Kind, Rejection> {
         FREED => Err(Rejection::Freed),
         found => Err(Rejection::NotANode { found }),
     }
+}
+
+/// What line 0 alone says of a node. A line is never torn, so this holds also while, or after, a writer has got
+/// through with a part of the node only; what the other lines say may be older or newer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Glimpse {
+    /// What the node is.
+    pub kind: Kind,
+    /// Distance from the leaves.
+    pub level: u8,
+    /// The right neighbour, [`RemotePtr::NULL`] for none.
+    pub sibling: RemotePtr,
+}
+
+/// Reads no more than line 0 of `image`, which has that at least.
+///
+/// # Errors
+/// As [`kind_of`].
+pub fn glimpse(image: &[u8]) -> Result<Glimpse, Rejection> {
+    let kind = kind_of(image)?;
+    let line = first_line(image);
+    let sibling = RemotePtr::from_bits(u64::from_le_bytes(field(line, 8)));
+    Ok(Glimpse { kind, level: field::<1>(line, 1)[0], sibling })
 }
 
 /// Marks the node as freed: every later parse is rejected with [`Rejection::Freed`]. Returns the bytes of the
@@ -187,7 +210,7 @@ impl<'a> Header<'a> {
         u32::from_le_bytes(field(self.line, 4))
     }
 
-    /// The right neighbour, [`RemotePtr::NULL`] for none.
+    /// The right neighbour, [`RemotePtr::NULL`] for none. Whatever stands there: go to [`Header::right`].
     pub fn sibling(&self) -> RemotePtr {
         RemotePtr::from_bits(u64::from_le_bytes(field(self.line, 8)))
     }
@@ -223,9 +246,16 @@ impl<'a> Header<'a> {
     ///
     /// # Errors
     /// [`Malformed::NoSibling`] if there is none: some node must answer for the keys beyond the fence.
+    /// [`Malformed::MisalignedSibling`] if no node can be there.
     pub fn right(&self) -> Result<RemotePtr, Rejection> {
         let sibling = self.sibling();
-        if sibling.is_null() { Err(Malformed::NoSibling.into()) } else { Ok(sibling) }
+        if sibling.is_null() {
+            Err(Malformed::NoSibling.into())
+        } else if !is_aligned(sibling) {
+            Err(Malformed::MisalignedSibling.into())
+        } else {
+            Ok(sibling)
+        }
     }
 }
 

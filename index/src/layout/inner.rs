@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Entry 0's key is the low fence. Child `i` answers for the keys from key `i` up to key `i + 1`, the last one up
-//! to the high fence. Only the node version guards the image: there are no entry writes. This file does not know
-//! the level of its children, nor how long anybody keeps a decoded node.
+//! to the high fence; children are at multiples of 64. Only the node version guards the image: there are no entry
+//! writes. This file does not know the level of its children, nor how long anybody keeps a decoded node.
 
 use std::cmp::Ordering;
 
@@ -20,7 +20,7 @@ use farwood_runtime::RemotePtr;
 
 use super::header::{Header, Kind, NodeHeader, Position};
 use super::stream::{self, StreamRange};
-use super::{Bytes, LayoutError, MIN_INNER_SLOTS, Malformed, Rejection, Sizing, check_key_bytes};
+use super::{Bytes, LayoutError, MIN_INNER_SLOTS, Malformed, Rejection, Sizing, check_key_bytes, is_aligned};
 
 const CHILD_BYTES: usize = 8;
 
@@ -222,6 +222,19 @@ impl<'a> InnerView<'a> {
         })
     }
 
+    /// The same in one piece, checked to ascend from the low fence to below the high fence: what a node can be built
+    /// anew from.
+    ///
+    /// # Errors
+    /// [`Malformed::KeyOrder`], or that of an entry.
+    pub fn sorted_entries(&self) -> Result<Vec<(Bytes, RemotePtr)>, Rejection> {
+        let entries = self.entries().collect::<Result<Vec<_>, _>>()?;
+        let begins = entries.first().is_some_and(|(key, _)| *key == self.header.low());
+        let ends = entries.last().is_some_and(|(key, _)| self.header.position(key) == Position::Here);
+        let ascend = entries.is_sorted_by(|(a, _), (b, _)| a < b);
+        if begins && ends && ascend { Ok(entries) } else { Err(Malformed::KeyOrder.into()) }
+    }
+
     fn key(&self, slot: usize) -> Result<StreamRange, Rejection> {
         let entry = self.layout.entry(slot);
         let len = match self.layout.length_bytes() {
@@ -236,7 +249,14 @@ impl<'a> InnerView<'a> {
 
     fn child(&self, slot: usize) -> Result<RemotePtr, Rejection> {
         let child = u64::from_le_bytes(stream::array(self.image, self.layout.child(slot)));
-        if child == 0 { Err(Malformed::NoChild { slot }.into()) } else { Ok(RemotePtr::from_bits(child)) }
+        let child = RemotePtr::from_bits(child);
+        if child.is_null() {
+            Err(Malformed::NoChild { slot }.into())
+        } else if !is_aligned(child) {
+            Err(Malformed::MisalignedChild { slot }.into())
+        } else {
+            Ok(child)
+        }
     }
 }
 

@@ -26,9 +26,10 @@ mod version;
 
 use std::ops::Range;
 
+use farwood_runtime::RemotePtr;
 use smallvec::SmallVec;
 
-pub use header::{Header, Kind, NodeHeader, Position, kind_of, mark_freed};
+pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, mark_freed};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
 pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, SlotOrder};
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
@@ -99,6 +100,12 @@ pub enum Malformed {
     /// A high fence, but no right neighbour.
     #[error("there is a high fence, but no right neighbour")]
     NoSibling,
+    /// A right neighbour where no node can be: nodes begin at lines.
+    #[error("the right neighbour's address is within a line")]
+    MisalignedSibling,
+    /// Keys or separators that no writer leaves in one node.
+    #[error("keys or separators are out of order, twice there, or outside the fences")]
+    KeyOrder,
     /// The length of the key in a slot.
     #[error("the key length in slot {slot} is impossible")]
     KeyLength {
@@ -114,6 +121,12 @@ pub enum Malformed {
     /// The null pointer as a child.
     #[error("the child in slot {slot} is null")]
     NoChild {
+        /// The slot's index.
+        slot: usize,
+    },
+    /// A child where no node can be: nodes begin at lines.
+    #[error("the address of the child in slot {slot} is within a line")]
+    MisalignedChild {
         /// The slot's index.
         slot: usize,
     },
@@ -201,6 +214,12 @@ impl Sizing {
         }
         Ok(slots)
     }
+}
+
+/// Whether a node can be at `address`, for all that bits can say. Chains take none that is not aligned.
+#[inline]
+fn is_aligned(address: RemotePtr) -> bool {
+    address.to_bits().is_multiple_of(LINE_BYTES as u64)
 }
 
 /// Checks the key size against its limits.

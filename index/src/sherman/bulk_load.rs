@@ -68,7 +68,7 @@ type Child = (Bytes, RemotePtr);
 struct Loader<'t, V: Verbs> {
     tree: &'t Rc<Tree<V>>,
     meter: Meter,
-    writes: VecDeque<V::Submission>,
+    writes: VecDeque<(RemotePtr, V::Submission)>,
     /// Nodes that nothing refers to yet, and their sizes.
     allocated: Vec<(RemotePtr, u64)>,
     /// What the cache will be shown.
@@ -200,15 +200,15 @@ impl<V: Verbs> Loader<'_, V> {
         let bytes = buf.len();
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..bytes);
-        self.writes.push_back(self.tree.verbs.post(&self.meter, chain));
+        self.writes.push_back((node, self.tree.verbs.post(&self.meter, chain)));
         Ok(())
     }
 
     /// Waits until at most `left` writes are in flight.
     async fn drain(&mut self, left: usize) -> Result<(), IndexError> {
         while self.writes.len() > left {
-            let first = self.writes.pop_front().expect("there are more than `left`");
-            first.await?;
+            let (node, first) = self.writes.pop_front().expect("there are more than `left`");
+            self.tree.until_written(&self.meter, node, first).await?;
         }
         Ok(())
     }

@@ -1,19 +1,24 @@
-//! What a Sherman tree is made with: its geometry, which the catalog keeps, and how one compute node works on it.
+//! What a Sherman tree is made with: what all compute nodes agree on, which the catalog keeps, and how one of them
+//! works on it.
 
 use farwood_cache::Policy;
-use farwood_runtime::Capabilities;
+use farwood_lock::LockConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
 use crate::layout::{InnerLayout, LayoutError, LeafLayout};
 
 /// The techniques of the paper (section 4), and ours, as switches. All off is the paper's baseline FG+.
+///
+/// Each compute node chooses for itself, but for `on_chip`: two compute nodes that looked for the same lock in
+/// different memory would not exclude each other. It is decided when a tree is created and kept in the catalog;
+/// opening the tree with another value is no error and changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Techniques {
     /// Command combination (section 4.5): dependent WRITEs and the unlock in one chain.
     pub combine: bool,
-    /// Locks in the NIC's on-chip memory (section 4.3). Where the fabric has none ([`Capabilities::device_memory`]),
-    /// they stay in host memory and the switch reads as off ([`Techniques::effective`]).
+    /// Locks in the on-chip memory of the memory servers' NICs (section 4.3), if the tree was created so. Where not all
+    /// servers have such memory, locks are in host memory and the switch reads as off.
     pub on_chip: bool,
     /// Local lock tables in front of the global ones (section 4.3).
     pub hierarchical: bool,
@@ -72,17 +77,47 @@ impl Techniques {
         Self::NAMES.into_iter().zip(values)
     }
 
-    /// What remains of the switches on a fabric with these capabilities.
-    pub fn effective(mut self, capabilities: &Capabilities) -> Self {
-        self.on_chip &= capabilities.device_memory > 0;
+    /// What remains of the switches of who creates a tree, where locks can be in on-chip memory
+    /// ([`farwood_lock::on_chip_possible`]) or cannot.
+    pub fn effective(mut self, on_chip_possible: bool) -> Self {
+        self.on_chip &= on_chip_possible;
         self.handover &= self.hierarchical;
         self
+    }
+
+    /// What is in effect on a tree whose locks are where `agreed` says.
+    pub(super) fn on(self, agreed: &Agreed) -> Self {
+        Techniques { on_chip: agreed.on_chip, ..self }.effective(true)
     }
 }
 
 impl Default for Techniques {
     fn default() -> Self {
         Techniques::ALL
+    }
+}
+
+/// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Agreed {
+    pub(super) geometry: Geometry,
+    /// Whether locks are in the servers' on-chip memory.
+    pub(super) on_chip: bool,
+}
+
+impl Agreed {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        serde_json::to_vec(&self).expect("numbers are always representable")
+    }
+
+    /// What the catalog keeps of the tree `name`, on a cluster where locks can be in on-chip memory or cannot.
+    pub(super) fn from_bytes(name: &str, bytes: &[u8], on_chip_possible: bool) -> Result<Self, IndexError> {
+        let error = |cause| IndexError::Config { name: name.into(), cause };
+        let agreed: Agreed = serde_json::from_slice(bytes).map_err(|cause| error(cause.to_string()))?;
+        if agreed.on_chip && !on_chip_possible {
+            return Err(error("its locks are in on-chip memory, which not all memory servers have".into()));
+        }
+        Ok(agreed)
     }
 }
 
@@ -124,15 +159,6 @@ impl Geometry {
             ),
         })
     }
-
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        serde_json::to_vec(&self).expect("numbers are always representable")
-    }
-
-    pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self, IndexError> {
-        serde_json::from_slice(bytes)
-            .map_err(|cause| IndexError::Config { name: name.into(), cause: cause.to_string() })
-    }
 }
 
 impl Default for Geometry {
@@ -141,10 +167,11 @@ impl Default for Geometry {
     }
 }
 
-/// How one compute node works on a tree. Nodes with different options work on the same tree.
+/// How one compute node works on a tree. Compute nodes with different options work on the same tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which techniques are used.
+    /// Which techniques are used. `on_chip` counts when the tree is created; who opens it gets what its creator chose,
+    /// whatever stands here ([`Techniques`]; `ShermanIndex::techniques` tells what is in effect).
     pub techniques: Techniques,
     /// Byte budget of the cache of internal nodes; it counts everything.
     pub cache_bytes: usize,
@@ -152,17 +179,41 @@ pub struct Options {
     pub eviction: Policy,
     /// Retries that one operation may spend on torn reads, moved nodes and stale cache entries.
     pub retries_max: u32,
+    /// How long a writer pauses, in ns, when it finds a global lock taken: at first, and at most; it doubles in
+    /// between, and a part of it is chance. (0, 0) tries again at once, as FG+ does in the paper.
+    pub backoff_ns: (u64, u64),
+    /// How often a writer finds a global lock taken before it gives up with [`farwood_lock::LockError::Contended`]. At
+    /// least 1. Times the longest pause, it bounds how long an operation waits for the lock of a dead client.
+    pub lock_attempts_max: u32,
     /// Leaves that a scan reads in parallel at most.
     pub scan_window: usize,
 }
 
+impl Options {
+    /// What lock tables are told when these techniques are in effect.
+    pub(super) fn locks(&self, techniques: Techniques) -> LockConfig {
+        LockConfig {
+            hierarchical: techniques.hierarchical,
+            handover: techniques.handover,
+            on_chip: techniques.on_chip,
+            attempts_max: self.lock_attempts_max,
+            backoff_ns_min: self.backoff_ns.0,
+            backoff_ns_max: self.backoff_ns.1,
+            ..LockConfig::default()
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
+        let locks = LockConfig::default();
         Options {
             techniques: Techniques::ALL,
             cache_bytes: 512 << 20,
             eviction: Policy::TwoChoices,
             retries_max: 100_000,
+            backoff_ns: (locks.backoff_ns_min, locks.backoff_ns_max),
+            lock_attempts_max: locks.attempts_max,
             scan_window: 32,
         }
     }
@@ -184,10 +235,50 @@ mod tests {
     }
 
     #[test]
-    fn a_geometry_survives_the_catalog() {
+    fn what_is_agreed_survives_the_catalog() {
         let geometry = Geometry { max_key: 200, max_value: 64, size: NodeSize::Slots { leaf: 4, inner: 4 } };
-        assert_eq!(Geometry::from_bytes("x", &geometry.to_bytes()), Ok(geometry));
-        let error = Geometry::from_bytes("x", b"{").unwrap_err().to_string();
-        assert!(error.contains("unreadable"), "{error}");
+        for on_chip in [false, true] {
+            let agreed = Agreed { geometry, on_chip };
+            assert_eq!(Agreed::from_bytes("x", &agreed.to_bytes(), true), Ok(agreed));
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_makes_no_sense_is_an_error() {
+        let on_chip = Agreed { geometry: Geometry::default(), on_chip: true }.to_bytes();
+        let geometry_only = serde_json::to_vec(&Geometry::default()).unwrap();
+        for (bytes, part) in [
+            (&b"{"[..], "EOF"),
+            (b"", "EOF"),
+            (b"\xff\xfe", "expected value"),
+            (&geometry_only, "missing field"),
+            (&on_chip, "not all memory servers"),
+        ] {
+            let error = Agreed::from_bytes("x", bytes, false).unwrap_err().to_string();
+            assert!(error.contains("unreadable") && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_recorded_decision_wins_over_the_switch() {
+        for (on_chip, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
+            let agreed = Agreed { geometry: Geometry::default(), on_chip };
+            let techniques =
+                Techniques { on_chip: wanted, hierarchical: false, ..Techniques::ALL }.on(&agreed);
+            assert_eq!((techniques.on_chip, techniques.handover, techniques.fused), (on_chip, false, true));
+        }
+        assert!(Techniques::ALL.effective(true).on_chip && !Techniques::ALL.effective(false).on_chip);
+        assert!(!Techniques::NONE.effective(true).on_chip);
+    }
+
+    #[test]
+    fn lock_tables_are_told_what_the_options_say() {
+        let options = Options { backoff_ns: (0, 7), lock_attempts_max: 3, ..Options::default() };
+        let locks = options.locks(Techniques::NONE);
+        assert_eq!((locks.backoff_ns_min, locks.backoff_ns_max, locks.attempts_max), (0, 7, 3));
+        assert_eq!(
+            Options::default().locks(Techniques::ALL),
+            LockConfig { on_chip: true, ..Default::default() }
+        );
     }
 }

@@ -9,10 +9,13 @@
 //! +----------------+---------------------------------+--------+
 //! ```
 
+use std::ops::Range;
+
 use farwood_cache::{NodeImage, Root};
-use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
 
 use super::Tree;
+use super::lookup::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
 use crate::layout::{EntryVersion, InnerRoute, LINE_BYTES, NodeHeader, NodeVersion};
 use crate::step::{Budget, Step};
@@ -36,7 +39,7 @@ pub(super) fn root_word(root: Root) -> u64 {
     root.ptr.to_bits() | u64::from(root.level)
 }
 
-fn parse_root(word: u64) -> Option<Root> {
+pub(super) fn parse_root(word: u64) -> Option<Root> {
     let ptr = RemotePtr::from_bits(word & !LEVEL_MASK);
     (word != 0).then_some(Root { ptr, level: (word & LEVEL_MASK) as u8 })
 }
@@ -84,10 +87,20 @@ impl<V: Verbs> Tree<V> {
     /// Reads the root word. One round trip.
     pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, IndexError> {
         let word = self.shared.entry.root;
-        let buf = self.verbs.read(meter, word, 8).await?.into_buf();
+        let mut budget = self.budget();
+        let buf = loop {
+            match self.verbs.read(meter, word, 8).await {
+                Ok(read) => break read.into_buf(),
+                Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
+            }
+        };
         let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
         let root = parse_root(word);
         if let Some(root) = root {
+            if root.ptr.is_null() {
+                let node = self.shared.entry.root;
+                return Err(IndexError::Corrupt { node, what: format!("the root word is {word:#x}") });
+            }
             self.cache().set_root(root);
         }
         Ok(root)
@@ -107,9 +120,7 @@ impl<V: Verbs> Tree<V> {
             node_version: NodeVersion::default(),
         };
         self.leaf().build(&mut buf, &header, []);
-        let mut chain = Chain::with_buffer(leaf.node.server(), buf);
-        chain.write(leaf.node, 0..bytes);
-        self.verbs.submit(meter, chain).await?;
+        self.write_new(meter, leaf.node, buf, 0..bytes).await?;
         // The swap may take effect even if this future is dropped meanwhile: better lose the leaf than share it.
         let leaf = leaf.publish();
         if !self.swap_root(meter, None, Root { ptr: leaf, level: 0 }).await? {
@@ -118,7 +129,18 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Makes `new` the root if `old` still is. One round trip.
+    /// Makes `new`, which nobody else knows of, the root if `old` still is. One round trip.
+    ///
+    /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which is nobody else's,
+    /// or a root that was put above it since:
+    ///
+    /// ```text
+    ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
+    ///   other                               splits new, CAS new -> newer                 giving it back would share it
+    /// ```
+    ///
+    /// # Errors
+    /// If the fabric fails for good. `new` may be the root then: it must not be used for anything else.
     pub(super) async fn swap_root(
         &self,
         meter: &Meter,
@@ -127,13 +149,96 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, IndexError> {
         let word = self.shared.entry.root;
         let expected = old.map_or(0, root_word);
-        let mut chain = Chain::new(word.server());
-        chain.cas(word, expected, root_word(new));
-        let swapped = self.verbs.submit(meter, chain).await?.atomics[0] == expected;
-        if swapped {
+        let mut budget = self.budget();
+        let found = loop {
+            let mut chain = Chain::new(word.server());
+            chain.cas(word, expected, root_word(new));
+            match self.verbs.submit(meter, chain).await {
+                Ok(done) => break done.atomics[0],
+                Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
+            }
+        };
+        let doubtful = budget.spent() > 0;
+        if found == expected || doubtful && found == root_word(new) {
             self.cache().set_root(new);
+            return Ok(true);
         }
-        Ok(swapped)
+        Ok(doubtful && self.is_leftmost(meter, new, &mut budget).await?)
+    }
+
+    /// Whether `node` is the leftmost of its level: once a root, always that, for a root that is split stays the left
+    /// half.
+    async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, IndexError> {
+        let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
+            return Ok(false);
+        };
+        let from = Target { ptr: root.ptr, level: root.level, via: None };
+        Ok(self.descend(meter, b"", node.level, from, budget).await?.ptr == node.ptr)
+    }
+
+    /// After a READ of `node` failed, or a CAS that finds out what it did: whether it is to be posted again. It leaves
+    /// nothing half done, and all that a caller could do is to ask again.
+    ///
+    /// # Errors
+    /// The cause, if asking again does not help or the budget is spent.
+    #[cold]
+    pub(super) fn read_again(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        failed: Failed,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        self.post_again(meter, node, failed, budget).map(drop)
+    }
+
+    /// WRITEs `range` of `buf` to a node that nobody can reach yet: one round trip, and one more for each queue pair
+    /// that breaks meanwhile. What a failed attempt has left there nobody reads, so it is simply posted again.
+    ///
+    /// # Errors
+    /// As [`Tree::read_again`].
+    pub(super) async fn write_new(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        buf: Buf,
+        range: Range<usize>,
+    ) -> Result<Buf, IndexError> {
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, range);
+        self.until_written(meter, node, self.verbs.submit(meter, chain)).await
+    }
+
+    /// [`Tree::write_new`] for a WRITE that was posted.
+    pub(super) async fn until_written(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        mut write: V::Submission,
+    ) -> Result<Buf, IndexError> {
+        let mut budget = self.budget();
+        loop {
+            match write.await {
+                Ok(done) => return Ok(done.into_buf()),
+                Err(failed) => {
+                    let chain = self.post_again(meter, node, failed, &mut budget)?;
+                    write = self.verbs.submit(meter, chain);
+                }
+            }
+        }
+    }
+
+    fn post_again(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        failed: Failed,
+        budget: &mut Budget,
+    ) -> Result<Chain, IndexError> {
+        if failed.cause().is_passing() && budget.spend(meter, node, None).is_ok() {
+            return Ok(failed.into_parts().1);
+        }
+        Err(failed.into())
     }
 
     /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads.
@@ -147,9 +252,21 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Target, IndexError> {
         let mut at = from;
         while at.level > level {
-            let read = self.verbs.read(meter, at.ptr, self.inner().node_bytes()).await?;
-            let span_ns = read.span_ns;
-            let buf = read.into_buf();
+            let bytes = self.inner().node_bytes();
+            let (buf, span_ns) = if budget.spent() > RETRIES_BEFORE_LOCK {
+                (self.read_node_locked(meter, at.ptr, bytes).await?, 0)
+            } else {
+                match self.verbs.read(meter, at.ptr, bytes).await {
+                    Ok(read) => {
+                        let span_ns = read.span_ns;
+                        (read.into_buf(), span_ns)
+                    }
+                    Err(failed) => {
+                        self.read_again(meter, at.ptr, failed, budget)?;
+                        continue;
+                    }
+                }
+            };
             match self.route(&buf, key, at.level, span_ns) {
                 Step::Done(child) => {
                     self.show_cache(at.ptr, &buf);
@@ -224,7 +341,7 @@ impl<V: Verbs> Tree<V> {
     /// The time in ns that so many writes take at least: each locks, reads a node, and writes. No fabric reads more
     /// than a line per ns.
     #[inline]
-    fn version_bound(&self, versions: u32) -> u64 {
+    pub(super) fn version_bound(&self, versions: u32) -> u64 {
         let node_ns = (self.leaf().node_bytes() / LINE_BYTES) as u64;
         u64::from(versions) * (u64::from(self.verbs.capabilities().write_interval_ns) + node_ns)
     }

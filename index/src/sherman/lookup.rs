@@ -5,20 +5,27 @@ use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::descend::Target;
 use crate::error::IndexError;
-use crate::layout::{Found, LeafLookup, Rejection};
-use crate::step::Step;
+use crate::layout::{EntryVersion, Found, LeafLookup, Rejection};
+use crate::step::{SlowReads, Step};
 use crate::value::Value;
 
 /// After so many retries a reader takes the leaf's lock, under which nothing can be torn. Far beyond what happens in
-/// practice; it bounds reading on a machine so slow that every read exceeds the time its versions vouch for.
+/// practice. Where READs exceed the time that versions vouch for it comes sooner ([`SlowReads`]).
 pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let mut budget = self.budget();
+        let mut slow = SlowReads::default();
         let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
         loop {
-            let read = self.verbs.read(meter, at.ptr, self.leaf().node_bytes()).await?;
+            let read = match self.verbs.read(meter, at.ptr, self.leaf().node_bytes()).await {
+                Ok(read) => read,
+                Err(failed) => {
+                    self.read_again(meter, at.ptr, failed, &mut budget)?;
+                    continue;
+                }
+            };
             let span_ns = read.span_ns;
             let buf = read.into_buf();
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
@@ -28,7 +35,8 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
-                    if budget.spent() > RETRIES_BEFORE_LOCK {
+                    let lock = last.is_none() && self.pause_or_lock(&mut slow).await;
+                    if lock || budget.spent() > RETRIES_BEFORE_LOCK {
                         return self.lookup_locked(meter, key, at).await;
                     }
                 }
@@ -66,9 +74,43 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
+    /// After a READ took longer than entry versions vouch for: whether to read under the lock instead. Else, after a
+    /// pause, it is time to read again.
+    ///
+    /// No comparison of two such READs would do instead, not even of all bytes. In either, any number of writes may
+    /// lie between two lines of an entry; 32 of them, or 64, go unnoticed, and a value that comes back every so often
+    /// makes both READs bring the same mixture:
+    ///
+    /// ```text
+    ///   writer    x,EV=4   ... 32 ...   y,EV=4   ... 32 ...   x,EV=4   ... 32 ...   y,EV=4
+    ///   READ 1    line 3: x             line 4: y
+    ///   READ 2                                                line 3: x             line 4: y     xy was never there
+    /// ```
+    #[cold]
+    pub(super) async fn pause_or_lock(&self, slow: &mut SlowReads) -> bool {
+        let Some(multiple) = slow.another() else { return true };
+        let most = multiple * self.version_bound(EntryVersion::COUNT);
+        if most > 0 {
+            // Half of it is chance: those whose READs were slow together come back one by one.
+            self.verbs.pause(most - self.verbs.random() % (most / 2 + 1)).await;
+        }
+        false
+    }
+
     /// A leaf's image, read while nobody can write it.
     pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, IndexError> {
-        let (held, image) = self.lock_leaf(meter, leaf).await?;
+        self.read_node_locked(meter, leaf, self.leaf().node_bytes()).await
+    }
+
+    /// The same for a node of `bytes` bytes. Under a lock that a stopped compute node holds, this fails after
+    /// `lock_attempts_max`.
+    pub(super) async fn read_node_locked(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        bytes: usize,
+    ) -> Result<Buf, IndexError> {
+        let (held, image) = self.lock_node(meter, node, bytes).await?;
         self.unlock(meter, held).await?;
         Ok(image)
     }

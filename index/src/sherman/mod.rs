@@ -35,6 +35,7 @@
 //! not in this release, so an emptied leaf stays.
 
 mod bulk_load;
+mod check;
 mod config;
 mod descend;
 mod lookup;
@@ -49,10 +50,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
-use farwood_lock::{LockConfig, LockTable};
+use farwood_lock::{LockTable, on_chip_possible};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
 
+use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Options, Techniques};
 use self::write::Intent;
 use crate::error::IndexError;
@@ -72,7 +74,7 @@ pub struct Sherman(Arc<Shared>);
 
 pub(crate) struct Shared {
     entry: CatalogEntry,
-    geometry: Geometry,
+    agreed: Agreed,
     options: Options,
     leaf: LeafLayout,
     inner: InnerLayout,
@@ -81,7 +83,8 @@ pub(crate) struct Shared {
 }
 
 impl Sherman {
-    /// Creates a tree in the catalog under `name` and opens it. It has no node until something is written.
+    /// Creates a tree in the catalog under `name` and opens it. It has no node until something is written. Where its
+    /// locks are is decided here, for all who will work on it ([`Techniques::on_chip`]).
     ///
     /// # Errors
     /// If the geometry makes no node, or the catalog refuses.
@@ -92,14 +95,18 @@ impl Sherman {
         options: Options,
     ) -> Result<Self, IndexError> {
         geometry.layouts()?;
-        let entry = host.control().create(name, KIND, &geometry.to_bytes()).await?;
+        let control = host.control();
+        let on_chip = options.techniques.effective(on_chip_possible(control.servers())).on_chip;
+        let agreed = Agreed { geometry, on_chip };
+        let entry = control.create(name, KIND, &agreed.to_bytes()).await?;
         Self::from_entry(host, entry, options)
     }
 
-    /// Opens the tree that the catalog has under `name`.
+    /// Opens the tree that the catalog has under `name`. Its locks are where its creator put them, whatever the options
+    /// say of [`Techniques::on_chip`].
     ///
     /// # Errors
-    /// If there is none, or it is of another kind.
+    /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
     pub async fn open(host: &impl Host, name: &str, options: Options) -> Result<Self, IndexError> {
         let entry = host.control().open(name).await?;
         Self::from_entry(host, entry, options)
@@ -109,13 +116,14 @@ impl Sherman {
         if entry.kind != KIND {
             return Err(IndexError::WrongKind { name: entry.name, kind: entry.kind });
         }
-        let geometry = Geometry::from_bytes(&entry.name, &entry.config)?;
-        let (leaf, inner) = geometry.layouts()?;
+        let on_chip_possible = on_chip_possible(host.control().servers());
+        let agreed = Agreed::from_bytes(&entry.name, &entry.config, on_chip_possible)?;
+        let (leaf, inner) = agreed.geometry.layouts()?;
         let config =
             CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed: host.seed() };
         let cache = NodeCache::new(config);
         let port = host.allocate_port();
-        Ok(Sherman(Arc::new(Shared { entry, geometry, options, leaf, inner, cache, port })))
+        Ok(Sherman(Arc::new(Shared { entry, agreed, options, leaf, inner, cache, port })))
     }
 
     /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
@@ -124,12 +132,8 @@ impl Sherman {
     /// If it was called on this shard before.
     pub fn attach<V: Verbs>(&self, verbs: V) -> ShermanIndex<V> {
         let shared = Arc::clone(&self.0);
-        let techniques = shared.options.techniques.effective(verbs.capabilities());
-        let lock_config = LockConfig {
-            hierarchical: techniques.hierarchical,
-            handover: techniques.handover,
-            ..LockConfig::default()
-        };
+        let techniques = shared.options.techniques.on(&shared.agreed);
+        let lock_config = shared.options.locks(techniques);
         let locks = LockTable::attach(verbs.clone(), shared.port, lock_config);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
@@ -140,7 +144,7 @@ impl Sherman {
 
     /// Sizes of the tree's nodes.
     pub fn geometry(&self) -> Geometry {
-        self.0.geometry
+        self.0.agreed.geometry
     }
 
     /// Bytes of a leaf: what a get reads.
@@ -169,7 +173,7 @@ impl<V: Verbs> Clone for ShermanIndex<V> {
 }
 
 impl<V: Verbs> ShermanIndex<V> {
-    /// The techniques in effect on this fabric.
+    /// The techniques in effect. Whether locks are in on-chip memory was decided when the tree was created.
     pub fn techniques(&self) -> Techniques {
         self.0.techniques
     }
@@ -210,12 +214,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.geometry.max_key;
+        let max = self.shared.agreed.geometry.max_key;
         if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
 
     fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.geometry.max_value;
+        let max = self.shared.agreed.geometry.max_value;
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 

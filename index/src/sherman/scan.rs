@@ -5,6 +5,9 @@
 //! cursor lies between its fences, and moves the cursor to its high fence. A leaf that begins beyond the cursor shows
 //! a gap (the node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was
 //! consumed already. So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
+//!
+//! A leaf that cannot be trusted is read again by itself; what was read of the others stays good. Where READs took
+//! longer than versions vouch for, scans give way instead of adding to the queue ([`SlowReads`]).
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -20,7 +23,7 @@ use crate::error::IndexError;
 use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
 use crate::stats::OpKind;
-use crate::step::{Budget, Step};
+use crate::step::{Budget, SlowReads, Step};
 
 type Window = SmallVec<[RemotePtr; 32]>;
 
@@ -121,17 +124,12 @@ impl<V: Verbs> Cursor<V> {
         let bytes = tree.leaf().node_bytes();
         let mut leaves = Window::new();
         if tree.reader.children_in(&at, self.window, &mut leaves) == 0 {
-            match tree.locate_leaf(&self.meter, &at, budget).await? {
-                None => {
-                    self.at = None;
-                    return Ok(());
-                }
-                Some(target) if tree.reader.children_in(&at, self.window, &mut leaves) == 0 => {
-                    leaves.push(target.ptr);
-                }
-                Some(_) => {}
-            }
+            self.locate_window(&at, &mut leaves, budget).await?;
         }
+        let Some(&first) = leaves.first() else {
+            self.at = None;
+            return Ok(());
+        };
         self.window = (self.window * 2).min(tree.shared.options.scan_window.max(1));
         self.meter.round_trip();
         let reads: SmallVec<[_; 32]> = leaves
@@ -144,14 +142,20 @@ impl<V: Verbs> Cursor<V> {
             .collect();
         // All at once: growing would move the pairs several times.
         self.ready.reserve(self.left.min(leaves.len() * tree.leaf().slots()));
-        let first = leaves[0];
         let mut consumed = false;
         for (leaf, read) in leaves.into_iter().zip(reads) {
-            let read = read.await?;
-            let span_ns = read.span_ns;
+            let read = read.await;
             if self.left == 0 || self.is_past_end() {
                 return Ok(());
             }
+            let read = match read {
+                Ok(read) => read,
+                Err(failed) => {
+                    tree.read_again(&self.meter, leaf, failed, budget)?;
+                    return self.consume_one(leaf, SlowReads::default(), budget).await;
+                }
+            };
+            let span_ns = read.span_ns;
             match self.consume(&read.into_buf(), span_ns) {
                 Consumed::Leaf => consumed = true,
                 Consumed::Before => {}
@@ -160,24 +164,54 @@ impl<V: Verbs> Cursor<V> {
                     if let Some(via) = tree.reader.node_of(1, &at) {
                         tree.cache().invalidate(1, via, &at);
                     }
-                    return self.consume_one(leaf, budget).await;
+                    return self.consume_one(leaf, SlowReads::default(), budget).await;
                 }
-                Consumed::Not(step) => {
-                    budget.spend(&self.meter, leaf, step)?;
-                    return self.consume_one(leaf, budget).await;
+                // Only this leaf is read again: leaves are not merged, so the others still begin where they did.
+                Consumed::Not(rejection) => {
+                    budget.spend(&self.meter, leaf, Some(rejection))?;
+                    self.consume_one(leaf, SlowReads::default(), budget).await?;
+                    consumed = true;
+                }
+                Consumed::TooLate => {
+                    budget.spend(&self.meter, leaf, None)?;
+                    self.window = 1;
+                    let mut slow = SlowReads::in_a_window();
+                    tree.pause_or_lock(&mut slow).await;
+                    self.consume_one(leaf, slow, budget).await?;
+                    consumed = true;
                 }
             }
         }
         if consumed {
             return Ok(());
         }
-        // All of them end before the cursor: the cached parent is from before they were split, and would lead
-        // here again.
-        self.consume_one(first, budget).await
+        // All of them end before the cursor: the cached parent is outdated, and would lead here again.
+        self.consume_one(first, SlowReads::default(), budget).await
+    }
+
+    /// The leaves from `at` on when the cache knows none: none if the tree has no node.
+    async fn locate_window(
+        &self,
+        at: &[u8],
+        leaves: &mut Window,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        let tree = &self.tree;
+        if let Some(target) = tree.locate_leaf(&self.meter, at, budget).await?
+            && tree.reader.children_in(at, self.window, leaves) == 0
+        {
+            leaves.push(target.ptr);
+        }
+        Ok(())
     }
 
     /// Looks the cursor's leaf up and consumes it: what a lookup does, for a leaf.
-    async fn consume_one(&mut self, near: RemotePtr, budget: &mut Budget) -> Result<(), IndexError> {
+    async fn consume_one(
+        &mut self,
+        near: RemotePtr,
+        mut slow: SlowReads,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
         let Some(key) = self.at.clone() else { return Ok(()) };
@@ -185,13 +219,21 @@ impl<V: Verbs> Cursor<V> {
             Some(target) => target,
             None => return Err(IndexError::Corrupt { node: near, what: "the tree lost its root".into() }),
         };
+        let mut lock = false;
         loop {
-            let (image, span_ns) = if budget.spent() > RETRIES_BEFORE_LOCK {
+            let (image, span_ns) = if lock || budget.spent() > RETRIES_BEFORE_LOCK {
                 (tree.read_leaf_locked(&self.meter, at.ptr).await?, 0)
             } else {
-                let read = tree.verbs.read(&self.meter, at.ptr, bytes).await?;
-                let span_ns = read.span_ns;
-                (read.into_buf(), span_ns)
+                match tree.verbs.read(&self.meter, at.ptr, bytes).await {
+                    Ok(read) => {
+                        let span_ns = read.span_ns;
+                        (read.into_buf(), span_ns)
+                    }
+                    Err(failed) => {
+                        tree.read_again(&self.meter, at.ptr, failed, budget)?;
+                        continue;
+                    }
+                }
             };
             match self.consume(&image, span_ns) {
                 Consumed::Leaf => return Ok(()),
@@ -210,9 +252,13 @@ impl<V: Verbs> Cursor<V> {
                     let root = tree.restart(&self.meter, at.ptr).await?;
                     at = tree.descend(&self.meter, &key, 0, root, budget).await?;
                 }
-                Consumed::Not(last) => {
-                    budget.spend(&self.meter, at.ptr, last)?;
-                    if matches!(last.map(Step::<()>::after), Some(Step::Restart(_))) {
+                Consumed::TooLate => {
+                    budget.spend(&self.meter, at.ptr, None)?;
+                    lock = tree.pause_or_lock(&mut slow).await;
+                }
+                Consumed::Not(rejection) => {
+                    budget.spend(&self.meter, at.ptr, Some(rejection))?;
+                    if matches!(Step::<()>::after(rejection), Step::Restart(_)) {
                         tree.forget(at, &key);
                         let root = tree.restart(&self.meter, at.ptr).await?;
                         at = tree.descend(&self.meter, &key, 0, root, budget).await?;
@@ -224,15 +270,16 @@ impl<V: Verbs> Cursor<V> {
 
     /// Takes the wanted pairs of a leaf that holds the cursor, and moves the cursor to the leaf's end.
     fn consume(&mut self, image: &[u8], span_ns: u32) -> Consumed {
-        // Entries of several lines rest on entry versions: the narrower bound holds for all.
-        if !self.tree.entry_version_holds(span_ns) {
-            return Consumed::Not(None);
+        let entries_hold = self.tree.entry_version_holds(span_ns);
+        // The wider bound: what holds for entries holds for nodes.
+        if !entries_hold && !self.tree.node_version_holds(span_ns) {
+            return Consumed::TooLate;
         }
-        self.take(image).unwrap_or_else(|rejection| Consumed::Not(Some(rejection)))
+        self.take(image, entries_hold).unwrap_or_else(Consumed::Not)
     }
 
-    /// `consume` for an image whose versions mean something.
-    fn take(&mut self, image: &[u8]) -> Result<Consumed, Rejection> {
+    /// `consume` for an image whose node versions mean something, and its entry versions if `entries_hold`.
+    fn take(&mut self, image: &[u8], entries_hold: bool) -> Result<Consumed, Rejection> {
         let at = self.at.as_deref().expect("a scan that has ended consumes nothing");
         let leaf = self.tree.leaf().view(image)?;
         match leaf.header().position(at) {
@@ -241,9 +288,12 @@ impl<V: Verbs> Cursor<V> {
             Position::Left => return Ok(Consumed::Beyond),
         }
         let start = if self.wanted { Bound::Included(at) } else { Bound::Excluded(at) };
-        let end = self.end.as_ref().map(Bytes::as_slice);
+        let bounds = (start, self.end.as_ref().map(Bytes::as_slice));
+        if !entries_hold && leaf.rests_on_entry_versions(&bounds) {
+            return Ok(Consumed::TooLate);
+        }
         let before = self.ready.len();
-        leaf.copy_sorted(&(start, end), self.left, &mut self.order, &mut self.ready)?;
+        leaf.copy_sorted(&bounds, self.left, &mut self.order, &mut self.ready)?;
         self.left -= self.ready.len() - before;
         self.at = leaf.header().high();
         self.wanted = true;
@@ -259,8 +309,10 @@ enum Consumed {
     Before,
     /// It begins beyond the cursor.
     Beyond,
+    /// It took so long to read that its versions vouch for nothing.
+    TooLate,
     /// It cannot be trusted.
-    Not(Option<Rejection>),
+    Not(Rejection),
 }
 
 #[cfg(test)]

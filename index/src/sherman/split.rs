@@ -14,7 +14,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::descend::Target;
 use crate::error::IndexError;
-use crate::layout::{Bytes, InnerLayout, LeafView, NodeHeader, NodeVersion, Position, Rejection};
+use crate::layout::{Bytes, InnerLayout, LeafView, Malformed, NodeHeader, NodeVersion, Position, Rejection};
 use crate::step::Budget;
 
 /// A child that its parent does not know yet.
@@ -65,8 +65,10 @@ impl<V: Verbs> Owed<V> {
 impl<V: Verbs> Drop for Owed<V> {
     fn drop(&mut self) {
         let Some(separator) = self.separator.take() else { return };
-        let owed = Owed { tree: Rc::clone(&self.tree), node: self.node, separator: Some(separator) };
+        let (tree, node) = (Rc::clone(&self.tree), self.node);
         self.tree.verbs.defer(async move {
+            // Owed from when this runs. A node that has stopped drops it before, which would lead back here for ever.
+            let owed = Owed { tree, node, separator: Some(separator) };
             if let Err(error) = owed.pay_later().await {
                 tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
             }
@@ -113,13 +115,13 @@ fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
 
 /// The pairs of a full leaf and the new one, ascending.
 fn leaf_pairs(leaf: &LeafView<'_>, key: &[u8], value: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
-    let mut pairs = Vec::with_capacity(leaf.len() + 1);
-    for entry in leaf.entries() {
-        let entry = entry?;
-        pairs.push((entry.key, entry.value));
+    let mut pairs = leaf.sorted_pairs()?;
+    match pairs.binary_search_by(|(found, _)| found.as_slice().cmp(key)) {
+        // It was looked for in vain, and a leaf that is full has other keys.
+        Ok(_) => return Err(Malformed::KeyOrder.into()),
+        Err(_) if pairs.is_empty() => return Err(Malformed::Count.into()),
+        Err(place) => pairs.insert(place, (Bytes::from_slice(key), Bytes::from_slice(value))),
     }
-    pairs.push((Bytes::from_slice(key), Bytes::from_slice(value)));
-    pairs.sort();
     Ok(pairs)
 }
 
@@ -151,8 +153,7 @@ fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> 
             Err(rejection) => return InnerPlan::Restart(Some(rejection)),
         },
     }
-    let entries: Result<Vec<_>, _> = view.entries().collect();
-    let mut entries = match entries {
+    let mut entries = match view.sorted_entries() {
         Ok(entries) => entries,
         Err(rejection) => return InnerPlan::Restart(Some(rejection)),
     };
@@ -228,7 +229,7 @@ impl<V: Verbs> Tree<V> {
     async fn publish_split(
         self: &Rc<Self>,
         meter: &Meter,
-        held: Held<V>,
+        mut held: Held<V>,
         sibling: Unpublished<'_, V>,
         mut buf: Buf,
         separator: Separator,
@@ -237,20 +238,25 @@ impl<V: Verbs> Tree<V> {
         let bytes = sibling.bytes;
         let together = self.techniques.combine && node.server() == sibling.node.server();
         if !together {
-            let mut chain = Chain::with_buffer(sibling.node.server(), buf);
-            chain.write(sibling.node, bytes..2 * bytes);
-            buf = self.verbs.submit(meter, chain).await?.into_buf();
+            // If this fails nothing refers to the sibling: it goes back, and the janitor unlocks the node, which is
+            // whole.
+            buf = self.write_new(meter, sibling.node, buf, bytes..2 * bytes).await?;
         }
         let mut chain = Chain::with_buffer(node.server(), buf);
         if together {
             chain.write(sibling.node, bytes..2 * bytes);
         }
         chain.write(node, 0..bytes);
+        if together {
+            // Every line of the node changes: its version does.
+            held.begins_with_new(1);
+        }
         // From here on the split may take effect whatever happens to this future.
         sibling.publish();
         let mut owed = Owed { tree: Rc::clone(self), node, separator: Some(separator) };
         if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
-            // Nobody knows whether the node was written: a separator could lead to a half that is not its own.
+            // Redoing it was in vain. Nobody knows whether the node was written, or will be by the janitor: a
+            // separator could lead to a half that is not its own. Without one the tree is whole, whatever comes.
             owed.separator = None;
             return Err(error.into());
         }
@@ -362,8 +368,8 @@ impl<V: Verbs> Tree<V> {
         Ok(owed.separator.take().expect("a split owes its separator"))
     }
 
-    /// Puts a new root above the current one, for a separator of a level that the tree does not have. False if the tree
-    /// has grown meanwhile.
+    /// Puts a new root above the current one, for a separator of a level that the tree does not have. False if the
+    /// tree has grown meanwhile.
     async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, IndexError> {
         let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
             return Ok(false);
@@ -381,9 +387,7 @@ impl<V: Verbs> Tree<V> {
         let mut buf = self.verbs.lease(bytes);
         let entries = [(&b""[..], old.ptr), (&separator.key[..], separator.child)];
         self.inner().build(&mut buf, &header, entries);
-        let mut chain = Chain::with_buffer(node.node.server(), buf);
-        chain.write(node.node, 0..bytes);
-        let buf = self.verbs.submit(meter, chain).await?.into_buf();
+        let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
         let root = Root { ptr: node.node, level: separator.level };
         // The swap may take effect even if this future is dropped while it is in flight: better lose a node than
         // share one.

@@ -122,8 +122,17 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         leaf: RemotePtr,
     ) -> Result<(Held<V>, Buf), IndexError> {
-        let bytes = self.leaf().node_bytes();
-        let mut held = self.locks.acquire(leaf).await;
+        self.lock_node(meter, leaf, self.leaf().node_bytes()).await
+    }
+
+    /// The same for a node of `bytes` bytes.
+    pub(super) async fn lock_node(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        bytes: usize,
+    ) -> Result<(Held<V>, Buf), IndexError> {
+        let mut held = self.locks.acquire(node).await;
         let buf = self.verbs.lease(bytes);
         let read = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?;
         Ok((held, read.into_buf()))

@@ -15,7 +15,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use super::LeafView;
+use super::{HEAD_BYTES, LeafView};
 use crate::layout::stream::{self, StreamRange, WORD_BYTES};
 use crate::layout::{Bytes, Rejection};
 
@@ -62,6 +62,20 @@ impl LeafView<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether [`LeafView::copy_sorted`] of `bounds` relies on entry versions, which vouch for nothing if the READ took
+    /// too long. An entry in one line needs none. Nor does one that is not wanted, if its key is in one line: it is
+    /// then what some writer left there, and no mixture.
+    pub fn rests_on_entry_versions(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
+        let layout = self.layout;
+        self.slots().filter(|slot| !layout.is_vacant(self.image, *slot)).any(|slot| {
+            let entry = layout.entry(slot);
+            let up_to_key = StreamRange::new(entry.start(), HEAD_BYTES + layout.max_key);
+            !entry.further_lines().is_empty()
+                && (!up_to_key.further_lines().is_empty()
+                    || self.stored_key(slot).is_ok_and(|key| self.is_in(bounds, key)))
+        })
     }
 
     fn is_in(&self, bounds: &impl RangeBounds<[u8]>, key: StreamRange) -> bool {

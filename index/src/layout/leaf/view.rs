@@ -2,14 +2,14 @@
 
 use super::lookup::{Found, LeafLookup};
 use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint, stored_fingerprint};
-use crate::layout::header::{Header, Kind};
+use crate::layout::header::{Header, Kind, Position};
 use crate::layout::stream::{self, StreamRange};
 use crate::layout::{Bytes, Malformed, Rejection};
 
 /// An image whose header is that of a leaf and whose lines carry the same node version.
 #[derive(Clone, Copy)]
 pub struct LeafView<'a> {
-    layout: &'a LeafLayout,
+    pub(super) layout: &'a LeafLayout,
     pub(super) image: &'a [u8],
     header: Header<'a>,
 }
@@ -79,6 +79,25 @@ impl<'a> LeafView<'a> {
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry, Rejection>> + 'a {
         let view = *self;
         view.slots().filter_map(move |slot| view.entry(slot).transpose())
+    }
+
+    /// The pairs of all entries, ascending, checked to lie between the fences and to be there once.
+    ///
+    /// # Errors
+    /// [`Malformed::KeyOrder`], or that of an entry.
+    pub fn sorted_pairs(&self) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
+        // Room for one more: whoever asks is about to split the leaf.
+        let mut pairs = Vec::with_capacity(self.layout.slots + 1);
+        for entry in self.entries() {
+            let Entry { key, value, .. } = entry?;
+            if self.header.position(&key) != Position::Here {
+                return Err(Malformed::KeyOrder.into());
+            }
+            pairs.push((key, value));
+        }
+        pairs.sort();
+        let ascend = pairs.is_sorted_by(|(a, _), (b, _)| a < b);
+        if ascend { Ok(pairs) } else { Err(Malformed::KeyOrder.into()) }
     }
 
     pub(super) fn slots(&self) -> std::ops::Range<usize> {

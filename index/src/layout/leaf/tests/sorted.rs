@@ -139,3 +139,28 @@ fn a_torn_entry_outside_the_bounds_makes_the_leaf_torn() {
     image[physical(layout.entry(0).start())] ^= 1;
     assert_eq!(sorted(&layout, &image, bounds, 9), Err(Rejection::Torn));
 }
+
+/// Which scans need the versions of entries: those that want one that crosses lines, or cannot tell whether they do.
+#[test]
+fn entries_in_one_line_need_no_version() {
+    let rests = |layout: &LeafLayout, image: &[u8], from: &[u8]| {
+        layout.view(image).unwrap().rests_on_entry_versions(&(Bound::Included(from), Bound::Unbounded))
+    };
+    // Four entries of 17 bytes in line 0 and 1, the fifth from line 1 to line 2.
+    let layout = LeafLayout::for_slots(9, 8, 8).unwrap();
+    let entries: Vec<(&[u8], &[u8])> =
+        [b"a", b"b", b"c", b"d", b"e", b"f"].map(|key| (&key[..], &b"value"[..])).to_vec();
+    assert!(!rests(&layout, &leaf(&layout, &entries[..4]), b""));
+    assert!(rests(&layout, &leaf(&layout, &entries), b""));
+    // Its key is in line 1: it proves that a scan from behind it does not want it.
+    assert!(rests(&layout, &leaf(&layout, &entries), b"e"));
+    assert!(!rests(&layout, &leaf(&layout, &entries), b"f"));
+    let mut removed = leaf(&layout, &entries);
+    layout.clear_entry(&mut removed, 4);
+    assert!(!rests(&layout, &removed, b""));
+    // A key that crosses lines itself proves nothing.
+    let layout = LeafLayout::for_slots(9, 16, 8).unwrap();
+    let image = leaf(&layout, &entries);
+    let crosses = |slot: &usize| !layout.entry(*slot).further_lines().is_empty();
+    assert!((0..6).any(|slot| crosses(&slot)) && rests(&layout, &image, b"z"));
+}

@@ -1,0 +1,364 @@
+//! What a check of an index finds, for whoever asks: violations that name a node and what is wrong with it, what dead
+//! clients left behind, the index's shape, and the pairs that are in it.
+//!
+//! A check only reads. It is meant for an index at rest: a writer at work is reported as what it leaves in between.
+//! It takes nothing for granted that comes from a memory server: whatever the bytes, it ends, and says so in a report.
+//! This file knows no node format; `sherman/check.rs` walks the tree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Deref;
+
+use farwood_lock::LockWord;
+use farwood_runtime::RemotePtr;
+use thiserror::Error;
+
+use crate::layout::{Bytes, Rejection};
+use crate::range_index::Survey;
+
+/// Bytes of a key that a message shows.
+const SHOWN_BYTES: usize = 32;
+
+/// What a check puts up with, and how much it keeps of what it finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Compute nodes that are gone for good. The locks that they hold are no violation, nor are torn nodes under them.
+    pub dead: BTreeSet<u16>,
+    /// Findings of each sort that are kept; the others are only counted.
+    pub kept_max: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        CheckOptions { dead: BTreeSet::new(), kept_max: 100 }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// The shape of what could be read.
+    pub survey: Survey,
+    /// Broken invariants. An intact index has none.
+    pub violations: Kept<Violation>,
+    /// Nodes that their parent does not know. No violation: a split failed or was interrupted before its separator was
+    /// in, and the node is reached over its neighbour.
+    pub missing_separators: Kept<MissingSeparator>,
+    /// Locks of dead compute nodes.
+    pub orphaned: Kept<HeldLock>,
+    /// Nodes under those locks that are torn. What is in them is not among the pairs that were found.
+    pub torn: Kept<RemotePtr>,
+}
+
+impl CheckReport {
+    pub(crate) fn new(kept_max: usize) -> Self {
+        CheckReport {
+            survey: Survey::default(),
+            violations: Kept::new(kept_max),
+            missing_separators: Kept::new(kept_max),
+            orphaned: Kept::new(kept_max),
+            torn: Kept::new(kept_max),
+        }
+    }
+
+    /// Whether no invariant is broken.
+    pub fn is_intact(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// The first of what was found, as a slice, and how many there were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept<T> {
+    first: Vec<T>,
+    total: u64,
+    max: usize,
+}
+
+impl<T> Kept<T> {
+    pub(crate) fn new(max: usize) -> Self {
+        Kept { first: Vec::new(), total: 0, max }
+    }
+
+    pub(crate) fn push(&mut self, found: T) {
+        self.total += 1;
+        if self.first.len() < self.max {
+            self.first.push(found);
+        }
+    }
+
+    /// How many there were, those that were not kept included.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Whether there were none (with a `kept_max` of 0 the slice is always empty).
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.first
+    }
+}
+
+/// A broken invariant. Displays as one line that names the node and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where: the node whose bytes are wrong, as far as that can be told; the node (or root word) that holds a wrong
+    /// pointer; for [`Broken::LockHeld`] the lock word.
+    pub node: RemotePtr,
+    /// The level at which the walk met the node, 0 for leaves; none for what is no node.
+    pub level: Option<u8>,
+    /// What is wrong.
+    pub broken: Broken,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { node, level, broken } = self;
+        match level {
+            Some(level) => write!(f, "node {node} at level {level}: {broken}"),
+            None => write!(f, "word {node}: {broken}"),
+        }
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum Broken {
+    /// The bytes at the node's address are not those of a whole node of the level.
+    #[error("{rejection} (node {from} leads here)")]
+    Unreadable { rejection: Rejection, from: RemotePtr },
+    /// An entry of the node cannot be read: its lines are of different versions, or no writer leaves such an entry.
+    #[error("one of its entries: {0}")]
+    Entry(Rejection),
+    /// A pointer to where no node can be.
+    #[error("its {link} is {to}: {fault}")]
+    Address { link: Link, to: RemotePtr, fault: AddressFault },
+    /// The header has another level than the way to the node.
+    #[error("its header says level {found}")]
+    Level { found: u8 },
+    /// The root word has another level than the root.
+    #[error("the root word says that the root is of level {word}, the root itself says {found}")]
+    RootLevel { word: u8, found: u8 },
+    /// The low fence of the node is not where its left neighbour ends, or its parent says that it begins.
+    #[error("its low fence is {}, but {from} leads here for keys from {} on", shown(.low), shown(.expected))]
+    LowFence { low: Bytes, expected: Bytes, from: RemotePtr },
+    /// The high fence of the node is not where its right neighbour begins (as their parent confirms).
+    #[error("its high fence is {}, but its right neighbour {sibling} begins at {}", shown(.high), shown(.low))]
+    HighFence { high: Bytes, sibling: RemotePtr, low: Bytes },
+    /// A right neighbour of a node that answers for all keys from its low fence on.
+    #[error("it has a right neighbour {sibling}, but no high fence")]
+    NoHighFence { sibling: RemotePtr },
+    /// The last node of its level, although it does not answer for the largest keys.
+    #[error("it has no right neighbour, but a high fence, {}", shown(.high))]
+    NoSibling { high: Bytes },
+    /// The sibling pointer leads to a node that the walk has met before.
+    #[error("its sibling pointer leads back to {sibling}")]
+    Revisited { sibling: RemotePtr },
+    /// A child pointer does not lead to the node that begins at its separator.
+    #[error("its separator {} leads to node {child}, which does not begin there{}", shown(.separator), which(.begins))]
+    WrongChild { separator: Bytes, child: RemotePtr, begins: Option<RemotePtr> },
+    /// The parent knows the node, its left neighbours do not lead to it.
+    #[error("no sibling pointer leads here, only the parent {parent}")]
+    OffChain { parent: RemotePtr },
+    /// An inner node's first separator is not its low fence.
+    #[error("its first separator is {}, but its low fence {}", shown(.separator), shown(.low))]
+    FirstSeparator { separator: Bytes, low: Bytes },
+    /// A separator is not above the one before it.
+    #[error("its separator {} is not above the one before it", shown(.separator))]
+    SeparatorOrder { separator: Bytes },
+    /// A separator outside its node's fences.
+    #[error("its separator {} lies outside its fences", shown(.separator))]
+    SeparatorOutside { separator: Bytes },
+    /// A key outside its leaf's fences.
+    #[error("its key {} lies outside its fences", shown(.key))]
+    KeyOutside { key: Bytes },
+    /// A key twice in one leaf.
+    #[error("its key {} is in it twice", shown(.key))]
+    DuplicateKey { key: Bytes },
+    /// A lock that somebody holds who is not known to be dead.
+    #[error("the lock is taken by compute node {}, epoch {}, nonce {:#x}", .word.owner(), .word.epoch(), .word.nonce())]
+    LockHeld { word: LockWord },
+}
+
+/// The sorts of pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// The root word.
+    Root,
+    /// From an inner node to a node of the level below.
+    Child,
+    /// From a node to its right neighbour.
+    Sibling,
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Link::Root => "root pointer",
+            Link::Child => "child pointer",
+            Link::Sibling => "sibling pointer",
+        })
+    }
+}
+
+/// Why no node can be at an address.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum AddressFault {
+    /// The null pointer, where there must be a node.
+    #[error("there must be a node")]
+    Null,
+    /// Nodes begin at lines.
+    #[error("no node begins within a line")]
+    Misaligned,
+    /// A memory server that the cluster does not have.
+    #[error("there is no such memory server")]
+    NoSuchServer,
+    /// The node would not lie inside the server's region.
+    #[error("it is outside the memory server's region")]
+    OutsideRegion,
+}
+
+/// A node that its parent does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingSeparator {
+    /// The node.
+    pub node: RemotePtr,
+    /// The level at which it is.
+    pub level: u8,
+    /// Its low fence: the separator that is missing.
+    pub separator: Bytes,
+    /// The node above that answers for its keys, or the root word.
+    pub parent: RemotePtr,
+}
+
+impl fmt::Display for MissingSeparator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MissingSeparator { node, level, separator, parent } = self;
+        write!(f, "node {node} at level {level}: no separator {} in its parent {parent}", shown(separator))
+    }
+}
+
+/// A lock that is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// The lock word's address.
+    pub at: RemotePtr,
+    /// By whom.
+    pub word: LockWord,
+}
+
+/// Pairs that a check came across, to be compared with what must be there.
+///
+/// That a key is among them says that it is in the tree. Whether clients find it is another question: ask
+/// [`crate::RangeIndex::get`] of a handle with a cold cache too, such as one from another `Sherman::open`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairs(BTreeMap<Bytes, Bytes>);
+
+impl Pairs {
+    /// Adds a pair. False, and no effect, if the key was there already.
+    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
+        use std::collections::btree_map::Entry;
+        match self.0.entry(Bytes::from_slice(key)) {
+            Entry::Vacant(place) => {
+                place.insert(Bytes::from_slice(value));
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.0.get(key).map(|value| &value[..])
+    }
+
+    /// Those of `keys` that were not found.
+    pub fn missing<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<K> {
+        keys.into_iter().filter(|key| !self.0.contains_key(key.as_ref())).collect()
+    }
+
+    /// All pairs, ascending.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.0.iter().map(|(key, value)| (&key[..], &value[..]))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A key for a message: in quotes, on one line, and not all of a long one.
+fn shown(key: &[u8]) -> String {
+    let (begin, more) = match key.get(..SHOWN_BYTES) {
+        Some(begin) if key.len() > SHOWN_BYTES => (begin, ".."),
+        _ => (key, ""),
+    };
+    format!("\"{}\"{more}", begin.escape_ascii())
+}
+
+fn which(begins: &Option<RemotePtr>) -> String {
+    begins.map(|node| format!("; {node} does")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::ServerId;
+
+    use super::*;
+
+    #[test]
+    fn counts_what_it_does_not_keep() {
+        let mut kept = Kept::new(2);
+        assert!(kept.is_empty() && kept.total() == 0);
+        (0..5).for_each(|n| kept.push(n));
+        assert_eq!((&kept[..], kept.total()), (&[0, 1][..], 5));
+        let mut none = Kept::new(0);
+        none.push(1);
+        assert!(!none.is_empty() && none.iter().count() == 0);
+    }
+
+    #[test]
+    fn a_violation_is_one_line_that_names_the_node() {
+        let key = |bytes: &[u8]| Bytes::from_slice(bytes);
+        let node = RemotePtr::new(ServerId(2), 0x1240);
+        let broken = Broken::LowFence { low: key(b"a\n"), expected: key(&[b'b'; 40]), from: node };
+        let line = Violation { node, level: Some(0), broken }.to_string();
+        let expected =
+            r#"node 2:0x1240 at level 0: its low fence is "a\n", but 2:0x1240 leads here for keys from "#;
+        assert!(line.starts_with(expected) && line.ends_with(r#"bb".. on"#), "{line}");
+        let broken = Broken::LockHeld { word: LockWord::new(7, 1, 0xff) };
+        let line = Violation { node, level: None, broken }.to_string();
+        assert_eq!(line, "word 2:0x1240: the lock is taken by compute node 7, epoch 1, nonce 0xff");
+        let broken = Broken::WrongChild { separator: key(b""), child: node, begins: Some(node) };
+        let line = broken.to_string();
+        assert_eq!(
+            line,
+            r#"its separator "" leads to node 2:0x1240, which does not begin there; 2:0x1240 does"#
+        );
+    }
+
+    #[test]
+    fn tells_what_is_missing() {
+        let mut pairs = Pairs::default();
+        assert!(pairs.insert(b"b", b"2") && pairs.insert(b"a", b"1") && !pairs.insert(b"a", b"3"));
+        assert_eq!(pairs.missing([b"a", b"b", b"c"]), [b"c"]);
+        assert_eq!((pairs.get(b"a"), pairs.get(b"c"), pairs.len()), (Some(&b"1"[..]), None, 2));
+        assert!(pairs.iter().map(|(key, _)| key).eq([b"a", b"b"]));
+    }
+}

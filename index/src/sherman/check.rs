@@ -1,0 +1,287 @@
+//! Walks a tree at rest, read-only: level by level from the root, along sibling pointers, one node per round trip. It
+//! does the reading; `check/sighting.rs` judges a node by itself, `check/level.rs` by its neighbours and parents.
+//!
+//! It does not use the cache, nor tell it anything.
+
+mod level;
+mod sighting;
+
+use std::collections::BTreeSet;
+
+use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, ServerInfo, Verbs};
+
+use self::level::{Level, Step};
+pub(super) use self::sighting::Depth;
+use self::sighting::Sighting;
+use super::descend::parse_root;
+use super::{ShermanIndex, Tree};
+use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation};
+use crate::error::IndexError;
+use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
+use crate::step::Budget;
+
+/// How often a check reads a torn node again. At rest once is enough, but for a READ that took too long.
+const REREADS: u32 = 8;
+
+impl<V: Verbs> ShermanIndex<V> {
+    /// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken.
+    ///
+    /// # Errors
+    /// Only if a memory server cannot be read; whatever it holds is in the report.
+    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+        self.check_each(options, |_, _| {}).await
+    }
+
+    /// The same, and shows `visit` every key with its value: ascending, as long as fences are right.
+    ///
+    /// # Errors
+    /// As [`ShermanIndex::check`].
+    pub async fn check_each(
+        &self,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<CheckReport, IndexError> {
+        let tree = &self.0;
+        let meter = Meter::default();
+        let mut report = CheckReport::new(options.kept_max);
+        let mut exempt = BTreeSet::new();
+        for (at, word) in tree.locks.words_held(&meter).await? {
+            if options.dead.contains(&word.owner()) {
+                exempt.insert(at);
+                report.orphaned.push(HeldLock { at, word });
+            } else {
+                let broken = Broken::LockHeld { word };
+                report.violations.push(Violation { node: at, level: None, broken });
+            }
+        }
+        Walk::new(tree, &meter, Terms { depth: Depth::Entries, rereads: REREADS, exempt }, report)
+            .run(visit)
+            .await
+    }
+}
+
+/// What a walk looks at and puts up with.
+pub(super) struct Terms {
+    pub(super) depth: Depth,
+    /// How often it reads one torn node again; all of them together no more than the budget of an operation.
+    pub(super) rereads: u32,
+    /// Lock words under which nodes may be torn.
+    pub(super) exempt: BTreeSet<RemotePtr>,
+}
+
+/// A walk over all nodes.
+pub(super) struct Walk<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    meter: &'t Meter,
+    terms: Terms,
+    budget: Budget,
+    /// All nodes that were read: none is read twice.
+    visited: BTreeSet<RemotePtr>,
+    report: CheckReport,
+}
+
+/// What a node's address led to.
+enum Look {
+    Seen(Sighting),
+    Rejected(Rejection, Option<Glimpse>),
+    Nowhere(AddressFault),
+}
+
+impl<'t, V: Verbs> Walk<'t, V> {
+    pub(super) fn new(tree: &'t Tree<V>, meter: &'t Meter, terms: Terms, report: CheckReport) -> Self {
+        Walk { tree, meter, terms, budget: tree.budget(), visited: BTreeSet::new(), report }
+    }
+
+    /// Walks, and adds to the report what it finds.
+    pub(super) async fn run(
+        mut self,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<CheckReport, IndexError> {
+        let mut next = self.root().await?;
+        if let Some(root) = &next {
+            self.report.survey.height = root.number().saturating_add(1);
+        }
+        while let Some(mut level) = next {
+            while let Some(start) = level.next_start(&self.visited, &mut self.report) {
+                let mut step = Some(start);
+                while let Some(here) = step {
+                    step = self.step(&mut level, &here, &mut visit).await?;
+                }
+            }
+            level.finish(&self.visited, &mut self.report);
+            next = level.into_below();
+        }
+        self.sum_up();
+        Ok(self.report)
+    }
+
+    /// The level that the root word leads to; none if the tree has no node or the word leads nowhere.
+    async fn root(&mut self) -> Result<Option<Level>, IndexError> {
+        let at = self.tree.shared.entry.root;
+        let buf = self.fetch(at, 8).await?.into_buf();
+        let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
+        let Some(root) = parse_root(word) else { return Ok(None) };
+        let image = match self.read(root.ptr, LINE_BYTES).await? {
+            Ok((image, _)) => image,
+            Err(fault) => {
+                let broken = Broken::Address { link: Link::Root, to: root.ptr, fault };
+                self.report.violations.push(Violation { node: at, level: None, broken });
+                return Ok(None);
+            }
+        };
+        // Going down from a level that the root is not of would find every node to be of a wrong one.
+        let said = glimpse(&image).ok().filter(|said| (said.level == 0) == (said.kind == Kind::Leaf));
+        let level = said.map_or(root.level, |said| said.level);
+        if level != root.level {
+            let broken = Broken::RootLevel { word: root.level, found: level };
+            self.report.violations.push(Violation { node: root.ptr, level: Some(level), broken });
+        }
+        Ok(Some(Level::top(level, at, root.ptr)))
+    }
+
+    /// Reads one node and judges it; yields the next one.
+    async fn step(
+        &mut self,
+        level: &mut Level,
+        step: &Step,
+        visit: &mut impl FnMut(&[u8], &[u8]),
+    ) -> Result<Option<Step>, IndexError> {
+        let (node, number) = (step.to, level.number());
+        let look = self.look(number, node).await?;
+        let exempt = || self.terms.exempt.contains(&self.tree.locks.word_of(node));
+        Ok(match look {
+            Look::Nowhere(fault) => {
+                level.astray(step, fault, &mut self.report);
+                None
+            }
+            Look::Rejected(rejection, glimpse) => {
+                let exempt = exempt();
+                self.visited.insert(node);
+                if rejection == Rejection::Torn {
+                    self.count(number, 0);
+                }
+                level.lost(step, (rejection, glimpse), exempt, &self.visited, &mut self.report)
+            }
+            Look::Seen(seen) => {
+                let exempt = exempt();
+                self.visited.insert(node);
+                self.count(number, seen.keys);
+                self.report_faults(number, node, &seen, exempt);
+                seen.pairs.iter().for_each(|(key, value)| visit(key, value));
+                level.meet(step, &seen, &self.visited, &mut self.report)
+            }
+        })
+    }
+
+    /// Reads a node until it can be trusted, or patience ends. One round trip per attempt.
+    async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, IndexError> {
+        let tree = self.tree;
+        let bytes = if level == 0 { tree.leaf().node_bytes() } else { tree.inner().node_bytes() };
+        for attempt in 0.. {
+            let (image, span_ns) = match self.read(node, bytes).await? {
+                Ok(read) => read,
+                Err(fault) => return Ok(Look::Nowhere(fault)),
+            };
+            let seen = match level {
+                0 => Sighting::leaf(tree.leaf(), &image, self.terms.depth),
+                _ => Sighting::inner(tree.inner(), &image),
+            };
+            let good = seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(span_ns);
+            let last = seen.as_ref().err().copied();
+            let may_pass = matches!(last, None | Some(Rejection::Torn | Rejection::Malformed(_)));
+            let again = !good && may_pass && attempt < self.terms.rereads;
+            if !again || self.budget.spend(self.meter, node, last).is_err() {
+                // A READ that took too long but fits together is taken as it is in the end: at rest nobody writes.
+                return Ok(match seen {
+                    Ok(seen) => Look::Seen(seen),
+                    Err(rejection) => Look::Rejected(rejection, glimpse(&image).ok()),
+                });
+            }
+        }
+        unreachable!("patience ends")
+    }
+
+    /// Whether no version can have wrapped around during a READ of that duration.
+    fn is_timely(&self, span_ns: u32) -> bool {
+        match self.terms.depth {
+            Depth::Shape => self.tree.node_version_holds(span_ns),
+            Depth::Entries => self.tree.entry_version_holds(span_ns),
+        }
+    }
+
+    /// READs `bytes` bytes at an address that nobody vouches for: one round trip.
+    async fn read(
+        &mut self,
+        at: RemotePtr,
+        bytes: usize,
+    ) -> Result<Result<(Buf, u32), AddressFault>, IndexError> {
+        if let Err(fault) = inside(self.tree.verbs.control().servers(), at, bytes) {
+            return Ok(Err(fault));
+        }
+        match self.fetch(at, bytes).await {
+            Ok(read) => {
+                let span_ns = read.span_ns;
+                Ok(Ok((read.into_buf(), span_ns)))
+            }
+            Err(IndexError::Fabric(FabricError::OutOfBounds { .. })) => Ok(Err(AddressFault::OutsideRegion)),
+            Err(IndexError::Fabric(FabricError::NoSuchServer { .. })) => Ok(Err(AddressFault::NoSuchServer)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// READs: one round trip, and one more after each failure that passes.
+    async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, IndexError> {
+        loop {
+            match self.tree.verbs.read(self.meter, at, bytes).await {
+                Ok(read) => return Ok(read),
+                Err(failed) => self.tree.read_again(self.meter, at, failed, &mut self.budget)?,
+            }
+        }
+    }
+
+    fn report_faults(&mut self, level: u8, node: RemotePtr, seen: &Sighting, exempt: bool) {
+        if exempt && seen.has_torn_entry() {
+            self.report.torn.push(node);
+        }
+        for broken in &seen.faults {
+            if !(exempt && *broken == Broken::Entry(Rejection::Torn)) {
+                let broken = broken.clone();
+                self.report.violations.push(Violation { node, level: Some(level), broken });
+            }
+        }
+    }
+
+    fn count(&mut self, level: u8, keys: u64) {
+        let survey = &mut self.report.survey;
+        match level {
+            0 => survey.leaves += 1,
+            _ => survey.inner_nodes += 1,
+        }
+        survey.keys += keys;
+    }
+
+    fn sum_up(&mut self) {
+        let (leaf, inner) = (self.tree.leaf(), self.tree.inner());
+        let survey = &mut self.report.survey;
+        survey.used_bytes =
+            survey.leaves * leaf.node_bytes() as u64 + survey.inner_nodes * inner.node_bytes() as u64;
+        if survey.leaves > 0 {
+            survey.load_factor = survey.keys as f64 / (survey.leaves * leaf.slots() as u64) as f64;
+        }
+    }
+}
+
+/// Whether `bytes` bytes of a node can be at `at`.
+fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
+    if at.is_null() {
+        return Err(AddressFault::Null);
+    }
+    if !at.offset().is_multiple_of(LINE_BYTES as u64) {
+        return Err(AddressFault::Misaligned);
+    }
+    let server = servers.get(usize::from(at.server().0)).ok_or(AddressFault::NoSuchServer)?;
+    if at.offset() + bytes as u64 > server.region_bytes {
+        return Err(AddressFault::OutsideRegion);
+    }
+    Ok(())
+}

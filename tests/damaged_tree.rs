@@ -1,0 +1,200 @@
+//! Any bytes in the nodes of a tree: operations end with a result or an error. No panic, no endless loop, no lock that
+//! stays taken.
+
+mod kit;
+
+use std::sync::Arc;
+
+use farwood::index::layout::{Malformed, Rejection};
+use farwood::runtime::RemotePtr;
+use farwood::{ComputeNode, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex};
+use futures::TryStreamExt;
+use futures::executor::block_on;
+use kit::lab::{CHILD, HIGH, HIGH_LEN, LOW, Lab, SEPARATOR, SIBLING};
+use kit::{NAME, TINY, key};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const FEW: Options = Options {
+    techniques: farwood::Techniques::ALL,
+    cache_bytes: 1 << 20,
+    eviction: farwood::cache::Policy::TwoChoices,
+    retries_max: 200,
+    backoff_ns: (100, 1_000),
+    lock_attempts_max: 100,
+    scan_window: 4,
+};
+
+/// Runs `main` with a tree, and with the node, on which more handles to it can be opened.
+fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, Lab) -> R) {
+    kit::exit_on_panic();
+    let node = kit::node(&kit::cluster(), 1);
+    let tree = block_on(Sherman::create(&node, NAME, TINY, FEW)).unwrap();
+    let host = Arc::clone(&node);
+    let body = move |shard: Shard| {
+        let (host, index) = (Arc::clone(&host), tree.attach(shard.clone()));
+        async move {
+            main(host, Lab::new(shard.clone(), index.clone()).await).await;
+            kit::at_rest(&shard, &index).await;
+        }
+    };
+    node.run(body).unwrap();
+}
+
+/// A handle whose cache is cold, so that it reads what is damaged.
+async fn cold(host: &Arc<ComputeNode>, shard: &Shard) -> ShermanIndex<Shard> {
+    Sherman::open(host, NAME, FEW).await.unwrap().attach(shard.clone())
+}
+
+/// All nodes, and the root word.
+async fn images(lab: &Lab) -> Vec<(RemotePtr, Vec<u8>)> {
+    let mut images = vec![(lab.root_word, lab.read(lab.root_word, 8).await)];
+    for node in lab.levels.iter().flatten() {
+        images.push((*node, lab.read(*node, lab.bytes(*node)).await));
+    }
+    images
+}
+
+fn is_expected(error: &IndexError) -> bool {
+    matches!(
+        error,
+        IndexError::Corrupt { .. }
+            | IndexError::RetriesExhausted { .. }
+            | IndexError::Fabric(_)
+            | IndexError::Lock(_)
+    )
+}
+
+/// Gets, scans and changes all over the tree; yields how many of them failed.
+async fn use_up(index: &ShermanIndex<Shard>, rng: &mut SmallRng) -> usize {
+    let mut errors = Vec::new();
+    for _ in 0..12 {
+        // Some keys are there, most others are next to one.
+        let any = key(kit::scatter(rng.random_range(0..150)).wrapping_add(rng.random_range(0..2)));
+        errors.extend(index.get(&any).await.err());
+        errors.extend(index.put(&any, &key(7)).await.err());
+        errors.extend(index.remove(&any).await.err());
+        errors.extend(index.scan(&any[..].., Some(20)).try_collect::<Vec<_>>().await.err());
+    }
+    errors.extend(index.scan(.., None).try_collect::<Vec<_>>().await.err());
+    assert!(errors.iter().all(is_expected), "{errors:?}");
+    errors.len()
+}
+
+async fn rest(shard: &Shard, index: &ShermanIndex<Shard>) {
+    kit::at_rest(shard, index).await;
+    assert_eq!(kit::lock_words_set(shard).await, 0, "locks are still taken");
+}
+
+#[test]
+fn random_bytes_anywhere() {
+    on_a_tree(|host, lab| async move {
+        let healthy = images(&lab).await;
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut failed = 0;
+        for round in 0..400 {
+            for _ in 0..=round % 4 {
+                let (node, image) = &healthy[rng.random_range(0..healthy.len())];
+                let mut other = image.clone();
+                for _ in 0..rng.random_range(1..6) {
+                    // Mostly behind the control words, or all that shows is a torn node.
+                    let at = rng.random_range(0..other.len());
+                    if other.len() == 8 || at % 64 > 1 || rng.random_bool(0.1) {
+                        other[at] = if rng.random_bool(0.5) { rng.random() } else { other[at] ^ 1 };
+                    }
+                }
+                lab.write(*node, &other).await;
+            }
+            let index = cold(&host, &lab.shard).await;
+            failed += use_up(&index, &mut rng).await;
+            rest(&lab.shard, &index).await;
+            for (node, image) in &healthy {
+                lab.write(*node, image).await;
+            }
+        }
+        assert!(failed > 1000, "only {failed} operations noticed");
+        lab.is_healthy().await;
+    });
+}
+
+/// A chain takes no address that is not aligned: they used to panic.
+#[test]
+fn pointers_that_are_not_aligned() {
+    on_a_tree(|host, lab| async move {
+        let mut rng = SmallRng::seed_from_u64(2);
+        for node in [lab.root(), lab.inner(0), lab.inner(1), lab.leaf(0), lab.leaf(3)] {
+            let healthy = images(&lab).await;
+            let fields = if lab.levels[0].contains(&node) { &[SIBLING][..] } else { &[SIBLING, CHILD] };
+            for (field, offset) in fields.iter().flat_map(|field| [1, 4, 8, 32].map(|o| (*field, o))) {
+                let mut image = lab.read(node, lab.bytes(node)).await;
+                image[field] |= offset;
+                // So that keys go to the right.
+                image.copy_within(LOW..LOW + 7, HIGH);
+                image[HIGH + 7] = 1;
+                image[HIGH_LEN..][..2].copy_from_slice(&[8, 0]);
+                lab.write(node, &image).await;
+                let index = cold(&host, &lab.shard).await;
+                let errors = use_up(&index, &mut rng).await;
+                let key = key(u64::MAX);
+                let last = index.get(&key).await;
+                if node == lab.root() && field == SIBLING {
+                    let malformed = Rejection::Malformed(Malformed::MisalignedSibling);
+                    assert!(
+                        matches!(last, Err(IndexError::RetriesExhausted { last, .. }) if last == Some(malformed)),
+                        "{last:?}"
+                    );
+                    assert!(errors > 0);
+                }
+                rest(&lab.shard, &index).await;
+                for (node, image) in &healthy {
+                    lab.write(*node, image).await;
+                }
+            }
+        }
+        lab.is_healthy().await;
+    });
+}
+
+#[test]
+fn root_words_that_lead_nowhere() {
+    on_a_tree(|host, lab| async move {
+        let word = lab.word(lab.root_word).await;
+        let mut rng = SmallRng::seed_from_u64(3);
+        for root in [7, 64, u64::MAX, word ^ 1, word | 0x3f, word & !0x3f, word + 64] {
+            lab.write(lab.root_word, &root.to_le_bytes()).await;
+            let index = cold(&host, &lab.shard).await;
+            assert!(use_up(&index, &mut rng).await > 0);
+            rest(&lab.shard, &index).await;
+        }
+        lab.write(lab.root_word, &word.to_le_bytes()).await;
+        lab.is_healthy().await;
+    });
+}
+
+/// What a split makes new nodes of must be in order: it used to panic over the new nodes' fences.
+#[test]
+fn full_nodes_that_are_out_of_order_are_not_split() {
+    on_a_tree(|host, lab| async move {
+        let healthy = images(&lab).await;
+        let mut rng = SmallRng::seed_from_u64(4);
+        for node in lab.levels.concat() {
+            let mut image = lab.read(node, lab.bytes(node)).await;
+            // A separator above the others, or the leaf's keys outside of its fences.
+            let at = if lab.levels[0].contains(&node) { LOW } else { SEPARATOR };
+            image[at] = image[at].wrapping_add(0x70);
+            image[HIGH] = 0xff;
+            lab.write(node, &image).await;
+        }
+        let index = cold(&host, &lab.shard).await;
+        for n in 0..2000 {
+            let put = index.put(&key(kit::scatter(n + 1000)), &key(n)).await;
+            assert!(put.as_ref().err().is_none_or(is_expected), "{put:?}");
+        }
+        use_up(&index, &mut rng).await;
+        rest(&lab.shard, &index).await;
+        for (node, image) in &healthy {
+            lab.write(*node, image).await;
+        }
+        lab.is_healthy().await;
+    });
+}

@@ -1,0 +1,237 @@
+//! READs that take longer than versions vouch for: what is read again, what is not, and that it ends. The fabric below
+//! the index is the embedded one, but for what it says of the time that its READs took.
+
+mod kit;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use farwood::index::KindStats;
+use farwood::runtime::chain::Op;
+use farwood::runtime::verbs::Handler;
+use farwood::runtime::{
+    Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
+};
+use farwood::{Geometry, NodeSize, OpKind, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
+use futures::TryStreamExt;
+use futures::executor::block_on;
+use kit::{NAME, key};
+
+const KEYS: u64 = 4000;
+/// Longer than 32 writes of an entry take on the embedded fabric, shorter than 2048.
+const TOO_LONG_FOR_ENTRIES_NS: u32 = 100_000;
+
+/// A shard, some of whose READs are said to have taken `span_ns`.
+#[derive(Clone)]
+struct Slowed {
+    shard: Shard,
+    span_ns: u32,
+    /// READs that are not and that are slow, alternately, from the next on: what is left of each run.
+    runs: Rc<Cell<[u32; 2]>>,
+    paused_ns: Rc<Cell<u64>>,
+}
+
+impl Slowed {
+    /// After `fast` READs as many as `slow` are slow.
+    fn slow_down(&self, fast: u32, slow: u32) {
+        self.runs.set([fast, slow]);
+        self.paused_ns.set(0);
+    }
+
+    fn is_slow(&self, chain: &Chain) -> bool {
+        let reads =
+            !chain.verbs().is_empty() && chain.verbs().iter().all(|v| matches!(v.op, Op::Read { .. }));
+        let [fast, slow] = self.runs.get();
+        if !reads {
+            return false;
+        }
+        self.runs.set(if fast > 0 { [fast - 1, slow] } else { [0, slow.saturating_sub(1)] });
+        fast == 0 && slow > 0
+    }
+}
+
+struct Submission {
+    chain: <Shard as Verbs>::Submission,
+    slow_ns: Option<u32>,
+}
+
+impl Future for Submission {
+    type Output = Result<Completion, Failed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut done = ready!(Pin::new(&mut self.chain).poll(cx));
+        if let (Ok(done), Some(span_ns)) = (&mut done, self.slow_ns) {
+            done.span_ns = span_ns;
+        }
+        Poll::Ready(done)
+    }
+}
+
+impl Verbs for Slowed {
+    type Submission = Submission;
+    type Pause = <Shard as Verbs>::Pause;
+
+    fn shard(&self) -> ShardId {
+        self.shard.shard()
+    }
+    fn shards(&self) -> usize {
+        self.shard.shards()
+    }
+    fn node_id(&self) -> u16 {
+        self.shard.node_id()
+    }
+    fn capabilities(&self) -> &Capabilities {
+        self.shard.capabilities()
+    }
+    fn control(&self) -> &Arc<dyn Control> {
+        self.shard.control()
+    }
+    fn lease(&self, bytes: usize) -> Buf {
+        self.shard.lease(bytes)
+    }
+    fn post(&self, meter: &Meter, chain: Chain) -> Submission {
+        let slow_ns = self.is_slow(&chain).then_some(self.span_ns);
+        Submission { chain: self.shard.post(meter, chain), slow_ns }
+    }
+    fn now(&self) -> u64 {
+        self.shard.now()
+    }
+    fn random(&self) -> u64 {
+        self.shard.random()
+    }
+    fn pause(&self, ns: u64) -> Self::Pause {
+        self.paused_ns.set(self.paused_ns.get() + ns);
+        self.shard.pause(ns)
+    }
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        self.shard.waiter(cx)
+    }
+    fn wake(&self, waiter: Waiter) {
+        self.shard.wake(waiter);
+    }
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        self.shard.defer(task);
+    }
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        self.shard.send(to, port, message);
+    }
+    fn listen(&self, port: Port, handler: Handler) {
+        self.shard.listen(port, handler);
+    }
+}
+
+/// Runs `main` on a tree with the numbers below `KEYS`, over a fabric whose slow READs take `span_ns`.
+fn slowed<R>(
+    geometry: Geometry,
+    fill: f64,
+    span_ns: u32,
+    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static,
+) where
+    R: Future<Output = ()> + 'static,
+{
+    kit::exit_on_panic();
+    let node = kit::node(&kit::cluster(), 1);
+    let tree = block_on(Sherman::create(&node, NAME, geometry, Options::default())).unwrap();
+    let body = move |shard: Shard| {
+        let fabric = Slowed { shard: shard.clone(), span_ns, runs: Rc::default(), paused_ns: Rc::default() };
+        let index = tree.attach(fabric.clone());
+        let main = main.clone();
+        async move {
+            index.bulk_load((0..KEYS).map(|n| (key(n), key(n))), fill).await.unwrap();
+            shard.spawn(main(fabric, index.clone())).await;
+            assert_eq!((index.locks_in_use(), kit::lock_words_set(&shard).await), (0, 0));
+        }
+    };
+    node.run(body).unwrap();
+}
+
+/// What was counted while `operation` ran with `slow` slow READs after `fast` others. Again, if a READ was slow that
+/// should not have been: this thread may lose its core.
+async fn counted(
+    fabric: &Slowed,
+    index: &ShermanIndex<Slowed>,
+    (kind, retries): (OpKind, u64),
+    (fast, slow): (u32, u32),
+    operation: impl AsyncFn(),
+) -> KindStats {
+    for _ in 0..1000 {
+        let before = index.stats();
+        fabric.slow_down(fast, slow);
+        operation().await;
+        fabric.slow_down(0, 0);
+        let mut during = index.stats();
+        during -= &before;
+        if during.kind(kind).retries == retries {
+            return *during.kind(kind);
+        }
+    }
+    panic!("it never takes {retries} retries");
+}
+
+async fn scan_100(index: &ShermanIndex<Slowed>, from: u64) {
+    let pairs: Vec<_> = index.scan(&key(from)[..].., Some(100)).try_collect().await.unwrap();
+    assert!(pairs.iter().map(|(key, _)| kit::number(key)).eq(from..from + 100));
+    assert!(pairs.iter().all(|(key, value)| key == value));
+}
+
+/// It used to drop the rest of its window with each of them and read that again too: 13 READs instead of 8.
+#[test]
+fn a_scan_reads_again_only_the_leaves_that_were_slow() {
+    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+        // Four leaves, of which so many are slow.
+        for (fast, slow) in [(0, 0), (0, 1), (1, 1), (3, 1), (1, 2), (0, 4)] {
+            let retries = u64::from(slow);
+            let scan = async || scan_100(&index, 500).await;
+            let stats = counted(&fabric, &index, (OpKind::Scan, retries), (fast, slow), scan).await;
+            assert_eq!((stats.ops, stats.entries), (1, 100));
+            assert_eq!((stats.reads, stats.round_trips), (4 + retries, 1 + retries), "{slow} after {fast}");
+            assert_eq!(stats.cas, 0);
+        }
+    });
+}
+
+#[test]
+fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
+    for span_ns in [TOO_LONG_FOR_ENTRIES_NS, u32::MAX] {
+        slowed(Geometry::default(), 0.7, span_ns, |fabric, index| async move {
+            // Per leaf four in vain after the first, then one under the lock.
+            let scan = async || {
+                scan_100(&index, 500).await;
+                assert!(fabric.paused_ns.get() >= 4 * 60 * 32 * 150 / 2, "{}", fabric.paused_ns.get());
+            };
+            let always = (0, u32::MAX);
+            let stats = counted(&fabric, &index, (OpKind::Scan, 4 * 5), always, scan).await;
+            assert_eq!((stats.reads, stats.cas, stats.round_trips), (4 + 4 * 5, 4, 1 + 4 * 6));
+            // A key whose entry crosses lines: one in four does.
+            let before = index.stats();
+            for n in 0..100 {
+                fabric.slow_down(0, u32::MAX);
+                assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&key(n)[..]));
+            }
+            let mut stats = index.stats();
+            stats -= &before;
+            let gets = *stats.kind(OpKind::Get);
+            assert_eq!(gets.reads, gets.ops + 6 * gets.cas);
+            assert_eq!(gets.retries, 6 * gets.cas);
+            let locked = if fabric.span_ns == u32::MAX { 100..=100 } else { 15..=40 };
+            assert!(locked.contains(&gets.cas), "{gets:?}");
+        });
+    }
+}
+
+/// Lines are atomic: what lies in one needs no version.
+#[test]
+fn entries_within_lines_are_not_read_again() {
+    // Of nine slots the first four do not cross lines.
+    let geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 9, inner: 8 } };
+    slowed(geometry, 4.0 / 9.0, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+        let scan = async || scan_100(&index, 500).await;
+        counted(&fabric, &index, (OpKind::Scan, 0), (0, u32::MAX), scan).await;
+        let get = async || assert!(index.get(&key(77)).await.unwrap().is_some());
+        counted(&fabric, &index, (OpKind::Get, 0), (0, u32::MAX), get).await;
+    });
+}
