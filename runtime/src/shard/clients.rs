@@ -22,7 +22,7 @@ use super::parking::Parking;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The futures of one shard's pool.
-pub(super) struct Clients {
+pub(crate) struct Clients {
     slab: RefCell<Slab<Client>>,
     ready: RefCell<VecDeque<u32>>,
     /// The client that is being polled: its key, and what its waker points to.
@@ -50,7 +50,7 @@ struct ClientWaker {
 }
 
 impl Clients {
-    pub(super) fn new(parking: Arc<Parking>) -> Self {
+    pub(crate) fn new(parking: Arc<Parking>) -> Self {
         let foreign = ForeignWakes { keys: Mutex::new(Vec::new()), any: AtomicBool::new(false), parking };
         Clients {
             slab: RefCell::new(Slab::new()),
@@ -60,7 +60,7 @@ impl Clients {
         }
     }
 
-    pub(super) fn spawn(&self, task: Task) {
+    pub(crate) fn spawn(&self, task: Task) {
         let mut slab = self.slab.borrow_mut();
         let entry = slab.vacant_entry();
         let key = entry.key() as u32;
@@ -71,13 +71,13 @@ impl Clients {
 
     /// The key of the client that is being polled, if `waker` is its own and not some combinator's.
     #[inline]
-    pub(super) fn current(&self, waker: &Waker) -> Option<u32> {
+    pub(crate) fn current(&self, waker: &Waker) -> Option<u32> {
         self.current.get().filter(|(_, data)| *data == waker.data()).map(|(key, _)| key)
     }
 
     /// Puts a client into the ready queue. One that has ended or is there already is left alone.
     #[inline]
-    pub(super) fn make_ready(&self, key: u32) {
+    pub(crate) fn make_ready(&self, key: u32) {
         if let Some(client) = self.slab.borrow_mut().get_mut(key as usize)
             && !client.queued
         {
@@ -86,16 +86,16 @@ impl Clients {
         }
     }
 
-    pub(super) fn has_ready(&self) -> bool {
+    pub(crate) fn has_ready(&self) -> bool {
         !self.ready.borrow().is_empty() || self.foreign.any.load(Ordering::Acquire)
     }
 
-    pub(super) fn alive(&self) -> usize {
+    pub(crate) fn alive(&self) -> usize {
         self.slab.borrow().len()
     }
 
     /// Polls every client that is ready now, once. Yields how many.
-    pub(super) fn run_ready(&self) -> usize {
+    pub(crate) fn run_ready(&self) -> usize {
         if self.foreign.any.load(Ordering::Relaxed) {
             self.take_foreign();
         }
@@ -105,6 +105,25 @@ impl Clients {
             self.run(next.expect("only this loop takes from the queue"));
         }
         ready
+    }
+
+    /// Polls the client that has been ready for longest; false if there is none.
+    pub(crate) fn run_next(&self) -> bool {
+        if self.foreign.any.load(Ordering::Relaxed) {
+            self.take_foreign();
+        }
+        let next = self.ready.borrow_mut().pop_front();
+        if let Some(key) = next {
+            self.run(key);
+        }
+        next.is_some()
+    }
+
+    /// Drops all clients, finished or not. What they spawn while they are dropped stays.
+    pub(crate) fn clear(&self) {
+        let clients = std::mem::take(&mut *self.slab.borrow_mut());
+        self.ready.borrow_mut().clear();
+        drop(clients);
     }
 
     #[inline]
@@ -151,7 +170,7 @@ impl Wake for ClientWaker {
 pub struct JoinHandle<T>(oneshot::Receiver<T>);
 
 impl<T: 'static> JoinHandle<T> {
-    pub(super) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
+    pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
         let task = Box::pin(async move {
             // Nobody may be waiting for the result: that is the caller's choice.

@@ -32,7 +32,7 @@ use std::task::{Context, Poll};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use self::clients::Clients;
+pub(crate) use self::clients::Clients;
 pub use self::clients::JoinHandle;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
@@ -47,7 +47,8 @@ use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
 use crate::pointer::ServerId;
-use crate::verbs::{Capabilities, Completion, FabricError, Handler, Verbs};
+use crate::ports::Ports;
+use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
 use crate::waiter::Waiter;
 
 /// How often a shard that is being closed looks at the others.
@@ -81,7 +82,7 @@ pub(crate) struct Core<D> {
     buffers: BufferPool,
     timers: Timers,
     mesh: RefCell<MeshEnds>,
-    ports: RefCell<Vec<PortState>>,
+    ports: Ports,
     /// Tasks of the janitor that have not ended.
     deferred: Cell<usize>,
     /// How many shards of the node have been closed.
@@ -104,12 +105,6 @@ impl Drop for LeaveOnDrop {
     }
 }
 
-enum PortState {
-    /// Nobody listens yet; what came so far.
-    Early(Vec<(ShardId, Message)>),
-    Listening(Handler),
-}
-
 impl<D: Device> Shard<D> {
     /// Makes the shard and starts its poller on the executor that this runs on.
     pub(crate) fn start(parts: ShardParts<D>) -> Self {
@@ -125,7 +120,7 @@ impl<D: Device> Shard<D> {
             buffers: BufferPool::new(),
             timers: Timers::default(),
             mesh: RefCell::new(parts.mesh),
-            ports: RefCell::new(Vec::new()),
+            ports: Ports::default(),
             deferred: Cell::new(0),
             closed: parts.closed,
             parking,
@@ -176,7 +171,7 @@ impl<D: Device> Shard<D> {
             self.pause(CLOSE_POLL_NS).await;
         }
         // Actors hold the shard and the shard its actors.
-        self.0.ports.borrow_mut().clear();
+        self.0.ports.clear();
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.
@@ -220,28 +215,6 @@ impl<D: Device> Core<D> {
             None => Waiter::Task(cx.waker().clone()),
         }
     }
-
-    fn deliver(&self, from: ShardId, envelope: Envelope) {
-        let handler = {
-            let mut ports = self.ports.borrow_mut();
-            match port_state(&mut ports, envelope.port) {
-                PortState::Early(early) => {
-                    early.push((from, envelope.message));
-                    return;
-                }
-                PortState::Listening(handler) => Rc::clone(handler),
-            }
-        };
-        handler(from, envelope.message);
-    }
-}
-
-fn port_state(ports: &mut Vec<PortState>, port: Port) -> &mut PortState {
-    let place = port.0 as usize;
-    while ports.len() <= place {
-        ports.push(PortState::Early(Vec::new()));
-    }
-    &mut ports[place]
 }
 
 impl<D: Device> Verbs for Shard<D> {
@@ -335,17 +308,7 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn listen(&self, port: Port, handler: Handler) {
-        let early = {
-            let mut ports = self.0.ports.borrow_mut();
-            let state = port_state(&mut ports, port);
-            match std::mem::replace(state, PortState::Listening(Rc::clone(&handler))) {
-                PortState::Early(early) => early,
-                PortState::Listening(_) => panic!("port {} has an actor on this shard already", port.0),
-            }
-        };
-        for (from, message) in early {
-            handler(from, message);
-        }
+        self.0.ports.listen(port, handler);
     }
 }
 
@@ -369,7 +332,7 @@ pub struct Submission<D: Device> {
 }
 
 impl<D: Device> Future for Submission<D> {
-    type Output = Result<Completion, FabricError>;
+    type Output = Result<Completion, Failed>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

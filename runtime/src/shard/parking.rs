@@ -22,7 +22,7 @@ pub(crate) struct Parking {
 
 impl Parking {
     /// Announces that the poller is about to sleep. It must look for work once more before it does.
-    pub(super) fn prepare(&self, waker: &Waker) {
+    pub(crate) fn prepare(&self, waker: &Waker) {
         self.waker.register(waker);
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -33,7 +33,7 @@ impl Parking {
         self.parked.store(false, Ordering::Relaxed);
     }
 
-    pub(super) fn is_parked(&self) -> bool {
+    pub(crate) fn is_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed)
     }
 

@@ -136,7 +136,7 @@ impl<D: Device> Core<D> {
         }
         let moved = !inbox.is_empty();
         for (from, envelope) in inbox.drain(..) {
-            self.deliver(from, envelope);
+            self.ports.deliver(from, envelope);
         }
         moved
     }

@@ -22,6 +22,7 @@ pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {
         chunk_bytes: AREA_BYTES,
         locks_per_server: 64,
         line_mode,
+        ..EmbeddedConfig::default()
     };
     Cluster::embedded(config).unwrap()
 }

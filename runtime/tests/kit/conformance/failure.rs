@@ -67,6 +67,44 @@ pub(crate) async fn errors_are_typed_and_local<V: Probed>(v: V, site: Site, _: M
     assert_eq!(read_words(&v, at, 1).await, [77]);
 }
 
+/// Nothing behind a refused verb takes effect, fenced or not, and the chain comes back as it was posted: without the
+/// verb that was refused it can be posted again.
+pub(crate) async fn refused_chains_come_back<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+    let at = site.own(0, v.shard());
+    let far = RemotePtr::new(at.server(), (1 << 48) - 64);
+    for n in 1..=200u64 {
+        write_words(&v, at, &[0; 40]).await;
+        let mut buf = v.lease(320);
+        buf.fill(n as u8);
+        let mut chain = Chain::with_buffer(at.server(), buf);
+        match n % 4 {
+            0 => chain.read(far, 256..320),
+            1 => chain.write(far, 0..64),
+            2 => chain.write_word(far, n),
+            _ => chain.cas(far, 0, n),
+        };
+        // A WRITE may overtake a READ and an atomic, but not their failure.
+        chain.write(at, 0..256).write_word(at.add(256), n);
+        let verbs = chain.verbs().to_vec();
+        let failed = v.submit(&Meter::default(), chain).await.unwrap_err();
+        assert!(failed.cause().is_refusal() && !failed.cause().is_passing(), "{}", failed.cause());
+        let (_, mut chain) = failed.into_parts();
+        assert_eq!(chain.verbs(), verbs);
+        assert!(chain.buffer().is_some_and(|buf| buf[..256].iter().all(|&byte| byte == n as u8)));
+        assert_eq!(read_words(&v, at, 40).await, [0; 40], "what is behind a refused verb took effect");
+        chain.skip(1);
+        assert!(chain.is_idempotent());
+        for _ in 0..2 {
+            let mut again = Chain::with_buffer(at.server(), v.lease(320));
+            again.write_word(at.add(264), n);
+            drop(run(&v, again).await);
+        }
+        drop(v.submit(&Meter::default(), chain).await.unwrap());
+        let words = read_words(&v, at, 34).await;
+        assert!(words[..32].iter().all(|&word| word == n * 0x0101_0101_0101_0101) && words[32..] == [n, n]);
+    }
+}
+
 /// A submission that is dropped, at whatever moment, is executed all the same and gives its buffer back.
 pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let (counter, at) = (site.own(0, v.shard()), site.own(0, v.shard()).add(64));

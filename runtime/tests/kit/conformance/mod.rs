@@ -21,13 +21,14 @@ pub(crate) use self::access::{round_trips, verbs_match_a_model};
 pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
 pub(crate) use self::exchange::Meeting;
 pub(crate) use self::failure::{
-    credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local, servers_in_parallel,
+    credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local,
+    refused_chains_come_back, servers_in_parallel,
 };
 pub(crate) use self::messages::{early_messages_are_kept, messages_arrive_in_order, messages_from_handlers};
 pub(crate) use self::order::{
     chains_keep_their_order, messages_follow_writes, order_is_seen_by_others, store_buffer_litmus,
 };
-pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, waiters};
+pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, waiters};
 
 /// A shard that can be asked whether it lost anything.
 pub(crate) trait Probed: Verbs {
@@ -83,7 +84,8 @@ macro_rules! conformance_tests {
             errors_are_typed_and_local [1, 2], dropped_submissions [1, 2], credits_are_first_come_first_served [1, 2],
             servers_in_parallel [1, 2], messages_arrive_in_order [1, 2], early_messages_are_kept [1, 2],
             messages_from_handlers [1, 2], pauses [1, 2], waiters [1, 2], deferred_tasks [1, 2], combinators [1, 2],
-            store_buffer_litmus [2], messages_follow_writes [2]);
+            refused_chains_come_back [1, 2], time_never_goes_back [1, 2], store_buffer_litmus [2],
+            messages_follow_writes [2]);
     };
     ($fabric:ty: $($part:ident [$($shards:literal),+]),+) => {
         $(#[test]

@@ -1,11 +1,11 @@
 //! Time, wakes, deferred tasks and combinators, for clients of the pool and for tasks of the executor.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use farwood_runtime::{Chain, Meter, Waiter};
+use farwood_runtime::{Chain, Message, Meter, Port, ShardId, Waiter};
 use futures::future::{join, join_all, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -49,6 +49,36 @@ async fn many_pauses<V: Probed>(v: &V) -> bool {
     let ended = ended.take();
     assert_eq!(ended.len(), 50);
     ended.is_sorted()
+}
+
+/// Whoever asks, clients or handlers, time does not go back.
+pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+    let latest = Rc::new(Cell::new(0));
+    let clock = (v.clone(), Rc::clone(&latest));
+    let look = Rc::new(move || {
+        let now = clock.0.now();
+        assert!(now >= clock.1.replace(now), "time went back");
+    });
+    let looking = Rc::clone(&look);
+    v.listen(Port(30), Rc::new(move |_, _| looking()));
+    meeting.attend().await;
+    let at = site.own(0, v.shard());
+    for n in 0..300 {
+        (0..v.shards() as u16).for_each(|to| v.send(ShardId(to), Port(30), Message([n, 0, 0])));
+        // Posting takes its time, in which messages come.
+        let posted = (0..n % 12).map(|_| {
+            let mut chain = Chain::new(at.server());
+            chain.faa(at, 1);
+            v.submit(&Meter::default(), chain)
+        });
+        let posted: Vec<V::Submission> = posted.collect();
+        look();
+        join_all(posted).await;
+        look();
+        v.pause(n % 3 * 200).await;
+        look();
+    }
+    meeting.attend().await;
 }
 
 /// Waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early and double

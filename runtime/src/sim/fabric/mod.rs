@@ -1,0 +1,299 @@
+//! The way of every verb through the simulated NICs, event by event.
+//!
+//! ```text
+//!  requester's machine                                      memory server's machine
+//!  posted ──> requester, gather DMA ──> link out ── wire ──> link in ──> delivered: wait for a slot
+//!                                                                            │ responder
+//!                                                                          served
+//!      WRITE: PCIe write, line by line, visible ───────────────────────────┤
+//!      READ:  PCIe read, line by line, sampled ────────────────────────────┤
+//!      atomic: its bucket's queue, compared when served ───────────────────┤
+//!                                                                         over: the slot is free
+//!  completed <── payload DMA <── link in <── wire ── link out <── answer, in the order of the requests
+//! ```
+//!
+//! What keeps the order of the fabric contract on a queue pair: every stage up to the responder is first come first
+//! served; a WRITE's first line is not before the last line of the WRITE before it; a READ's first line is neither
+//! before the last line of the WRITEs and READs before it, nor before the atomics before it; an atomic is not before
+//! the WRITEs before it. WRITEs and atomics overtake READs and atomics. A fenced verb waits at the requester for the
+//! responses of all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
+//!
+//! `requester`, `responder` and `answers` are the way, in this order; `faults`: chains that fail, queue pairs that
+//! break, and rules that strike.
+
+mod answers;
+mod faults;
+mod requester;
+mod responder;
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use slab::Slab;
+
+use super::events::Events;
+use super::flight::{Flight, FlightId, Group, GroupId, GroupState, Qp, QpId};
+use super::host_core::HostCore;
+use super::nic::Nic;
+use super::profile::Profile;
+use super::rules::{Fault, Rule, Weather};
+use super::trace::Trace;
+use crate::control::{Control, ServerInfo};
+use crate::engine::SlotKey;
+use crate::memory::Cluster;
+use crate::pointer::ServerId;
+use crate::verbs::FabricError;
+
+/// Something that happens at a moment of virtual time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A chain's doorbell has reached the NIC.
+    Posted(GroupId),
+    /// A queue pair that was broken may be in order again.
+    Restored(QpId),
+    /// The requester has a verb in hand.
+    Requested(FlightId),
+    /// A verb leaves the requester for the link.
+    Sent(FlightId),
+    /// The head of a request reaches the other machine.
+    Head(FlightId),
+    /// The whole request is there.
+    Delivered(FlightId),
+    /// The responder has looked at it.
+    Served(FlightId),
+    /// A piece of a READ or WRITE happens.
+    Piece(FlightId, u16),
+    /// An atomic may enter its bucket.
+    Atomic(FlightId),
+    /// An atomic's time in its bucket is over.
+    AtomicOver(FlightId),
+    /// A response is ready for the link.
+    Answer(FlightId),
+    /// The head of a response reaches the requester's machine.
+    AnswerHead(FlightId),
+    /// The whole response is there.
+    Answered(FlightId),
+    /// A chain is completed, or its failure is noticed.
+    Completed(GroupId),
+    /// A fault strikes, by its place among those that are about to.
+    Strike(u32),
+    /// A core has time for a client.
+    Turn(u32),
+    /// A message reaches its shard.
+    Message(u32),
+    /// A pause is over.
+    Timer { core: u32, timer: u32 },
+    /// A core that was stalled may go on.
+    Resumed(u32),
+}
+
+/// What a shard has to hear of.
+pub(super) enum Notice {
+    Nothing,
+    Turn(u32),
+    Message(u32),
+    Timer {
+        core: u32,
+        timer: u32,
+    },
+    /// A chain's outcome.
+    Completed {
+        core: u32,
+        slot: SlotKey,
+        outcome: Result<(), FabricError>,
+        span_ns: u32,
+        cpu_ns: u64,
+    },
+    /// A fault that strikes the shard's whole compute node, or the shard.
+    Stop {
+        core: u32,
+    },
+    Stall {
+        core: u32,
+        ns: u64,
+    },
+    Resumed(u32),
+}
+
+/// NICs, links, memory, and everything that is on its way between them.
+pub(super) struct Fabric {
+    pub(super) events: Events<Event>,
+    pub(super) profile: Profile,
+    pub(super) weather: Weather,
+    pub(super) trace: Trace,
+    pub(super) rng: SmallRng,
+    rules: Vec<(Rule, u32)>,
+    memory: Arc<Cluster>,
+    nics: Vec<Nic>,
+    /// Machine of each memory server.
+    servers: Vec<Machine>,
+    qps: Vec<Qp>,
+    groups: Slab<Group>,
+    flights: Slab<Flight>,
+    /// Faults that are about to strike.
+    strikes: Slab<Strike>,
+    /// What the last event has to tell beside its own result.
+    notices: Vec<Notice>,
+}
+
+/// A fault, and whom it strikes.
+struct Strike {
+    fault: Fault,
+    qp: QpId,
+    core: u32,
+    server: ServerId,
+}
+
+struct Machine {
+    nic: u16,
+    on_chip: Range<u64>,
+    away_until_ns: u64,
+}
+
+impl Fabric {
+    pub(super) fn new(
+        seed: u64,
+        profile: Profile,
+        weather: Weather,
+        memory: Arc<Cluster>,
+        nics: Vec<u16>,
+    ) -> Self {
+        let servers = memory.servers().iter().zip(&nics);
+        let servers =
+            servers.map(|(info, &nic)| Machine { nic, on_chip: on_chip(info), away_until_ns: 0 }).collect();
+        Fabric {
+            events: Events::new(),
+            profile,
+            weather,
+            trace: Trace::new(),
+            rng: SmallRng::seed_from_u64(seed),
+            rules: Vec::new(),
+            memory,
+            nics: Vec::new(),
+            servers,
+            qps: Vec::new(),
+            groups: Slab::new(),
+            flights: Slab::new(),
+            strikes: Slab::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Makes sure that there are so many NICs and queue pairs.
+    pub(super) fn provide(&mut self, nics: usize, qps: usize) {
+        while self.nics.len() < nics {
+            self.nics.push(Nic::new(&self.profile));
+        }
+        self.qps.resize_with(qps, Qp::default);
+    }
+
+    pub(super) fn set_rules(&mut self, rules: &[Rule]) {
+        self.rules = rules.iter().map(|&rule| (rule, 0)).collect();
+    }
+
+    /// Brings servers back that are away.
+    pub(super) fn heal(&mut self) {
+        for server in &mut self.servers {
+            server.away_until_ns = 0;
+        }
+    }
+
+    /// Takes a chain over from a shard whose core's clock shows `clock_ns`.
+    pub(super) fn post(&mut self, core: u32, clock_ns: u64, slot: SlotKey, server: ServerId) {
+        let servers = self.servers.len();
+        let known = (server.0 as usize) < servers;
+        let qp = QpId(core * servers as u32 + u32::from(server.0));
+        let error = FabricError::NoSuchServer { server, servers };
+        let group = self.groups.insert(Group {
+            core,
+            slot,
+            server,
+            qp,
+            posted_ns: clock_ns,
+            read_bytes: 0,
+            pending: 0,
+            flights: 0,
+            done_ns: 0,
+            state: if known { GroupState::Running } else { GroupState::Failed(error) },
+        });
+        let group = GroupId(group as u32);
+        let doorbell = clock_ns + self.profile.pcie_write_ns;
+        if !known {
+            return self.events.post(doorbell, Event::Completed(group));
+        }
+        // A core's clock may be ahead when a completion lets a chain go that waited for a credit: still in line.
+        let qp = self.qp(qp);
+        qp.posted_ns = qp.posted_ns.max(doorbell);
+        let doorbell = qp.posted_ns;
+        self.events.post(doorbell, Event::Posted(group));
+    }
+
+    /// Whatever the last event has to tell beside its own result.
+    pub(super) fn pop_notice(&mut self) -> Option<Notice> {
+        self.notices.pop()
+    }
+
+    /// Lets the next event happen. `None` if there is none.
+    #[inline]
+    pub(super) fn step(&mut self, cores: &[Rc<HostCore>]) -> Option<Notice> {
+        let event = self.events.next()?;
+        match event {
+            Event::Turn(core) => return Some(Notice::Turn(core)),
+            Event::Message(message) => return Some(Notice::Message(message)),
+            Event::Timer { core, timer } => return Some(Notice::Timer { core, timer }),
+            Event::Resumed(core) => return Some(Notice::Resumed(core)),
+            Event::Completed(group) => return Some(self.completed(group)),
+            Event::Posted(group) => self.posted(group, cores),
+            Event::Restored(qp) => self.restored(qp, cores),
+            Event::Requested(flight) => self.requested(flight, cores),
+            Event::Sent(flight) => self.sent(flight, cores),
+            Event::Head(flight) => self.head(flight),
+            Event::Delivered(flight) => self.delivered(flight),
+            Event::Served(flight) => self.served(flight),
+            Event::Piece(flight, piece) => self.piece(flight, piece, cores),
+            Event::Atomic(flight) => self.atomic(flight, cores),
+            Event::AtomicOver(flight) => self.atomic_over(flight, cores),
+            Event::Answer(flight) => self.answer(flight),
+            Event::AnswerHead(flight) => self.answer_head(flight),
+            Event::Answered(flight) => self.answered(flight),
+            Event::Strike(strike) => self.strike(strike),
+        }
+        Some(Notice::Nothing)
+    }
+
+    /// Whether nothing is on its way, and nothing waits for what is not.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_idle = |qp: &Qp| {
+            let lines = [&qp.fenced, &qp.held, &qp.answers];
+            (qp.unanswered, qp.atomics) == (0, 0)
+                && qp.waiting.is_empty()
+                && lines.iter().all(|line| line.is_empty())
+        };
+        self.flights.is_empty()
+            && self.groups.is_empty()
+            && self.strikes.is_empty()
+            && self.qps.iter().all(is_idle)
+            && self.nics.iter().all(|nic| nic.is_at_rest(&self.profile))
+    }
+
+    fn now(&self) -> u64 {
+        self.events.now()
+    }
+
+    fn flight(&mut self, id: FlightId) -> &mut Flight {
+        &mut self.flights[id.0 as usize]
+    }
+
+    fn qp(&mut self, id: QpId) -> &mut Qp {
+        &mut self.qps[id.0 as usize]
+    }
+}
+
+/// Offsets of a server's memory on its NIC.
+fn on_chip(info: &ServerInfo) -> Range<u64> {
+    info.device_locks.map_or(0..0, |locks| locks.base.offset()..locks.base.offset() + 8 * locks.count)
+}

@@ -1,0 +1,307 @@
+//! The simulated fabric: compute nodes, memory servers and their NICs in one thread and in virtual time, for the very
+//! code that runs on real ones.
+//!
+//! One seed determines everything that happens; the same seed gives the same [`Simulation::trace_hash`]. The fabric
+//! does whatever the contract ([`crate::verbs`]) allows and nothing that it forbids; a model of the NICs says when.
+//!
+//! - `profile`: what NICs and cores cost, with sources; `rules`: how rough the weather is, and which faults strike.
+//! - `world`: the loop over `events`, from one to the next. `fabric`: a verb's way through the `nic`s; `flight`: what
+//!   is on its way. `host_core`: clients, their turns and their clock; `shard`: what they see of it. `control`: the
+//!   memory servers' control services. `trace`: what happened.
+
+mod control;
+mod events;
+mod fabric;
+#[cfg(test)]
+mod figures;
+mod flight;
+mod host_core;
+mod nic;
+mod profile;
+mod rules;
+mod shard;
+mod trace;
+mod world;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use self::control::SlowControl;
+use self::fabric::Fabric;
+use self::host_core::{HostCore, HostCoreParts};
+pub use self::profile::Profile;
+pub use self::rules::{Fault, Mix, Rule, Weather};
+pub use self::shard::{SimPause, SimShard, SimSubmission};
+use self::trace::Mark;
+use self::world::World;
+use crate::control::Control;
+use crate::mapped::line::LineMode;
+use crate::memory::{Cluster, ClusterError, EmbeddedConfig};
+use crate::message::{Port, ShardId};
+use crate::node::Host;
+use crate::verbs::Capabilities;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct SimConfig {
+    /// Determines everything.
+    pub seed: u64,
+    /// What NICs and cores cost.
+    pub profile: Profile,
+    /// How far the fabric uses its freedom.
+    pub weather: Weather,
+    /// Compute nodes.
+    pub nodes: u16,
+    /// Shards per compute node, each with a core of its own.
+    pub shards: u16,
+    /// Memory servers.
+    pub servers: u16,
+    /// Whether memory server and compute node of the same number share a machine and its NIC.
+    pub colocated: bool,
+    /// Bytes of each server's region.
+    pub bytes_per_server: u64,
+    /// Lock words per server in host memory. On-chip memory has as many as fit.
+    pub locks_per_server: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u64,
+    /// Chains in flight per queue pair.
+    pub credits: usize,
+    /// Whether control services take a few turns to answer.
+    pub slow_control: bool,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        SimConfig {
+            seed: 1,
+            profile: Profile::CONNECTX5,
+            weather: Weather::CALM,
+            nodes: 1,
+            shards: 1,
+            servers: 1,
+            colocated: false,
+            bytes_per_server: 1 << 30,
+            locks_per_server: 131_072,
+            chunk_bytes: 8 << 20,
+            credits: 4096,
+            slow_control: false,
+        }
+    }
+}
+
+/// A simulated cluster. Dropping it drops all clients that have not ended.
+pub struct Simulation {
+    world: Rc<World>,
+    cluster: Arc<Cluster>,
+    nodes: Vec<SimNode>,
+    shards: u16,
+}
+
+/// Why a simulation came to a stop before what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Nothing is left to happen: whoever still waits, waits for ever.
+    Idle,
+    /// The time that was given is over.
+    Late,
+}
+
+impl Simulation {
+    /// A cluster at rest, its memory zeroed.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense, or the system refuses the memory.
+    ///
+    /// # Panics
+    /// If there are no nodes or no shards.
+    pub fn new(config: &SimConfig) -> Result<Self, ClusterError> {
+        assert!(config.nodes > 0 && config.shards > 0, "somebody must do something");
+        let cluster = Cluster::embedded(EmbeddedConfig {
+            servers: config.servers,
+            bytes_per_server: config.bytes_per_server,
+            locks_per_server: config.locks_per_server,
+            device_bytes: config.profile.device_bytes,
+            chunk_bytes: config.chunk_bytes,
+            line_mode: LineMode::Plain,
+        })?;
+        let server_machines: Vec<u16> = (0..config.servers).collect();
+        let first_machine = if config.colocated { 0 } else { config.servers };
+        let machines = usize::from(config.servers).max(usize::from(first_machine + config.nodes));
+        let cores = usize::from(config.nodes) * usize::from(config.shards);
+        let mut fabric = Fabric::new(
+            mixed(config.seed, 1),
+            config.profile,
+            config.weather,
+            Arc::clone(&cluster),
+            server_machines,
+        );
+        fabric.provide(machines, cores * usize::from(config.servers));
+        let world = World::new(fabric);
+        let control: Arc<dyn Control> = match config.slow_control {
+            true => Arc::new(SlowControl::new(Arc::clone(&cluster), mixed(config.seed, 2))),
+            false => Arc::clone(&cluster) as Arc<dyn Control>,
+        };
+        let capabilities = Capabilities {
+            fabric: "sim",
+            in_order_write: config.weather.in_order_write,
+            masked_atomic: false,
+            device_memory: config.profile.device_bytes as usize,
+            write_interval_ns: config.profile.write_interval_ns,
+        };
+        let mut nodes = Vec::new();
+        for node in 0..config.nodes {
+            let node_id = cluster.next_node_id();
+            for shard in 0..config.shards {
+                let id = u32::from(node) * u32::from(config.shards) + u32::from(shard);
+                let parts = HostCoreParts {
+                    id,
+                    shard: ShardId(shard),
+                    shards: usize::from(config.shards),
+                    node,
+                    node_id,
+                    machine: first_machine + node,
+                    control: Arc::clone(&control),
+                    capabilities,
+                    credits: config.credits,
+                    seed: mixed(config.seed, 1000 + u64::from(id)),
+                };
+                let core = HostCore::new(parts, Rc::clone(&world));
+                world.cores.borrow_mut().push(Rc::new(core));
+            }
+            let seed = mixed(config.seed, 100 + u64::from(node));
+            nodes.push(SimNode { control: Arc::clone(&control), ports: AtomicU16::new(0), seed });
+        }
+        Ok(Simulation { world, cluster, nodes, shards: config.shards })
+    }
+
+    /// A compute node as a whole.
+    pub fn node(&self, node: u16) -> &SimNode {
+        &self.nodes[usize::from(node)]
+    }
+
+    /// A shard of a compute node.
+    pub fn shard(&self, node: u16, shard: u16) -> SimShard {
+        assert!(shard < self.shards, "nodes have {} shards", self.shards);
+        SimShard(self.world.core(u32::from(node) * u32::from(self.shards) + u32::from(shard)))
+    }
+
+    /// The memory servers.
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// Virtual time in ns.
+    pub fn now(&self) -> u64 {
+        self.world.now()
+    }
+
+    /// Lets things happen until `done` says so, at most until `until_ns`.
+    ///
+    /// # Errors
+    /// [`Stop::Idle`] if nothing is left to happen, [`Stop::Late`] if the time is over.
+    pub fn run(&self, until_ns: u64, mut done: impl FnMut() -> bool) -> Result<(), Stop> {
+        while !done() {
+            if self.world.now() > until_ns {
+                return Err(Stop::Late);
+            }
+            if !self.world.step() {
+                return Err(Stop::Idle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `client` on `shard`, and the simulation until it has ended.
+    ///
+    /// # Errors
+    /// If the simulation stops before, see [`Simulation::run`].
+    pub fn block_on<T: 'static>(
+        &self,
+        shard: &SimShard,
+        until_ns: u64,
+        client: impl Future<Output = T> + 'static,
+    ) -> Result<T, Stop> {
+        let result = Rc::new(std::cell::RefCell::new(None));
+        let slot = Rc::clone(&result);
+        drop(shard.spawn(async move {
+            let value = client.await;
+            *slot.borrow_mut() = Some(value);
+        }));
+        self.run(until_ns, || result.borrow().is_some())?;
+        let value = result.borrow_mut().take();
+        Ok(value.expect("the client has ended"))
+    }
+
+    /// From now on these faults strike, and no others. Servers that are away stay so.
+    pub fn set_faults(&self, rules: &[Rule]) {
+        self.world.fabric.borrow_mut().set_rules(rules);
+    }
+
+    /// From now on no fault strikes, and servers that were away are back.
+    pub fn heal(&self) {
+        let mut fabric = self.world.fabric.borrow_mut();
+        fabric.set_rules(&[]);
+        fabric.heal();
+    }
+
+    /// Compute node `node` stops for good.
+    pub fn stop_node(&self, node: u16) {
+        self.world.stop_node(node);
+    }
+
+    /// A number for everything that has happened so far.
+    pub fn trace_hash(&self) -> u64 {
+        self.world.fabric.borrow().trace.hash()
+    }
+
+    /// Lets something of the caller's be part of the trace: a result that a client got.
+    pub fn mark(&self, what: u64, value: u64) {
+        let now = self.world.now();
+        self.world.fabric.borrow_mut().trace.mark(now, Mark::Caller, what, value);
+    }
+
+    /// Keeps the last `most` notable events (faults that struck) as text from now on.
+    pub fn keep_notes(&self, most: usize) {
+        self.world.fabric.borrow_mut().trace.keep_notes(most);
+    }
+
+    /// What [`Simulation::keep_notes`] has kept.
+    pub fn notes(&self) -> Vec<String> {
+        self.world.fabric.borrow().trace.notes().map(String::from).collect()
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        self.world.end();
+    }
+}
+
+/// A simulated compute node as a whole.
+pub struct SimNode {
+    control: Arc<dyn Control>,
+    ports: AtomicU16,
+    seed: u64,
+}
+
+impl Host for SimNode {
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.control)
+    }
+
+    fn allocate_port(&self) -> Port {
+        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// A seed for each purpose.
+fn mixed(seed: u64, purpose: u64) -> u64 {
+    let word = (seed ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (word ^ (word >> 32)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) ^ purpose
+}

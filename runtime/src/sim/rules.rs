@@ -1,0 +1,108 @@
+//! What goes wrong, as small values: how lines of one access are scattered in time, and which faults strike how often.
+//! Decisions are drawn from the simulation's seed by whoever applies a rule; nothing here has state.
+
+/// How far the fabric uses the freedom that its contract leaves it, without any fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weather {
+    /// Every line of an access has a time of its own. Off: a READ happens in pieces of 512 bytes (the size of a PCIe
+    /// read request), a WRITE at once, which is what timing experiments need.
+    pub lines: bool,
+    /// Of so many accesses one is scattered: each of its lines is late by up to `scatter_ns`. 0 is none.
+    pub scatter_one_in: u32,
+    /// See `scatter_one_in`.
+    pub scatter_ns: u64,
+    /// Each message takes up to so much longer than the profile says. The order on a queue pair is kept.
+    pub jitter_ns: u64,
+    /// Whether lines of one WRITE become visible in increasing address order.
+    pub in_order_write: bool,
+}
+
+impl Weather {
+    /// As regular as hardware gets: what timing experiments use.
+    pub const CALM: Weather =
+        Weather { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, in_order_write: true };
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// One line of an access is late by up to so many ns.
+    DelayedLine(u64),
+    /// A message is late by up to so many ns.
+    LatencySpike(u64),
+    /// A queue pair breaks: of what was in flight on it any prefix took effect, the last WRITE perhaps in part. It is
+    /// back after so many ns.
+    QueuePairError(u64),
+    /// A compute node stops for good, wherever its clients are.
+    NodeStop,
+    /// A memory server cannot be reached for so many ns. Its memory stays.
+    ServerAway(u64),
+    /// A shard does nothing for up to so many ns.
+    StalledShard(u64),
+}
+
+/// A fault that strikes one in `one_in` verbs, up to `most` times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What happens.
+    pub fault: Fault,
+    /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric), on average; not 0.
+    pub one_in: u32,
+    /// It stops after so many times.
+    pub most: u32,
+}
+
+impl Rule {
+    const fn new(fault: Fault, one_in: u32, most: u32) -> Self {
+        Rule { fault, one_in, most }
+    }
+}
+
+/// A named set of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is for, in a few words.
+    pub about: &'static str,
+    /// Its rules.
+    pub rules: &'static [Rule],
+}
+
+const DELAYS: [Rule; 3] = [
+    Rule::new(Fault::DelayedLine(300_000), 200, u32::MAX),
+    Rule::new(Fault::LatencySpike(100_000), 300, u32::MAX),
+    Rule::new(Fault::StalledShard(200_000), 2_000, u32::MAX),
+];
+const ERRORS: [Rule; 2] = [
+    Rule::new(Fault::QueuePairError(20_000), 250, u32::MAX),
+    Rule::new(Fault::DelayedLine(30_000), 200, u32::MAX),
+];
+const OUTAGES: [Rule; 1] = [Rule::new(Fault::ServerAway(400_000), 1_500, 3)];
+const CRASHES: [Rule; 2] =
+    [Rule::new(Fault::NodeStop, 1_500, 1), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
+const EVERYTHING: [Rule; 6] = [
+    Rule::new(Fault::DelayedLine(300_000), 400, u32::MAX),
+    Rule::new(Fault::LatencySpike(100_000), 600, u32::MAX),
+    Rule::new(Fault::StalledShard(200_000), 3_000, u32::MAX),
+    Rule::new(Fault::QueuePairError(20_000), 500, u32::MAX),
+    Rule::new(Fault::ServerAway(400_000), 6_000, 2),
+    Rule::new(Fault::NodeStop, 6_000, 1),
+];
+
+impl Mix {
+    /// The mixes that the command line knows.
+    pub const ALL: [Mix; 6] = [
+        Mix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
+        Mix { name: "delays", about: "late lines, latency spikes, stalled shards", rules: &DELAYS },
+        Mix { name: "errors", about: "queue pairs break, in-flight chains apply in part", rules: &ERRORS },
+        Mix { name: "outages", about: "memory servers cannot be reached for a while", rules: &OUTAGES },
+        Mix { name: "crashes", about: "a compute node stops at any verb boundary", rules: &CRASHES },
+        Mix { name: "all", about: "everything at once", rules: &EVERYTHING },
+    ];
+
+    /// The mix of that name.
+    pub fn named(name: &str) -> Option<Mix> {
+        Self::ALL.into_iter().find(|mix| mix.name == name)
+    }
+}

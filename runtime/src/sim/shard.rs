@@ -1,0 +1,208 @@
+//! A simulated shard, as the code above the fabric contract sees it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::host_core::HostCore;
+use crate::buffer::Buf;
+use crate::chain::Chain;
+use crate::control::Control;
+use crate::engine::SlotKey;
+use crate::message::{Envelope, Message, Port, ShardId};
+use crate::meter::Meter;
+use crate::shard::JoinHandle;
+use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
+use crate::waiter::Waiter;
+
+/// A handle to a simulated shard. Clones are cheap.
+#[derive(Clone)]
+pub struct SimShard(pub(super) Rc<HostCore>);
+
+impl SimShard {
+    /// Runs `client` as one of the shard's clients. It runs to its end also if the handle is dropped, unless its node
+    /// stops or the simulation ends.
+    pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let (task, handle) = JoinHandle::around(client);
+        self.0.clients.spawn(task);
+        self.0.request_turn();
+        handle
+    }
+
+    /// The core computes for `ns` nanoseconds: what a client does beside posting and waiting.
+    pub fn work(&self, ns: u64) {
+        self.0.work(ns);
+    }
+
+    /// The compute node's place in the simulation.
+    pub fn node(&self) -> u16 {
+        self.0.node
+    }
+
+    /// Whether its compute node has stopped.
+    pub fn is_dead(&self) -> bool {
+        self.0.is_dead()
+    }
+
+    /// Buffers on lease now. When no operation runs and no value is held, it is 0.
+    pub fn buffers_leased(&self) -> usize {
+        self.0.buffers.leased()
+    }
+
+    /// Chains that were submitted and not executed yet.
+    pub fn chains_in_flight(&self) -> usize {
+        self.0.engine().in_flight()
+    }
+
+    /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
+    /// are its round trips.
+    pub fn chains_posted(&self) -> u64 {
+        self.0.posted.get()
+    }
+
+    /// Clients that have not ended, the janitor's tasks among them.
+    pub fn clients_alive(&self) -> usize {
+        self.0.clients.alive()
+    }
+}
+
+impl Verbs for SimShard {
+    type Submission = SimSubmission;
+    type Pause = SimPause;
+
+    fn shard(&self) -> ShardId {
+        self.0.shard
+    }
+
+    fn shards(&self) -> usize {
+        self.0.shards
+    }
+
+    fn node_id(&self) -> u16 {
+        self.0.node_id
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn control(&self) -> &Arc<dyn Control> {
+        &self.0.control
+    }
+
+    fn lease(&self, bytes: usize) -> Buf {
+        self.0.buffers.lease(bytes)
+    }
+
+    fn post(&self, meter: &Meter, chain: Chain) -> SimSubmission {
+        meter.verbs(chain.verbs());
+        self.0.posted.set(self.0.posted.get() + 1);
+        let slot = self.0.engine().submit(chain);
+        SimSubmission { core: Rc::clone(&self.0), slot: Some(slot) }
+    }
+
+    fn now(&self) -> u64 {
+        self.0.tell_time()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn pause(&self, ns: u64) -> SimPause {
+        // At least a nanosecond: whoever waits for the clock in a loop gets there.
+        SimPause {
+            core: Rc::clone(&self.0),
+            until_ns: self.0.tell_time().saturating_add(ns.max(1)),
+            timer: None,
+        }
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        self.0.waiter(cx)
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        self.0.wake(waiter);
+    }
+
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        // A stopped node cleans nothing up.
+        if self.0.world.is_over() || self.0.is_dead() {
+            return;
+        }
+        self.0.clients.spawn(Box::pin(task));
+        self.0.request_turn();
+    }
+
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        if !self.0.world.is_over() {
+            self.0.world.send(&self.0, to, Envelope { port, message });
+        }
+    }
+
+    fn listen(&self, port: Port, handler: Handler) {
+        self.0.ports.listen(port, handler);
+    }
+}
+
+/// A posted chain of a [`SimShard`].
+pub struct SimSubmission {
+    core: Rc<HostCore>,
+    slot: Option<SlotKey>,
+}
+
+impl Future for SimSubmission {
+    type Output = Result<Completion, Failed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let slot = this.slot.expect("a submission is not polled after it was ready");
+        let outcome = this.core.engine().take(slot, || this.core.waiter(cx));
+        if outcome.is_ready() {
+            this.slot = None;
+        }
+        outcome
+    }
+}
+
+impl Drop for SimSubmission {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.core.engine().orphan(slot);
+        }
+    }
+}
+
+/// A wait of a [`SimShard`] until some moment of virtual time.
+pub struct SimPause {
+    core: Rc<HostCore>,
+    until_ns: u64,
+    timer: Option<u32>,
+}
+
+impl Future for SimPause {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.core.now() >= self.until_ns {
+            return Poll::Ready(());
+        }
+        let waiter = self.core.waiter(cx);
+        match self.timer {
+            Some(timer) => self.core.replace_timer(timer, waiter),
+            None => self.timer = Some(self.core.set_timer(self.until_ns, waiter)),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for SimPause {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer {
+            self.core.cancel_timer(timer);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Everything that is simulated together: the fabric, the cores, the messages between them, and the loop that lets one
+//! event happen after the other.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rand::Rng;
+use slab::Slab;
+
+use super::fabric::{Event, Fabric, Notice};
+use super::host_core::HostCore;
+use super::trace::Mark;
+use crate::message::{Envelope, ShardId};
+
+/// The world of one simulation.
+pub(super) struct World {
+    pub(super) fabric: Rc<RefCell<Fabric>>,
+    pub(super) cores: RefCell<Vec<Rc<HostCore>>>,
+    pub(super) woken: std::sync::Arc<Woken>,
+    messages: RefCell<Slab<InTransit>>,
+    now: Cell<u64>,
+    message_cpu_ns: u64,
+    /// Whether the simulation is being taken apart: nothing new begins.
+    is_over: Cell<bool>,
+}
+
+/// A message between two shards of a node.
+struct InTransit {
+    to: u32,
+    from: ShardId,
+    envelope: Envelope,
+}
+
+/// Cores whose clients were woken through wakers.
+#[derive(Default)]
+pub(super) struct Woken {
+    any: AtomicBool,
+    cores: Mutex<Vec<u32>>,
+}
+
+impl Woken {
+    pub(super) fn add(&self, core: u32) {
+        self.cores.lock().expect("nothing panics while it holds the list").push(core);
+        self.any.store(true, Ordering::Relaxed);
+    }
+}
+
+impl World {
+    pub(super) fn new(fabric: Fabric) -> Rc<Self> {
+        let message_cpu_ns = fabric.profile.message_cpu_ns;
+        Rc::new(World {
+            fabric: Rc::new(RefCell::new(fabric)),
+            cores: RefCell::new(Vec::new()),
+            woken: std::sync::Arc::default(),
+            messages: RefCell::new(Slab::new()),
+            now: Cell::new(0),
+            message_cpu_ns,
+            is_over: Cell::new(false),
+        })
+    }
+
+    /// Virtual time in ns.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.get()
+    }
+
+    /// Lets events happen until one concerns a shard, and tells the shard. False if nothing is left to happen.
+    #[inline]
+    pub(super) fn step(&self) -> bool {
+        let notice = {
+            let cores = self.cores.borrow();
+            let mut fabric = self.fabric.borrow_mut();
+            let notice = loop {
+                if let Some(notice) = fabric.pop_notice() {
+                    break Some(notice);
+                }
+                match fabric.step(&cores) {
+                    Some(Notice::Nothing) => {}
+                    notice => break notice,
+                }
+            };
+            self.now.set(fabric.events.now());
+            notice
+        };
+        let Some(notice) = notice else { return false };
+        self.perform(notice);
+        if self.woken.any.swap(false, Ordering::Relaxed) {
+            self.request_turns();
+        }
+        true
+    }
+
+    fn perform(&self, notice: Notice) {
+        match notice {
+            Notice::Nothing => {}
+            Notice::Turn(core) => self.core(core).take_turn(),
+            Notice::Stop { core } => self.stop_node(self.core(core).node),
+            Notice::Stall { core, ns } => self.core(core).stall(ns),
+            Notice::Resumed(core) => {
+                let core = self.core(core);
+                for notice in core.resume() {
+                    self.reach(&core, notice);
+                }
+            }
+            Notice::Timer { core, .. } | Notice::Completed { core, .. } => {
+                self.reach(&self.core(core), notice)
+            }
+            Notice::Message(message) => {
+                let to = self.messages.borrow()[message as usize].to;
+                self.reach(&self.core(to), notice);
+            }
+        }
+    }
+
+    /// What comes from outside reaches a core, or waits until a stalled one goes on.
+    #[inline]
+    fn reach(&self, core: &HostCore, notice: Notice) {
+        if core.is_stalled() {
+            return core.hold_back(notice);
+        }
+        match notice {
+            Notice::Timer { timer, .. } => core.ring(timer),
+            Notice::Completed { slot, outcome, span_ns, cpu_ns, .. } => {
+                core.complete(slot, outcome, span_ns, cpu_ns);
+            }
+            Notice::Message(message) => {
+                let InTransit { to, from, envelope } = self.messages.borrow_mut().remove(message as usize);
+                let mark = envelope.message.0[0] ^ envelope.message.0[1].rotate_left(16);
+                self.fabric.borrow_mut().trace.mark(self.now(), Mark::Message, u64::from(to), mark);
+                core.receive(from, envelope, self.message_cpu_ns);
+            }
+            _ => unreachable!("only these come from outside"),
+        }
+    }
+
+    pub(super) fn core(&self, id: u32) -> Rc<HostCore> {
+        Rc::clone(&self.cores.borrow()[id as usize])
+    }
+
+    /// All cores of a compute node stop for good.
+    pub(super) fn stop_node(&self, node: u16) {
+        for core in self.cores.borrow().iter().filter(|core| core.node == node) {
+            core.stop();
+        }
+    }
+
+    /// Sends a message to a shard of the same node.
+    pub(super) fn send(&self, from: &HostCore, to: ShardId, envelope: Envelope) {
+        let receiver = self.core(from.id - u32::from(from.shard.0) + u32::from(to.0));
+        let mut fabric = self.fabric.borrow_mut();
+        let mut at = from.now();
+        if to != from.shard {
+            at += fabric.profile.message_ns;
+            let jitter = fabric.weather.jitter_ns;
+            if jitter > 0 {
+                at += fabric.rng.random_range(0..=jitter);
+            }
+        }
+        // Messages between two shards arrive in order.
+        let mut heard = receiver.heard_ns.borrow_mut();
+        let last = &mut heard[from.shard.0 as usize];
+        *last = at.max(*last);
+        let message = InTransit { to: receiver.id, from: from.shard, envelope };
+        let message = self.messages.borrow_mut().insert(message);
+        fabric.events.post(*last, Event::Message(message as u32));
+    }
+
+    fn request_turns(&self) {
+        let woken =
+            std::mem::take(&mut *self.woken.cores.lock().expect("nothing panics while it holds the list"));
+        for core in woken {
+            self.core(core).request_turn();
+        }
+    }
+
+    /// Takes the world apart: shards hold actors, clients and the world, and the world holds its shards.
+    pub(super) fn end(&self) {
+        self.is_over.set(true);
+        let cores = std::mem::take(&mut *self.cores.borrow_mut());
+        for core in &cores {
+            core.clients.clear();
+            core.ports.clear();
+            core.clients.clear();
+            core.clear_timers();
+        }
+    }
+}
