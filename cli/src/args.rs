@@ -1,5 +1,5 @@
-//! The command line as it was typed: names, types and help texts, nothing decided yet. What the values mean together is
-//! for [`crate::config`] to say.
+//! The command line as it was typed: names, types and help texts, nothing decided yet. What the values mean together
+//! is for [`crate::config`] to say.
 
 use std::path::PathBuf;
 
@@ -25,12 +25,84 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips
     Bench(Box<BenchArgs>),
+    /// Run the index on simulated nodes, NICs and faults
+    Sim {
+        /// What to simulate
+        #[command(subcommand)]
+        command: SimCommand,
+    },
+}
+
+/// The commands of `farwood sim`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// Run random clusters, workloads and faults, one per seed, and judge them with oracles
+    Run(SimRunArgs),
+    /// Run the papers' experiments and compare their figures
+    Paper(SimPaperArgs),
+}
+
+/// Run the papers' experiments on the simulated fabric: figure, paper's value, simulated value, ratio.
+///
+/// The simulated NICs are calibrated from micro-measurements alone; what the indexes do is a prediction.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 if the experiments ran, whatever their figures; 2 if they were not started."
+)]
+pub(crate) struct SimPaperArgs {
+    /// The experiment [default: all, one after the other]
+    pub(crate) name: Option<String>,
+    /// Keys that are stored; popularity is that of a thousand million keys
+    #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
+    pub(crate) keys: u64,
+    /// Virtual time, in percent of what each experiment takes by itself
+    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    pub(crate) time: u64,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write the rows as JSON to a file, or to standard output with '-' and then nothing else
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Run random clusters, workloads and faults, one per seed, and judge them with oracles.
+///
+/// One line per seed: its trace hash and a few counts. What is printed depends on the seeds alone.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 if all seeds passed, 1 if one failed (it says how, and how to replay it), 2 if \
+    the swarm was not started."
+)]
+pub(crate) struct SimRunArgs {
+    /// The index: sherman (smart, chime and dolphin are not in this release)
+    #[arg(long, value_name = "KIND", default_value = "sherman")]
+    pub(crate) index: String,
+    /// The seeds, from A up to B, which is excluded
+    #[arg(long, value_name = "A..B", default_value = "0..100")]
+    pub(crate) seeds: String,
+    /// Which faults strike: none, delays, errors, outages, crashes or all [default: each seed draws a mix]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) faults: Option<String>,
+    /// Operations per client [default: each seed draws a number]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) ops: Option<u64>,
+    /// Switch a technique of the index on all nodes [default: each seed draws them]
+    #[arg(long, value_name = "NAME=on|off")]
+    pub(crate) technique: Vec<String>,
+    /// Write the history of each seed into that directory, as lines of JSON
+    #[arg(long, value_name = "DIR")]
+    pub(crate) history: Option<PathBuf>,
 }
 
 /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips.
 ///
 /// Without flags: Sherman on the embedded fabric, ycsb-a, zipf 0.99, 10 M keys of 8 bytes with values of 8 bytes, one
 /// shard per core, 64 clients per shard, for 10 s.
+///
+/// `--fabric sim:connectx5` runs the same on one simulated compute node, with memory servers on machines of their
+/// own. All times are virtual then, the load's too, and the seed determines the result exactly. A simulated second
+/// may take a minute: without --duration a run measures 100 ms.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 if the run completed and its checks held (every get of a loaded key found it, \
@@ -40,7 +112,7 @@ pub(crate) struct BenchArgs {
     /// The index: sherman (smart, chime and dolphin are not in this release)
     #[arg(long, value_name = "KIND", default_value = "sherman")]
     pub(crate) index: String,
-    /// The fabric: embedded (shm:NAME, verbs:HOST:PORT and sim:PROFILE are not in this release)
+    /// The fabric: embedded, sim:connectx5 or sim:connectx6 (shm:NAME and verbs:HOST:PORT are not in this release)
     #[arg(long, value_name = "FABRIC", default_value = "embedded")]
     pub(crate) fabric: String,
     /// What clients do: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only, range-write
@@ -54,16 +126,17 @@ pub(crate) struct BenchArgs {
     /// End after that many operations (of `load`: at most so many of its keys)
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "duration")]
     pub(crate) ops: Option<u64>,
-    /// End after that time [default: 10s; `load` ends when all keys are in]
+    /// End after that time [default: 10s, simulated 100ms; `load` ends when all keys are in]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) duration: Option<u64>,
-    /// Run that long before the figures begin (`load` has no warm-up)
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1s")]
-    pub(crate) warmup: u64,
+    /// Run that long before the figures begin [default: 1s, simulated 10ms; `load` has no warm-up]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) warmup: Option<u64>,
     /// Which keys are asked for: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw: uniform]
     #[arg(long, value_name = "DIST")]
     pub(crate) dist: Option<String>,
-    /// The keys: int (8 bytes), string (generated, of various lengths) or file:PATH (one per line; - is standard input)
+    /// The keys: int (8 bytes), string (generated, of various lengths) or file:PATH (one per line; - is standard
+    /// input)
     #[arg(long, value_name = "KIND", default_value = "int")]
     pub(crate) key: String,
     /// Bytes of a value
@@ -72,13 +145,15 @@ pub(crate) struct BenchArgs {
     /// Entries of a scan (ycsb-e: 1 to that many, uniform)
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "100")]
     pub(crate) scan_length: u64,
-    /// Shards of the compute node, each on a core of its own [default: one per core]
+    /// Shards of the compute node, each on a core of its own [default: one per core; simulated: 22, as in the papers,
+    /// and any number up to 1024]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) shards: Option<u64>,
-    /// Logical clients over all shards; with fewer clients than shards, the last shards get none [default: 64 a shard]
+    /// Logical clients over all shards; with fewer clients than shards, the last shards get none [default: 64 a
+    /// shard]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) clients: Option<u64>,
-    /// Memory servers of the embedded fabric
+    /// Memory servers
     #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
     pub(crate) servers: u64,
     /// Memory of each memory server

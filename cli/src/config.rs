@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use farwood::runtime::mapped::MappedDevice;
-use farwood::{Geometry, NodeSize, Techniques};
+use farwood::runtime::sim::Profile;
+use farwood::{EmbeddedConfig, Geometry, NodeSize, Techniques};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,6 +23,13 @@ const KEYS_MAX: u64 = 1 << 32;
 const CLIENTS_PER_SHARD: usize = 64;
 const CLIENTS_MAX: u64 = 1 << 20;
 const DURATION_DEFAULT_NS: u64 = 10_000_000_000;
+const WARMUP_DEFAULT_NS: u64 = 1_000_000_000;
+/// Without --duration in virtual time, of which a second may take a minute.
+pub(crate) const SIM_DURATION_NS: u64 = 100_000_000;
+const SIM_WARMUP_NS: u64 = 10_000_000;
+/// Shards of the papers' machines.
+const SIM_SHARDS: usize = 22;
+const SIM_SHARDS_MAX: u64 = 1024;
 const SCAN_LENGTH_MAX: u64 = 1 << 24;
 const VALUE_BYTES_MAX: u64 = 4096;
 /// In a closed loop of millions of operations a second, one operation in so many has its latency taken: two readings of
@@ -34,8 +41,67 @@ const SAMPLED_OPS_MIN: u64 = 1_000_000;
 /// Locks of the lock workload (Sherman figure 16).
 pub(crate) const LOCKS: u64 = 10_240;
 
+/// The NICs that can be simulated.
+const PROFILES: &[Profile] = &Profile::ALL;
+
+/// What connects compute node and memory servers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fabric {
+    /// Memory of this process.
+    Embedded,
+    /// A simulation of such NICs, in virtual time.
+    Sim(&'static Profile),
+}
+
+impl Fabric {
+    fn parse(text: &str) -> Result<Self, CliError> {
+        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let message = match (kind, rest) {
+            ("embedded", None) => return Ok(Fabric::Embedded),
+            ("sim", profile) => {
+                let profile = profile.unwrap_or_default();
+                if let Some(known) = PROFILES.iter().find(|known| known.name == profile) {
+                    return Ok(Fabric::Sim(known));
+                }
+                let known: Vec<_> = PROFILES.iter().map(|known| format!("sim:{}", known.name)).collect();
+                format!("there is no simulated NIC '{profile}': choose {}", known.join(" or "))
+            }
+            ("shm" | "verbs", _) => {
+                format!("the fabric {kind} is not in this release: choose embedded or sim:PROFILE")
+            }
+            _ => format!(
+                "there is no fabric '{text}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE"
+            ),
+        };
+        Err(CliError::Usage(message))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Fabric::Embedded => "embedded".to_owned(),
+            Fabric::Sim(profile) => format!("sim:{}", profile.name),
+        }
+    }
+
+    /// Whether the memory servers that a run makes have memory on their NICs.
+    fn has_on_chip_memory(&self) -> bool {
+        match self {
+            // The servers are made with the default's device area.
+            Fabric::Embedded => EmbeddedConfig::default().device_bytes > 0,
+            Fabric::Sim(profile) => profile.device_bytes > 0,
+        }
+    }
+
+    /// Whether time is virtual.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self, Fabric::Sim(_))
+    }
+}
+
 /// A benchmark that can be started.
 pub(crate) struct BenchConfig {
+    /// What it runs on.
+    pub(crate) fabric: Fabric,
     /// What clients do.
     pub(crate) workload: Workload,
     /// Which keys they ask for.
@@ -109,7 +175,7 @@ impl Output {
     }
 }
 
-fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
+pub(crate) fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
     let mut techniques = Techniques::ALL;
     for switch in switches {
         let Some((name, state)) = switch.split_once('=') else {
@@ -136,14 +202,18 @@ fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
 impl BenchConfig {
     /// Decides what the arguments mean together. `cores` is how many this process may use.
     pub(crate) fn new(args: BenchArgs, cores: usize) -> Result<Self, CliError> {
-        check_names(&args)?;
+        check_index(&args.index)?;
+        let fabric = Fabric::parse(&args.fabric)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
         let wanted = techniques(&args.technique)?;
-        let techniques = wanted.effective(&MappedDevice::CAPABILITIES);
-        let shards = shards(&args, cores)?;
+        let techniques = wanted.effective(fabric.has_on_chip_memory());
+        let shards = match fabric {
+            Fabric::Embedded => shards(&args, cores)?,
+            Fabric::Sim(_) => shards_simulated(&args)?,
+        };
         let clients = clients(&args, shards)?;
-        let end = end(&args, workload)?;
+        let end = end(&args, workload, fabric)?;
         check_ranges(&args)?;
         let output = output(&args, workload)?;
         let servers = u16::try_from(args.servers).ok().filter(|n| (1..u16::MAX).contains(n));
@@ -153,9 +223,10 @@ impl BenchConfig {
         let adds_keys = workload.adds_keys() && workload != Workload::Load;
         let key_bytes = key_set.bytes_max(adds_keys).max(1);
         let geometry = footprint::geometry(key_bytes, args.value_size as usize)?;
-        let timed_all =
-            args.rate.is_some() || args.history.is_some() || args.ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
         let config = BenchConfig {
+            latency_sampling: latency_sampling(&args, fabric),
+            warmup_ns: warmup_ns(&args, workload, fabric),
+            fabric,
             workload,
             distribution,
             keys,
@@ -172,9 +243,7 @@ impl BenchConfig {
             techniques,
             no_on_chip: wanted.on_chip && !techniques.on_chip,
             end,
-            warmup_ns: if workload == Workload::Load { 0 } else { args.warmup },
             rate: args.rate,
-            latency_sampling: if timed_all { 1 } else { LATENCY_SAMPLING },
             seed: args.seed,
             output,
         };
@@ -190,11 +259,20 @@ impl BenchConfig {
         }
     }
 
+    /// What an operation costs a client in virtual time, in ns, beside posting, polling and searching. What profiles
+    /// say of it was measured with an index: locks and bare READs alone cost nothing else.
+    pub(crate) fn client_ns(&self) -> u64 {
+        match self.fabric {
+            Fabric::Sim(profile) if self.workload.uses_index() => profile.op_ns,
+            _ => 0,
+        }
+    }
+
     /// The configuration for machines: everything that decides what is measured, the digest of that, and the seed.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let mut config = json!({
             "index": "sherman",
-            "fabric": "embedded",
+            "fabric": self.fabric.name(),
             "workload": self.workload.name(),
             "dist": self.distribution.name(),
             "keys": self.keys,
@@ -223,26 +301,16 @@ impl BenchConfig {
     }
 }
 
-fn check_names(args: &BenchArgs) -> Result<(), CliError> {
-    match args.index.as_str() {
-        "sherman" => {}
-        later @ ("smart" | "chime" | "dolphin") => {
-            return Err(CliError::Usage(format!("the index {later} is not in this release: choose sherman")));
+fn check_index(name: &str) -> Result<(), CliError> {
+    match name {
+        "sherman" => Ok(()),
+        "smart" | "chime" | "dolphin" => {
+            Err(CliError::Usage(format!("the index {name} is not in this release: choose sherman")))
         }
-        other => {
-            let message = format!("there is no index '{other}': choose sherman, smart, chime or dolphin");
-            return Err(CliError::Usage(message));
+        _ => {
+            let message = format!("there is no index '{name}': choose sherman, smart, chime or dolphin");
+            Err(CliError::Usage(message))
         }
-    }
-    match args.fabric.split(':').next().unwrap_or_default() {
-        "embedded" if args.fabric == "embedded" => Ok(()),
-        later @ ("shm" | "verbs" | "sim") => {
-            Err(CliError::Usage(format!("the fabric {later} is not in this release: choose embedded")))
-        }
-        _ => Err(CliError::Usage(format!(
-            "there is no fabric '{}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE",
-            args.fabric
-        ))),
     }
 }
 
@@ -292,7 +360,31 @@ fn clients(args: &BenchArgs, shards: usize) -> Result<usize, CliError> {
     }
 }
 
-fn end(args: &BenchArgs, workload: Workload) -> Result<End, CliError> {
+fn shards_simulated(args: &BenchArgs) -> Result<usize, CliError> {
+    match args.shards {
+        None => Ok(SIM_SHARDS),
+        Some(shards) if (1..=SIM_SHARDS_MAX).contains(&shards) => Ok(shards as usize),
+        Some(shards) => {
+            Err(CliError::Usage(format!("--shards {shards}: choose 1 to {SIM_SHARDS_MAX} simulated ones")))
+        }
+    }
+}
+
+fn latency_sampling(args: &BenchArgs, fabric: Fabric) -> u32 {
+    let timed_all =
+        args.rate.is_some() || args.history.is_some() || args.ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
+    // A look at a virtual clock costs nothing.
+    if timed_all || fabric.is_simulated() { 1 } else { LATENCY_SAMPLING }
+}
+
+fn warmup_ns(args: &BenchArgs, workload: Workload, fabric: Fabric) -> u64 {
+    if workload == Workload::Load {
+        return 0;
+    }
+    args.warmup.unwrap_or(if fabric.is_simulated() { SIM_WARMUP_NS } else { WARMUP_DEFAULT_NS })
+}
+
+fn end(args: &BenchArgs, workload: Workload, fabric: Fabric) -> Result<End, CliError> {
     if args.ops == Some(0) {
         return Err(CliError::usage("--ops 0: a run needs at least one operation"));
     }
@@ -300,7 +392,8 @@ fn end(args: &BenchArgs, workload: Workload) -> Result<End, CliError> {
         return Err(CliError::usage("--duration 0: a run needs some time"));
     }
     let open_ended = args.ops.is_none() && args.duration.is_none() && workload != Workload::Load;
-    let after_ns = if open_ended { Some(DURATION_DEFAULT_NS) } else { args.duration };
+    let default_ns = if fabric.is_simulated() { SIM_DURATION_NS } else { DURATION_DEFAULT_NS };
+    let after_ns = if open_ended { Some(default_ns) } else { args.duration };
     Ok(End { ops: args.ops, after_ns })
 }
 

@@ -41,6 +41,7 @@ fn run() -> Result<(), CliError> {
     match args::parse(std::env::args_os())? {
         Request::Run(cli) => match cli.command {
             Command::Bench(args) => command::bench::run(*args),
+            Command::Sim { command } => command::sim::run(command),
         },
         // A closed pipe is the reader's choice.
         Request::Print(text) => {

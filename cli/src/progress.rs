@@ -1,5 +1,6 @@
 //! The progress bar: drawn on a terminal by indicatif's own ticker, from counters that the shards update every few
-//! milliseconds. A run without a terminal, or with --quiet, draws nothing.
+//! milliseconds. A run without a terminal, or with --quiet, draws nothing. Rates are of the run's own time, which may
+//! be virtual.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -37,6 +38,10 @@ pub(crate) struct Progress {
     stage: AtomicU8,
     /// Part of the stage that is done, in thousandths; only the first shard writes it.
     done: AtomicU64,
+    /// The run's clock in ns; only the first shard writes it.
+    now_ns: AtomicU64,
+    /// Whether that is not the time of whoever watches.
+    is_virtual: bool,
     ops: Box<[ShardOps]>,
 }
 
@@ -45,11 +50,13 @@ pub(crate) struct Progress {
 struct ShardOps(AtomicU64);
 
 impl Progress {
-    /// Nothing done yet on `shards` shards.
-    pub(crate) fn new(shards: usize) -> Arc<Self> {
+    /// Nothing done yet on `shards` shards, whose clock is that of the world or not.
+    pub(crate) fn new(shards: usize, is_virtual: bool) -> Arc<Self> {
         Arc::new(Progress {
             stage: AtomicU8::new(Stage::Prepare as u8),
             done: AtomicU64::new(0),
+            now_ns: AtomicU64::new(0),
+            is_virtual,
             ops: (0..shards).map(|_| ShardOps(AtomicU64::new(0))).collect(),
         })
     }
@@ -63,6 +70,11 @@ impl Progress {
     /// That part of the stage is done. Said by the first shard.
     pub(crate) fn set_done(&self, part: f64) {
         self.done.store((part * PER_MILLE as f64) as u64, Ordering::Relaxed);
+    }
+
+    /// So late is it by the run's clock. Said by the first shard.
+    pub(crate) fn set_now(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// Operations of `shard` in this stage so far.
@@ -118,7 +130,14 @@ impl ProgressTracker for Line {
 
     fn tick(&mut self, state: &ProgressState, _now: Instant) {
         let stage = self.progress.stage.load(Ordering::Relaxed);
-        self.pace.update(stage, self.progress.ops(), state.elapsed());
+        let (at, least) = match self.progress.is_virtual {
+            // The simulation is slower than what it simulates: any step forward is worth showing.
+            true => {
+                (Duration::from_nanos(self.progress.now_ns.load(Ordering::Relaxed)), Duration::from_nanos(1))
+            }
+            false => (state.elapsed(), REFRESH / 2),
+        };
+        self.pace.update(stage, self.progress.ops(), (at, least));
     }
 
     fn reset(&mut self, _state: &ProgressState, _now: Instant) {
@@ -137,6 +156,9 @@ impl ProgressTracker for Line {
             done * 100 / PER_MILLE,
             self.pace.rate / 1e6
         );
+        if self.progress.is_virtual {
+            let _ = write!(out, "  {:.1} ms of virtual time", self.pace.at.as_secs_f64() * 1e3);
+        }
     }
 }
 
@@ -150,12 +172,12 @@ struct Pace {
 }
 
 impl Pace {
-    fn update(&mut self, stage: u8, ops: u64, at: Duration) {
+    fn update(&mut self, stage: u8, ops: u64, (at, least): (Duration, Duration)) {
         if stage != self.stage || ops < self.ops {
             *self = Pace { stage, ops, at, rate: 0.0 };
         }
         let passed = at.saturating_sub(self.at);
-        if passed >= REFRESH / 2 {
+        if passed >= least {
             let rate = (ops - self.ops) as f64 / passed.as_secs_f64();
             *self = Pace { stage, ops, at, rate };
         }
@@ -170,7 +192,7 @@ mod tests {
     fn the_pace_is_of_the_last_interval() {
         let mut pace = Pace::default();
         let mut rate = |stage, ops, ms| {
-            pace.update(stage, ops, Duration::from_millis(ms));
+            pace.update(stage, ops, (Duration::from_millis(ms), REFRESH / 2));
             pace.rate
         };
         assert_eq!(rate(1, 1000, 1000), 0.0, "a stage begins");

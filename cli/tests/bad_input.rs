@@ -15,7 +15,7 @@ fn assert_refused(ran: &Ran, part: &str) {
 
 #[test]
 fn flags_that_make_no_sense_are_refused() {
-    let cases: [(&[&str], &str); 27] = [
+    let cases: [(&[&str], &str); 31] = [
         (&["--nonsense"], "--nonsense"),
         (&["positional"], "positional"),
         (&["--keys", "ten"], "--keys"),
@@ -31,7 +31,11 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--index", "dolphin"], "not in this release"),
         (&["--fabric", "shm:test"], "not in this release"),
         (&["--fabric", "verbs:host:7000"], "not in this release"),
-        (&["--fabric", "sim:connectx5"], "not in this release"),
+        (&["--fabric", "sim:connectx7"], "choose sim:connectx5 or sim:connectx6"),
+        (&["--fabric", "sim:"], "choose sim:connectx5 or sim:connectx6"),
+        (&["--fabric", "sim"], "choose sim:connectx5 or sim:connectx6"),
+        (&["--fabric", "sim:connectx5", "--shards", "0"], "1 to 1024"),
+        (&["--fabric", "sim:connectx5", "--shards", "1025"], "1 to 1024"),
         (&["--fabric", "tcp"], "choose embedded"),
         (&["--workload", "ycsb-z"], "ycsb-a"),
         (&["--dist", "zipf:often"], "--dist"),

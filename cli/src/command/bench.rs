@@ -1,12 +1,11 @@
 //! `farwood bench`: decides, runs, reports.
 
-use std::io::{self, Write};
-
 use crate::args::BenchArgs;
 use crate::config::{BenchConfig, Output};
 use crate::driver;
 use crate::error::CliError;
 use crate::progress::{Bar, Progress};
+use crate::report::output::print;
 use crate::report::{Report, files, history, json, percentiles, table};
 
 /// Runs a benchmark and writes what it found to wherever it was asked for.
@@ -17,7 +16,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let config = BenchConfig::new(args, cores)?;
     let output = config.output.clone();
-    let progress = Progress::new(config.shards);
+    let progress = Progress::new(config.shards, config.fabric.is_simulated());
     let finished = {
         let _bar = Bar::show(&progress, output.quiet);
         driver::run(config, progress)?
@@ -43,15 +42,4 @@ fn write_report(report: &Report, output: &Output) -> Result<(), CliError> {
         None => {}
     }
     print(&table::render(report))
-}
-
-/// Writes to standard output. A reader that has gone away (`| head`) is its own choice and no failure.
-fn print(text: &str) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CliError::write("standard output".as_ref(), error))
-        }
-        _ => Ok(()),
-    }
 }

@@ -1,3 +1,6 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod sim;
+mod sim_paper;
+mod sim_run;

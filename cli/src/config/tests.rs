@@ -7,7 +7,7 @@ fn config(line: &str) -> Result<BenchConfig, CliError> {
     let words = ["farwood", "bench"].into_iter().chain(line.split_whitespace());
     match args::parse(words)? {
         Request::Run(cli) => {
-            let Command::Bench(args) = cli.command;
+            let Command::Bench(args) = cli.command else { panic!("a benchmark was asked for") };
             BenchConfig::new(*args, 4)
         }
         Request::Print(_) => panic!("help was asked for"),
@@ -42,6 +42,20 @@ fn defaults_follow_the_workload() {
 }
 
 #[test]
+fn simulated_runs_are_short_and_timed_throughout() {
+    let plain = config("--fabric sim:connectx5").unwrap();
+    assert_eq!((plain.shards, plain.clients, plain.latency_sampling), (22, 22 * 64, 1));
+    assert_eq!((plain.warmup_ns, plain.end.after_ns), (SIM_WARMUP_NS, Some(SIM_DURATION_NS)));
+    assert!(plain.techniques == Techniques::ALL && !plain.no_on_chip);
+    assert_eq!(plain.client_ns(), Profile::CONNECTX5.op_ns);
+    assert_eq!(plain.to_json()["fabric"], "sim:connectx5");
+    let given = config("--fabric sim:connectx6 --shards 100 --duration 1s --warmup 0s").unwrap();
+    assert_eq!((given.shards, given.warmup_ns, given.end.after_ns), (100, 0, Some(1_000_000_000)));
+    let raw = config("--fabric sim:connectx6 --workload raw").unwrap();
+    assert_eq!((raw.client_ns(), raw.distribution), (0, Distribution::Uniform));
+}
+
+#[test]
 fn bad_input_says_what_to_do() {
     let cases = [
         ("--index smart", "not in this release"),
@@ -49,6 +63,7 @@ fn bad_input_says_what_to_do() {
         ("--fabric shm:x", "not in this release"),
         ("--fabric verbs:host:1", "not in this release"),
         ("--fabric embedded:x", "no fabric"),
+        ("--fabric sim:connectx7", "choose sim:connectx5 or sim:connectx6"),
         ("--workload ycsb-z", "choose one of"),
         ("--dist zipf:x", "--dist"),
         ("--workload lock --dist latest", "latest"),

@@ -2,16 +2,17 @@
 //! value belongs to its key; scans ascend.
 
 use std::cell::Cell;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood::index::{IndexError, RangeIndex};
-use farwood::runtime::{Shard, Verbs};
 use futures::StreamExt;
 use futures::future::{FutureExt, LocalBoxFuture};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
+use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::{Counters, Lane};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
@@ -20,7 +21,7 @@ use crate::driver::subject::{Client, Subject};
 use crate::error::CliError;
 use crate::footprint::BULK_FILL;
 use crate::report::MemoryFigures;
-use crate::report::history::{Op, Outcome, push_entry};
+use crate::report::history::{Op, Outcome, ScanEntries, ScanRange};
 use crate::workload::Workload;
 use crate::workload::distribution::{Distribution, below};
 use crate::workload::frontier::ShardFrontier;
@@ -29,9 +30,9 @@ use crate::workload::mix::Step;
 use crate::workload::values::tag_of;
 
 /// An index as one shard measures it.
-pub(crate) struct IndexSubject<I> {
+pub(crate) struct IndexSubject<V, I> {
     index: I,
-    shard: Shard,
+    shard: V,
     plan: Arc<Plan>,
     shared: Rc<SubjectShared>,
 }
@@ -44,10 +45,10 @@ struct SubjectShared {
     stamp_step: u64,
 }
 
-impl<I: RangeIndex> IndexSubject<I> {
+impl<V: BenchShard, I: RangeIndex> IndexSubject<V, I> {
     /// The index on that shard.
-    pub(crate) fn new(index: I, shard: Shard, plan: Arc<Plan>) -> Self {
-        let at = usize::from(shard.id().0);
+    pub(crate) fn new(index: I, shard: V, plan: Arc<Plan>) -> Self {
+        let at = usize::from(shard.shard().0);
         let shared = SubjectShared {
             frontier: ShardFrontier::new(Arc::clone(&plan.frontier), at),
             // The load has used the numbers below.
@@ -58,10 +59,10 @@ impl<I: RangeIndex> IndexSubject<I> {
     }
 }
 
-impl<I: RangeIndex> Subject for IndexSubject<I> {
-    type Client = IndexClient<I>;
+impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
+    type Client = IndexClient<V, I>;
 
-    fn load<'a>(&'a self, recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>> {
+    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
         async move {
             let config = &self.plan.config;
             if !config.workload.is_preloaded() {
@@ -73,6 +74,7 @@ impl<I: RangeIndex> Subject for IndexSubject<I> {
             let progress = &self.plan.progress;
             let pairs = keys.iter().enumerate().map(|(at, key)| {
                 if at % (1 << 12) == 0 {
+                    progress.set_now(self.shard.now());
                     progress.set_ops(0, at as u64);
                     progress.set_done(at as f64 / config.keys as f64);
                 }
@@ -97,7 +99,13 @@ impl<I: RangeIndex> Subject for IndexSubject<I> {
         .boxed_local()
     }
 
-    fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> IndexClient<I> {
+    fn client(
+        &self,
+        number: u32,
+        seed: u64,
+        pace: &Rc<Pace>,
+        recorder: &Rc<Recorder<V>>,
+    ) -> IndexClient<V, I> {
         IndexClient {
             index: self.index.clone(),
             plan: Arc::clone(&self.plan),
@@ -131,12 +139,12 @@ impl<I: RangeIndex> Subject for IndexSubject<I> {
 }
 
 /// A logical client of an index.
-pub(crate) struct IndexClient<I> {
+pub(crate) struct IndexClient<V, I> {
     index: I,
     plan: Arc<Plan>,
     shared: Rc<SubjectShared>,
     pace: Rc<Pace>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Recorder<V>>,
     rng: SmallRng,
     number: u32,
     key: Vec<u8>,
@@ -151,7 +159,7 @@ enum Write {
     Insert,
 }
 
-impl<I: RangeIndex> Client for IndexClient<I> {
+impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
     #[inline]
     async fn step(&mut self, start: Start) -> Result<(), CliError> {
         // One random word decides both what comes next and whether it is timed.
@@ -177,7 +185,9 @@ impl<I: RangeIndex> Client for IndexClient<I> {
                 if !self.pace.take() {
                     return Ok(());
                 }
-                let timed = timed.and_then(|_| self.recorder.begin(0, None));
+                // Timed if the first one was.
+                let random = if timed.is_some() { 0 } else { u32::MAX };
+                let timed = self.recorder.begin(random, None);
                 self.write(Write::Update, timed).await
             }
             Step::PutNew => self.write_new(Write::Put, timed).await,
@@ -190,7 +200,7 @@ impl<I: RangeIndex> Client for IndexClient<I> {
     }
 }
 
-impl<I: RangeIndex> IndexClient<I> {
+impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
     /// Makes the next key by the distribution: one that is in the index.
     #[inline]
     fn choose(&mut self) {
@@ -270,7 +280,7 @@ impl<I: RangeIndex> IndexClient<I> {
             _ => longest,
         };
         let mut pairs = self.index.scan(&self.key[..].., Some(limit as usize));
-        let (mut entries, mut found) = (0u32, Vec::new());
+        let (mut entries, mut found) = (0u32, ScanEntries::default());
         let mut last = Bytes::new();
         let mut verdict = Ok(());
         while let Some(pair) = pairs.next().await {
@@ -293,7 +303,7 @@ impl<I: RangeIndex> IndexClient<I> {
                 verdict = Err(error);
             }
             if self.recorder.keeps_history() {
-                push_entry(&key, &value, &mut found);
+                found.push(&key, &value);
             }
             last = Bytes::from_slice(&key);
             entries += 1;
@@ -302,7 +312,13 @@ impl<I: RangeIndex> IndexClient<I> {
         if let Some(timed) = timed.filter(|_| self.recorder.keeps_history()) {
             let outcome = if verdict.is_ok() { Outcome::Ok } else { Outcome::Unknown };
             let times = (timed.start_ns, end_ns);
-            self.recorder.note_scan((self.number, outcome), times, &self.key, (entries, &found));
+            let range = ScanRange {
+                start: Bound::Included(&self.key[..]),
+                end: Bound::Unbounded,
+                limit: Some(limit as usize),
+                ended: verdict.is_ok(),
+            };
+            self.recorder.note_scan((self.number, outcome), times, range, &found);
         }
         if verdict.is_ok() && (entries == 0 || u64::from(entries) > limit) {
             let start = hex(&self.key);

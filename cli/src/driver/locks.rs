@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::Host;
-use farwood::lock::{LockConfig, LockTable};
-use farwood::runtime::{Chain, Meter, Port, RemotePtr, Shard, Verbs};
+use farwood::lock::{LockConfig, LockTable, on_chip_possible};
+use farwood::runtime::{Chain, Meter, Port, RemotePtr, ServerId, Verbs};
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
+use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::{Counters, Lane, Tally};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
@@ -20,40 +20,44 @@ use crate::error::CliError;
 use crate::report::{LockFigures, MemoryFigures};
 
 /// The lock tables as one shard measures them.
-pub(crate) struct LockSubject {
-    table: LockTable<Shard>,
+pub(crate) struct LockSubject<V: Verbs> {
+    shard: V,
+    table: LockTable<V>,
     plan: Arc<Plan>,
     tally: Rc<RefCell<Tally>>,
 }
 
-impl LockSubject {
+impl<V: BenchShard> LockSubject<V> {
     /// The locks on that shard. `port` is the same on all of them.
-    pub(crate) fn new(shard: Shard, port: Port, plan: Arc<Plan>) -> Self {
-        let techniques = plan.config.techniques.effective(shard.capabilities());
+    pub(crate) fn new(shard: V, port: Port, plan: Arc<Plan>) -> Self {
+        let possible = on_chip_possible(shard.control().servers());
+        let techniques = plan.config.techniques.effective(possible);
         let config = LockConfig {
             hierarchical: techniques.hierarchical,
             handover: techniques.handover,
+            on_chip: techniques.on_chip,
             ..LockConfig::default()
         };
-        LockSubject { table: LockTable::attach(shard, port, config), plan, tally: Rc::default() }
+        let table = LockTable::attach(shard.clone(), port, config);
+        LockSubject { shard, table, plan, tally: Rc::default() }
     }
 }
 
-impl Subject for LockSubject {
-    type Client = LockClient;
+impl<V: BenchShard> Subject<V> for LockSubject<V> {
+    type Client = LockClient<V>;
 
-    fn load<'a>(&'a self, _recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>> {
+    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
         ready(Ok(())).boxed_local()
     }
 
-    fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> LockClient {
+    fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> LockClient<V> {
         LockClient {
             table: self.table.clone(),
             plan: Arc::clone(&self.plan),
             tally: Rc::clone(&self.tally),
             recorder: Rc::clone(recorder),
             rng: SmallRng::seed_from_u64(seed),
-            bases: self.plan.node.control().servers().iter().map(|server| server.lock_base).collect(),
+            servers: self.shard.control().servers().iter().map(|server| server.id).collect(),
         }
     }
 
@@ -73,28 +77,28 @@ impl Subject for LockSubject {
 }
 
 /// A logical client that takes and gives back locks.
-pub(crate) struct LockClient {
-    table: LockTable<Shard>,
+pub(crate) struct LockClient<V: Verbs> {
+    table: LockTable<V>,
     plan: Arc<Plan>,
     tally: Rc<RefCell<Tally>>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Recorder<V>>,
     rng: SmallRng,
-    bases: Box<[RemotePtr]>,
+    servers: Box<[ServerId]>,
 }
 
 /// The distance between the nodes whose locks are taken. There are no nodes: a lock is found by the hash of an address.
 const NODE_BYTES: u64 = 1024;
 
-impl LockClient {
+impl<V: BenchShard> LockClient<V> {
     fn choose(&mut self) -> RemotePtr {
         let rank = self.plan.ranks.sample(&mut self.rng);
-        let servers = self.bases.len() as u64;
-        let base = self.bases[(rank % servers) as usize];
-        RemotePtr::new(base.server(), NODE_BYTES * (1 + rank / servers))
+        let servers = self.servers.len() as u64;
+        let server = self.servers[(rank % servers) as usize];
+        RemotePtr::new(server, NODE_BYTES * (1 + rank / servers))
     }
 }
 
-impl Client for LockClient {
+impl<V: BenchShard> Client for LockClient<V> {
     async fn step(&mut self, start: Start) -> Result<(), CliError> {
         let failed = |error| CliError::Run(format!("a lock: {error}"));
         let timed = self.recorder.begin(self.rng.next_u32(), start.intended_ns);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use farwood::runtime::{Shard, Verbs};
+use farwood::runtime::Verbs;
 
 use crate::error::CliError;
 
@@ -23,7 +23,7 @@ impl Meeting {
 
     /// Waits until every shard has come to its `round`-th meeting, counted from 1. Every shard must come to every one:
     /// also one that has failed.
-    pub(crate) async fn attend(&self, shard: &Shard, round: usize) {
+    pub(crate) async fn attend(&self, shard: &impl Verbs, round: usize) {
         // Who comes first publishes its phase; who leaves has seen all of them.
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < round * self.parties {

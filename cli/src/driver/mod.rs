@@ -1,7 +1,9 @@
 //! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts
 //! together what they bring home.
 
+mod bench_shard;
 mod counters;
+mod embedded;
 mod index;
 mod locks;
 mod meeting;
@@ -10,27 +12,30 @@ mod plan;
 mod raw;
 mod recorder;
 mod shard;
+mod simulated;
+mod stage;
 mod subject;
 
 use std::fmt::Display;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use farwood::runtime::Port;
-use farwood::{AnyIndex, Cluster, ComputeNode, EmbeddedConfig, Host, NodeConfig, Options, Shard, Sherman};
+use farwood::AnyIndex;
+use farwood::runtime::sim::Profile;
 
+use self::bench_shard::BenchShard;
 use self::counters::{Counters, LANE_NAMES};
 use self::index::IndexSubject;
 use self::locks::LockSubject;
 use self::plan::Plan;
-use self::raw::{Area, RawSubject};
+use self::raw::RawSubject;
 use self::shard::{ShardResult, ShardRun};
-use crate::config::BenchConfig;
+use self::stage::Stage;
+use crate::config::{BenchConfig, Fabric, SIM_DURATION_NS};
 use crate::error::CliError;
-use crate::footprint;
 use crate::progress::Progress;
 use crate::report::history::History;
 use crate::report::{ComputeFigures, KINDS, Kind, Phase, Report, latencies};
-use crate::workload::Workload;
+use crate::units::show_time;
 use crate::workload::keys::KeySet;
 
 /// What a run leaves: a report, or why there is none, and the history up to there.
@@ -46,22 +51,12 @@ pub(crate) struct Finished {
 /// # Errors
 /// If it could not be started.
 pub(crate) fn run(config: BenchConfig, progress: Arc<Progress>) -> Result<Finished, CliError> {
-    let cluster = Cluster::embedded(EmbeddedConfig {
-        servers: config.servers,
-        bytes_per_server: config.memory_bytes,
-        chunk_bytes: footprint::chunk_bytes(&config),
-        ..EmbeddedConfig::default()
-    });
-    let cluster = cluster.map_err(|error| not_started(&error))?;
-    let node = ComputeNode::new(
-        cluster,
-        NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() },
-    );
-    let plan = Plan::new(config, Arc::clone(&node), progress);
-    let stage = Arc::new(Stage::new(&node));
-    let shared = Arc::clone(&plan);
-    let results = node.run(move |shard| run_shard(shard, Arc::clone(&shared), Arc::clone(&stage)));
-    let mut results = results.map_err(|error| not_started(&error))?;
+    let fabric = config.fabric;
+    let plan = Plan::new(config, progress);
+    let mut results = match fabric {
+        Fabric::Embedded => embedded::run(&plan)?,
+        Fabric::Sim(profile) => simulated::run(&plan, profile)?,
+    };
     let histories = results.iter_mut().map(|result| std::mem::take(&mut result.history)).collect();
     let report = match plan.verdict.take() {
         Some(error) => Err(error),
@@ -74,58 +69,21 @@ fn not_started(error: &dyn Display) -> CliError {
     CliError::Run(error.to_string())
 }
 
-/// What the shards set up together.
-struct Stage {
-    sherman: OnceLock<Sherman>,
-    area: Arc<OnceLock<Area>>,
-    locks: Port,
-}
-
-impl Stage {
-    fn new(node: &ComputeNode) -> Self {
-        Stage { sherman: OnceLock::new(), area: Arc::default(), locks: node.allocate_port() }
-    }
-}
-
-async fn run_shard(shard: Shard, plan: Arc<Plan>, stage: Arc<Stage>) -> ShardResult {
-    match plan.config.workload {
-        Workload::Lock => {
-            let subject = LockSubject::new(shard.clone(), stage.locks, Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject, 0).run().await
+async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, stage: Arc<Stage>) -> ShardResult {
+    match &*stage {
+        Stage::Locks(port) => {
+            let subject = LockSubject::new(shard.clone(), *port, Arc::clone(&plan));
+            ShardRun::new(shard, plan, subject).run().await
         }
-        Workload::Raw => {
-            let subject = RawSubject::new(shard.clone(), Arc::clone(&stage.area), Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject, 0).run().await
+        Stage::Raw(area) => {
+            let subject = RawSubject::new(shard.clone(), Arc::clone(area), Arc::clone(&plan));
+            ShardRun::new(shard, plan, subject).run().await
         }
-        _ => {
-            create_index(&shard, &plan, &stage).await;
-            plan.meeting.attend(&shard, 1).await;
-            let Some(sherman) = stage.sherman.get() else {
-                // The verdict says why. All shards come here, so none waits for another.
-                return ShardResult::default();
-            };
+        Stage::Index(sherman) => {
             let index = AnyIndex::from(sherman.attach(shard.clone()));
             let subject = IndexSubject::new(index, shard.clone(), Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject, 1).run().await
+            ShardRun::new(shard, plan, subject).run().await
         }
-    }
-}
-
-/// The first shard creates the index of the run.
-async fn create_index(shard: &Shard, plan: &Plan, stage: &Stage) {
-    if shard.id().0 != 0 {
-        return;
-    }
-    let config = &plan.config;
-    let options = Options {
-        techniques: config.techniques,
-        cache_bytes: config.cache_bytes as usize,
-        ..Options::default()
-    };
-    match Sherman::create(&*plan.node, "bench", config.geometry, options).await {
-        // Nobody else sets it.
-        Ok(sherman) => drop(stage.sherman.set(sherman)),
-        Err(error) => plan.verdict.fail(CliError::Run(error.to_string())),
     }
 }
 
@@ -197,7 +155,33 @@ fn notes(config: &BenchConfig) -> Vec<String> {
     if config.no_on_chip {
         notes.push("on_chip is off: this fabric has no on-chip memory, locks are in host memory".to_owned());
     }
-    notes.push("the memory servers of the embedded fabric are part of the resident memory".to_owned());
+    match config.fabric {
+        Fabric::Embedded => {
+            notes
+                .push("the memory servers of the embedded fabric are part of the resident memory".to_owned());
+        }
+        Fabric::Sim(profile) => notes.extend(sim_notes(config, profile)),
+    }
+    notes
+}
+
+fn sim_notes(config: &BenchConfig, profile: &Profile) -> Vec<String> {
+    let mut notes = vec![format!(
+        "times are virtual, on simulated NICs of the profile {}; the seed determines all but resident memory",
+        profile.name
+    )];
+    notes.push(match config.client_ns() {
+        0 => "clients take no CPU time beside posting, polling and searching".to_owned(),
+        ns => format!(
+            "clients take about {} of CPU per operation beside posting, polling and searching",
+            show_time(ns)
+        ),
+    });
+    if config.end.after_ns == Some(SIM_DURATION_NS) {
+        let duration = show_time(SIM_DURATION_NS);
+        notes.push(format!("without --duration, simulated runs measure {duration} of virtual time"));
+    }
+    notes.push("the memory servers of the simulated fabric are part of the resident memory".to_owned());
     notes
 }
 

@@ -6,10 +6,8 @@
 
 use std::cell::Cell;
 
-use farwood::runtime::{Shard, Verbs};
+use crate::driver::bench_shard::BenchShard;
 
-/// The longest pause without a look at whether the run has ended.
-const PAUSE_NS_MAX: u64 = 2_000_000;
 const SECOND_NS: u128 = 1_000_000_000;
 
 /// The pace of one shard in one phase.
@@ -73,7 +71,7 @@ impl Pace {
 
     /// Leave for the next operation, or none any more.
     #[inline]
-    pub(crate) async fn next(&self, shard: &Shard) -> Option<Start> {
+    pub(crate) async fn next<V: BenchShard>(&self, shard: &V) -> Option<Start> {
         if self.stopped.get() || !self.take() {
             return None;
         }
@@ -95,7 +93,7 @@ impl Pace {
         true
     }
 
-    async fn wait(&self, shard: &Shard, schedule: Schedule) -> Option<Start> {
+    async fn wait<V: BenchShard>(&self, shard: &V, schedule: Schedule) -> Option<Start> {
         let intended_ns = schedule.at(self.started.get() - 1);
         loop {
             let now = shard.now();
@@ -106,7 +104,8 @@ impl Pace {
             if now >= intended_ns {
                 return Some(Start { intended_ns: Some(intended_ns) });
             }
-            shard.pause((intended_ns - now).min(PAUSE_NS_MAX)).await;
+            // Not for longer without a look at whether the run has ended.
+            shard.pause((intended_ns - now).min(V::TICK_NS)).await;
         }
     }
 

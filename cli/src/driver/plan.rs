@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use farwood::runtime::ComputeNode;
-
 use crate::config::BenchConfig;
 use crate::driver::meeting::{Meeting, Verdict};
 use crate::driver::pace::share;
@@ -19,8 +17,6 @@ use crate::workload::mix::Mix;
 pub(crate) struct Plan {
     /// What was asked for.
     pub(crate) config: BenchConfig,
-    /// The compute node.
-    pub(crate) node: Arc<ComputeNode>,
     /// What clients choose from.
     pub(crate) mix: Mix,
     /// Ranks of keys (of locks, of places).
@@ -38,8 +34,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of a run on `node`.
-    pub(crate) fn new(config: BenchConfig, node: Arc<ComputeNode>, progress: Arc<Progress>) -> Arc<Self> {
+    /// The plan of a run.
+    pub(crate) fn new(config: BenchConfig, progress: Arc<Progress>) -> Arc<Self> {
         let places = footprint::nodes(&config, BULK_FILL);
         let population = match config.workload {
             Workload::Lock => crate::config::LOCKS,
@@ -56,7 +52,6 @@ impl Plan {
             meeting: Meeting::new(config.shards),
             verdict: Verdict::default(),
             progress,
-            node,
             config,
         })
     }

@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use farwood::runtime::{Chain, Meter, RemotePtr, Shard, Verbs};
+use farwood::runtime::{Chain, Meter, RemotePtr};
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::config::BenchConfig;
+use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::{Counters, Lane, Tally};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
@@ -41,16 +42,16 @@ impl Area {
 }
 
 /// The fabric as one shard measures it.
-pub(crate) struct RawSubject {
-    shard: Shard,
+pub(crate) struct RawSubject<V> {
+    shard: V,
     plan: Arc<Plan>,
     area: Arc<OnceLock<Area>>,
     tally: Rc<RefCell<Tally>>,
 }
 
-impl RawSubject {
+impl<V: BenchShard> RawSubject<V> {
     /// The fabric on that shard. `area` is the same for all of them; the first one's load fills it.
-    pub(crate) fn new(shard: Shard, area: Arc<OnceLock<Area>>, plan: Arc<Plan>) -> Self {
+    pub(crate) fn new(shard: V, area: Arc<OnceLock<Area>>, plan: Arc<Plan>) -> Self {
         RawSubject { shard, plan, area, tally: Rc::default() }
     }
 
@@ -93,10 +94,10 @@ impl RawSubject {
     }
 }
 
-impl Subject for RawSubject {
-    type Client = RawClient;
+impl<V: BenchShard> Subject<V> for RawSubject<V> {
+    type Client = RawClient<V>;
 
-    fn load<'a>(&'a self, _recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>> {
+    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
         async move {
             let area = self.allocate().await?;
             self.fill(&area).await?;
@@ -107,7 +108,7 @@ impl Subject for RawSubject {
         .boxed_local()
     }
 
-    fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> RawClient {
+    fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> RawClient<V> {
         RawClient {
             shard: self.shard.clone(),
             plan: Arc::clone(&self.plan),
@@ -130,16 +131,16 @@ impl Subject for RawSubject {
 }
 
 /// A logical client that reads.
-pub(crate) struct RawClient {
-    shard: Shard,
+pub(crate) struct RawClient<V> {
+    shard: V,
     plan: Arc<Plan>,
     area: Arc<OnceLock<Area>>,
     tally: Rc<RefCell<Tally>>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Recorder<V>>,
     rng: SmallRng,
 }
 
-impl RawClient {
+impl<V: BenchShard> RawClient<V> {
     fn choose(&mut self) -> u64 {
         let rank = self.plan.ranks.sample(&mut self.rng);
         match self.plan.config.distribution {
@@ -154,7 +155,7 @@ fn scramble(rank: u64, places: u64) -> u64 {
     (u128::from(rank) * u128::from(PRIME) % u128::from(places)) as u64
 }
 
-impl Client for RawClient {
+impl<V: BenchShard> Client for RawClient<V> {
     #[inline]
     async fn step(&mut self, start: Start) -> Result<(), CliError> {
         let timed = self.recorder.begin(self.rng.next_u32(), start.intended_ns);

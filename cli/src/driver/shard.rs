@@ -5,10 +5,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::runtime::{Shard, Verbs};
 use hdrhistogram::Histogram;
 
 use crate::config::End;
+use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::Counters;
 use crate::driver::pace::{Pace, Schedule};
 use crate::driver::plan::Plan;
@@ -17,9 +17,6 @@ use crate::driver::subject::{Client, Subject};
 use crate::progress::Stage;
 use crate::report::MemoryFigures;
 use crate::report::history::History;
-
-/// How often a shard looks at the clock and the verdict, and reports progress.
-const TICK_NS: u64 = 2_000_000;
 
 /// What one shard brings home.
 #[derive(Default)]
@@ -43,22 +40,20 @@ pub(crate) struct ShardResult {
 }
 
 /// One shard's part of the run.
-pub(crate) struct ShardRun<S> {
-    shard: Shard,
+pub(crate) struct ShardRun<V, S> {
+    shard: V,
     plan: Arc<Plan>,
     subject: S,
-    recorder: Rc<Recorder>,
+    recorder: Rc<Recorder<V>>,
     /// Meetings attended so far.
     round: usize,
 }
 
-impl<S: Subject> ShardRun<S> {
-    /// A run that has attended `round` meetings.
-    pub(crate) fn new(shard: Shard, plan: Arc<Plan>, subject: S, round: usize) -> Self {
-        let config = &plan.config;
-        let with_history = config.output.history.is_some();
-        let recorder = Rc::new(Recorder::new(shard.clone(), config.latency_sampling, with_history));
-        ShardRun { shard, plan, subject, recorder, round }
+impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
+    /// A run that has attended no meeting yet.
+    pub(crate) fn new(shard: V, plan: Arc<Plan>, subject: S) -> Self {
+        let recorder = Rc::new(Recorder::new(shard.clone(), &plan.config));
+        ShardRun { shard, plan, subject, recorder, round: 0 }
     }
 
     /// All phases, to the end.
@@ -94,7 +89,7 @@ impl<S: Subject> ShardRun<S> {
     }
 
     fn me(&self) -> usize {
-        usize::from(self.shard.id().0)
+        usize::from(self.shard.shard().0)
     }
 
     async fn meet(&mut self) {
@@ -139,13 +134,8 @@ impl<S: Subject> ShardRun<S> {
         for number in first..first + clients as u32 {
             let seed = client_seed(self.plan.config.seed, number, phase);
             let client = self.subject.client(number, seed, &pace, &self.recorder);
-            // Its handle is not needed: the pace counts the clients that still run.
-            drop(self.shard.spawn(run_client(
-                client,
-                self.shard.clone(),
-                Rc::clone(&pace),
-                Arc::clone(&self.plan),
-            )));
+            let (shard, pace, plan) = (self.shard.clone(), Rc::clone(&pace), Arc::clone(&self.plan));
+            self.shard.spawn(run_client(client, shard, pace, plan));
         }
         let end_ns = after_ns.map_or(u64::MAX, |after_ns| start_ns.saturating_add(after_ns));
         self.watch(&pace, (start_ns, end_ns), ops).await;
@@ -163,12 +153,13 @@ impl<S: Subject> ShardRun<S> {
             }
             self.plan.progress.set_ops(me, pace.started());
             if me == 0 {
+                self.plan.progress.set_now(now);
                 let of_time = (now - start_ns) as f64 / (end_ns - start_ns) as f64;
                 let of_ops = ops.map_or(0.0, |ops| pace.started() as f64 / ops.max(1) as f64);
                 self.plan.progress.set_done(of_time.max(of_ops));
             }
             let left_ns = end_ns.saturating_sub(now);
-            self.shard.pause(if left_ns == 0 { TICK_NS } else { left_ns.min(TICK_NS) }).await;
+            self.shard.pause(if left_ns == 0 { V::TICK_NS } else { left_ns.min(V::TICK_NS) }).await;
         }
     }
 
@@ -183,7 +174,7 @@ impl<S: Subject> ShardRun<S> {
     }
 }
 
-async fn run_client(mut client: impl Client, shard: Shard, pace: Rc<Pace>, plan: Arc<Plan>) {
+async fn run_client<V: BenchShard>(mut client: impl Client, shard: V, pace: Rc<Pace>, plan: Arc<Plan>) {
     while let Some(start) = pace.next(&shard).await {
         if let Err(error) = client.step(start).await {
             plan.verdict.fail(error);

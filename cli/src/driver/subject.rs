@@ -11,16 +11,16 @@ use crate::driver::recorder::Recorder;
 use crate::error::CliError;
 use crate::report::MemoryFigures;
 
-/// One shard's access to what is measured.
-pub(crate) trait Subject {
+/// Access to what is measured, from one shard `V`.
+pub(crate) trait Subject<V> {
     /// A logical client.
     type Client: Client;
 
     /// Fills it before the run. Called on the first shard only, while the others wait.
-    fn load<'a>(&'a self, recorder: &'a Recorder) -> LocalBoxFuture<'a, Result<(), CliError>>;
+    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>>;
 
     /// The client with that number over the whole node, for one phase.
-    fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder>) -> Self::Client;
+    fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> Self::Client;
 
     /// What was counted so far.
     fn counters(&self) -> Counters;

@@ -3,6 +3,7 @@
 pub(crate) mod files;
 pub(crate) mod history;
 pub(crate) mod json;
+pub(crate) mod output;
 pub(crate) mod percentiles;
 pub(crate) mod table;
 
@@ -26,7 +27,7 @@ pub(crate) struct Report {
 pub(crate) struct Phase {
     /// "load" or "run".
     pub(crate) name: &'static str,
-    /// Wall time.
+    /// How long it took, in virtual time where there is such.
     pub(crate) seconds: f64,
     /// Keys that were loaded in bulk, which no kind counts.
     pub(crate) loaded: u64,

@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 
-use farwood::runtime::Host;
+use farwood::runtime::{Host, Verbs};
 use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, NodeConfig, Scan, Survey, Value};
 
 use super::*;
@@ -56,19 +56,19 @@ impl RangeIndex for Forgetful {
 fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
     let words = ["farwood", "bench", "--workload", workload, "--shards", "1", "--clients", "1"];
     let Ok(Request::Run(cli)) = args::parse(words) else { panic!("a good command line") };
-    let Command::Bench(args) = cli.command;
+    let Command::Bench(args) = cli.command else { panic!("a benchmark") };
     let config = BenchConfig::new(*args, 1).unwrap();
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() }).unwrap();
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
     assert_eq!(node.seed(), 1);
-    let plan = Plan::new(config, node.clone(), Progress::new(1));
+    let plan = Plan::new(config, Progress::new(1, false));
     let shared = Arc::clone(&plan);
     let took = node.run(move |shard| {
         let plan = Arc::clone(&shared);
         async move {
             let subject = IndexSubject::new(Forgetful, shard.clone(), plan.clone());
-            let recorder = Rc::new(Recorder::new(shard.clone(), plan.config.latency_sampling, false));
+            let recorder = Rc::new(Recorder::new(shard.clone(), &plan.config));
             let pace = Rc::new(Pace::new(1, Some(ops), None));
             let mut client = subject.client(0, 1, &pace, &recorder);
             let start_ns = shard.now();

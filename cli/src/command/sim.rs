@@ -1,0 +1,13 @@
+//! `farwood sim`: what the simulated fabric is for.
+
+use crate::args::SimCommand;
+use crate::command::{sim_paper, sim_run};
+use crate::error::CliError;
+
+/// Runs a command of `farwood sim`.
+pub(crate) fn run(command: SimCommand) -> Result<(), CliError> {
+    match command {
+        SimCommand::Run(args) => sim_run::run(&args),
+        SimCommand::Paper(args) => sim_paper::run(&args),
+    }
+}

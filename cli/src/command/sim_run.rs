@@ -1,0 +1,232 @@
+//! `farwood sim run`: a swarm of simulations, each drawn from its seed and judged by oracles. What goes to standard
+//! output depends on the seeds alone: one line per seed, in their order, whatever the number of cores.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use farwood::runtime::sim::Mix;
+use farwood_sim::history::write_json_lines;
+use farwood_sim::runner::{self, Report};
+use farwood_sim::scenario::{Scenario, Wish};
+
+use crate::args::SimRunArgs;
+use crate::config;
+use crate::error::CliError;
+use crate::report::files;
+use crate::report::output::print;
+
+/// More of one client would be more memory, and hours of the oracles, rather than more bugs.
+const OPS_MAX: u32 = 100_000;
+
+/// What is to be done, checked.
+struct Plan {
+    seeds: Range<u64>,
+    wish: Wish,
+    history: Option<PathBuf>,
+    /// What a command line needs beside the seeds to do the same.
+    rest: String,
+}
+
+/// What one seed has to say.
+struct Said {
+    text: String,
+    failed: bool,
+    /// What kept its history from being written.
+    unwritten: Option<CliError>,
+}
+
+/// Runs the swarm.
+///
+/// # Errors
+/// If the arguments make none, a seed failed, or a history could not be written.
+pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
+    let plan = Plan::new(args)?;
+    runner::remember_panics();
+    let mut failed = 0u64;
+    in_order(&plan, |said| {
+        failed += u64::from(said.failed);
+        match said.unwritten {
+            Some(error) => Err(error),
+            None => print(&said.text),
+        }
+    })?;
+    if failed > 0 {
+        let of = plan.seeds.end - plan.seeds.start;
+        return Err(CliError::Check(format!("{failed} of {of} seeds failed")));
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn new(args: &SimRunArgs) -> Result<Self, CliError> {
+        if args.index != "sherman" {
+            return Err(CliError::Usage(format!("--index {}: this release has sherman only", args.index)));
+        }
+        let seeds = seeds(&args.seeds)?;
+        let mut rest = String::new();
+        let mix = match &args.faults {
+            None => None,
+            Some(name) => {
+                write!(rest, " --faults {name}").expect("strings take everything");
+                Some(Mix::named(name).ok_or_else(|| unknown_mix(name))?)
+            }
+        };
+        if let Some(ops) = args.ops {
+            write!(rest, " --ops {ops}").expect("strings take everything");
+        }
+        // For what it says of wrong names.
+        config::techniques(&args.technique)?;
+        let mut techniques = Vec::new();
+        for switch in &args.technique {
+            write!(rest, " --technique {switch}").expect("strings take everything");
+            let (name, state) = switch.split_once('=').expect("it was checked");
+            techniques.push((name.replace('-', "_"), state == "on"));
+        }
+        let ops = args.ops.map(ops_per_client).transpose()?;
+        let wish = Wish { mix, ops, techniques };
+        if let Some(directory) = &args.history {
+            files::check_directory(directory)?;
+            fs::create_dir_all(directory).map_err(|error| CliError::write(directory, error))?;
+        }
+        Ok(Plan { seeds, wish, history: args.history.clone(), rest })
+    }
+
+    fn perform(&self, seed: u64) -> Said {
+        let scenario = Scenario::draw(seed, &self.wish);
+        let report = runner::run(&scenario, false);
+        let unwritten =
+            self.history.as_ref().and_then(|directory| write_history(directory, seed, &report).err());
+        let mut text = line(seed, &scenario, &report);
+        if let Some(failure) = &report.failure {
+            text += &self.explain(seed, &scenario, &report, failure);
+        }
+        Said { text, failed: report.failure.is_some(), unwritten }
+    }
+
+    /// What is wrong, what struck before, and how to see it again.
+    fn explain(&self, seed: u64, scenario: &Scenario, report: &Report, failure: &str) -> String {
+        let mut text = String::new();
+        let mut add = |line: &str| {
+            text += "    ";
+            text += line;
+            text += "\n";
+        };
+        failure.lines().for_each(&mut add);
+        // Once more, with notes; that it does the same is part of what is checked.
+        let again = runner::run(scenario, true);
+        if again.trace_hash != report.trace_hash {
+            add(&format!("(run again it did something else: trace {:016x})", again.trace_hash));
+        }
+        if !again.notes.is_empty() {
+            add("the last faults:");
+            again.notes.iter().for_each(|note| add(&format!("  {note}")));
+        }
+        add(&format!("the scenario: {scenario}"));
+        add(&format!("to replay it: farwood sim run --seeds {seed}..{}{}", u128::from(seed) + 1, self.rest));
+        text
+    }
+}
+
+fn line(seed: u64, scenario: &Scenario, report: &Report) -> String {
+    let verdict = match (&report.failure, report.undecided) {
+        (Some(_), _) => "FAILED",
+        (None, true) => "undecided",
+        (None, false) => "ok",
+    };
+    format!(
+        "seed {seed}  trace {:016x}  {:<8}  clients {:>2}  ops {:>4}  unknown {:>3}  stopped {}  keys {:>3}  {:>7} us  \
+         {verdict}\n",
+        report.trace_hash,
+        scenario.mix.name,
+        scenario.clients(),
+        report.operations,
+        report.unknown,
+        report.stopped,
+        report.keys,
+        report.virtual_ns / 1000,
+    )
+}
+
+fn write_history(directory: &Path, seed: u64, report: &Report) -> Result<(), CliError> {
+    let path = directory.join(format!("seed-{seed}.jsonl"));
+    files::write_file(&path, |out| write_json_lines(std::slice::from_ref(&report.history), out))
+}
+
+/// Performs all seeds on all cores, and hands what they say to `tell` in their order.
+fn in_order(plan: &Plan, mut tell: impl FnMut(Said) -> Result<(), CliError>) -> Result<(), CliError> {
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let next = AtomicU64::new(plan.seeds.start);
+    let over = AtomicBool::new(false);
+    // Bounded, so that one slow seed does not let the others pile up behind it.
+    let (sender, receiver) = mpsc::sync_channel(threads);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            let (next, over, sender) = (&next, &over, sender.clone());
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= plan.seeds.end || sender.send((seed, plan.perform(seed))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let (mut early, mut due) = (BTreeMap::new(), plan.seeds.start);
+        for (seed, said) in &receiver {
+            early.insert(seed, said);
+            while let Some(said) = early.remove(&due) {
+                due += 1;
+                if let Err(error) = tell(said) {
+                    over.store(true, Ordering::Relaxed);
+                    drop(receiver);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, CliError> {
+    let wrong =
+        || CliError::Usage(format!("--seeds {text}: write A..B, the first seed and the one after the last"));
+    let (start, end) = text.split_once("..").ok_or_else(wrong)?;
+    let (start, end) = start.parse().ok().zip(end.parse().ok()).ok_or_else(wrong)?;
+    if start < end { Ok(start..end) } else { Err(wrong()) }
+}
+
+fn ops_per_client(ops: u64) -> Result<u32, CliError> {
+    let ops = u32::try_from(ops).ok().filter(|ops| (1..=OPS_MAX).contains(ops));
+    ops.ok_or_else(|| CliError::Usage(format!("--ops: choose 1 to {OPS_MAX} operations per client")))
+}
+
+fn unknown_mix(name: &str) -> CliError {
+    let known: Vec<String> = Mix::ALL.iter().map(|mix| format!("{} ({})", mix.name, mix.about)).collect();
+    CliError::Usage(format!("--faults {name}: there is {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(seeds("3..5").unwrap(), 3..5);
+        for wrong in ["", "3", "5..3", "3..3", "a..b", "-1..2", "1..=2"] {
+            assert!(seeds(wrong).unwrap_err().one_line().contains("A..B"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_mix_is_answered_with_the_known_ones() {
+        let said = unknown_mix("storm").one_line();
+        assert!(Mix::ALL.iter().all(|mix| said.contains(mix.name) && said.contains(mix.about)), "{said}");
+    }
+}

@@ -1,0 +1,48 @@
+//! What the driver needs of a fabric's shards beside the fabric contract. The driver itself is the same on all fabrics.
+
+use std::future::Future;
+
+use farwood::Shard;
+use farwood::runtime::Verbs;
+use farwood::runtime::sim::SimShard;
+
+/// A shard that a benchmark can run on.
+pub(crate) trait BenchShard: Verbs {
+    /// How often a shard looks at the clock and the verdict, and reports progress: seldom by the clock of the run.
+    const TICK_NS: u64;
+
+    /// Runs `client` as one of the shard's clients, to its end.
+    fn spawn(&self, client: impl Future<Output = ()> + 'static);
+
+    /// The core computes for `ns` nanoseconds, where time is virtual. Elsewhere computing takes as long as it takes.
+    fn compute(&self, ns: u64);
+}
+
+impl BenchShard for Shard {
+    const TICK_NS: u64 = 2_000_000;
+
+    fn spawn(&self, client: impl Future<Output = ()> + 'static) {
+        // Its handle is not needed: the driver counts the clients that still run.
+        drop(Shard::spawn(self, client));
+    }
+
+    #[inline(always)]
+    fn compute(&self, _ns: u64) {}
+}
+
+impl BenchShard for SimShard {
+    // Runs in virtual time are short.
+    const TICK_NS: u64 = 100_000;
+
+    fn spawn(&self, client: impl Future<Output = ()> + 'static) {
+        drop(SimShard::spawn(self, client));
+    }
+
+    /// No two operations take exactly as long: without the chance, clients that began together would post together
+    /// for ever.
+    fn compute(&self, ns: u64) {
+        if ns > 0 {
+            self.work(ns * 8 / 10 + self.random() % (ns * 4 / 10 + 1));
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What is there before any shard runs: the index of the run, or what the workloads without one share.
+
+use std::sync::{Arc, OnceLock};
+
+use farwood::runtime::Port;
+use farwood::{Host, Options, Sherman};
+use futures::executor::block_on;
+
+use crate::config::BenchConfig;
+use crate::driver::not_started;
+use crate::driver::raw::Area;
+use crate::error::CliError;
+use crate::workload::Workload;
+
+/// What the shards of a run work on.
+pub(crate) enum Stage {
+    /// An index, empty still.
+    Index(Sherman),
+    /// The port of the lock tables.
+    Locks(Port),
+    /// The memory to read; the first shard's load fills it.
+    Raw(Arc<OnceLock<Area>>),
+}
+
+impl Stage {
+    /// Makes what the workload needs on that compute node.
+    pub(crate) fn new(node: &impl Host, config: &BenchConfig) -> Result<Self, CliError> {
+        match config.workload {
+            Workload::Lock => Ok(Stage::Locks(node.allocate_port())),
+            Workload::Raw => Ok(Stage::Raw(Arc::default())),
+            _ => {
+                let options = Options {
+                    techniques: config.techniques,
+                    cache_bytes: config.cache_bytes as usize,
+                    ..Options::default()
+                };
+                let created = block_on(Sherman::create(node, "bench", config.geometry, options));
+                created.map(Stage::Index).map_err(|error| not_started(&error))
+            }
+        }
+    }
+}

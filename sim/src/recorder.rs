@@ -1,0 +1,198 @@
+//! What clients of a simulation do, noted while they do it: the history for the oracles, in which operations that
+//! nobody ended stay unknown, a number for all results, and the first thing that went wrong.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Bound;
+
+use crate::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
+
+/// Who does something: a compute node and a client of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) node: u32,
+    pub(crate) client: u32,
+}
+
+/// The bounds and the limit of a scan.
+#[derive(Clone, Debug)]
+pub(crate) struct Range {
+    pub(crate) start: Bound<Vec<u8>>,
+    pub(crate) end: Bound<Vec<u8>>,
+    pub(crate) limit: Option<usize>,
+}
+
+/// The notes of a run.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    ticks: Cell<u64>,
+    hash: Cell<u64>,
+    unknown: Cell<u64>,
+    history: RefCell<History>,
+    /// What each client is at.
+    open: RefCell<Vec<Option<Open>>>,
+    failure: RefCell<Option<String>>,
+}
+
+struct Open {
+    who: Who,
+    op: Op,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    scan: Option<(Range, ScanEntries)>,
+    start: u64,
+    start_ns: u64,
+}
+
+impl Recorder {
+    /// A client begins an operation on one key.
+    pub(crate) fn begin(&self, who: Who, now_ns: u64, op: Op, key: &[u8], value: Option<&[u8]>) {
+        self.open(who, now_ns, op, key.to_vec(), value.map(<[u8]>::to_vec), None);
+    }
+
+    /// A client begins a scan.
+    pub(crate) fn begin_scan(&self, who: Who, now_ns: u64, range: Range) {
+        self.open(who, now_ns, Op::Scan, Vec::new(), None, Some((range, ScanEntries::default())));
+    }
+
+    fn open(
+        &self,
+        who: Who,
+        start_ns: u64,
+        op: Op,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+        scan: Option<(Range, ScanEntries)>,
+    ) {
+        let start = self.tick();
+        let mut open = self.open.borrow_mut();
+        let place = who.client as usize;
+        if open.len() <= place {
+            open.resize_with(place + 1, || None);
+        }
+        assert!(open[place].is_none(), "a client does one thing at a time");
+        open[place] = Some(Open { who, op, key, value, scan, start, start_ns });
+    }
+
+    /// A scan has returned an entry.
+    pub(crate) fn scanned(&self, who: Who, key: &[u8], value: &[u8]) {
+        let mut open = self.open.borrow_mut();
+        let open = open[who.client as usize].as_mut().expect("the client scans");
+        open.scan.as_mut().expect("the client scans").1.push(key, value);
+    }
+
+    /// The client's operation has ended so. `read` is what a get found.
+    pub(crate) fn end(&self, who: Who, now_ns: u64, outcome: Outcome, read: Option<&[u8]>) {
+        let end = self.tick();
+        let Some(open) = self.take(who) else { return };
+        self.add(open, outcome, read, false, end, now_ns);
+    }
+
+    /// The client's scan is over, at its end or before.
+    pub(crate) fn end_scan(&self, who: Who, now_ns: u64, ended: bool) {
+        let end = self.tick();
+        let Some(open) = self.take(who) else { return };
+        self.add(open, Outcome::Ok, None, ended, end, now_ns);
+    }
+
+    /// What the client does is no part of the history.
+    pub(crate) fn forget(&self, who: Who) {
+        drop(self.take(who));
+    }
+
+    /// Nobody will learn how the client's operation ended.
+    pub(crate) fn give_up(&self, who: Who, now_ns: u64) {
+        let end = self.tick();
+        let Some(open) = self.take(who) else { return };
+        self.unknown.set(self.unknown.get() + 1);
+        self.add(open, Outcome::Unknown, None, false, end, now_ns);
+    }
+
+    /// The same for all clients that are at something.
+    pub(crate) fn give_all_up(&self, now_ns: u64) {
+        let open: Vec<Who> = self.open.borrow().iter().flatten().map(|open| open.who).collect();
+        open.into_iter().for_each(|who| self.give_up(who, now_ns));
+    }
+
+    /// Something is wrong; the first time counts.
+    pub(crate) fn fail(&self, what: String) {
+        self.failure.borrow_mut().get_or_insert(what);
+    }
+
+    /// What went wrong first.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    /// What clients are at, in words.
+    pub(crate) fn still_open(&self) -> String {
+        let open = self.open.borrow();
+        let ops = open.iter().flatten().take(8).map(|Open { who, op, key, start_ns, .. }| {
+            format!("\n    {op} {key:02x?} by node {} client {}, since {start_ns} ns", who.node, who.client)
+        });
+        ops.collect()
+    }
+
+    /// A number for all results so far.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.get()
+    }
+
+    /// Operations whose outcome is unknown.
+    pub(crate) fn unknown(&self) -> u64 {
+        self.unknown.get()
+    }
+
+    /// The history so far; the recorder begins a new one.
+    pub(crate) fn take_history(&self) -> History {
+        self.history.take()
+    }
+
+    fn take(&self, who: Who) -> Option<Open> {
+        self.open.borrow_mut().get_mut(who.client as usize)?.take()
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.set(self.ticks.get() + 1);
+        self.ticks.get()
+    }
+
+    fn add(&self, open: Open, outcome: Outcome, read: Option<&[u8]>, ended: bool, end: u64, end_ns: u64) {
+        let Open { who, op, key, value, scan, start, start_ns } = open;
+        let event =
+            Event { process: who.node, client: who.client, op, outcome, start, end, start_ns, end_ns };
+        let mut history = self.history.borrow_mut();
+        self.mix(u64::from(who.client) << 8 | (op as u64) << 4 | outcome as u64);
+        self.mix(end);
+        match &scan {
+            Some((range, entries)) => {
+                let (start, end) = (as_slice(&range.start), as_slice(&range.end));
+                let range = ScanRange { start, end, limit: range.limit, ended };
+                entries.iter().for_each(|(key, value)| self.mix_bytes(&[key, value]));
+                history.add_scan(event, range, entries);
+            }
+            None => {
+                let value = value.as_deref().or(read);
+                self.mix_bytes(&[&key, value.unwrap_or_default()]);
+                history.add(event, &key, value);
+            }
+        }
+    }
+
+    fn mix_bytes(&self, parts: &[&[u8]]) {
+        for part in parts {
+            self.mix(part.len() as u64);
+            for piece in part.chunks(8) {
+                self.mix(piece.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+            }
+        }
+    }
+
+    fn mix(&self, word: u64) {
+        self.hash.set((self.hash.get().rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+}
+
+/// A bound that borrows its key.
+pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}

@@ -1,0 +1,325 @@
+//! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, and a last look.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farwood_index::{CheckOptions, IndexError, Options, RangeIndex, Sherman, ShermanIndex};
+use farwood_runtime::node::Host;
+use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
+use farwood_runtime::{Control, Port, Verbs};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::client::{Action, Client, Crew, is_of_dead};
+use crate::history::{Op, Outcome};
+use crate::recorder::{Range, Who};
+use crate::scenario::Scenario;
+
+const INDEX: &str = "swarm";
+/// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
+const PHASE_NS: u64 = 10_000_000_000;
+/// The same once no fault strikes any more.
+const LIVENESS_NS: u64 = 2_000_000_000;
+
+/// A scenario that is being run.
+pub(super) struct Run<'r> {
+    scenario: &'r Scenario,
+    simulation: &'r Simulation,
+    crew: Rc<Crew>,
+}
+
+/// A shard that clients work on.
+struct Member<W: Verbs> {
+    node: u16,
+    shard: SimShard,
+    verbs: W,
+    index: ShermanIndex<W>,
+}
+
+impl<'r> Run<'r> {
+    pub(super) fn new(scenario: &'r Scenario, simulation: &'r Simulation, crew: Rc<Crew>) -> Self {
+        Run { scenario, simulation, crew }
+    }
+
+    /// All phases; yields how many keys are there in the end.
+    pub(super) fn all_phases<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<u64, String> {
+        let fleet = self.open_everywhere(wrap)?;
+        self.load(&fleet)?;
+        self.simulation.set_faults(&self.scenario.rules());
+        self.work(&fleet)?;
+        self.simulation.heal();
+        self.crew.recorder.give_all_up(self.simulation.now());
+        self.stay_alive(&fleet)?;
+        self.rest(&fleet)?;
+        self.simulation.mark(self.crew.recorder.hash(), 0);
+        self.look()
+    }
+
+    /// Ids of the compute nodes that have stopped.
+    pub(super) fn dead(&self) -> BTreeSet<u16> {
+        let nodes = 0..self.scenario.nodes.len() as u16;
+        let shards = nodes.map(|node| self.simulation.shard(node, 0));
+        shards.filter(SimShard::is_dead).map(|shard| shard.node_id()).collect()
+    }
+
+    fn open_everywhere<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<Vec<Member<W>>, String> {
+        let mut fleet = Vec::new();
+        for (node, options) in (0..).zip(&self.scenario.nodes) {
+            let tree = self.open(node, options.options(), node == 0)?;
+            for shard in 0..self.scenario.cluster.shards {
+                let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
+                let shard = self.simulation.shard(node, shard);
+                let verbs = wrap(shard.clone(), number);
+                let index = tree.attach(verbs.clone());
+                fleet.push(Member { node, shard, verbs, index });
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn open(&self, node: u16, options: Options, creates: bool) -> Result<Sherman, String> {
+        let host = OneIndex::of(self.simulation.node(node));
+        let geometry = self.scenario.geometry;
+        let opened = async move {
+            match creates {
+                true => Sherman::create(&host, INDEX, geometry, options).await,
+                false => Sherman::open(&host, INDEX, options).await,
+            }
+        };
+        let shard = self.simulation.shard(node, 0);
+        self.block_on(&shard, opened)?.map_err(|error| format!("the tree cannot be opened: {error}"))
+    }
+
+    fn block_on<T: 'static>(
+        &self,
+        shard: &SimShard,
+        what: impl Future<Output = T> + 'static,
+    ) -> Result<T, String> {
+        let until_ns = self.simulation.now() + PHASE_NS;
+        self.simulation
+            .block_on(shard, until_ns, what)
+            .map_err(|stop| stopped(stop, "a lone client") + &self.still_open())
+    }
+
+    /// Loads a part of the keys, before anybody else is there.
+    fn load<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        let work = self.scenario.work;
+        if work.loaded_percent == 0 {
+            return Ok(());
+        }
+        let mut rng = self.rng(u64::MAX);
+        let keys = self.crew.keys.iter().filter(|_| rng.random_range(0..100) < work.loaded_percent);
+        let pairs: Vec<_> =
+            keys.map(|key| (key.clone(), self.crew.value(u64::from(key.len() as u32)))).collect();
+        let Member { shard, index, .. } = &fleet[0];
+        let (index, fill) = (index.clone(), f64::from(work.fill_percent) / 100.0);
+        let loaded = pairs.clone();
+        self.block_on(shard, async move { index.bulk_load(loaded, fill).await })?
+            .map_err(|error| format!("the load failed: {error}"))?;
+        // To all others it is as if somebody had put the pairs one by one.
+        let who = Who { node: 0, client: self.scenario.clients() as u32 + 1 };
+        for (key, value) in &pairs {
+            self.crew.recorder.begin(who, 0, Op::Put, key, Some(value));
+            self.crew.recorder.end(who, self.simulation.now(), Outcome::Ok, None);
+        }
+        Ok(())
+    }
+
+    /// All clients at work.
+    fn work<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        self.with_all_clients(fleet, PHASE_NS, "at work", |_, client| client.work())?;
+        self.crew.recorder.failure().map_or(Ok(()), Err)
+    }
+
+    /// All clients that are left write and read all keys, undisturbed.
+    fn stay_alive<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        let clients = self.scenario.clients();
+        let deaths = !self.dead().is_empty();
+        self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
+            let mut actions = Vec::new();
+            for key in (client.who.client as usize % clients..crew.keys.len()).step_by(clients) {
+                let op =
+                    [Op::Put, Op::Put, Op::Insert, Op::Update, Op::Remove][client.rng.random_range(0..5)];
+                actions.extend([Action::Point(op, key), Action::Point(Op::Get, key)]);
+            }
+            actions.push(Action::Point(Op::Get, client.rng.random_range(0..crew.keys.len())));
+            actions.push(Action::Point(Op::Put, client.rng.random_range(0..crew.keys.len())));
+            actions.push(everything());
+            async move {
+                for (name, error) in client.perform_all(actions).await {
+                    if !(deaths && is_of_dead(&error)) {
+                        crew.recorder.fail(format!("{name} failed, though nothing disturbs it: {error}"));
+                    }
+                }
+            }
+        })?;
+        self.crew.recorder.failure().map_or(Ok(()), Err)
+    }
+
+    /// Lets every client do something, and waits for those whose compute node does not stop.
+    fn with_all_clients<W: Verbs, F: Future<Output = ()> + 'static>(
+        &self,
+        fleet: &[Member<W>],
+        within_ns: u64,
+        what: &str,
+        task: impl Fn(Rc<Crew>, Client<W>) -> F,
+    ) -> Result<(), String> {
+        let unfinished: Rc<Vec<Cell<usize>>> = Rc::new(fleet.iter().map(|_| Cell::new(0)).collect());
+        let clients = usize::from(self.scenario.work.clients);
+        for (place, member) in fleet.iter().enumerate().filter(|(_, member)| !member.shard.is_dead()) {
+            for number in place * clients..(place + 1) * clients {
+                let client = Client {
+                    crew: Rc::clone(&self.crew),
+                    index: member.index.clone(),
+                    verbs: member.verbs.clone(),
+                    who: Who { node: u32::from(member.node), client: number as u32 },
+                    rng: self.rng(number as u64 ^ within_ns),
+                };
+                let (task, unfinished) = (task(Rc::clone(&self.crew), client), Rc::clone(&unfinished));
+                unfinished[place].set(unfinished[place].get() + 1);
+                drop(member.shard.spawn(async move {
+                    task.await;
+                    unfinished[place].set(unfinished[place].get() - 1);
+                }));
+            }
+        }
+        let is_left = |(member, left): (&Member<W>, &Cell<usize>)| left.get() > 0 && !member.shard.is_dead();
+        let done = || !fleet.iter().zip(unfinished.iter()).any(is_left);
+        self.simulation.run(self.simulation.now() + within_ns, done).map_err(|stop| {
+            let left: usize = fleet.iter().zip(unfinished.iter()).map(|(_, left)| left.get()).sum();
+            format!("{}{}", stopped(stop, &format!("{left} clients {what}")), self.still_open())
+        })
+    }
+
+    /// Waits until the janitors have done their work, and nothing is left of it.
+    fn rest<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        let alive = || fleet.iter().filter(|member| !member.shard.is_dead());
+        let at_rest = |member: &Member<W>| {
+            let Member { shard, index, .. } = member;
+            shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
+        };
+        let rest = self.simulation.run(self.simulation.now() + PHASE_NS, || alive().all(at_rest));
+        for (place, Member { shard, index, .. }) in alive().enumerate() {
+            let left = [
+                (shard.clients_alive(), "janitor's tasks"),
+                (shard.chains_in_flight(), "chains in flight"),
+                (index.locks_in_use(), "local locks"),
+                (if rest.is_ok() { shard.buffers_leased() } else { 0 }, "buffers on lease"),
+            ];
+            if let Some((count, what)) = left.into_iter().find(|(count, _)| *count > 0) {
+                return Err(format!("{count} {what} are left on live shard {place} at rest ({rest:?})"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A compute node that was not there before looks at all that is left.
+    fn look(&self) -> Result<u64, String> {
+        let node = self.scenario.nodes.len() as u16;
+        let options = Options { lock_attempts_max: 20, retries_max: 500, ..self.scenario.nodes[0].options() };
+        let tree = self.open(node, options, false)?;
+        let shards: Vec<_> =
+            (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
+        let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
+        let (index, verbs) = (indexes[0].clone(), shards[0].clone());
+        let who = Who { node: u32::from(node), client: self.scenario.clients() as u32 };
+        let options = CheckOptions { dead: self.dead(), ..CheckOptions::default() };
+        let check = check(Rc::clone(&self.crew), index.clone(), verbs.clone(), who, options);
+        let (keys, missing) = self.block_on(&shards[0], check)??;
+        if missing > 0 && !self.may_lack_separators() {
+            return Err(format!("{missing} nodes are not known to their parents, and nothing explains it"));
+        }
+        let client = Client { crew: Rc::clone(&self.crew), index, verbs, who, rng: self.rng(0) };
+        let actions = (0..self.crew.keys.len()).map(|key| Action::Point(Op::Get, key));
+        let actions = actions.chain([everything()]).collect();
+        let errors = self.block_on(&shards[0], client.perform_all(actions))?;
+        let deaths = !self.dead().is_empty();
+        match errors.into_iter().find(|(_, error)| !(deaths && is_of_dead(error))) {
+            Some((name, error)) => Err(format!("at rest, {name} failed: {error}")),
+            None => Ok(keys),
+        }
+    }
+
+    /// Whether splits may have been given up: their operations were.
+    fn may_lack_separators(&self) -> bool {
+        let outages = self.scenario.mix.rules.iter().any(|rule| matches!(rule.fault, Fault::ServerAway(_)));
+        outages || !self.dead().is_empty()
+    }
+
+    fn still_open(&self) -> String {
+        self.crew.recorder.still_open()
+    }
+
+    fn rng(&self, purpose: u64) -> SmallRng {
+        SmallRng::seed_from_u64(self.scenario.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ purpose)
+    }
+}
+
+/// Checks the tree; yields how many keys it has, and how many nodes their parents do not know. What is in it is
+/// noted as if a scan had returned it.
+async fn check<V: Verbs>(
+    crew: Rc<Crew>,
+    index: ShermanIndex<V>,
+    verbs: V,
+    who: Who,
+    options: CheckOptions,
+) -> Result<(u64, u64), String> {
+    let range = Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None };
+    crew.recorder.begin_scan(who, verbs.now(), range);
+    let visit = |key: &[u8], value: &[u8]| crew.recorder.scanned(who, key, value);
+    let report = index.check_each(&options, visit).await;
+    let report = report.map_err(|error: IndexError| format!("the tree cannot be checked: {error}"))?;
+    if let Some(violation) = report.violations.first() {
+        let total = report.violations.total();
+        return Err(format!("the tree is not intact ({total} violations): {violation}"));
+    }
+    match report.torn.is_empty() {
+        true => crew.recorder.end_scan(who, verbs.now(), true),
+        // The walk went around torn nodes: that a key was not met says nothing.
+        false => crew.recorder.forget(who),
+    }
+    Ok((report.survey.keys, report.missing_separators.total()))
+}
+
+/// A scan of all keys.
+fn everything() -> Action {
+    Action::Scan(Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None }, None)
+}
+
+fn stopped(stop: Stop, who: &str) -> String {
+    match stop {
+        Stop::Idle => format!("{who}: somebody waits for ever, and nothing is left to happen"),
+        Stop::Late => format!("{who}: no end within {} s of virtual time", PHASE_NS / 1_000_000_000),
+    }
+}
+
+/// A compute node with one index, as a value that a client can own.
+struct OneIndex {
+    control: Arc<dyn Control>,
+    port: Port,
+    seed: u64,
+}
+
+impl OneIndex {
+    fn of(host: &impl Host) -> Self {
+        OneIndex { control: host.control(), port: host.allocate_port(), seed: host.seed() }
+    }
+}
+
+impl Host for OneIndex {
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.control)
+    }
+
+    fn allocate_port(&self) -> Port {
+        self.port
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+}

@@ -1,0 +1,318 @@
+//! A scenario: everything that a simulated run is made of, as a plain value. One 64-bit seed draws it; what is
+//! printed can be pasted into a regression test, whatever the drawing becomes.
+//!
+//! Shapes are tiny and weather is rough, so that rare paths are common: leaves of two slots, values that cross
+//! lines, lock words that many nodes share, caches of a few nodes. Knows nothing of how a scenario is run.
+
+use std::fmt;
+
+use farwood_index::{Geometry, NodeSize, Options, Techniques};
+use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+/// Times that a writer finds a lock taken before it gives up, where a compute node may die with locks in its hands.
+const ATTEMPTS_WITH_DEATHS: u32 = 300;
+/// Where none does, so that giving up is a failure.
+const ATTEMPTS: u32 = 100_000;
+/// Also what an operation spends on a node that a dead client left torn.
+const RETRIES: u32 = 2_000;
+
+/// What is simulated, and what its clients do.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Determines scheduling, weather, faults and what clients draw.
+    pub seed: u64,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The tree.
+    pub geometry: Geometry,
+    /// How each compute node works on it. The first one creates it.
+    pub nodes: Vec<NodeOptions>,
+    /// What clients do.
+    pub work: Work,
+    /// What goes wrong.
+    pub mix: Mix,
+    /// And how many times as often as the mix says.
+    pub haste: u32,
+}
+
+/// The cluster of a scenario. Its compute nodes are as many as have options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Shards per compute node.
+    pub shards: u16,
+    /// Memory servers.
+    pub servers: u16,
+    /// Whether compute nodes share machines with memory servers.
+    pub colocated: bool,
+    /// How rough the fabric is without any fault.
+    pub weather: Weather,
+    /// Chains in flight per queue pair.
+    pub credits: usize,
+    /// Lock words per server in host memory. Few make nodes share them.
+    pub locks: u64,
+    /// Lock words per server in on-chip memory; 0 is none.
+    pub device_locks: u64,
+    /// Whether control services take a few turns to answer.
+    pub slow_control: bool,
+}
+
+/// How a compute node works on the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeOptions {
+    /// The techniques that it uses.
+    pub techniques: Techniques,
+    /// Byte budget of its cache.
+    pub cache_bytes: usize,
+    /// Its writers' pauses, at first and at most.
+    pub backoff_ns: (u64, u64),
+    /// How often its writers find a lock taken before they give up.
+    pub lock_attempts_max: u32,
+    /// Leaves that its scans read in parallel at most.
+    pub scan_window: usize,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Clients per shard.
+    pub clients: u16,
+    /// Operations per client.
+    pub ops: u32,
+    /// Keys there are.
+    pub keys: u32,
+    /// Of a hundred keys so many are there at first. 0 is a tree without a node.
+    pub loaded_percent: u32,
+    /// How full a load makes the leaves, of a hundred.
+    pub fill_percent: u32,
+    /// Which operations, and how often.
+    pub shares: Shares,
+    /// A key is the smallest of so many that were drawn: 1 is uniform.
+    pub skew: u32,
+    /// Entries that a scan with a limit asks for at most.
+    pub scan_limit_max: u32,
+    /// One of so many operations is dropped on its way; 0 is none.
+    pub cancel_one_in: u32,
+    /// Clients pause for up to so long between operations.
+    pub think_ns: u64,
+}
+
+/// How often each operation is, against the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the operations of an index")]
+pub struct Shares {
+    pub get: u32,
+    pub put: u32,
+    pub insert: u32,
+    pub update: u32,
+    pub remove: u32,
+    pub scan: u32,
+}
+
+/// What is not left to the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// This mix of faults.
+    pub mix: Option<Mix>,
+    /// So many operations per client.
+    pub ops: Option<u32>,
+    /// These techniques, by name, on or off.
+    pub techniques: Vec<(String, bool)>,
+}
+
+impl Scenario {
+    /// The scenario of `seed`.
+    pub fn draw(seed: u64, wish: &Wish) -> Self {
+        let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
+        // Everything is drawn, wished for or not: the rest stays the same.
+        let drawn = draw_mix(rng);
+        let mix = wish.mix.unwrap_or(drawn);
+        let cluster = draw_cluster(rng);
+        let geometry = draw_geometry(rng);
+        let nodes = rng.random_range(1..=3);
+        let mut nodes: Vec<NodeOptions> = (0..nodes).map(|_| draw_options(rng, may_kill(&mix))).collect();
+        for (name, on) in &wish.techniques {
+            nodes.iter_mut().for_each(|node| {
+                node.techniques.set(name, *on);
+            });
+        }
+        let mut work = draw_work(rng);
+        work.ops = wish.ops.unwrap_or(work.ops);
+        let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
+        Scenario { seed, cluster, geometry, nodes, work, mix, haste }
+    }
+
+    /// The faults, as often as they strike.
+    pub(crate) fn rules(&self) -> Vec<Rule> {
+        let hastened = |rule: &Rule| Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule };
+        self.mix.rules.iter().map(hastened).collect()
+    }
+
+    /// Clients of all compute nodes.
+    pub fn clients(&self) -> usize {
+        self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
+    }
+
+    /// The simulation that it runs in, with one more compute node, which looks at what is left.
+    pub(crate) fn simulation(&self) -> SimConfig {
+        let Cluster { shards, servers, colocated, weather, credits, locks, device_locks, slow_control } =
+            self.cluster;
+        SimConfig {
+            seed: self.seed,
+            profile: Profile { device_bytes: 8 * device_locks, ..Profile::CONNECTX5 },
+            weather,
+            nodes: self.nodes.len() as u16 + 1,
+            shards,
+            servers,
+            colocated,
+            // Too small for a huge page, which would take longer to zero than a scenario to run.
+            bytes_per_server: 1 << 20,
+            locks_per_server: locks,
+            chunk_bytes: 16 << 10,
+            credits,
+            slow_control,
+        }
+    }
+}
+
+impl NodeOptions {
+    /// What an index is told.
+    pub fn options(&self) -> Options {
+        Options {
+            techniques: self.techniques,
+            cache_bytes: self.cache_bytes,
+            backoff_ns: self.backoff_ns,
+            lock_attempts_max: self.lock_attempts_max,
+            scan_window: self.scan_window,
+            retries_max: RETRIES,
+            ..Options::default()
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// Whether compute nodes may stop.
+pub(crate) fn may_kill(mix: &Mix) -> bool {
+    mix.rules.iter().any(|rule| matches!(rule.fault, Fault::NodeStop))
+}
+
+fn draw_mix(rng: &mut SmallRng) -> Mix {
+    let name =
+        *["none", "none", "delays", "delays", "errors", "errors", "outages", "crashes", "crashes", "all"]
+            .choose(rng)
+            .expect("there are mixes");
+    Mix::named(name).expect("a mix of the runtime's")
+}
+
+fn draw_cluster(rng: &mut SmallRng) -> Cluster {
+    Cluster {
+        shards: rng.random_range(1..=3),
+        servers: rng.random_range(1..=3),
+        colocated: rng.random(),
+        weather: draw_weather(rng),
+        credits: *[1, 2, 4, 32, 4096].choose(rng).expect("not empty"),
+        locks: *[2, 16, 64, 256].choose(rng).expect("not empty"),
+        device_locks: *[0, 2, 64].choose(rng).expect("not empty"),
+        slow_control: rng.random(),
+    }
+}
+
+fn draw_weather(rng: &mut SmallRng) -> Weather {
+    let in_order_write = rng.random();
+    if rng.random_range(0..8) == 0 {
+        return Weather { in_order_write, ..Weather::CALM };
+    }
+    Weather {
+        lines: true,
+        scatter_one_in: rng.random_range(0..=4),
+        scatter_ns: *[300, 1_000, 3_000, 8_000].choose(rng).expect("not empty"),
+        jitter_ns: *[0, 100, 1_000, 4_000].choose(rng).expect("not empty"),
+        in_order_write,
+    }
+}
+
+fn draw_geometry(rng: &mut SmallRng) -> Geometry {
+    let max_key = *[8, 8, 12, 30].choose(rng).expect("not empty");
+    let max_value = *[8, 8, 40, 100].choose(rng).expect("not empty");
+    let slots = NodeSize::Slots { leaf: rng.random_range(2..=8), inner: rng.random_range(3..=8) };
+    let bytes = NodeSize::Bytes(*[256, 1024].choose(rng).expect("not empty"));
+    let sized = Geometry { max_key, max_value, size: bytes };
+    if rng.random_range(0..4) == 0 && sized.layouts().is_ok() {
+        sized
+    } else {
+        Geometry { size: slots, ..sized }
+    }
+}
+
+fn draw_options(rng: &mut SmallRng, deaths: bool) -> NodeOptions {
+    let mut techniques = Techniques::ALL;
+    // A third has all of them, which is what is used most.
+    if rng.random_range(0..3) > 0 {
+        for name in Techniques::NAMES {
+            techniques.set(name, rng.random());
+        }
+    }
+    NodeOptions {
+        techniques,
+        cache_bytes: *[600, 2_000, 1 << 20, 1 << 20].choose(rng).expect("not empty"),
+        backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
+        lock_attempts_max: if deaths { ATTEMPTS_WITH_DEATHS } else { ATTEMPTS },
+        scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
+    }
+}
+
+fn draw_work(rng: &mut SmallRng) -> Work {
+    let mut share = |most| rng.random_range(0..=most);
+    let shares = Shares {
+        get: 1 + share(10),
+        put: 1 + share(8),
+        insert: share(6),
+        update: share(6),
+        remove: share(6),
+        scan: share(4),
+    };
+    Work {
+        clients: rng.random_range(1..=4),
+        ops: rng.random_range(20..=150),
+        keys: *[2, 5, 12, 30, 80, 200].choose(rng).expect("not empty"),
+        loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
+        fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
+        shares,
+        skew: rng.random_range(1..=3),
+        scan_limit_max: *[3, 10, 50].choose(rng).expect("not empty"),
+        cancel_one_in: *[0, 0, 5, 20].choose(rng).expect("not empty"),
+        think_ns: *[0, 0, 1_000, 20_000].choose(rng).expect("not empty"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_makes_a_scenario_that_can_be_run() {
+        for seed in 0..500 {
+            let scenario = Scenario::draw(seed, &Wish::default());
+            scenario.geometry.layouts().unwrap();
+            assert!((1..=36).contains(&scenario.clients()), "{scenario}");
+        }
+    }
+
+    #[test]
+    fn wishes_change_nothing_else() {
+        let plain = Scenario::draw(7, &Wish::default());
+        let mix = Mix::named("delays");
+        let wish = Wish { mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
+        let wished = Scenario::draw(7, &wish);
+        assert!(wished.nodes.iter().all(|node| !node.techniques.fused));
+        assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
+        assert_eq!((wished.cluster, wished.geometry), (plain.cluster, plain.geometry));
+    }
+}

@@ -1,0 +1,149 @@
+//! Negative controls: an index on a fabric that breaks one of the rules must be caught, within a number of seeds
+//! that stands here, and the same seeds on a fabric that breaks none must pass. Otherwise a swarm that passes says
+//! little.
+//!
+//! The scenarios are made for the bug, so that it is likely where it can be.
+
+mod sabotage;
+
+use farwood_index::{Geometry, NodeSize, Techniques};
+use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
+use farwood_sim::runner::run_on;
+use farwood_sim::scenario::{Cluster, NodeOptions, Scenario, Shares, Work};
+
+use self::sabotage::{Act, Sabotage};
+
+const ROUGH: Weather =
+    Weather { lines: true, scatter_one_in: 2, scatter_ns: 8_000, jitter_ns: 1_000, in_order_write: false };
+
+/// Two compute nodes on one memory server: tiny leaves, no faults.
+fn plain(seed: u64) -> Scenario {
+    let node = NodeOptions {
+        techniques: Techniques::ALL,
+        cache_bytes: 1 << 20,
+        backoff_ns: (500, 16_000),
+        lock_attempts_max: 2_000,
+        scan_window: 32,
+    };
+    Scenario {
+        seed,
+        cluster: Cluster {
+            shards: 2,
+            servers: 1,
+            colocated: false,
+            weather: ROUGH,
+            credits: 4096,
+            locks: 256,
+            device_locks: 0,
+            slow_control: false,
+        },
+        geometry: Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 6 } },
+        nodes: vec![node; 2],
+        work: Work {
+            clients: 4,
+            ops: 60,
+            keys: 60,
+            loaded_percent: 0,
+            fill_percent: 100,
+            shares: Shares { get: 6, put: 4, insert: 4, update: 4, remove: 3, scan: 2 },
+            skew: 1,
+            scan_limit_max: 50,
+            cancel_one_in: 0,
+            think_ns: 0,
+        },
+        mix: mix("none"),
+        haste: 1,
+    }
+}
+
+const LATE_LINES: [Rule; 1] = [Rule { fault: Fault::DelayedLine(300_000), one_in: 60, most: u32::MAX }];
+
+fn mix(name: &str) -> Mix {
+    Mix::named(name).expect("a mix of the runtime's")
+}
+
+/// Runs seeds until `act` is caught, then the same ones without it.
+#[track_caller]
+fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
+    let run = |seed, act| {
+        let scenario = scenario(seed);
+        let (leaf, _) = scenario.geometry.layouts().expect("the scenario has a tree");
+        run_on(&scenario, false, |shard, number| Sabotage::new(shard, act, leaf, number)).failure
+    };
+    let caught = (0..within).find_map(|seed| Some((seed, run(seed, act)?)));
+    let Some((caught, failure)) = caught else { panic!("{act:?} was not caught within {within} seeds") };
+    println!("{act:?} is caught by seed {caught} (of {within}): {failure}");
+    for seed in 0..=caught {
+        assert_eq!(run(seed, Act::Nothing), None, "seed {seed} fails also without {act:?}");
+    }
+}
+
+#[test]
+fn versions_in_the_first_and_last_line_only() {
+    is_caught(Act::Bookends, 20, |seed| {
+        let mut scenario = plain(seed);
+        scenario.geometry = Geometry { max_value: 100, ..scenario.geometry };
+        scenario.work.shares = Shares { get: 10, put: 10, insert: 0, update: 0, remove: 2, scan: 2 };
+        scenario.work.keys = 12;
+        scenario
+    });
+}
+
+#[test]
+fn versions_of_four_bits_without_a_time_bound() {
+    is_caught(Act::FourBits, 100, |seed| {
+        let mut scenario = plain(seed);
+        // One key, a line of which is read long after the others, while the key is written some sixteen times.
+        scenario.mix = Mix { name: "late lines", about: "", rules: &LATE_LINES };
+        scenario.geometry = Geometry { max_value: 100, ..scenario.geometry };
+        scenario.nodes.push(scenario.nodes[0]);
+        scenario.cluster.shards = 1;
+        scenario.work.shares = Shares { get: 8, put: 10, insert: 0, update: 0, remove: 0, scan: 0 };
+        scenario.work.keys = 1;
+        scenario.work.ops = 150;
+        scenario
+    });
+}
+
+#[test]
+fn an_unlock_before_the_write_back() {
+    is_caught(Act::UnlockFirst, 10, |seed| {
+        let mut scenario = plain(seed);
+        scenario.work.keys = 5;
+        scenario
+    });
+}
+
+#[test]
+fn a_lost_hand_over() {
+    is_caught(Act::LostGrant(40), 5, |seed| {
+        let mut scenario = plain(seed);
+        scenario.work.keys = 12;
+        scenario
+    });
+}
+
+#[test]
+fn a_scan_that_does_not_notice_a_gap() {
+    is_caught(Act::NoLowFence, 20, |seed| {
+        let mut scenario = plain(seed);
+        scenario.work.keys = 200;
+        scenario.work.loaded_percent = 30;
+        scenario.work.shares = Shares { get: 1, put: 6, insert: 6, update: 0, remove: 0, scan: 6 };
+        scenario
+    });
+}
+
+#[test]
+fn a_lost_unlock() {
+    is_caught(Act::LostUnlock(100), 5, plain);
+}
+
+#[test]
+fn a_write_back_that_is_not_done_again() {
+    is_caught(Act::NoRedo, 10, |seed| {
+        let mut scenario = Scenario { mix: mix("errors"), ..plain(seed) };
+        scenario.nodes.iter_mut().for_each(|node| node.techniques.combine = false);
+        scenario
+    });
+}

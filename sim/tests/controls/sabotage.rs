@@ -1,0 +1,309 @@
+//! A fabric that breaks one of the rules that the index rests on: a wrapper around any other. Production code has no
+//! hooks; what is needed of node formats is in the diagrams of `farwood_index::layout`.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
+use farwood_runtime::buffer::Buf;
+use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::message::{Message, Port};
+use farwood_runtime::verbs::Handler;
+use farwood_runtime::{
+    Capabilities, Chain, Completion, Control, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, Waiter,
+};
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// Nothing.
+    Nothing,
+    /// Of an image's versions only those of the first and the last line are compared, of an entry's as well.
+    Bookends,
+    /// Versions have 4 bits, and no READ is ever too long.
+    FourBits,
+    /// The unlock goes before the write-back.
+    UnlockFirst,
+    /// One in so many grants of a lock by another shard is lost.
+    LostGrant(u32),
+    /// Scans see no low fence, so that they cannot notice a gap.
+    NoLowFence,
+    /// One in so many unlocks is lost.
+    LostUnlock(u32),
+    /// A chain that writes and fails with its queue pair is taken for done.
+    NoRedo,
+}
+
+/// A shard with such a fabric.
+#[derive(Clone)]
+pub(crate) struct Sabotage<V> {
+    fabric: V,
+    act: Act,
+    leaf: LeafLayout,
+    random: Rc<Cell<u64>>,
+}
+
+impl<V: Verbs> Sabotage<V> {
+    pub(crate) fn new(fabric: V, act: Act, leaf: LeafLayout, number: u32) -> Self {
+        Sabotage { fabric, act, leaf, random: Rc::new(Cell::new(u64::from(number) + 1)) }
+    }
+
+    fn one_in(&self, one_in: u32) -> bool {
+        self.random
+            .set(self.random.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f));
+        (self.random.get() >> 33).is_multiple_of(u64::from(one_in))
+    }
+
+    fn tampered(&self, chain: Chain, is_of_scan: bool) -> Chain {
+        if let Act::NoLowFence = self.act
+            && !is_of_scan
+        {
+            return chain;
+        }
+        let unlocks = |verb: &Verb| matches!(verb.op, Op::WriteWord { word: 0, .. });
+        match self.act {
+            Act::UnlockFirst => rebuilt(chain, |verbs| verbs.sort_by_key(|verb| !unlocks(verb))),
+            Act::LostUnlock(one_in) if chain.verbs().iter().any(unlocks) && self.one_in(one_in) => {
+                rebuilt(chain, |verbs| verbs.retain(|verb| !unlocks(verb)))
+            }
+            _ => chain,
+        }
+    }
+
+    fn begun(
+        &self,
+        chain: Chain,
+        is_of_scan: bool,
+        post: impl FnOnce(Chain) -> V::Submission,
+    ) -> Tampered<V> {
+        let chain = self.tampered(chain, is_of_scan);
+        let reads = chain.verbs().iter().filter_map(|verb| match verb.op {
+            Op::Read { to, len, .. } => Some((to as usize, len as usize)),
+            _ => None,
+        });
+        let reads = reads.collect();
+        Tampered { chain: post(chain), act: self.act, leaf: self.leaf, is_of_scan, reads }
+    }
+}
+
+/// The chain with other verbs.
+fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
+    let (server, mut verbs) = (chain.server(), chain.verbs().to_vec());
+    edit(&mut verbs);
+    let mut new = match chain.into_buffer() {
+        Some(buf) => Chain::with_buffer(server, buf),
+        None => Chain::new(server),
+    };
+    let at = |offset| RemotePtr::new(server, offset);
+    let local = |from: u32, len: u32| from as usize..(from + len) as usize;
+    for verb in verbs {
+        if verb.fenced {
+            new.fence();
+        }
+        match verb.op {
+            Op::Read { at: offset, to, len } => new.read(at(offset), local(to, len)),
+            Op::Write { at: offset, from, len } => new.write(at(offset), local(from, len)),
+            Op::WriteWord { at: offset, word } => new.write_word(at(offset), word),
+            Op::Cas { at: offset, expected, desired } => new.cas(at(offset), expected, desired),
+            Op::Faa { at: offset, add } => new.faa(at(offset), add),
+        };
+    }
+    new
+}
+
+/// A chain of a [`Sabotage`].
+pub(crate) struct Tampered<V: Verbs> {
+    chain: V::Submission,
+    act: Act,
+    leaf: LeafLayout,
+    is_of_scan: bool,
+    /// Where in the buffer READs go.
+    reads: Vec<(usize, usize)>,
+}
+
+impl<V: Verbs> Future for Tampered<V> {
+    type Output = Result<Completion, Failed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let done = ready!(Pin::new(&mut self.chain).poll(cx));
+        Poll::Ready(match done {
+            Ok(mut done) => {
+                if self.act == Act::FourBits {
+                    done.span_ns = 0;
+                }
+                if let Some(buf) = &mut done.buf {
+                    self.reads.iter().for_each(|&(to, len)| self.forge(&mut buf[to..to + len]));
+                }
+                Ok(done)
+            }
+            Err(failed) if self.act == Act::NoRedo => pretend(failed),
+            Err(failed) => Err(failed),
+        })
+    }
+}
+
+impl<V: Verbs> Tampered<V> {
+    /// Changes what a READ has brought.
+    fn forge(&self, image: &mut [u8]) {
+        if image.len() < LINE_BYTES {
+            return;
+        }
+        let is_leaf = image.len() == self.leaf.node_bytes() && kind_of(image) == Ok(Kind::Leaf);
+        match self.act {
+            Act::Bookends => {
+                let (first, last) = (control_word(image, 0), image.len() / LINE_BYTES - 1);
+                for line in 1..last {
+                    let word = control_word(image, line) & !NODE_VERSION | first & NODE_VERSION;
+                    set_control_word(image, line, word);
+                }
+                if is_leaf {
+                    self.forge_entries(image, |head, further| {
+                        let inner = further.len().saturating_sub(1);
+                        further[..inner].fill(*head & ENTRY_VERSION);
+                    });
+                }
+            }
+            Act::FourBits => {
+                for line in 0..image.len() / LINE_BYTES {
+                    set_control_word(image, line, control_word(image, line) & !(NODE_VERSION & !0xf));
+                }
+                if is_leaf {
+                    self.forge_entries(image, |head, further| {
+                        *head &= !0x10;
+                        further.iter_mut().for_each(|version| *version &= 0xf);
+                    });
+                }
+            }
+            // The length of the low fence: minus infinity.
+            Act::NoLowFence if is_leaf && self.is_of_scan => image[18..20].fill(0),
+            _ => {}
+        }
+    }
+
+    /// Lets `forge` change the versions of every entry: in its head, and in the lines that it goes on in.
+    fn forge_entries(&self, image: &mut [u8], forge: impl Fn(&mut u8, &mut [u8])) {
+        let (max_key, max_value) = (self.leaf.max_key(), self.leaf.max_value());
+        let entry_bytes = 1 + max_key + max_value;
+        let entries = 20 + 2 * max_key + self.leaf.slots();
+        for slot in 0..self.leaf.slots() {
+            let (first, last) = (entries + slot * entry_bytes, entries + (slot + 1) * entry_bytes - 1);
+            let lines = first / PAYLOAD + 1..last / PAYLOAD + 1;
+            let mut further: Vec<u8> =
+                lines.clone().map(|line| (control_word(image, line) >> 11) as u8).collect();
+            let head = first / PAYLOAD * LINE_BYTES + 2 + first % PAYLOAD;
+            forge(&mut image[head], &mut further);
+            for (line, version) in lines.zip(further) {
+                let word = control_word(image, line) & NODE_VERSION | u16::from(version) << 11;
+                set_control_word(image, line, word);
+            }
+        }
+    }
+}
+
+const PAYLOAD: usize = LINE_BYTES - 2;
+const NODE_VERSION: u16 = 0x7ff;
+const ENTRY_VERSION: u8 = 0x1f;
+
+fn control_word(image: &[u8], line: usize) -> u16 {
+    u16::from_le_bytes([image[line * LINE_BYTES], image[line * LINE_BYTES + 1]])
+}
+
+fn set_control_word(image: &mut [u8], line: usize, word: u16) {
+    image[line * LINE_BYTES..line * LINE_BYTES + 2].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Says that a chain that only writes nodes has succeeded if it broke with its queue pair.
+fn pretend(failed: Failed) -> Result<Completion, Failed> {
+    let verbs = failed.chain().verbs();
+    let writes_back = !verbs.is_empty() && verbs.iter().all(|verb| matches!(verb.op, Op::Write { .. }));
+    if !writes_back || !matches!(failed.cause(), FabricError::QueuePair { .. }) {
+        return Err(failed);
+    }
+    let (_, chain) = failed.into_parts();
+    Ok(Completion { buf: chain.into_buffer(), atomics: Default::default(), span_ns: 0 })
+}
+
+/// Whether a message of the lock tables grants a lock: the lowest byte is what kind it is.
+fn is_grant(Message([head, ..]): &Message) -> bool {
+    *head as u8 == 4
+}
+
+impl<V: Verbs> Verbs for Sabotage<V> {
+    type Submission = Tampered<V>;
+    type Pause = V::Pause;
+
+    fn shard(&self) -> ShardId {
+        self.fabric.shard()
+    }
+
+    fn shards(&self) -> usize {
+        self.fabric.shards()
+    }
+
+    fn node_id(&self) -> u16 {
+        self.fabric.node_id()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.fabric.capabilities()
+    }
+
+    fn control(&self) -> &Arc<dyn Control> {
+        self.fabric.control()
+    }
+
+    fn lease(&self, bytes: usize) -> Buf {
+        self.fabric.lease(bytes)
+    }
+
+    /// What does not count its round trip by itself is one of several in parallel: a scan's.
+    fn post(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
+        self.begun(chain, true, |chain| self.fabric.post(meter, chain))
+    }
+
+    fn submit(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
+        self.begun(chain, false, |chain| self.fabric.submit(meter, chain))
+    }
+
+    fn now(&self) -> u64 {
+        self.fabric.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.fabric.random()
+    }
+
+    fn pause(&self, ns: u64) -> V::Pause {
+        self.fabric.pause(ns)
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        self.fabric.waiter(cx)
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        self.fabric.wake(waiter);
+    }
+
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        self.fabric.defer(task);
+    }
+
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        if let Act::LostGrant(one_in) = self.act
+            && is_grant(&message)
+            && self.one_in(one_in)
+        {
+            return;
+        }
+        self.fabric.send(to, port, message);
+    }
+
+    fn listen(&self, port: Port, handler: Handler) {
+        self.fabric.listen(port, handler);
+    }
+}
