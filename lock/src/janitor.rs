@@ -18,11 +18,12 @@
 //!   other                                      CAS wins, WRITE X                         lock is cleared under it
 //! ```
 //!
-//! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts. If they are in vain it is given back *without*
-//! the word, which stays taken: there may be a torn node under it, and what keeps everyone off that node is the word
-//! alone, on this compute node as on others. Clients that waited for the local lock find the word taken, or the server
-//! gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if the server answers again, the write-back is
-//! completed and the word cleared. After that the word stays taken, for whoever recovers the locks of dead clients.
+//! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. If they are
+//! in vain it is given back *without* the word, which stays taken: there may be a torn node under it, and what keeps
+//! everyone off that node is the word alone, on this compute node as on others. Clients that waited for the local
+//! lock find the word taken, or the server gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if
+//! the server answers again, the write-back is completed and the word cleared. After that the word stays taken, for
+//! whoever recovers the locks of dead clients.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -34,7 +35,8 @@ use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
 use crate::word::{FREE, LockWord};
 
-/// How often a server is asked while an operation, or the next holder on this compute node, waits: 16 ms of pauses.
+/// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
+/// waits: 16 ms of pauses.
 const ATTEMPTS_MAX: u32 = 10;
 /// How often it is asked altogether: several seconds. A shard that is being closed waits for it.
 const PATIENCE_MAX: u32 = 40;
@@ -194,13 +196,18 @@ async fn persist<V: Verbs>(
     mut chain: Chain,
     attempts: Range<u32>,
 ) -> Result<Option<Buf>, Failed> {
-    let mut attempt = attempts.start;
+    let (mut attempt, mut broken) = (attempts.start, 0);
     loop {
         let failed = match post_again(table, lock, parting, chain).await {
             Ok(buf) => return Ok(buf),
             Err(failed) => failed,
         };
-        attempt += 1;
+        // A queue pair that breaks says nothing about the server: it is as patient as taking a lock is.
+        if failed.cause().is_passing() && broken < table.config.attempts_max {
+            broken += 1;
+        } else {
+            attempt += 1;
+        }
         if attempt >= attempts.end || failed.cause().is_refusal() {
             return Err(failed);
         }

@@ -95,3 +95,17 @@ fn keys_behind_a_torn_leaf_are_missed() {
         passes(&scenario);
     }
 }
+
+/// Write-backs on a queue pair that broke ten times in a row were given up, though its server answered all the time.
+#[test]
+fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
+    const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];
+    for seed in 0..10 {
+        let mut scenario = growing(seed, &BREAKS);
+        scenario.cluster.shards = 1;
+        scenario.work.clients = 12;
+        scenario.work.ops = 30;
+        scenario.nodes[0].lock_attempts_max = 100_000;
+        passes(&scenario);
+    }
+}
