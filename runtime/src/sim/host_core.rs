@@ -60,6 +60,8 @@ pub(super) struct HostCore {
     pub(super) ports: Ports,
     /// Chains so far.
     pub(super) posted: Cell<u64>,
+    /// Payload bytes that they write.
+    pub(super) written: Cell<u64>,
     timers: RefCell<BTreeMap<u32, Waiter>>,
     timers_made: Cell<u32>,
     /// When messages from each shard of the node have arrived here so far.
@@ -109,6 +111,7 @@ impl HostCore {
             buffers: BufferPool::new(),
             ports: Ports::default(),
             posted: Cell::new(0),
+            written: Cell::new(0),
             timers: RefCell::default(),
             timers_made: Cell::new(0),
             heard_ns: RefCell::new(vec![0; parts.shards]),
@@ -270,6 +273,10 @@ impl HostCore {
         drop(engine);
         for waiter in tasks {
             self.wake(waiter);
+        }
+        if !self.turn_posted.get() && self.busy_until_ns.get() <= self.world.now() {
+            // The core is free: an event for this very moment would only cost time.
+            return self.take_turn();
         }
         self.request_turn();
     }

@@ -5,13 +5,13 @@
 //!
 //! | parameter | ConnectX-5 | ConnectX-6 | from |
 //! |---|---|---|---|
-//! | `link_bytes_per_ns` | 12.5 | 12.5 | 100 Gbps (SH 5.1.1) |
+//! | `link_ps_per_byte` | 80 | 80 | 100 Gbps (SH 5.1.1) |
 //! | `header_bytes`, `request_bytes` | 40, 16 | same | RoCE/InfiniBand headers; RETH of requests |
 //! | `requester_ps` | 13,000 | 13,000 | 77 Mops as requester (estimate, fits SH figure 3) |
 //! | `read_ps` | 14,900 | 22,200 | 67 Mops as responder; 45 Mops (SM figure 3) |
 //! | `write_ps` | 12,000 | 12,000 | 83 Mops as responder (estimate, fits SH figure 3) |
 //! | `atomic_ps` | 14,900 | 14,900 | 67 Mops as responder (estimate) |
-//! | `pcie_bytes_per_ns` | 14 | 14 | PCIe 3.0 x16, each way |
+//! | `pcie_ps_per_byte` | 71.4 | 71.4 | 14 GB/s, PCIe 3.0 x16, each way |
 //! | `pcie_read_ns`, `pcie_write_ns` | 500, 200 | same | assumed |
 //! | `wire_ns` | 560 | 560 | a WRITE of 8 B takes 990 one way: less 200, 13, link 5, 12, DMA 200 |
 //! | `loopback_ns` | 200 | 200 | assumed: inside the NIC, no cable and no switch |
@@ -36,14 +36,14 @@
 #[expect(missing_docs, reason = "the table above explains the fields")]
 pub struct Profile {
     pub name: &'static str,
-    pub link_bytes_per_ns: f64,
+    pub link_ps_per_byte: f64,
     pub header_bytes: u64,
     pub request_bytes: u64,
     pub requester_ps: u64,
     pub read_ps: u64,
     pub write_ps: u64,
     pub atomic_ps: u64,
-    pub pcie_bytes_per_ns: f64,
+    pub pcie_ps_per_byte: f64,
     pub pcie_read_ns: u64,
     pub pcie_write_ns: u64,
     pub wire_ns: u64,
@@ -68,14 +68,14 @@ impl Profile {
     /// Mellanox ConnectX-5 at 100 Gbps, the NIC of Sherman's and Dolphin's experiments.
     pub const CONNECTX5: Profile = Profile {
         name: "connectx5",
-        link_bytes_per_ns: 12.5,
+        link_ps_per_byte: 80.0,
         header_bytes: 40,
         request_bytes: 16,
         requester_ps: 13_000,
         read_ps: 14_900,
         write_ps: 12_000,
         atomic_ps: 14_900,
-        pcie_bytes_per_ns: 14.0,
+        pcie_ps_per_byte: 71.4,
         pcie_read_ns: 500,
         pcie_write_ns: 200,
         wire_ns: 560,
@@ -112,13 +112,13 @@ impl Profile {
     #[inline]
     pub(super) fn on_link_ps(&self, payload: u64, is_request: bool) -> u64 {
         let bytes = payload + self.header_bytes + if is_request { self.request_bytes } else { 0 };
-        (bytes as f64 * 1000.0 / self.link_bytes_per_ns) as u64
+        (bytes as f64 * self.link_ps_per_byte) as u64
     }
 
     /// How long a transfer of `bytes` bytes keeps one direction of the PCIe link busy.
     #[inline]
     pub(super) fn on_pcie_ps(&self, bytes: u64) -> u64 {
-        (bytes as f64 * 1000.0 / self.pcie_bytes_per_ns) as u64
+        (bytes as f64 * self.pcie_ps_per_byte) as u64
     }
 }
 

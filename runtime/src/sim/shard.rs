@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use super::host_core::HostCore;
 use crate::buffer::Buf;
-use crate::chain::Chain;
+use crate::chain::{Chain, Op};
 use crate::control::Control;
 use crate::engine::SlotKey;
 use crate::message::{Envelope, Message, Port, ShardId};
@@ -62,6 +62,11 @@ impl SimShard {
         self.0.posted.get()
     }
 
+    /// Payload bytes that those chains write, unlocks included.
+    pub fn bytes_written(&self) -> u64 {
+        self.0.written.get()
+    }
+
     /// Clients that have not ended, the janitor's tasks among them.
     pub fn clients_alive(&self) -> usize {
         self.0.clients.alive()
@@ -99,6 +104,7 @@ impl Verbs for SimShard {
     fn post(&self, meter: &Meter, chain: Chain) -> SimSubmission {
         meter.verbs(chain.verbs());
         self.0.posted.set(self.0.posted.get() + 1);
+        self.0.written.set(self.0.written.get() + written_by(&chain));
         let slot = self.0.engine().submit(chain);
         SimSubmission { core: Rc::clone(&self.0), slot: Some(slot) }
     }
@@ -146,6 +152,15 @@ impl Verbs for SimShard {
     fn listen(&self, port: Port, handler: Handler) {
         self.0.ports.listen(port, handler);
     }
+}
+
+fn written_by(chain: &Chain) -> u64 {
+    let bytes = chain.verbs().iter().map(|verb| match verb.op {
+        Op::Write { len, .. } => u64::from(len),
+        Op::WriteWord { .. } => 8,
+        Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => 0,
+    });
+    bytes.sum()
 }
 
 /// A posted chain of a [`SimShard`].

@@ -80,6 +80,8 @@ pub struct Measured {
     pub all: Histogram<u64>,
     /// Round trips of each put, where a shard has one client.
     pub write_round_trips: Histogram<u64>,
+    /// Bytes that each put wrote, its unlock included, where a shard has one client.
+    pub write_bytes: Histogram<u64>,
     /// Retries of each get, where a shard has one client.
     pub read_retries: Histogram<u64>,
     /// What the index counted in the measured time.
@@ -107,6 +109,7 @@ struct Lanes {
     reads: Histogram<u64>,
     writes: Histogram<u64>,
     write_round_trips: Histogram<u64>,
+    write_bytes: Histogram<u64>,
     read_retries: Histogram<u64>,
 }
 
@@ -117,6 +120,7 @@ impl Lanes {
             reads: histogram(),
             writes: histogram(),
             write_round_trips: histogram(),
+            write_bytes: histogram(),
             read_retries: histogram(),
         }
     }
@@ -277,7 +281,7 @@ impl Client {
             let key = self.space.draw(&mut rng);
             let choice: f64 = rng.random();
             let start_ns = self.shard.now();
-            let chains = self.shard.chains_posted();
+            let before = (self.shard.chains_posted(), self.shard.bytes_written());
             // What the operation costs beside posting and polling; no two take exactly as long.
             let work_ns = rng.random_range(self.op_ns * 8 / 10..=self.op_ns * 12 / 10);
             self.shard.work(work_ns / 2);
@@ -293,25 +297,37 @@ impl Client {
                 self.index.get(&key).await?;
             }
             self.shard.work(work_ns / 2);
-            let chains = self.is_alone.then(|| self.shard.chains_posted() - chains);
-            self.board.record(is_write, start_ns, self.shard.now(), chains);
+            let traffic = self.is_alone.then(|| Traffic {
+                chains: self.shard.chains_posted() - before.0,
+                bytes: self.shard.bytes_written() - before.1,
+            });
+            self.board.record(is_write, start_ns, self.shard.now(), traffic);
         }
     }
 }
 
+/// What one operation of a client that has its shard to itself put on the wire.
+struct Traffic {
+    chains: u64,
+    bytes: u64,
+}
+
 impl Board {
-    fn record(&self, is_write: bool, start_ns: u64, end_ns: u64, chains: Option<u64>) {
+    fn record(&self, is_write: bool, start_ns: u64, end_ns: u64, traffic: Option<Traffic>) {
         if end_ns < self.begins_ns || end_ns >= self.ends_ns {
             return;
         }
         self.ops.set(self.ops.get() + 1);
         let mut lanes = self.lanes.borrow_mut();
-        let Lanes { reads, writes, write_round_trips, read_retries } = &mut *lanes;
+        let Lanes { reads, writes, write_round_trips, write_bytes, read_retries } = &mut *lanes;
         let lane = if is_write { writes } else { reads };
         record(lane, end_ns - start_ns);
-        match chains {
-            Some(chains) if is_write => record(write_round_trips, chains),
-            Some(chains) => record(read_retries, chains.saturating_sub(1)),
+        match traffic {
+            Some(traffic) if is_write => {
+                record(write_round_trips, traffic.chains);
+                record(write_bytes, traffic.bytes);
+            }
+            Some(traffic) => record(read_retries, traffic.chains.saturating_sub(1)),
             None => {}
         }
     }
@@ -327,6 +343,7 @@ impl Board {
             writes: lanes.writes,
             all,
             write_round_trips: lanes.write_round_trips,
+            write_bytes: lanes.write_bytes,
             read_retries: lanes.read_retries,
             stats,
             trace_hash,
