@@ -66,3 +66,29 @@ fn healing_brings_a_server_back() {
     let client = v.clone();
     assert!(simulation.block_on(&v, LATE_NS, async move { faa(&client, at, 1).await.is_ok() }).unwrap());
 }
+
+/// A verb draws its fault when it is sent, and the fault strikes a little later. One that was drawn just before the
+/// faults ended took the server away afterwards (swarm, `--seeds 7632..7633`).
+#[test]
+fn what_was_drawn_before_healing_does_not_strike_after_it() {
+    for seed in 0..40 {
+        let simulation = simulation(seed, ROUGH);
+        let at = area(&simulation, 0);
+        simulation.set_faults(&[rule(Fault::ServerAway(1 << 40), 1, u32::MAX)]);
+        let v = simulation.shard(0, 0);
+        let client = v.clone();
+        drop(v.spawn(async move { faa(&client, at, 1).await }));
+        // The first verb is sent after about half a microsecond; some of the faults have struck by then, others have
+        // not.
+        let pausing = v.clone();
+        simulation.block_on(&v, LATE_NS, async move { pausing.pause(700 + seed * 50).await }).unwrap();
+        simulation.heal();
+        let client = v.clone();
+        let done = simulation.block_on(&v, LATE_NS, async move {
+            // What the fault broke before is known after a while.
+            client.pause(200_000).await;
+            faa(&client, at, 1).await
+        });
+        assert!(done.unwrap().is_ok(), "seed {seed}");
+    }
+}

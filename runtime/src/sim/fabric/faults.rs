@@ -120,7 +120,8 @@ impl Fabric {
     }
 
     pub(super) fn strike(&mut self, id: u32) {
-        let Strike { fault, qp, core, server } = self.strikes.remove(id as usize);
+        // One that was drawn before the faults were ended strikes no more.
+        let Some(Strike { fault, qp, core, server }) = self.strikes.try_remove(id as usize) else { return };
         let now = self.now();
         self.trace.note(now, || format!("{fault:?} strikes core {core}, server {}", server.0));
         match fault {

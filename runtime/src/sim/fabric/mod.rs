@@ -196,6 +196,7 @@ impl Fabric {
 
     /// Brings servers back that are away.
     pub(super) fn heal(&mut self) {
+        self.strikes.clear();
         for server in &mut self.servers {
             server.away_until_ns = 0;
         }
