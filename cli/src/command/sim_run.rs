@@ -99,7 +99,12 @@ impl Plan {
 
     fn perform(&self, seed: u64) -> Said {
         let scenario = Scenario::draw(seed, &self.wish);
-        let report = runner::run(&scenario, false);
+        let mut report = runner::run(&scenario, false);
+        // The same seed does the same: checked on every run, not trusted.
+        let again = runner::run(&scenario, false).trace_hash;
+        if again != report.trace_hash && report.failure.is_none() {
+            report.failure = Some(format!("run again it did something else: trace {again:016x}"));
+        }
         let unwritten =
             self.history.as_ref().and_then(|directory| write_history(directory, seed, &report).err());
         let mut text = line(seed, &scenario, &report);
