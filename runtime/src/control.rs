@@ -101,6 +101,11 @@ pub enum ControlError {
     /// The catalog has no free place.
     #[error("the catalog is full ({indexes} indexes): drop one that is not needed")]
     CatalogFull { indexes: u32 },
+    /// All ids of compute nodes are taken.
+    #[error(
+        "the cluster has seen 65,535 compute nodes, and every one needs an id of its own: restart its servers"
+    )]
+    TooManyNodes,
     /// The cluster has no such server.
     #[error("there is no memory server {}", server.0)]
     NoSuchServer { server: ServerId },

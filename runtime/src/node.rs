@@ -12,8 +12,8 @@ use glommio::{LocalExecutorPoolBuilder, PoolPlacement};
 use thiserror::Error;
 
 use crate::clock::Clock;
-use crate::control::Control;
-use crate::mapped::MappedDevice;
+use crate::control::{Control, ControlError};
+use crate::fabric::{Fabric, Seat};
 use crate::memory::Cluster;
 use crate::message::{Port, ShardId};
 use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
@@ -69,12 +69,18 @@ pub enum NodeError {
     )]
     #[expect(missing_docs, reason = "the message names the field")]
     Executor { cause: String },
+    /// The cluster did not take the node in, or has gone since.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A shard could not be given a device.
+    #[error("{0}")]
+    Device(String),
 }
 
 /// One process's view of a cluster. Shared by its shards.
-pub struct ComputeNode {
-    cluster: Arc<Cluster>,
-    id: u16,
+pub struct ComputeNode<F: Fabric = Cluster> {
+    fabric: Arc<F>,
+    id: Result<u16, ControlError>,
     config: NodeConfig,
     clock: Clock,
     /// The ends of the mesh that no shard has taken yet.
@@ -83,17 +89,17 @@ pub struct ComputeNode {
     closed: Arc<AtomicUsize>,
 }
 
-impl ComputeNode {
-    /// A node without attached shards.
-    pub fn new(cluster: Arc<Cluster>, mut config: NodeConfig) -> Arc<Self> {
+impl<F: Fabric> ComputeNode<F> {
+    /// A node without attached shards. If the cluster does not take it in, attaching and running say why.
+    pub fn new(fabric: Arc<F>, mut config: NodeConfig) -> Arc<Self> {
         if config.shards == 0 {
             config.shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         }
         let mut unattached = mesh(config.shards);
         unattached.reverse();
-        let id = cluster.next_node_id();
+        let id = fabric.admit();
         Arc::new(ComputeNode {
-            cluster,
+            fabric,
             id,
             config,
             clock: Clock::new(),
@@ -109,26 +115,37 @@ impl ComputeNode {
     }
 
     /// The node's id in its cluster, never 0.
-    pub fn id(&self) -> u16 {
-        self.id
+    ///
+    /// # Errors
+    /// If the cluster did not take the node in.
+    pub fn id(&self) -> Result<u16, NodeError> {
+        Ok(self.id.clone()?)
     }
 
     /// Makes the next shard on the glommio executor that this runs on, and starts its poller there.
     ///
     /// # Errors
-    /// When all shards are attached.
+    /// When all shards are attached, or the shard cannot be connected.
     ///
     /// # Panics
     /// Outside a glommio executor, as everything of glommio does.
-    pub fn attach(&self) -> Result<Shard, NodeError> {
+    pub fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
+        let node_id = self.id()?;
         let ends = self.unattached.lock().expect("nothing panics while it takes a shard").pop();
         let ends = ends.ok_or(NodeError::AllAttached { shards: self.config.shards })?;
         let id = ends.shard();
+        let seat = Seat {
+            shard: id,
+            node_id,
+            credits: self.config.credits,
+            clock: self.clock.clone(),
+            unpark: ends.unpark(),
+        };
         let parts = ShardParts {
             id,
-            node_id: self.id,
+            node_id,
             control: self.control(),
-            device: MappedDevice::new(Arc::clone(self.cluster.mapped()), self.clock.clone()),
+            device: self.fabric.device(&seat)?,
             credits: self.config.credits,
             mesh: ends,
             closed: Arc::clone(&self.closed),
@@ -149,9 +166,9 @@ impl ComputeNode {
     ///
     /// # Panics
     /// If `main` panics on a shard.
-    pub fn run<F, R, T>(self: &Arc<Self>, main: F) -> Result<Vec<T>, NodeError>
+    pub fn run<M, R, T>(self: &Arc<Self>, main: M) -> Result<Vec<T>, NodeError>
     where
-        F: Fn(Shard) -> R + Clone + Send + 'static,
+        M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
         R: Future<Output = T> + 'static,
         T: Send + 'static,
     {
@@ -187,9 +204,9 @@ impl ComputeNode {
     }
 }
 
-impl Host for ComputeNode {
+impl<F: Fabric> Host for ComputeNode<F> {
     fn control(&self) -> Arc<dyn Control> {
-        Arc::clone(&self.cluster) as Arc<dyn Control>
+        self.fabric.control()
     }
 
     fn allocate_port(&self) -> Port {

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 pub use self::slots::{Outcome, SlotKey, Slots};
-use crate::buffer::Buf;
+use crate::buffer::{Buf, BufferPool};
 use crate::chain::Chain;
 use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, Failed};
@@ -31,6 +31,15 @@ pub trait Device: 'static {
     fn post(&mut self, key: SlotKey, chain: &Chain);
     /// Makes progress and reports what was completed to [`Slots::complete`]; yields how many.
     fn poll(&mut self, slots: &mut Slots) -> usize;
+    /// The pool that the shard leases buffers from: memory that the device can reach.
+    fn buffers(&self) -> BufferPool {
+        BufferPool::new()
+    }
+    /// Whether the shard may sleep although chains are in flight: the device has promised to wake it when one of them
+    /// is completed, and none has been since the last poll. Most devices make progress only when they are polled.
+    fn arm(&mut self) -> bool {
+        false
+    }
 }
 
 /// Slots, credits and a device: everything of a shard that chains go through.
@@ -106,6 +115,11 @@ impl<D: Device> Engine<D> {
         completed
     }
 
+    /// Whether nothing will happen until the device wakes the shard ([`Device::arm`]), or until something is submitted.
+    pub fn may_sleep(&mut self) -> bool {
+        self.slots.in_flight() == 0 || self.device.arm()
+    }
+
     /// The device, for a fabric that has something to tell it.
     pub(crate) fn device_mut(&mut self) -> &mut D {
         &mut self.device
@@ -148,7 +162,6 @@ impl<D: Device> Engine<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::BufferPool;
     use crate::mapped::MappedDevice;
     use crate::pointer::RemotePtr;
     use crate::verbs::FabricError;
@@ -163,7 +176,7 @@ mod tests {
 
     impl Device for OneByOne {
         fn capabilities(&self) -> &Capabilities {
-            &MappedDevice::CAPABILITIES
+            &MappedDevice::EMBEDDED
         }
 
         fn post(&mut self, key: SlotKey, _chain: &Chain) {

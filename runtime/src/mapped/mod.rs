@@ -1,5 +1,5 @@
-//! The device behind the embedded fabric: chains are executed by the shard's own poller, in batches, on memory that is
-//! mapped into this process.
+//! The device behind the embedded and the shm fabric: chains are executed by the shard's own poller, in batches, on
+//! memory that is mapped into this process.
 //!
 //! A batch is prefetched whole before its first verb is executed, so that its misses overlap: with tens of clients per
 //! shard that is what makes the embedded index faster than ordinary in-process ones.
@@ -15,7 +15,7 @@ pub mod region;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use smallvec::SmallVec;
 
@@ -23,7 +23,6 @@ use self::region::{OutOfRegion, Region};
 use crate::chain::{Chain, Op};
 use crate::clock::Clock;
 use crate::engine::{Device, Outcome, SlotKey, Slots};
-use crate::memory::MemoryServer;
 use crate::verbs::{Capabilities, FabricError};
 
 /// Chains executed between two looks at the clients: enough to overlap their misses, few enough to stay in the cache.
@@ -35,9 +34,24 @@ const STAMP_BYTES: u64 = 4096;
 /// Prefetched of one access. Beyond, the CPU's own prefetcher has noticed.
 const PREFETCH_BYTES_MAX: u64 = 2048;
 
-/// Executes chains on memory servers of this process.
+/// A memory server's region in this process, and whether the server is still there.
+pub struct MappedServer {
+    region: Arc<Region>,
+    /// Set by whoever watches the server. Its memory outlives it while it is mapped, but nobody else will see it.
+    gone: Arc<AtomicBool>,
+}
+
+impl MappedServer {
+    /// The region of a server that is gone as soon as `gone` says so.
+    pub fn new(region: Arc<Region>, gone: Arc<AtomicBool>) -> Self {
+        MappedServer { region, gone }
+    }
+}
+
+/// Executes chains on memory servers whose regions are mapped here.
 pub struct MappedDevice {
-    servers: Arc<[MemoryServer]>,
+    servers: Arc<[MappedServer]>,
+    capabilities: Capabilities,
     posted: VecDeque<SlotKey>,
     clock: Clock,
     /// Whether a store was executed that a later READ could overtake.
@@ -45,8 +59,8 @@ pub struct MappedDevice {
 }
 
 impl MappedDevice {
-    /// What this fabric can do.
-    pub const CAPABILITIES: Capabilities = Capabilities {
+    /// What the embedded fabric can do.
+    pub const EMBEDDED: Capabilities = Capabilities {
         fabric: "embedded",
         // Lines are stored in address order by one thread; x86 keeps stores in order, `Sequence` mode releases each.
         in_order_write: true,
@@ -55,9 +69,12 @@ impl MappedDevice {
         write_interval_ns: 150,
     };
 
+    /// What the shm fabric can do: the same.
+    pub const SHM: Capabilities = Capabilities { fabric: "shm", ..Self::EMBEDDED };
+
     /// A device without work.
-    pub fn new(servers: Arc<[MemoryServer]>, clock: Clock) -> Self {
-        MappedDevice { servers, posted: VecDeque::new(), clock, store_pending: false }
+    pub fn new(servers: Arc<[MappedServer]>, capabilities: Capabilities, clock: Clock) -> Self {
+        MappedDevice { servers, capabilities, posted: VecDeque::new(), clock, store_pending: false }
     }
 
     fn prefetch(&self, chain: &Chain) {
@@ -65,10 +82,10 @@ impl MappedDevice {
         for verb in chain.verbs() {
             match verb.op {
                 Op::Read { at, len, .. } | Op::Write { at, len, .. } => {
-                    server.region().prefetch(at, u64::from(len).min(PREFETCH_BYTES_MAX))
+                    server.region.prefetch(at, u64::from(len).min(PREFETCH_BYTES_MAX))
                 }
                 Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => {
-                    server.region().prefetch(at, 8)
+                    server.region.prefetch(at, 8)
                 }
             }
         }
@@ -79,7 +96,10 @@ impl MappedDevice {
         let Some(memory) = self.servers.get(server.0 as usize) else {
             return Err(FabricError::NoSuchServer { server, servers: self.servers.len() });
         };
-        let region = memory.region();
+        if memory.gone.load(Ordering::Relaxed) {
+            return Err(FabricError::ServerGone { server });
+        }
+        let region = &memory.region;
         for i in 0..chain.verbs().len() {
             let op = chain.verbs()[i].op;
             let done = match op {
@@ -106,7 +126,7 @@ impl MappedDevice {
 
 impl Device for MappedDevice {
     fn capabilities(&self) -> &Capabilities {
-        &Self::CAPABILITIES
+        &self.capabilities
     }
 
     fn post(&mut self, key: SlotKey, _chain: &Chain) {

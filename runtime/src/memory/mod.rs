@@ -19,6 +19,7 @@
 mod catalog;
 mod chunks;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
@@ -30,8 +31,11 @@ use self::chunks::Chunks;
 use crate::control::{
     CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, ServerInfo, ServerUsage,
 };
+use crate::fabric::{Fabric, Seat};
 use crate::mapped::line::{LINE_BYTES, LineMode};
 use crate::mapped::region::{Region, RegionError};
+use crate::mapped::{MappedDevice, MappedServer};
+use crate::node::NodeError;
 use crate::pointer::{RemotePtr, ServerId};
 
 const ROOTS_START: u64 = 4096;
@@ -85,7 +89,7 @@ pub enum ClusterError {
 
 /// A memory server whose region is mapped into this process.
 pub struct MemoryServer {
-    region: Region,
+    region: Arc<Region>,
     info: ServerInfo,
     state: Mutex<ServerState>,
 }
@@ -108,7 +112,7 @@ impl MemoryServer {
             )));
         }
         let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
-        let region = Region::anonymous(bytes_per_server, config.line_mode)?;
+        let region = Arc::new(Region::anonymous(bytes_per_server, config.line_mode)?);
         let info = ServerInfo {
             id,
             region_bytes: region.bytes(),
@@ -185,13 +189,6 @@ impl Cluster {
         &self.servers
     }
 
-    /// The id for one more compute node, never 0.
-    pub(crate) fn next_node_id(&self) -> u16 {
-        let mut nodes = self.nodes.lock().expect("nothing panics while it counts");
-        *nodes = nodes.checked_add(1).expect("a cluster sees fewer than 65,536 compute nodes in its life");
-        *nodes
-    }
-
     /// The catalog is kept by the first server.
     fn home(&self) -> &MemoryServer {
         &self.servers[0]
@@ -229,6 +226,28 @@ impl Cluster {
             memory.zero(offset, chunk_bytes);
         }
         Ok(Chunk { start: RemotePtr::new(server, offset), bytes: chunk_bytes })
+    }
+}
+
+impl Fabric for Cluster {
+    type Device = MappedDevice;
+
+    fn control(self: &Arc<Self>) -> Arc<dyn Control> {
+        Arc::clone(self) as Arc<dyn Control>
+    }
+
+    fn admit(&self) -> Result<u16, ControlError> {
+        let mut nodes = self.nodes.lock().expect("nothing panics while it counts");
+        *nodes = nodes.checked_add(1).ok_or(ControlError::TooManyNodes)?;
+        Ok(*nodes)
+    }
+
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+        let never = Arc::new(AtomicBool::new(false));
+        let mapped =
+            |server: &MemoryServer| MappedServer::new(Arc::clone(&server.region), Arc::clone(&never));
+        let servers = self.servers.iter().map(mapped).collect();
+        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
     }
 }
 

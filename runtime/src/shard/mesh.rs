@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::parking::Parking;
+use super::parking::{Parking, Unpark};
 use crate::message::{Envelope, ShardId};
 
 const RING_MESSAGES: usize = 1024;
@@ -57,6 +57,11 @@ pub(crate) fn mesh(shards: usize) -> Vec<MeshEnds> {
 impl MeshEnds {
     pub(crate) fn shard(&self) -> ShardId {
         self.own
+    }
+
+    /// Wakes this shard.
+    pub(crate) fn unpark(&self) -> Unpark {
+        Unpark::new(Arc::clone(self.own_parking()))
     }
 
     pub(super) fn shards(&self) -> usize {

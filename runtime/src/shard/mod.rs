@@ -36,6 +36,7 @@ pub(crate) use self::clients::Clients;
 pub use self::clients::JoinHandle;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
+pub use self::parking::Unpark;
 pub use self::timers::Pause;
 use self::timers::Timers;
 use crate::buffer::{Buf, BufferPool};
@@ -110,6 +111,7 @@ impl<D: Device> Shard<D> {
     pub(crate) fn start(parts: ShardParts<D>) -> Self {
         let servers = parts.control.servers().len();
         let parking = Arc::clone(parts.mesh.own_parking());
+        let buffers = parts.device.buffers();
         let core = Rc::new(Core {
             id: parts.id,
             node_id: parts.node_id,
@@ -117,7 +119,7 @@ impl<D: Device> Shard<D> {
             capabilities: *parts.device.capabilities(),
             engine: RefCell::new(Engine::new(parts.device, servers, parts.credits)),
             clients: Clients::new(Arc::clone(&parking)),
-            buffers: BufferPool::new(),
+            buffers,
             timers: Timers::default(),
             mesh: RefCell::new(parts.mesh),
             ports: Ports::default(),

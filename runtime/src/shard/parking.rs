@@ -8,10 +8,26 @@
 //! ```
 //! Whichever fence comes second sees the other side's store, so a message never meets a sleeping poller.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
 
 use futures::task::AtomicWaker;
+
+/// Wakes a shard from any thread.
+#[derive(Clone)]
+pub struct Unpark(Arc<Parking>);
+
+impl Unpark {
+    pub(super) fn new(parking: Arc<Parking>) -> Self {
+        Unpark(parking)
+    }
+
+    /// Wakes the shard if it sleeps. The caller has made its work visible before.
+    pub fn unpark(&self) {
+        self.0.unpark();
+    }
+}
 
 /// Whether a shard's poller sleeps, and how to wake it.
 #[derive(Default)]

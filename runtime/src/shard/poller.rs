@@ -6,6 +6,7 @@
 //! executor goes to sleep although tasks are runnable: executors that Farwood starts use a timer of 10 ms or more, and
 //! the heartbeat below bounds the stall wherever a shard is attached.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -46,19 +47,20 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
     loop {
         if core.turn(&mut inbox) {
             idle_since = None;
-        } else if core.is_idle() {
-            // Clients run to their end, also those that hold no handle.
-            if Rc::strong_count(&core) == 1 && core.clients.alive() == 0 {
+        } else if core.is_quiet() {
+            // Clients run to their end, also those that hold no handle, and chains until they are executed.
+            if Rc::strong_count(&core) == 1 && core.clients.alive() == 0 && core.in_flight() == 0 {
                 return;
             }
             let now = core.clock.now();
             let since = *idle_since.get_or_insert(now);
             let next = core.timers.next().map(|at| at.saturating_sub(now));
             if now - since >= core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
-                park(&core, next).await;
-                reactor.ran(core.clock.now(), core.clock.now());
                 idle_since = None;
-                continue;
+                if park(&core, next).await {
+                    reactor.ran(core.clock.now(), core.clock.now());
+                    continue;
+                }
             }
         }
         if reactor.is_due(&core.clock) {
@@ -69,12 +71,18 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
     }
 }
 
-/// Sleeps until work arrives, or until shortly before the next deadline.
-async fn park<D: Device>(core: &Core<D>, next_ns: Option<u64>) {
+/// Sleeps until work arrives, or until shortly before the next deadline. False if there was no sleep.
+async fn park<D: Device>(core: &Core<D>, next_ns: Option<u64>) -> bool {
+    let slept = Cell::new(false);
     let work = poll_fn(|cx: &mut Context<'_>| {
         core.parking.prepare(cx.waker());
         core.parked.set(true);
-        if core.is_idle() && core.parking.is_parked() { Poll::Pending } else { Poll::Ready(()) }
+        if core.is_quiet() && core.engine.borrow_mut().may_sleep() && core.parking.is_parked() {
+            slept.set(true);
+            Poll::Pending
+        } else {
+            Poll::Ready(())
+        }
     });
     // The first poll announces the sleep; from the second on the poller was woken.
     let mut announced = false;
@@ -96,6 +104,7 @@ async fn park<D: Device>(core: &Core<D>, next_ns: Option<u64>) {
     }
     core.parked.set(false);
     core.parking.cancel();
+    slept.get()
 }
 
 /// Lets every other runnable task of the queue run once.
@@ -123,9 +132,13 @@ impl<D: Device> Core<D> {
         moved
     }
 
-    /// Whether nothing is under way but pauses.
-    fn is_idle(&self) -> bool {
-        self.engine.borrow().in_flight() == 0 && !self.clients.has_ready() && !self.mesh.borrow().has_work()
+    /// Whether there is nothing to do but to wait, for chains or pauses.
+    fn is_quiet(&self) -> bool {
+        !self.clients.has_ready() && !self.mesh.borrow().has_work()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.engine.borrow().in_flight()
     }
 
     fn receive(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {

@@ -37,6 +37,7 @@ pub use self::shard::{SimPause, SimShard, SimSubmission};
 use self::trace::Mark;
 use self::world::World;
 use crate::control::Control;
+use crate::fabric::Fabric as _;
 use crate::mapped::line::LineMode;
 use crate::memory::{Cluster, ClusterError, EmbeddedConfig};
 use crate::message::{Port, ShardId};
@@ -152,7 +153,7 @@ impl Simulation {
         };
         let mut nodes = Vec::new();
         for node in 0..config.nodes {
-            let node_id = cluster.next_node_id();
+            let node_id = cluster.admit().expect("a simulation has fewer than 65,536 nodes");
             for shard in 0..config.shards {
                 let id = u32::from(node) * u32::from(config.shards) + u32::from(shard);
                 let parts = HostCoreParts {
