@@ -76,6 +76,9 @@ pub struct Answer {
     pub region_address: u64,
     /// The key that the NIC lets the region be reached with.
     pub region_key: u32,
+    /// The shortest time in ns that a WRITE to this server can take, measured by the server over its own NIC: bounds
+    /// [`crate::verbs::Capabilities::write_interval_ns`].
+    pub write_ns: u32,
 }
 
 /// An answer that is on its way.
