@@ -16,7 +16,7 @@ use crate::control::{Control, ControlError};
 use crate::fabric::{Fabric, Seat};
 use crate::memory::Cluster;
 use crate::message::{Port, ShardId};
-use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
+use crate::shard::{Guard, MeshEnds, Shard, ShardParts, mesh};
 
 /// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
@@ -87,6 +87,7 @@ pub struct ComputeNode<F: Fabric = Cluster> {
     unattached: Mutex<Vec<MeshEnds>>,
     ports: AtomicU16,
     closed: Arc<AtomicUsize>,
+    guard: Arc<Guard>,
 }
 
 impl<F: Fabric> ComputeNode<F> {
@@ -106,6 +107,7 @@ impl<F: Fabric> ComputeNode<F> {
             unattached: Mutex::new(unattached),
             ports: AtomicU16::new(0),
             closed: Arc::default(),
+            guard: Arc::new(Guard::start()),
         })
     }
 
@@ -149,6 +151,7 @@ impl<F: Fabric> ComputeNode<F> {
             credits: self.config.credits,
             mesh: ends,
             closed: Arc::clone(&self.closed),
+            guard: Arc::clone(&self.guard),
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: self.config.spin_us * 1000,

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards;
-//!   `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
+//!   `guard`: a thread that watches heartbeats; `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
 
 mod clients;
+mod guard;
 mod mesh;
 mod parking;
 mod poller;
@@ -34,6 +35,7 @@ use rand::{Rng, SeedableRng};
 
 pub(crate) use self::clients::Clients;
 pub use self::clients::JoinHandle;
+pub(crate) use self::guard::Guard;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
 pub use self::parking::Unpark;
@@ -64,6 +66,7 @@ pub(crate) struct ShardParts<D> {
     pub credits: usize,
     pub mesh: MeshEnds,
     pub closed: Arc<AtomicUsize>,
+    pub guard: Arc<Guard>,
     pub clock: Clock,
     pub seed: u64,
     pub spin_ns: u64,
@@ -88,6 +91,8 @@ pub(crate) struct Core<D> {
     deferred: Cell<usize>,
     /// How many shards of the node have been closed.
     closed: Arc<AtomicUsize>,
+    /// Watches the executor's heartbeat.
+    guard: Arc<Guard>,
     parking: Arc<Parking>,
     /// Whether the poller sleeps: then the next piece of work wakes it.
     parked: Cell<bool>,
@@ -125,6 +130,7 @@ impl<D: Device> Shard<D> {
             ports: Ports::default(),
             deferred: Cell::new(0),
             closed: parts.closed,
+            guard: parts.guard,
             parking,
             parked: Cell::new(false),
             clock: parts.clock,

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use futures::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::Core;
+use super::guard::Guard;
 use super::reactor::Reactor;
 use crate::engine::Device;
 use crate::message::{Envelope, ShardId};
@@ -24,19 +26,20 @@ use crate::waiter::Waiter;
 
 /// Messages taken from each ring in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second.
+/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second. [`Guard`] watches it.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 /// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
 const WAKE_EARLY_NS: u64 = 100_000;
 
 pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
     glommio::spawn_local(poll(Rc::clone(core))).detach();
-    glommio::spawn_local(heartbeat(Rc::downgrade(core))).detach();
+    glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::clone(&core.guard))).detach();
 }
 
-async fn heartbeat<D: Device>(core: Weak<Core<D>>) {
+async fn heartbeat<D: Device>(core: Weak<Core<D>>, guard: Arc<Guard>) {
+    let beat = guard.watch();
     while core.strong_count() > 0 {
-        glommio::timer::sleep(HEARTBEAT).await;
+        beat.after(glommio::timer::sleep(HEARTBEAT)).await;
     }
 }
 
