@@ -1,6 +1,6 @@
-//! Fabrics: what a compute node is connected to, and where its shards get their devices. One type per kind of cluster;
-//! everything above [`crate::verbs::Verbs`] is the same on all of them. Also what two sides of a queue pair have to tell
-//! each other, since the control plane carries it. This file knows no NIC.
+//! Fabrics: what a compute node is connected to, and where its shards get their devices. One type per kind of
+//! cluster; everything above [`crate::verbs::Verbs`] is the same on all of them. Also what two sides of a queue pair
+//! have to tell each other, since the control plane carries it. This file knows no NIC.
 
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@
 //!   Parts of a line are written by one store masked by 8-byte elements, a single word by an ordinary store.
 //!   Byte-masked stores do tear and are not used: hence lengths in multiples of 8.
 //! - [`LineMode::Sequence`]: a sequence counter per line beside the region (odd while a writer is inside). Rests on
-//!   nothing but 8-byte atomics; costs a counter's cache line per 16 lines.
+//!   nothing but 8-byte atomics; costs a counter's cache line per 16 lines. Where several processes write, one that is
+//!   killed inside a line must not keep it: there the counter names the writer's slot in a journal (`journal.rs`).
 //!
 //! ```text
 //! what goes wrong without either (LineMode::Plain, for the test that the stress test can fail):
@@ -23,10 +24,15 @@
 
 #![expect(unsafe_code, reason = "shared memory is accessed through raw pointers")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::journal::{Journal, held_by};
 
 /// The unit of atomicity, in bytes.
 pub const LINE_BYTES: usize = 64;
+/// Looks at a line that another holds before its holder's life is doubted: some 10 us.
+const PATIENCE: u32 = 256;
 
 /// How line atomicity is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -54,17 +60,57 @@ impl LineMode {
     }
 }
 
-/// One line's place: its memory and its counter, where the mode has one.
+/// What an atomic verb does to a word. Words are little-endian, as they are in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Store { word: u64 },
+    Swap { expected: u64, desired: u64 },
+    Add { add: u64 },
+}
+
+impl Change {
+    /// Changes `word` and yields what was there.
+    #[inline]
+    fn apply(self, word: &AtomicU64) -> u64 {
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        match self {
+            Change::Store { word: new } => {
+                word.store(new, Ordering::Release);
+                0
+            }
+            Change::Swap { expected, desired } => {
+                word.compare_exchange(expected, desired, set, fetch).unwrap_or_else(|found| found)
+            }
+            Change::Add { .. } => {
+                word.fetch_update(set, fetch, |found| self.next(found)).unwrap_or_else(|found| found)
+            }
+        }
+    }
+
+    /// What `found` becomes, if it is changed.
+    #[inline]
+    fn next(self, found: u64) -> Option<u64> {
+        match self {
+            Change::Store { word } => Some(word),
+            Change::Swap { expected, desired } => (found == expected).then_some(desired),
+            Change::Add { add } => Some(u64::from_le(found).wrapping_add(add).to_le()),
+        }
+    }
+}
+
+/// The lines of a region: their memory, and what the mode needs to keep them whole.
 #[derive(Clone, Copy)]
-pub(super) struct Lines {
+pub(super) struct Lines<'region> {
     /// First byte of the region; aligned to 4096.
     pub base: *mut u8,
     /// One counter per line in `Sequence` mode, else null.
     pub counters: *const AtomicU32,
+    /// In `Sequence` mode, if other processes may write as well.
+    pub journal: Option<&'region Arc<Journal>>,
     pub mode: LineMode,
 }
 
-impl Lines {
+impl Lines<'_> {
     /// Copies `len` bytes at `at` to `to`.
     ///
     /// # Safety
@@ -95,38 +141,34 @@ impl Lines {
             match self.mode {
                 #[cfg(target_arch = "x86_64")]
                 LineMode::Vector => vector::write(self.base.add(at), from, len),
-                LineMode::Sequence => pieces(at, len, |at, done, len| {
-                    self.locked(at, || write_words(self.base.add(at), from.add(done), len));
-                }),
+                LineMode::Sequence => self.write_sequenced(at, from, len),
                 _ => write_words(self.base.add(at), from, len),
             }
         }
     }
 
-    /// Changes the word at `at` atomically by `change` and yields what was there.
+    /// Changes the word at `at` atomically and yields what was there (for `Store`: anything).
     ///
     /// # Safety
     /// `at` is 8-byte aligned and inside the region.
-    pub(super) unsafe fn atomic(self, at: usize, change: impl Fn(&AtomicU64) -> u64) -> u64 {
+    #[inline]
+    pub(super) unsafe fn atomic(self, at: usize, change: Change) -> u64 {
         // SAFETY: inside the region and aligned, by the caller's promise; the memory lives as long as the region.
         let word = unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) };
         match self.mode {
             // An atomic changes a line too: a reader of the whole line must see it before or after.
-            LineMode::Sequence => {
-                let mut found = 0;
-                // SAFETY: as above.
-                unsafe { self.locked(at, || found = change(word)) };
-                found
-            }
-            _ => change(word),
+            // SAFETY: as above.
+            LineMode::Sequence => unsafe { self.atomic_sequenced(at, word, change) },
+            _ => change.apply(word),
         }
     }
 
     /// # Safety
     /// `at..at + len` lies inside one line of the region; `to` is valid for `len` bytes.
     unsafe fn read_sequenced(self, at: usize, to: *mut u8, len: usize) {
-        // SAFETY: one counter per line of the region.
-        let counter = unsafe { &*self.counters.add(at / LINE_BYTES) };
+        // SAFETY: the caller's promise.
+        let counter = unsafe { self.counter(at) };
+        let mut looks = 0;
         loop {
             let before = counter.load(Ordering::Acquire);
             if before.is_multiple_of(2) {
@@ -137,32 +179,126 @@ impl Lines {
                     return;
                 }
             }
-            std::hint::spin_loop();
+            self.pause(at, before, &mut looks);
         }
     }
 
-    /// Runs `change` while this thread alone is inside the line of `at`.
+    /// # Safety
+    /// As for [`Lines::write`].
+    unsafe fn write_sequenced(self, at: usize, from: *const u8, len: usize) {
+        let Some(journal) = self.journal else {
+            return pieces(at, len, |at, done, len| {
+                // SAFETY: a part of one line inside both.
+                unsafe { self.locked(at, || write_words(self.base.add(at), from.add(done), len)) }
+            });
+        };
+        journal.with_slot(|number, slot| {
+            pieces(at, len, |at, done, len| {
+                // SAFETY: a part of one line inside both, and the counter of that line.
+                unsafe {
+                    let from = from.add(done);
+                    let words = 0..len / 8;
+                    slot.plan(at, words.map(|word| from.add(word * 8).cast::<u64>().read_unaligned()));
+                    let counter = self.counter(at);
+                    let before = self.take(at, |version| {
+                        slot.note_version(version);
+                        held_by(number)
+                    });
+                    write_words(self.base.add(at), from, len);
+                    counter.store(before.wrapping_add(2), Ordering::Release);
+                }
+            });
+        })
+    }
+
+    /// # Safety
+    /// `word` is the one at `at`, inside the region.
+    unsafe fn atomic_sequenced(self, at: usize, word: &AtomicU64, change: Change) -> u64 {
+        let Some(journal) = self.journal else {
+            let mut found = 0;
+            // SAFETY: the caller's promise.
+            unsafe { self.locked(at, || found = change.apply(word)) };
+            return found;
+        };
+        journal.with_slot(|number, slot| {
+            slot.plan(at, std::iter::empty());
+            // SAFETY: the caller's promise.
+            let (counter, before) = unsafe {
+                (
+                    self.counter(at),
+                    self.take(at, |version| {
+                        slot.note_version(version);
+                        held_by(number)
+                    }),
+                )
+            };
+            let found = word.load(Ordering::Acquire);
+            if let Some(next) = change.next(found) {
+                // From here on the change will happen, once, whatever becomes of this process.
+                slot.plan(at, std::iter::once(next));
+                word.store(next, Ordering::Release);
+            }
+            counter.store(before.wrapping_add(2), Ordering::Release);
+            found
+        })
+    }
+
+    /// Runs `change` while this thread alone is inside the line of `at`. For regions without a journal.
     ///
     /// # Safety
     /// `at` lies inside the region.
     unsafe fn locked(self, at: usize, change: impl FnOnce()) {
-        // SAFETY: one counter per line of the region.
-        let counter = unsafe { &*self.counters.add(at / LINE_BYTES) };
+        // SAFETY: the caller's promise.
+        let (counter, before) =
+            unsafe { (self.counter(at), self.take(at, |version| version.wrapping_add(1))) };
+        change();
+        counter.store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Waits until nobody is inside the line of `at` and puts `mark(version)`, which is odd, into its counter. Yields
+    /// the version. `mark` may be called for versions at which the line is not had.
+    ///
+    /// # Safety
+    /// `at` lies inside the region.
+    #[inline]
+    unsafe fn take(self, at: usize, mark: impl Fn(u32) -> u32) -> u32 {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { self.counter(at) };
+        let mut looks = 0;
         let before = loop {
             let now = counter.load(Ordering::Relaxed);
             let taken = now.is_multiple_of(2)
                 && counter
-                    .compare_exchange_weak(now, now.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
+                    .compare_exchange_weak(now, mark(now), Ordering::Acquire, Ordering::Relaxed)
                     .is_ok();
             if taken {
                 break now;
             }
-            std::hint::spin_loop();
+            self.pause(at, now, &mut looks);
         };
-        // Keeps the stores of `change` behind the odd counter for readers on weakly ordered CPUs.
+        // Keeps the stores that follow behind the odd counter for readers on weakly ordered CPUs.
         fence(Ordering::Release);
-        change();
-        counter.store(before.wrapping_add(2), Ordering::Release);
+        before
+    }
+
+    /// A moment's wait for the line of `at`, whose counter was `found`.
+    #[inline]
+    fn pause(self, at: usize, found: u32, looks: &mut u32) {
+        std::hint::spin_loop();
+        if let Some(journal) = self.journal {
+            *looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(PATIENCE) && !found.is_multiple_of(2) {
+                journal.help(at, found);
+            }
+        }
+    }
+
+    /// # Safety
+    /// `at` lies inside the region, which has counters.
+    #[inline]
+    unsafe fn counter<'a>(self, at: usize) -> &'a AtomicU32 {
+        // SAFETY: one counter per line of the region.
+        unsafe { &*self.counters.add(at / LINE_BYTES) }
     }
 }
 

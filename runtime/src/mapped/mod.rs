@@ -9,8 +9,15 @@
 //! buffer, is closed by a fence before the first READ that follows a WRITE. Weakly ordered CPUs use `Sequence` mode,
 //! whose accesses acquire and release.
 
+pub mod access;
+pub mod error;
+mod file;
+mod header;
+mod journal;
 pub mod line;
+mod mapping;
 pub mod prefetch;
+mod range_lock;
 pub mod region;
 
 use std::collections::VecDeque;

@@ -1,33 +1,78 @@
-//! A memory server's region as mapped memory of this process. Bounds and alignment are checked here, once, for every
-//! access; how lines stay whole is [`super::line`]'s business.
+//! A memory server's region as mapped memory: of this process alone, or of a file that several processes map. Bounds
+//! and alignment are checked here, once, for every access; how lines stay whole is [`super::line`]'s business, where
+//! files come from and go is `file.rs`'s.
 
-#![expect(unsafe_code, reason = "maps memory and hands out accesses to it")]
+#![expect(unsafe_code, reason = "hands out accesses to mapped memory")]
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
-use thiserror::Error;
-
-use super::line::{LINE_BYTES, LineMode, Lines};
+use super::file::RegionFile;
+use super::header::{HEADER_BYTES, Header, Parts};
+use super::journal::{Journal, SLOTS_MAX};
+use super::line::{Change, LINE_BYTES, LineMode, Lines};
+use super::mapping::Mapping;
 use super::prefetch::prefetch_once;
+
+pub use super::error::RegionError;
 
 const PAGE_BYTES: u64 = 4096;
 
 /// Memory that one-sided verbs can reach: zeroed at first, on huge pages where the system gives them.
 pub struct Region {
-    memory: Mapping,
-    counters: Option<Mapping>,
+    start: *mut u8,
+    bytes: u64,
+    /// One per line in `Sequence` mode, else null.
+    counters: *const AtomicU32,
+    journal: Option<Arc<Journal>>,
     mode: LineMode,
+    /// Owns what the pointers point to.
+    memory: Memory,
 }
 
-/// Why a region could not be had.
-#[derive(Debug, Error)]
-#[error(
-    "cannot map {bytes} bytes of memory: {cause}; ask for less, or raise the limit (ulimit -v, cgroup memory.max)"
-)]
-pub struct RegionError {
-    bytes: u64,
-    cause: std::io::Error,
+// SAFETY: the pointers are to memory that the region owns and that belongs to no thread; every access to it goes
+// through `Lines`, which is atomic.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+enum Memory {
+    Anonymous { region: Mapping, _counters: Option<Mapping> },
+    File(RegionFile),
+}
+
+/// Whether the memory of a region file is put on huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HugePages {
+    /// As far as the system is willing. About 1.7 s per GiB of tmpfs, when the region is made.
+    #[default]
+    Try,
+    /// Only where the file system has no others.
+    No,
+}
+
+/// What a memory server's region file is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionConfig {
+    /// Bytes that verbs reach, rounded up to whole pages.
+    pub bytes: u64,
+    /// How line atomicity is provided, for all processes that map it.
+    pub line_mode: LineMode,
+    /// Which run of a memory server this is. Clients learn it from the control service, and accept no other region.
+    pub instance: u128,
+    /// Whether to ask for huge pages.
+    pub huge_pages: HugePages,
+    /// Who may open the file: mode bits, from which the process's umask is taken.
+    pub permissions: u32,
+}
+
+impl RegionConfig {
+    /// A region of `bytes` bytes for the user's own processes.
+    pub fn new(bytes: u64, instance: u128) -> Self {
+        let (line_mode, huge_pages) = (LineMode::Auto, HugePages::Try);
+        RegionConfig { bytes, line_mode, instance, huge_pages, permissions: 0o600 }
+    }
 }
 
 /// An access outside the region.
@@ -40,19 +85,97 @@ impl Region {
     /// # Errors
     /// If the system refuses to map that much.
     pub fn anonymous(bytes: u64, mode: LineMode) -> Result<Self, RegionError> {
-        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        let bytes = whole_pages(bytes)?;
         let mode = mode.detect();
-        let memory = Mapping::anonymous(bytes)?;
+        let map = |bytes| Mapping::anonymous(bytes).map_err(|cause| RegionError::Map { bytes, cause });
+        let region = map(bytes)?;
         let counters = match mode {
-            LineMode::Sequence => Some(Mapping::anonymous(bytes / LINE_BYTES as u64 * 4)?),
+            LineMode::Sequence => Some(map(bytes / LINE_BYTES as u64 * 4)?),
             _ => None,
         };
-        Ok(Region { memory, counters, mode })
+        Ok(Region {
+            start: region.start(),
+            bytes,
+            counters: counters.as_ref().map_or(std::ptr::null(), |counters| counters.start().cast()),
+            journal: None,
+            mode,
+            memory: Memory::Anonymous { region, _counters: counters },
+        })
+    }
+
+    /// Makes the region of a memory server that other processes map: a file at `path`, which may be in tmpfs (such as
+    /// /dev/shm), in any other file system on which memory can be shared, or on hugetlbfs; or a DAX device. What is
+    /// there is replaced if it is empty or the region of a server that has ended, and nothing else. All its memory is
+    /// allocated, which takes seconds if it is large. Dropping the region removes the file.
+    ///
+    /// # Errors
+    /// If something else is at `path`, a memory server runs on it, or there is not enough memory.
+    pub fn create(path: &Path, config: &RegionConfig) -> Result<Self, RegionError> {
+        let region_bytes = whole_pages(config.bytes.max(HEADER_BYTES))?;
+        let mode = config.line_mode.detect();
+        let journal_slots = if mode == LineMode::Sequence { SLOTS_MAX } else { 0 };
+        let parts = Parts::of(region_bytes, journal_slots).ok_or_else(|| too_large(config.bytes))?;
+        let header = Header {
+            mode,
+            instance: config.instance,
+            region_bytes,
+            file_bytes: parts.end,
+            server_pid: std::process::id(),
+            journal_slots,
+        };
+        Self::of_file(RegionFile::create(path, header, config)?)
+    }
+
+    /// Maps the region at `path`, which the memory server's run `instance` made, as one of its clients. Writing threads
+    /// take a place each in `Sequence` mode, of which a region has 4096. A process that forks must open it anew.
+    ///
+    /// # Errors
+    /// If there is none, it may not be opened, or it is not that server's, each with its remedy.
+    pub fn open(path: &Path, instance: u128) -> Result<Self, RegionError> {
+        Self::of_file(RegionFile::open(path, instance)?)
+    }
+
+    fn of_file(file: RegionFile) -> Result<Self, RegionError> {
+        let Header { mode, region_bytes: bytes, journal_slots, .. } = file.header;
+        let parts = file.header.parts();
+        let start = file.mapping.start();
+        assert!(parts.end <= file.mapping.bytes());
+        let (mut counters, mut journal): (*const AtomicU32, _) = (std::ptr::null(), None);
+        if mode == LineMode::Sequence {
+            if journal_slots != SLOTS_MAX {
+                let reason = format!("its journal has {journal_slots} slots instead of {SLOTS_MAX}");
+                return Err(RegionError::NotFarwood { path: file.path().to_owned(), reason });
+            }
+            // SAFETY: parts of the mapping, which `file` keeps until the region that has the journal is dropped; both
+            // are aligned to pages.
+            unsafe {
+                counters = start.add(parts.counters as usize).cast();
+                let lines = Lines { base: start, counters, journal: None, mode };
+                let slots = start.add(parts.journal as usize).cast_const().cast();
+                let path = || file.path().to_owned();
+                let made = Journal::new(file.share()?, slots, lines, bytes);
+                let made = made.map_err(|cause| RegionError::Io { action: "lock", path: path(), cause })?;
+                journal = Some(made.ok_or(RegionError::TooManyWriters { path: path(), slots: SLOTS_MAX })?);
+            }
+        }
+        Ok(Region { start, bytes, counters, journal, mode, memory: Memory::File(file) })
     }
 
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
-        self.memory.bytes
+        self.bytes
+    }
+
+    /// How many of its bytes this process reaches through huge pages at this moment. Takes milliseconds.
+    ///
+    /// # Errors
+    /// If /proc/self/smaps cannot be read.
+    pub fn huge_bytes(&self) -> std::io::Result<u64> {
+        let memory = match &self.memory {
+            Memory::Anonymous { region, .. } => region,
+            Memory::File(file) => &file.mapping,
+        };
+        Ok(memory.huge_bytes()?.min(self.bytes))
     }
 
     /// The mechanism that keeps its lines whole.
@@ -82,13 +205,8 @@ impl Region {
     #[inline]
     pub(crate) fn write_word(&self, at: u64, word: u64) -> Result<(), OutOfRegion> {
         self.check(at, 8)?;
-        // SAFETY: checked. A plain store would do outside `Sequence` mode; `atomic` knows the modes.
-        unsafe {
-            self.lines().atomic(at as usize, |cell| {
-                cell.store(word.to_le(), Ordering::Release);
-                0
-            });
-        }
+        // SAFETY: checked.
+        unsafe { self.lines().atomic(at as usize, Change::Store { word: word.to_le() }) };
         Ok(())
     }
 
@@ -96,91 +214,51 @@ impl Region {
     #[inline]
     pub(crate) fn cas(&self, at: u64, expected: u64, desired: u64) -> Result<u64, OutOfRegion> {
         self.check(at, 8)?;
-        let swap = (expected.to_le(), desired.to_le());
+        let swap = Change::Swap { expected: expected.to_le(), desired: desired.to_le() };
         // SAFETY: checked.
-        let found = unsafe {
-            self.lines().atomic(at as usize, |cell| {
-                cell.compare_exchange(swap.0, swap.1, Ordering::SeqCst, Ordering::SeqCst)
-                    .unwrap_or_else(|found| found)
-            })
-        };
-        Ok(u64::from_le(found))
+        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, swap) }))
     }
 
     /// FAA; yields the word found.
     #[inline]
     pub(crate) fn faa(&self, at: u64, add: u64) -> Result<u64, OutOfRegion> {
         self.check(at, 8)?;
-        let sum = |word: u64| Some(u64::from_le(word).wrapping_add(add).to_le());
         // SAFETY: checked.
-        let found = unsafe {
-            self.lines().atomic(at as usize, |cell| {
-                cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum).unwrap_or_else(|found| found)
-            })
-        };
-        Ok(u64::from_le(found))
+        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, Change::Add { add }) }))
     }
 
     /// Prefetches the lines of `at..at + len`, and their counters. Addresses outside the region do no harm.
     #[inline]
     pub(crate) fn prefetch(&self, at: u64, len: u64) {
-        let first = self.memory.start.as_ptr().wrapping_add(at as usize);
+        let first = self.start.wrapping_add(at as usize);
         for i in (0..len as usize).step_by(LINE_BYTES) {
             prefetch_once(first.wrapping_add(i));
         }
-        if let Some(counters) = &self.counters {
-            prefetch_once(counters.start.as_ptr().wrapping_add(at as usize / LINE_BYTES * 4));
+        if !self.counters.is_null() {
+            prefetch_once(self.counters.wrapping_add(at as usize / LINE_BYTES).cast());
         }
     }
 
     #[inline]
     fn check(&self, at: u64, len: usize) -> Result<(), OutOfRegion> {
-        let inside = at.checked_add(len as u64).is_some_and(|end| end <= self.memory.bytes);
+        let inside = at.checked_add(len as u64).is_some_and(|end| end <= self.bytes);
         debug_assert!(at.is_multiple_of(8) && len.is_multiple_of(8), "chains check alignment");
         if inside { Ok(()) } else { Err(OutOfRegion) }
     }
 
     #[inline]
-    fn lines(&self) -> Lines {
-        let counters =
-            self.counters.as_ref().map_or(std::ptr::null(), |c| c.start.as_ptr() as *const AtomicU32);
-        Lines { base: self.memory.start.as_ptr(), counters, mode: self.mode }
+    fn lines(&self) -> Lines<'_> {
+        let (base, counters) = (self.start, self.counters);
+        Lines { base, counters, journal: self.journal.as_ref(), mode: self.mode }
     }
 }
 
-/// Pages from `mmap`.
-struct Mapping {
-    start: NonNull<u8>,
-    bytes: u64,
+fn whole_pages(bytes: u64) -> Result<u64, RegionError> {
+    bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(|| too_large(bytes))
 }
 
-// SAFETY: the pages belong to no thread; every access to their bytes goes through `Lines`, which is atomic.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn anonymous(bytes: u64) -> Result<Self, RegionError> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-        let start =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes.max(1) as usize, protection, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(RegionError { bytes, cause: std::io::Error::last_os_error() });
-        }
-        // SAFETY: advice about the mapping just made. Refusal (no huge pages in this kernel) costs speed only.
-        unsafe { libc::madvise(start, bytes as usize, libc::MADV_HUGEPAGE) };
-        let start = NonNull::new(start.cast()).expect("mmap does not map page 0");
-        Ok(Mapping { start, bytes })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `anonymous` with this length; regions are dropped after the last access.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes.max(1) as usize) };
-    }
+fn too_large(bytes: u64) -> RegionError {
+    RegionError::Config(format!("a region of {bytes} bytes is more than there are addresses: ask for less"))
 }
 
 #[cfg(test)]

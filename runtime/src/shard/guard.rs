@@ -1,6 +1,7 @@
-//! A second pair of eyes on executors. glommio 0.9 was seen asleep although timers of its were due, the heartbeat's too;
-//! a wake-up from another thread goes another way (an eventfd) and ends such a sleep. One thread per compute node looks at
-//! its shards' heartbeats a few times a second and wakes those that stand still. It knows nothing of what shards do.
+//! A second pair of eyes on executors. glommio 0.9 was seen asleep although timers of its were due, the heartbeat's
+//! too; a wake-up from another thread goes another way (an eventfd) and ends such a sleep. One thread per compute
+//! node looks at its shards' heartbeats a few times a second and wakes those that stand still. It knows nothing of
+//! what shards do.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -11,8 +11,9 @@
 //!        ^ one turn of the poller: rings -> timers -> chains -> clients
 //! ```
 //!
-//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards;
-//!   `guard`: a thread that watches heartbeats; `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
+//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `guard`: a
+//!   thread that watches heartbeats; `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the
+//!   executor's I/O gets its turn.
 
 mod clients;
 mod guard;

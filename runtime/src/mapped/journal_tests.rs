@@ -1,0 +1,257 @@
+//! Tests of the journal: writers that die at every step. A second opening of the file stands for another process: for
+//! the kernel's locks it is one.
+
+use std::path::Path;
+
+use super::super::access::Access;
+use super::super::file::RegionFile;
+use super::super::file::tests::Folder;
+use super::super::line::LineMode;
+use super::super::region::{Region, RegionConfig, RegionError};
+use super::*;
+
+const AT: usize = 4096 + 2 * LINE_BYTES;
+const OLD: [u64; LINE_WORDS] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+/// A client that can be stopped at any step.
+struct Victim {
+    journal: Arc<Journal>,
+    _file: RegionFile,
+}
+
+impl Victim {
+    fn open(path: &Path) -> Self {
+        let file = RegionFile::open(path, 1).unwrap();
+        let parts = file.header.parts();
+        let base = file.mapping.start();
+        // SAFETY: parts of the mapping, which is dropped after the journal.
+        let journal = unsafe {
+            let counters = base.add(parts.counters as usize).cast();
+            let lines = Lines { base, counters, journal: None, mode: LineMode::Sequence };
+            let slots = base.add(parts.journal as usize).cast_const().cast();
+            Journal::new(file.share().unwrap(), slots, lines, file.header.region_bytes)
+        };
+        Victim { journal: journal.unwrap().unwrap(), _file: file }
+    }
+
+    fn word(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: inside the region.
+        unsafe { AtomicU64::from_ptr(self.journal.region.base.add(AT + word * 8).cast()) }
+    }
+
+    fn take(&self, number: u32, slot: &Slot) -> u32 {
+        let version = self.journal.counter(AT).load(Ordering::Relaxed);
+        assert!(version.is_multiple_of(2));
+        slot.note_version(version);
+        self.journal.counter(AT).store(held_by(number), Ordering::Relaxed);
+        version
+    }
+
+    /// Writes `words` to the line from its word `first` on, and stops before step `end`. Yields whether it is done.
+    fn write(&self, first: usize, words: &[u64], end: usize) -> bool {
+        self.journal.with_slot(|number, slot| {
+            slot.plan(AT + first * 8, words.iter().copied());
+            if end == 0 {
+                return false;
+            }
+            let version = self.take(number, slot);
+            for (i, &word) in words.iter().enumerate() {
+                if end == i + 1 {
+                    return false;
+                }
+                self.word(first + i).store(word, Ordering::Relaxed);
+            }
+            if end == words.len() + 1 {
+                return false;
+            }
+            self.journal.counter(AT).store(version.wrapping_add(2), Ordering::Relaxed);
+            true
+        })
+    }
+
+    /// Adds 100 to the first word and stops before step `end`.
+    fn add(&self, end: usize) {
+        self.journal.with_slot(|number, slot| {
+            slot.plan(AT, std::iter::empty());
+            self.take(number, slot);
+            if end == 0 {
+                return;
+            }
+            let next = self.word(0).load(Ordering::Relaxed) + 100;
+            slot.plan(AT, std::iter::once(next));
+            if end == 1 {
+                return;
+            }
+            self.word(0).store(next, Ordering::Relaxed);
+        })
+    }
+}
+
+fn server(path: &Path) -> Region {
+    let config = RegionConfig { line_mode: LineMode::Sequence, ..RegionConfig::new(64 << 10, 1) };
+    let region = Region::create(path, &config).unwrap();
+    put(&region, OLD);
+    region
+}
+
+fn put(region: &Region, words: [u64; LINE_WORDS]) {
+    Access::to(region).write(AT as u64, words.map(u64::to_le_bytes).as_flattened()).unwrap();
+}
+
+fn line(region: &Region) -> [u64; LINE_WORDS] {
+    let mut bytes = [0; LINE_BYTES];
+    Access::to(region).read(AT as u64, &mut bytes).unwrap();
+    std::array::from_fn(|word| u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap()))
+}
+
+#[test]
+fn finishes_a_write_that_was_begun_and_forgets_one_that_was_not() {
+    let folder = Folder::new("journal-write");
+    let region = server(&folder.path("a"));
+    for (first, count) in [(0, 8), (3, 2), (7, 1)] {
+        let words: Vec<u64> = (0..count as u64).map(|i| 70 + i).collect();
+        for end in 0..count + 3 {
+            put(&region, OLD);
+            let victim = Victim::open(&folder.path("a"));
+            let done = victim.write(first, &words, end);
+            assert_eq!(done, end == count + 2);
+            drop(victim);
+            let mut expected = OLD;
+            if end > 0 {
+                expected[first..first + count].copy_from_slice(&words);
+            }
+            assert_eq!(line(&region), expected, "{count} words from {first}, killed before step {end}");
+            assert_eq!(Access::to(&region).faa(AT as u64, 1), Ok(expected[0]), "the line is free");
+        }
+    }
+}
+
+#[test]
+fn an_atomic_of_the_dead_takes_effect_once_or_not_at_all() {
+    let folder = Folder::new("journal-atomic");
+    let region = server(&folder.path("a"));
+    for (end, expected) in [(0, 1), (1, 101), (2, 101)] {
+        put(&region, OLD);
+        let victim = Victim::open(&folder.path("a"));
+        victim.add(end);
+        drop(victim);
+        // An heir that writes, not one that reads.
+        assert_eq!(Access::to(&region).cas(AT as u64, expected, 9), Ok(expected), "killed before step {end}");
+        assert_eq!(line(&region)[..2], [9, 2]);
+    }
+}
+
+/// Versions go on where they were: a reader that was inside the line before sees that it has changed.
+#[test]
+fn versions_never_go_back() {
+    let folder = Folder::new("journal-version");
+    let region = server(&folder.path("a"));
+    let watcher = Victim::open(&folder.path("a"));
+    let version = || watcher.journal.counter(AT).load(Ordering::Relaxed);
+    let before = version();
+    let victim = Victim::open(&folder.path("a"));
+    victim.write(0, &[5; 8], 4);
+    assert_eq!(version() % 2, 1);
+    drop(victim);
+    assert_eq!(line(&region), [5; 8]);
+    assert_eq!(version(), before.wrapping_add(2));
+}
+
+#[test]
+fn waits_for_a_writer_that_lives() {
+    let folder = Folder::new("journal-lives");
+    let region = server(&folder.path("a"));
+    let (victim, other) = (Victim::open(&folder.path("a")), Victim::open(&folder.path("a")));
+    victim.write(0, &[5; 8], 4);
+    let held = victim.journal.counter(AT).load(Ordering::Relaxed);
+    for asker in [&other, &victim] {
+        for _ in 0..10 {
+            asker.journal.help(AT, held);
+        }
+        assert_eq!(victim.journal.counter(AT).load(Ordering::Relaxed), held);
+        assert_eq!(
+            victim.word(7).load(Ordering::Relaxed),
+            8,
+            "the rest of the write is its writer's business"
+        );
+    }
+    drop(victim);
+    other.journal.help(AT, held);
+    assert_eq!(line(&region), [5; 8]);
+}
+
+/// Nobody waits for the line, but the slot is needed; and an heir may die, too.
+#[test]
+fn who_takes_a_slot_finishes_what_was_left_in_it() {
+    let folder = Folder::new("journal-slot");
+    let region = server(&folder.path("a"));
+    let victim = Victim::open(&folder.path("a"));
+    let slot = victim.journal.with_slot(|number, _| number);
+    victim.write(0, &[5; 8], 4);
+    drop(victim);
+    let heir = open_raw(&folder.path("a"));
+    assert!(range_lock::try_lock(&heir, SLOTS + i64::from(slot), Kind::Exclusive).unwrap());
+    drop(heir);
+    let next = Victim::open(&folder.path("a"));
+    let taken = next.journal.with_slot(|number, _| number);
+    assert!(taken <= slot);
+    assert!(next.journal.counter(AT).load(Ordering::Relaxed).is_multiple_of(2));
+    assert_eq!(line(&region), [5; 8]);
+}
+
+#[test]
+fn threads_share_a_slot_when_none_is_left() {
+    let folder = Folder::new("journal-full");
+    let path = folder.path("a");
+    let region = server(&path);
+    let others = open_raw(&path);
+    let lock = |slot: u32| range_lock::try_lock(&others, SLOTS + i64::from(slot), Kind::Exclusive).unwrap();
+    let locked = (0..SLOTS_MAX).filter(|&slot| lock(slot)).count();
+    assert!(locked < SLOTS_MAX as usize, "the server has some");
+    let error = Region::open(&path, 1).err().expect("there is no slot");
+    assert!(matches!(error, RegionError::TooManyWriters { slots: SLOTS_MAX, .. }), "{error}");
+    range_lock::unlock(&others, SLOTS + 99).unwrap();
+    let client = Region::open(&path, 1).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..1000).all(|_| Access::to(&client).faa(AT as u64, 1).is_ok()));
+        }
+    });
+    assert_eq!(line(&region)[0], 3001);
+}
+
+#[test]
+fn slots_of_threads_that_ended_are_used_again() {
+    let folder = Folder::new("journal-idle");
+    let region = server(&folder.path("a"));
+    let client = Victim::open(&folder.path("a"));
+    let slot_of_a_thread = || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.journal.with_slot(|number, _| number)).join().unwrap()
+        })
+    };
+    let first = slot_of_a_thread();
+    assert_eq!(slot_of_a_thread(), first);
+    let mine = client.journal.with_slot(|number, _| number);
+    assert_eq!(mine, first, "the only idle one");
+    assert_ne!(slot_of_a_thread(), first);
+    drop(region);
+}
+
+/// A journal that others have spoilt must not lead this process out of the region.
+#[test]
+fn a_spoilt_slot_is_not_followed() {
+    let folder = Folder::new("journal-spoilt");
+    let region = server(&folder.path("a"));
+    for spoilt in [u64::MAX, place(64 << 10, 8), place(AT, 1) + 15, place(AT + 8, 8), place(1 << 40, 1)] {
+        let victim = Victim::open(&folder.path("a"));
+        victim.journal.with_slot(|_, slot| slot.place.store(spoilt, Ordering::Relaxed));
+        drop(victim);
+        drop(Victim::open(&folder.path("a")));
+        assert_eq!(line(&region), OLD);
+    }
+}
+
+fn open_raw(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}

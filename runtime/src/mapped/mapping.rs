@@ -1,0 +1,212 @@
+//! Pages from `mmap`: of this process alone, or of a file that other processes map as well. Knows nothing of what is
+//! in them.
+
+#![expect(unsafe_code, reason = "maps memory")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+/// The size of a huge page where the page table has an entry for one, and the alignment that lets it.
+pub(super) const HUGE_BYTES: u64 = 2 << 20;
+/// Turned into huge pages by one call: often enough that a signal need not wait, and that a log shows progress.
+const COLLAPSE_BYTES: u64 = 64 << 20;
+
+/// Pages of memory. They are unmapped when this is dropped.
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: u64,
+}
+
+// SAFETY: the pages belong to no thread; every access to their bytes goes through `Lines`, which is atomic, or happens
+// before others know of them.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory of this process, on huge pages where the system gives them, taken when it is first touched.
+    pub(super) fn anonymous(bytes: u64) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let mapping = Mapping { start: map(None, bytes.max(1), protection, flags, None)?, bytes };
+        mapping.advise(0, bytes, libc::MADV_HUGEPAGE).ok(); // Without huge pages it is slower, no more.
+        Ok(mapping)
+    }
+
+    /// The first `bytes` bytes of `file`, at an address that is a multiple of `align` (a power of two): page tables
+    /// have entries for huge pages only if address and file offset agree. Children of a fork do not inherit it.
+    pub(super) fn shared(file: &File, bytes: u64, align: u64) -> io::Result<Self> {
+        let room = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Address space first; the file is mapped over a part of it, and the rest is given back.
+        let room = Mapping { start: map(None, room, libc::PROT_NONE, nothing, None)?, bytes: room };
+        let before = (room.start.as_ptr() as u64).next_multiple_of(align) - room.start.as_ptr() as u64;
+        // SAFETY: inside `room`, which is `align` bytes larger than what begins here.
+        let start = unsafe { room.start.add(before as usize) };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        map(Some(start), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file))?;
+        let whole = std::mem::ManuallyDrop::new(room);
+        // SAFETY: the two ends of `whole` beside the file's pages, which nobody else knows of. A failure, which needs
+        // a process at its limit of mappings, leaves address space behind, no memory.
+        unsafe {
+            let end = start.add(bytes as usize);
+            let after = whole.bytes - before - bytes;
+            if before > 0 {
+                libc::munmap(whole.start.as_ptr().cast(), before as usize);
+            }
+            if after > 0 {
+                libc::munmap(end.as_ptr().cast(), after as usize);
+            }
+        }
+        let mapping = Mapping { start, bytes };
+        mapping.advise(0, bytes, libc::MADV_DONTFORK)?;
+        Ok(mapping)
+    }
+
+    /// Its first byte.
+    #[inline]
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its size in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Puts its memory on huge pages as far as the system is willing. Unlike all other ways to huge pages in tmpfs,
+    /// this needs neither a mount option nor a setting of the administrator. Every page must have been allocated. About
+    /// 1.7 s per GiB; costs nothing but speed if it fails, and yields the failure of the first piece that did.
+    pub(super) fn collapse(&self) -> io::Result<()> {
+        let mut first_failure = Ok(());
+        for at in (0..self.bytes).step_by(COLLAPSE_BYTES as usize) {
+            let bytes = (self.bytes - at).min(COLLAPSE_BYTES) / HUGE_BYTES * HUGE_BYTES;
+            if bytes == 0 {
+                break;
+            }
+            if let Err(error) = self.advise(at, bytes, libc::MADV_COLLAPSE) {
+                // Not known to this kernel, or not for this kind of file: the rest will fare no better.
+                let hopeless = error.raw_os_error() == Some(libc::EINVAL);
+                first_failure = first_failure.and(Err(error));
+                if hopeless {
+                    break;
+                }
+            }
+        }
+        first_failure
+    }
+
+    /// How many of its bytes this process reaches through huge pages just now, by `/proc/self/smaps`. Pages that were
+    /// not touched yet do not count. Takes milliseconds.
+    pub(super) fn huge_bytes(&self) -> io::Result<u64> {
+        let first = self.start.as_ptr() as u64;
+        Ok(huge_bytes_in(&std::fs::read_to_string("/proc/self/smaps")?, first, first + self.bytes))
+    }
+
+    fn advise(&self, at: u64, bytes: u64, advice: i32) -> io::Result<()> {
+        debug_assert!(at + bytes <= self.bytes);
+        // SAFETY: a range of this mapping; none of the advice used here changes what the memory contains.
+        match unsafe { libc::madvise(self.start.as_ptr().add(at as usize).cast(), bytes as usize, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length; who hands out accesses keeps this alive until after the last.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes.max(1) as usize) };
+    }
+}
+
+fn map(
+    at: Option<NonNull<u8>>,
+    bytes: u64,
+    protection: i32,
+    flags: i32,
+    file: Option<&File>,
+) -> io::Result<NonNull<u8>> {
+    let at = at.map_or(std::ptr::null_mut(), |at| at.as_ptr().cast());
+    let file = file.map_or(-1, |file| file.as_raw_fd());
+    // SAFETY: a new mapping at an address of the kernel's choice, or over address space that the caller has reserved.
+    let start = unsafe { libc::mmap(at, bytes as usize, protection, flags, file, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(NonNull::new(start.cast()).expect("mmap does not map page 0"))
+}
+
+/// Adds up the huge pages in the mappings between two addresses, in the format of `/proc/PID/smaps`.
+fn huge_bytes_in(smaps: &str, first: u64, end: u64) -> u64 {
+    let mut inside = false;
+    let mut size = 0;
+    let mut sum = 0;
+    for line in smaps.lines() {
+        let Some((name, value)) = line.split_once(' ') else { continue };
+        if let Some((from, to)) = name.split_once('-') {
+            let address = |hex| u64::from_str_radix(hex, 16).ok();
+            let overlap = |from: u64, to: u64| from < end && first < to;
+            inside = address(from).zip(address(to)).is_some_and(|(from, to)| overlap(from, to));
+            continue;
+        }
+        let bytes =
+            value.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10;
+        match name {
+            "Size:" => size = bytes,
+            // A whole mapping of huge pages: hugetlbfs, DAX.
+            "KernelPageSize:" if inside && bytes >= HUGE_BYTES => return size.max(sum),
+            "AnonHugePages:" | "ShmemPmdMapped:" | "FilePmdMapped:" if inside => sum += bytes,
+            _ => {}
+        }
+    }
+    sum.min(end - first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::tests::Folder;
+    use super::*;
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000200000 rw-s 00000000 00:19 5  /dev/shm/x
+Size:               2048 kB
+KernelPageSize:        4 kB
+AnonHugePages:         0 kB
+ShmemPmdMapped:     2048 kB
+VmFlags: rd wr sh mr mw me ms
+7f0000200000-7f0000800000 rw-s 00200000 00:19 5  /dev/shm/x
+Size:               6144 kB
+KernelPageSize:        4 kB
+ShmemPmdMapped:     4096 kB
+7f0001000000-7f0001400000 rw-s 00200000 00:19 5  /mnt/huge/x
+Size:               4096 kB
+KernelPageSize:     2048 kB
+ShmemPmdMapped:        0 kB
+";
+
+    #[test]
+    fn adds_up_huge_pages() {
+        assert_eq!(huge_bytes_in(SMAPS, 0x7f00_0000_0000, 0x7f00_0020_0000), 2 << 20);
+        assert_eq!(huge_bytes_in(SMAPS, 0x7f00_0000_0000, 0x7f00_0080_0000), 6 << 20);
+        assert_eq!(huge_bytes_in(SMAPS, 0x7f00_0100_0000, 0x7f00_0140_0000), 4 << 20);
+        assert_eq!(huge_bytes_in(SMAPS, 0x7f00_0200_0000, 0x7f00_0240_0000), 0);
+    }
+
+    #[test]
+    fn maps_files_aligned() {
+        let folder = Folder::new("mapping");
+        let path = folder.path("file");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        for align in [4096, HUGE_BYTES, 4 * HUGE_BYTES] {
+            let mapping = Mapping::shared(&file, 8192, align).unwrap();
+            assert!((mapping.start() as u64).is_multiple_of(align));
+            // SAFETY: inside the mapping, which has no other user.
+            assert_eq!(unsafe { mapping.start().add(8191).read_volatile() }, 7);
+        }
+        assert!(Mapping::shared(&file, u64::MAX - 4095, HUGE_BYTES).is_err());
+    }
+}
