@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use farwood::index::layout::Header;
 use farwood::runtime::{Buf, Chain, Meter, RemotePtr};
-use farwood::{Geometry, RangeIndex, Shard, ShermanIndex, Verbs};
+use farwood::{Geometry, RangeIndex, Verbs};
 
 type Bytes = Vec<u8>;
 
@@ -30,7 +30,7 @@ struct Node {
 
 /// Reads the tree in `name` and asserts: levels are right, fences meet, separators lie in their node and lead
 /// to the node that begins there, keys lie between their leaf's fences and only once.
-pub(crate) async fn read(shard: &Shard, name: &str, geometry: Geometry) -> Found {
+pub(crate) async fn read(shard: &impl Verbs, name: &str, geometry: Geometry) -> Found {
     let entry = shard.control().open(name).await.unwrap();
     let word = super::number(&reversed(&read_bytes(shard, entry.root, 8).await));
     let mut found = Found::default();
@@ -68,8 +68,8 @@ pub(crate) async fn read(shard: &Shard, name: &str, geometry: Geometry) -> Found
 /// Reads the tree and asserts that it holds exactly `expected`, that no separator is missing, and that scan
 /// and survey say the same.
 pub(crate) async fn holds_exactly(
-    shard: &Shard,
-    index: &ShermanIndex<Shard>,
+    shard: &impl Verbs,
+    index: &impl RangeIndex,
     geometry: Geometry,
     expected: &BTreeMap<Bytes, Bytes>,
 ) -> Found {
@@ -93,7 +93,7 @@ fn same(found: &BTreeMap<Bytes, Bytes>, expected: &BTreeMap<Bytes, Bytes>) {
     assert!(found.keys().all(|key| expected.contains_key(key)), "there are keys that should not be there");
 }
 
-async fn read_level(shard: &Shard, geometry: Geometry, level: u8, leftmost: RemotePtr) -> Vec<Node> {
+async fn read_level(shard: &impl Verbs, geometry: Geometry, level: u8, leftmost: RemotePtr) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let (mut at, mut begins) = (leftmost, Some(Bytes::new()));
     while !at.is_null() {
@@ -112,7 +112,7 @@ async fn read_level(shard: &Shard, geometry: Geometry, level: u8, leftmost: Remo
     nodes
 }
 
-async fn read_node(shard: &Shard, geometry: Geometry, level: u8, ptr: RemotePtr) -> Node {
+async fn read_node(shard: &impl Verbs, geometry: Geometry, level: u8, ptr: RemotePtr) -> Node {
     let (leaf, inner) = geometry.layouts().unwrap();
     let fences = |header: &Header<'_>, children, pairs| {
         assert_eq!(header.level(), level, "at {ptr}");
@@ -134,7 +134,7 @@ async fn read_node(shard: &Shard, geometry: Geometry, level: u8, ptr: RemotePtr)
     fences(view.header(), children.collect(), Vec::new())
 }
 
-async fn read_bytes(shard: &Shard, at: RemotePtr, bytes: usize) -> Buf {
+async fn read_bytes(shard: &impl Verbs, at: RemotePtr, bytes: usize) -> Buf {
     let mut chain = Chain::with_buffer(at.server(), shard.lease(bytes));
     chain.read(at, 0..bytes);
     shard.submit(&Meter::default(), chain).await.unwrap().into_buf()

@@ -1,0 +1,194 @@
+//! What operations cost on the fabric, exactly: one client, a warm cache, keys and values of 8 bytes. The numbers are
+//! the kind's ([`Kind::costs`]) and the same on every fabric.
+
+use farwood::index::KindStats;
+use farwood::{AnyIndex, OpKind, RangeIndex};
+use futures::TryStreamExt;
+
+use super::kind::{Kind, Mix, Shape};
+use super::{Fabric, on_index};
+use crate::kit::party::{Parties, Party, Probed};
+use crate::kit::{key, number};
+
+/// The index holds the even numbers below twice as many.
+const KEYS: u64 = 4000;
+const FILL: f64 = 0.7;
+/// A key in the middle of a leaf.
+const PRESENT: u64 = 2 * 20;
+const ABSENT: u64 = PRESENT + 1;
+/// How often a read is counted anew that had to be done again.
+const ATTEMPTS: usize = 100;
+
+/// What is done to the loaded index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// A get, whether it finds or not.
+    Get,
+    /// A scan of 100 pairs.
+    ScanOf100,
+    /// A change that takes effect: an insert of an absent key, an update or a remove of a present one. A put is
+    /// either.
+    Change(OpKind),
+    /// A change that takes none.
+    VainChange,
+}
+
+/// What it cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) round_trips: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) cas: u64,
+    pub(crate) faa: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+}
+
+impl From<&KindStats> for Cost {
+    fn from(stats: &KindStats) -> Self {
+        let KindStats { round_trips, reads, writes, cas, faa, bytes_read, bytes_written, .. } = *stats;
+        Cost { round_trips, reads, writes, cas, faa, bytes_read, bytes_written }
+    }
+}
+
+/// What was counted for `kind` while `operation` ran; nothing else was.
+async fn counted<V: Probed>(index: &AnyIndex<V>, kind: OpKind, operation: impl AsyncFn()) -> KindStats {
+    for _ in 0..ATTEMPTS {
+        let before = index.stats();
+        operation().await;
+        let mut during = index.stats();
+        during -= &before;
+        for other in OpKind::ALL.into_iter().filter(|other| *other != kind) {
+            let stats = during.kind(other);
+            assert_eq!(stats, &KindStats::default(), "{} counted as {}", kind.name(), other.name());
+        }
+        let stats = *during.kind(kind);
+        // A reader whose thread lost its core in the middle of a READ cannot trust the versions, and reads
+        // again.
+        if stats.retries == 0 || !matches!(kind, OpKind::Get | OpKind::Scan) {
+            assert_eq!(stats.retries, 0);
+            assert_eq!(stats.round_trip_histogram[(stats.round_trips / stats.ops) as usize], stats.ops);
+            return stats;
+        }
+    }
+    panic!("{} was done again each of {ATTEMPTS} times", kind.name());
+}
+
+/// Counts one operation and compares it with the kind's table.
+struct Till<V: Probed> {
+    kind: Kind,
+    mix: Mix,
+    index: AnyIndex<V>,
+}
+
+impl<V: Probed> Till<V> {
+    async fn costs(&self, work: Work, op: OpKind, operation: impl AsyncFn()) -> KindStats {
+        let stats = counted(&self.index, op, operation).await;
+        assert_eq!(stats.ops, 1);
+        let (found, possible) = (Cost::from(&stats), self.kind.costs(self.mix, work));
+        let mix = self.mix;
+        assert!(
+            possible.contains(&found),
+            "{work:?} by {} with {mix:?}: {found:?} is none of {possible:?}",
+            op.name()
+        );
+        stats
+    }
+}
+
+/// Runs `main` on a loaded index.
+fn on_loaded<F, R>(kind: Kind, mix: Mix, main: impl Fn(Till<F::V>) -> R + Clone + Send + 'static)
+where
+    F: Fabric,
+    R: Future<Output = ()> + 'static,
+{
+    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::USUAL, mix), || {
+        let main = main.clone();
+        move |party: Party<F::V>| {
+            let main = main.clone();
+            async move {
+                let index = party.index.clone();
+                let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
+                assert_eq!(index.bulk_load(pairs, FILL).await, Ok(KEYS));
+                let stats = index.stats();
+                assert!(
+                    stats.kinds.iter().all(|kind| kind.ops == 0),
+                    "a bulk load is no operation of any kind"
+                );
+                party.shard.spawn(main(Till { kind, mix, index })).await;
+            }
+        }
+    });
+}
+
+/// Present or absent, one by one or many at once.
+pub(crate) fn cost_of_gets<F: Fabric>(kind: Kind) {
+    // Odd, so that both those that are there and those that are not are among them.
+    let step = 100usize.div_ceil(F::SIZE.percent) | 1;
+    on_loaded::<F, _>(kind, kind.default_mix(), move |till| async move {
+        let index = &till.index;
+        for n in (0..2 * KEYS).step_by(step) {
+            let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
+            till.costs(Work::Get, OpKind::Get, get).await;
+        }
+        let keys: Vec<_> = (0..50).map(|n| key(n * 97)).collect();
+        let multi_get = async || assert_eq!(index.multi_get(&keys).await.unwrap().len(), 50);
+        let stats = counted(index, OpKind::Get, multi_get).await;
+        assert_eq!((stats.ops, stats.found), (50, 25));
+        let each = till.kind.costs(till.mix, Work::Get);
+        assert!(each.iter().any(|cost| stats.round_trips == 50 * cost.round_trips
+            && (stats.reads, stats.bytes_read) == (50 * cost.reads, 50 * cost.bytes_read)));
+        assert_eq!(index.multi_get::<&[u8]>(&[]).await.unwrap().len(), 0);
+    });
+}
+
+pub(crate) fn cost_of_changes<F: Fabric>(kind: Kind) {
+    for mix in F::SIZE.few(kind.every_mix()) {
+        on_loaded::<F, _>(kind, mix, changes);
+    }
+}
+
+async fn changes<V: Probed>(till: Till<V>) {
+    let index = &till.index;
+    let (present, absent, value) = (key(PRESENT), key(ABSENT), key(7));
+    let update = async || assert!(index.update(&present, &value).await.unwrap());
+    let update = till.costs(Work::Change(OpKind::Update), OpKind::Update, update).await;
+    let put = async || index.put(&present, &value).await.unwrap();
+    let put = till.costs(Work::Change(OpKind::Update), OpKind::Put, put).await;
+    assert_eq!(Cost::from(&put), Cost::from(&update), "a put of a present key is an update");
+    for op in [OpKind::Insert, OpKind::Put] {
+        let come = async || match op {
+            OpKind::Put => index.put(&absent, &value).await.unwrap(),
+            _ => assert!(index.insert(&absent, &value).await.unwrap()),
+        };
+        till.costs(Work::Change(OpKind::Insert), op, come).await;
+        let remove = async || assert!(index.remove(&absent).await.unwrap());
+        till.costs(Work::Change(OpKind::Remove), OpKind::Remove, remove).await;
+    }
+    let insert = async || assert!(!index.insert(&present, &value).await.unwrap());
+    till.costs(Work::VainChange, OpKind::Insert, insert).await;
+    let update = async || assert!(!index.update(&absent, &value).await.unwrap());
+    till.costs(Work::VainChange, OpKind::Update, update).await;
+    let remove = async || assert!(!index.remove(&absent).await.unwrap());
+    till.costs(Work::VainChange, OpKind::Remove, remove).await;
+}
+
+pub(crate) fn cost_of_scans<F: Fabric>(kind: Kind) {
+    let step = 700usize.div_ceil(F::SIZE.percent);
+    on_loaded::<F, _>(kind, kind.default_mix(), move |till| async move {
+        let index = &till.index;
+        for from in (0..KEYS - 200).step_by(step) {
+            let start = key(2 * from);
+            let scan = async || {
+                let pairs: Vec<_> = index.scan(&start[..].., Some(100)).try_collect().await.unwrap();
+                assert!(pairs.iter().map(|(key, _)| number(key)).eq((from..from + 100).map(|n| 2 * n)));
+            };
+            let stats = till.costs(Work::ScanOf100, OpKind::Scan, scan).await;
+            assert_eq!(stats.entries, 100);
+        }
+        let nothing = async || assert_eq!(index.scan(.., Some(0)).try_collect::<Vec<_>>().await.unwrap(), []);
+        let stats = counted(index, OpKind::Scan, nothing).await;
+        assert_eq!((stats.ops, stats.round_trips), (1, 0));
+    });
+}

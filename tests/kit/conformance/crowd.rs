@@ -1,0 +1,264 @@
+//! Many clients at once, on two shards of one compute node and on two compute nodes, with every switch of the index
+//! off in turn: what every client sees must be explained by operations that took effect one at a time.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+
+use farwood::RangeIndex;
+use farwood_sim::history::Op;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::kind::{Kind, Shape};
+use super::recorder::{Client, Recorder};
+use super::{Fabric, in_every_setting, on_index};
+use crate::kit::cancel::Drops;
+use crate::kit::party::{Model, Parties, Party, Probed};
+use crate::kit::{key, number, scatter};
+
+/// Neighbours belong to different clients, of both parties.
+pub(crate) fn disjoint_inserts<F: Fabric>(kind: Kind) {
+    const EACH: u64 = 8;
+    let clients = F::SIZE.steps(110, 20) as u64;
+    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+        move |party: Party<F::V>| async move {
+            let all = 2 * clients * EACH;
+            let first = party.place as u64 * clients;
+            party.meet().await;
+            party
+                .clients(clients as usize, |c| {
+                    let (index, c) = (party.index.clone(), first + c as u64);
+                    async move {
+                        for n in (0..EACH).map(|i| i * 2 * clients + c) {
+                            assert!(index.insert(&key(n), &key(!n)).await.unwrap());
+                            assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&key(!n)[..]));
+                        }
+                    }
+                })
+                .await;
+            party.rest().await;
+            for n in 0..all {
+                assert_eq!(party.index.get(&key(n)).await.unwrap().as_deref(), Some(&key(!n)[..]), "key {n}");
+            }
+            party.holds(&(0..all).map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
+        }
+    });
+}
+
+pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: Kind) {
+    const KEYS: u64 = 60;
+    let clients = F::SIZE.steps(40, 10);
+    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+        let wins = Arc::new(Mutex::new(BTreeMap::<u64, Vec<u64>>::new()));
+        move |party: Party<F::V>| {
+            let wins = Arc::clone(&wins);
+            async move {
+                party.meet().await;
+                party
+                    .clients(clients, |c| {
+                        let (index, wins) = (party.index.clone(), Arc::clone(&wins));
+                        let me = (party.place * clients + c) as u64;
+                        async move {
+                            for i in 0..KEYS {
+                                // Half of the clients meet at the same keys, the others come from all sides.
+                                let n = if me.is_multiple_of(2) { i } else { (i * 7 + me) % KEYS };
+                                if index.insert(&key(n), &key(me)).await.unwrap() {
+                                    wins.lock().unwrap().entry(n).or_default().push(me);
+                                }
+                            }
+                        }
+                    })
+                    .await;
+                party.rest().await;
+                let wins = wins.lock().unwrap().clone();
+                let each_once = wins.values().all(|winners| winners.len() == 1);
+                assert!(wins.len() as u64 == KEYS && each_once, "{wins:?}");
+                let pair = |(n, winners): (&u64, &Vec<u64>)| (key(*n).to_vec(), key(winners[0]).to_vec());
+                party.holds(&wins.iter().map(pair).collect()).await;
+            }
+        }
+    });
+}
+
+/// Neighbours change in the same leaf, and none undoes what another did.
+pub(crate) fn no_lost_increments<F: Fabric>(kind: Kind) {
+    const CLIENTS: usize = 16;
+    let rounds = F::SIZE.steps(15, 4) as u64;
+    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+        move |party: Party<F::V>| async move {
+            party.meet().await;
+            party
+                .clients(CLIENTS, |c| {
+                    let index = party.index.clone();
+                    let own = key((c * 2 + party.place) as u64);
+                    async move {
+                        index.put(&own, &key(0)).await.unwrap();
+                        for i in 0..rounds {
+                            let value = index.get(&own).await.unwrap().expect("nobody else removes it");
+                            let count = number(&value);
+                            drop(value);
+                            assert_eq!(count, i, "an increment was lost");
+                            assert!(index.update(&own, &key(count + 1)).await.unwrap());
+                        }
+                    }
+                })
+                .await;
+            party.rest().await;
+            let all = 0..2 * CLIENTS as u64;
+            party.holds(&all.map(|n| (key(n).to_vec(), key(rounds).to_vec())).collect()).await;
+        }
+    });
+}
+
+/// Everybody does everything to the same few keys, and gives up now and then.
+pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: Kind) {
+    const CLIENTS: usize = 12;
+    let ops = F::SIZE.steps(100, 20);
+    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+        let recorder = Arc::new(Recorder::default());
+        move |party: Party<F::V>| {
+            let recorder = Arc::clone(&recorder);
+            async move {
+                party.meet().await;
+                party
+                    .clients(CLIENTS, |c| {
+                        let mut client = Client::new(&party, &recorder, c);
+                        async move {
+                            for _ in 0..ops {
+                                something_to_few_keys(&mut client).await;
+                            }
+                        }
+                    })
+                    .await;
+                party.rest().await;
+                // Whatever was given up has taken effect or never will: all see the same from now on.
+                let last = Client::new(&party, &recorder, CLIENTS);
+                for n in 0..KEYS {
+                    last.point(Op::Get, &key(n << 32)).await;
+                }
+                last.scan(Bound::Unbounded, Bound::Unbounded, None).await;
+                party.meet().await;
+                if party.place == 0 {
+                    recorder.judge();
+                }
+            }
+        }
+    });
+}
+
+const KEYS: u64 = 6;
+
+async fn something_to_few_keys<V: Probed>(client: &mut Client<V>) {
+    let rng = &mut client.rng;
+    let n = rng.random_range(0..KEYS);
+    let given_up = rng.random_bool(0.03);
+    let drops = given_up.then(|| (rng.random_range(0..6), Drops::WhenWoken));
+    let op = match rng.random_range(0..20) {
+        0..9 => Op::Get,
+        9..12 => Op::Put,
+        12..14 => Op::Insert,
+        14..16 => Op::Update,
+        16 => Op::Remove,
+        // New keys in between split the leaves of the shared ones.
+        last => {
+            let between = n << 32 | rng.random_range(1..100);
+            let op = if last == 17 { Op::Remove } else { Op::Put };
+            client.point(op, &key(between)).await;
+            return;
+        }
+    };
+    client.point_within(op, &key(n << 32), drops).await;
+}
+
+/// What is never removed is always found, and what only counts upwards never goes back.
+pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: Kind) {
+    let rounds = F::SIZE.steps(40, 6) as u64;
+    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+        move |party: Party<F::V>| async move {
+            // Multiples of 16 stay and count upwards; what lies between them comes and goes.
+            if party.place == 0 {
+                for n in 0..STABLE {
+                    party.index.put(&key(16 * n), &key(0)).await.unwrap();
+                }
+            }
+            party.meet().await;
+            party
+                .clients(READERS + WRITERS, |c| {
+                    let party = party.clone();
+                    async move {
+                        match c.checked_sub(READERS) {
+                            None => read_stable(party, c, 10 * rounds).await,
+                            Some(writer) => come_and_go(party, 2 * writer, rounds).await,
+                        }
+                    }
+                })
+                .await;
+            party.rest().await;
+            let counted = 2 * WRITERS as u64;
+            let last = |n| if n < counted { rounds } else { 0 };
+            let expected: Model =
+                (0..STABLE).map(|n| (key(16 * n).to_vec(), key(last(n)).to_vec())).collect();
+            party.holds(&expected).await;
+        }
+    });
+}
+
+const READERS: usize = 6;
+const WRITERS: usize = 6;
+const STABLE: u64 = 30;
+
+async fn read_stable<V: Probed>(party: Party<V>, client: usize, rounds: u64) {
+    let mut rng = SmallRng::seed_from_u64((party.place * 100 + client) as u64);
+    let mut seen = vec![0; STABLE as usize];
+    for _ in 0..rounds {
+        let n = rng.random_range(0..STABLE);
+        let value = party.index.get(&key(16 * n)).await.unwrap();
+        let value = number(&value.unwrap_or_else(|| panic!("key {n} was not found")));
+        let before = std::mem::replace(&mut seen[n as usize], value);
+        assert!(value >= before, "key {n} went back from {before} to {value}");
+    }
+}
+
+/// A key has one writer, so it knows what has to be there.
+async fn come_and_go<V: Probed>(party: Party<V>, writer: usize, rounds: u64) {
+    let (index, me) = (&party.index, (writer + party.place) as u64);
+    let mut rng = SmallRng::seed_from_u64(1000 + me);
+    for i in 0..rounds {
+        let between = key(16 * rng.random_range(0..STABLE) + 1 + me);
+        assert!(index.insert(&between, &key(i)).await.unwrap());
+        assert_eq!(index.get(&between).await.unwrap().as_deref(), Some(&key(i)[..]));
+        assert!(index.remove(&between).await.unwrap());
+        assert!(index.get(&between).await.unwrap().is_none());
+        assert!(index.update(&key(16 * me), &key(i + 1)).await.unwrap());
+    }
+}
+
+/// Caches of a few nodes, of every size: nodes leave the cache in the middle of operations.
+pub(crate) fn small_caches<F: Fabric>(kind: Kind) {
+    const CLIENTS: u64 = 20;
+    let each = F::SIZE.steps(20, 5) as u64;
+    for cache_bytes in [500, 1000, 2000, 4000] {
+        let recipe = kind.recipe(Shape::TINY, kind.with_cache(cache_bytes));
+        on_index::<F, _, _>(Parties::Shards(2), recipe, || {
+            move |party: Party<F::V>| async move {
+                party.meet().await;
+                party
+                    .clients(CLIENTS as usize, |c| {
+                        let index = party.index.clone();
+                        let me = 2 * c as u64 + party.place as u64;
+                        async move {
+                            for n in (0..each).map(|i| scatter(i * 2 * CLIENTS + me)) {
+                                assert!(index.insert(&key(n), &key(!n)).await.unwrap());
+                                assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&key(!n)[..]));
+                            }
+                        }
+                    })
+                    .await;
+                party.rest().await;
+                let all = (0..2 * CLIENTS * each).map(scatter);
+                party.holds(&all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! Input that no index can take: a typed error, and an index that is as it was. And input that looks odd and is fine:
+//! empty keys, keys of full length, every byte.
+
+use farwood::{IndexError, RangeIndex};
+use futures::TryStreamExt;
+
+use super::kind::{Kind, Nodes, Shape};
+use super::{Fabric, on_index};
+use crate::kit::party::{Model, Parties, Party};
+use crate::kit::{key, number};
+
+pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: Kind) {
+    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, kind.default_mix()), || {
+        |party: Party<F::V>| async move {
+            let index = &party.index;
+            for n in 0..20 {
+                index.put(&key(n), &key(n)).await.unwrap();
+            }
+            let (long_key, long_value) = ([7; 9], [7; 200]);
+            let key_error = IndexError::KeyTooLong { len: 9, max: 8 };
+            assert_eq!(index.get(&long_key).await.unwrap_err(), key_error);
+            assert_eq!(index.put(&long_key, b"").await.unwrap_err(), key_error);
+            assert_eq!(index.insert(&long_key, b"").await.unwrap_err(), key_error);
+            assert_eq!(index.update(&long_key, b"").await.unwrap_err(), key_error);
+            assert_eq!(index.remove(&long_key).await.unwrap_err(), key_error);
+            assert_eq!(index.multi_get(&[&key(1)[..], &long_key]).await.unwrap_err(), key_error);
+            let value_error = IndexError::ValueTooLong { len: 200, max: 8 };
+            assert_eq!(index.put(&key(1), &long_value).await.unwrap_err(), value_error);
+            assert_eq!(index.insert(&key(99), &long_value).await.unwrap_err(), value_error);
+            assert_eq!(index.update(&key(1), &long_value).await.unwrap_err(), value_error);
+            // Bounds need not be keys of the index: a longer one lies between two keys.
+            let between = [&key(3)[..], b"x"].concat();
+            let found: Vec<_> = index.scan(&between[..].., Some(1)).try_collect().await.unwrap();
+            assert_eq!(number(&found[0].0), 4);
+            let found: Vec<_> = index.scan(..&between[..], None).try_collect().await.unwrap();
+            assert_eq!(found.len(), 4);
+            party.rest().await;
+            party.holds(&(0..20).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
+        }
+    });
+}
+
+pub(crate) fn odd_keys<F: Fabric>(kind: Kind) {
+    let step = 100usize.div_ceil(F::SIZE.percent);
+    for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (300, 300)] {
+        let shape = Shape { max_key, max_value, nodes: Nodes::Least };
+        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.default_mix()), || {
+            move |party: Party<F::V>| async move {
+                let index = &party.index;
+                let mut expected = Model::new();
+                let mut keys = vec![Vec::new()];
+                for byte in (0..=255u8).step_by(step).chain([255]) {
+                    let mixed = [vec![byte; max_key - 1], vec![!byte]].concat();
+                    keys.extend([vec![byte], vec![byte; max_key], mixed]);
+                }
+                for (n, key) in keys.into_iter().enumerate() {
+                    // From empty to full length.
+                    let value = vec![n as u8; n % (max_value + 1)];
+                    assert_eq!(index.insert(&key, &value).await.unwrap(), !expected.contains_key(&key));
+                    expected.entry(key).or_insert(value);
+                }
+                for (key, value) in &expected {
+                    assert_eq!(index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");
+                }
+                party.rest().await;
+                party.holds(&expected).await;
+                for key in expected.keys() {
+                    assert!(index.remove(key).await.unwrap());
+                    assert!(index.get(key).await.unwrap().is_none());
+                }
+                party.rest().await;
+                party.holds(&Model::new()).await;
+            }
+        });
+    }
+}

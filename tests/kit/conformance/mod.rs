@@ -1,0 +1,144 @@
+//! What every index promises, as one test body for every kind of index on every fabric: checked through
+//! [`farwood::RangeIndex`] and the index's own check alone, so that no fabric can make an index behave differently,
+//! and no index another way.
+//!
+//! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index adds itself to
+//! [`Kind`]. The parts know neither: they ask for a [`Shape`] and run on all mixes of options that the kind has.
+//! What runs on it is in the folder above: [`Party`].
+#![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
+
+mod bulk;
+mod cancelled;
+mod catalog;
+mod counts;
+mod crowd;
+mod input;
+mod kind;
+mod model;
+mod recorder;
+mod scans;
+mod sherman;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub(crate) use self::bulk::{bulk_loads_that_are_dropped, bulk_loads_that_cannot_be, bulk_loads_that_race};
+pub(crate) use self::cancelled::{dropped_operations, waiters_that_leave_the_queue};
+pub(crate) use self::catalog::{dropped_indexes, names_in_the_catalog};
+pub(crate) use self::counts::{cost_of_changes, cost_of_gets, cost_of_scans};
+pub(crate) use self::crowd::{
+    disjoint_inserts, no_lost_increments, of_many_inserts_one_succeeds, shared_keys_are_linearizable,
+    small_caches, stable_keys_are_always_found,
+};
+pub(crate) use self::input::{odd_keys, too_long_keys_and_values};
+pub(crate) use self::kind::Kind;
+use self::kind::Shape;
+pub(crate) use self::model::{a_map_says_the_same, every_mix_is_as_a_map, every_shape_is_as_a_map};
+pub(crate) use self::scans::{
+    scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
+};
+use crate::kit::party::{Common, Parties, Party, Probed, Seat};
+use crate::kit::recipe::Recipe;
+
+/// What the body needs of a fabric.
+pub(crate) trait Fabric {
+    /// Its shards.
+    type V: Probed;
+    /// How much of the body fits there.
+    const SIZE: Size;
+    /// Runs what `make` makes on every shard of all `parties`, on one fresh cluster of two servers, and waits for all
+    /// of them. Once per setting that makes a difference there, each with what a call of `make` made.
+    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
+    where
+        F: Fn(Seat<Self::V>) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static;
+}
+
+/// How much of the body is run, so that it ends in reasonable time on a slow fabric too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Steps, rounds and keys, in percent of those of a fast fabric.
+    pub(crate) percent: usize,
+    /// Mixes of options of each part, the first ones.
+    pub(crate) mixes_max: usize,
+}
+
+impl Size {
+    /// Everything.
+    pub(crate) const FULL: Size = Size { percent: 100, mixes_max: usize::MAX };
+    /// For fabrics that are a hundred times slower.
+    pub(crate) const SMALL: Size = Size { percent: 10, mixes_max: 2 };
+
+    /// So many steps of `count`, but `least` at least.
+    pub(crate) fn steps(self, count: usize, least: usize) -> usize {
+        (count * self.percent / 100).max(least)
+    }
+
+    /// Those of `all` that are run.
+    fn few<T>(self, mut all: Vec<T>) -> Vec<T> {
+        all.truncate(self.mixes_max);
+        all
+    }
+}
+
+/// Runs what `make` makes on every shard of all `parties`, on a fresh index. Afterwards nothing may be left behind,
+/// and the index must pass its check.
+fn on_index<F, M, R>(parties: Parties, recipe: Recipe, make: impl Fn() -> M)
+where
+    F: Fabric,
+    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + 'static,
+{
+    // Shown if the test fails.
+    println!("{parties:?} on {recipe:?}");
+    F::run(parties, || {
+        let (main, common) = (make(), Common::new(parties));
+        move |seat| {
+            let (main, common) = (main.clone(), Arc::clone(&common));
+            async move {
+                let party = Party::enter(seat, recipe, common).await;
+                main(party.clone()).await;
+                party.finish().await;
+            }
+        }
+    });
+}
+
+/// The same with all mixes of the kind's options, on shards and on nodes.
+fn in_every_setting<F, M, R>(kind: Kind, shape: Shape, make: impl Fn() -> M)
+where
+    F: Fabric,
+    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    R: Future<Output = ()> + 'static,
+{
+    for parties in Parties::BOTH {
+        for mix in F::SIZE.few(kind.mixes()) {
+            on_index::<F, _, _>(parties, kind.recipe(shape, mix), &make);
+        }
+    }
+}
+
+/// Defines one `#[test]` per part of the body and kind of index for a [`Fabric`].
+macro_rules! index_conformance_tests {
+    ($fabric:ident) => {
+        index_conformance_tests!($fabric sherman = Sherman:
+            every_mix_is_as_a_map, every_shape_is_as_a_map, a_map_says_the_same,
+            disjoint_inserts, of_many_inserts_one_succeeds, no_lost_increments, shared_keys_are_linearizable,
+            stable_keys_are_always_found, small_caches,
+            scans_among_splits, scans_among_changes, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
+            dropped_operations, waiters_that_leave_the_queue,
+            bulk_loads_that_cannot_be, bulk_loads_that_are_dropped, bulk_loads_that_race,
+            too_long_keys_and_values, odd_keys,
+            cost_of_gets, cost_of_changes, cost_of_scans,
+            names_in_the_catalog, dropped_indexes);
+    };
+    ($fabric:ident $module:ident = $kind:ident: $($part:ident),+) => {
+        mod $module {
+            $(#[test]
+            fn $part() {
+                crate::conformance::$part::<super::$fabric>(crate::conformance::Kind::$kind);
+            })+
+        }
+    };
+}
+pub(crate) use index_conformance_tests;

@@ -1,0 +1,163 @@
+//! One client, alone with a small index and awkward keys: it is answered as by a `BTreeMap`.
+
+use std::ops::Bound;
+
+use farwood::RangeIndex;
+use futures::TryStreamExt;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::kind::{Kind, Nodes, Shape};
+use super::{Fabric, on_index};
+use crate::kit::party::{Model, Parties, Party, Probed};
+
+/// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
+/// 0xff.
+fn awkward_key(rng: &mut SmallRng, max: usize) -> Vec<u8> {
+    let len = rng.random_range(0..=max);
+    (0..len).map(|_| [0x00, 0x01, b'a', 0xff][rng.random_range(0..4)]).collect()
+}
+
+fn some_value(rng: &mut SmallRng, max: usize) -> Vec<u8> {
+    (0..rng.random_range(0..=max)).map(|_| rng.random()).collect()
+}
+
+/// A client and its map.
+struct Pair<V: Probed> {
+    party: Party<V>,
+    shape: Shape,
+    model: Model,
+    rng: SmallRng,
+}
+
+pub(crate) fn every_mix_is_as_a_map<F: Fabric>(kind: Kind) {
+    let shape = Shape { max_key: 4, max_value: 5, nodes: Nodes::Tiny };
+    for (seed, mix) in F::SIZE.few(kind.every_mix()).into_iter().enumerate() {
+        let steps = F::SIZE.steps(400, 250);
+        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, mix), || {
+            move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
+        });
+    }
+}
+
+pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: Kind) {
+    let shapes = [
+        (3, 0, Nodes::Least),
+        (5, 1, Nodes::Least),
+        (9, 100, Nodes::Tiny),
+        (70, 8, Nodes::Tiny),
+        (300, 300, Nodes::Least),
+        (6, 8, Nodes::Usual),
+    ];
+    for (seed, (max_key, max_value, nodes)) in shapes.into_iter().enumerate() {
+        let (shape, steps) = (Shape { max_key, max_value, nodes }, F::SIZE.steps(3000, 300));
+        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.default_mix()), || {
+            move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
+        });
+    }
+}
+
+/// Longer, with a cache too small for anything: slow, but right.
+pub(crate) fn a_map_says_the_same<F: Fabric>(kind: Kind) {
+    let shape = Shape { max_key: 4, ..Shape::TINY };
+    let steps = F::SIZE.steps(3000, 300);
+    on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.with_cache(1)), || {
+        move |party: Party<F::V>| compare(party, shape, 7, steps)
+    });
+}
+
+async fn compare<V: Probed>(party: Party<V>, shape: Shape, seed: u64, steps: usize) {
+    let rng = SmallRng::seed_from_u64(seed);
+    let mut pair = Pair { party, shape, model: Model::new(), rng };
+    let index = pair.party.index.clone();
+    assert!(index.get(b"").await.unwrap().is_none());
+    if seed.is_multiple_of(2) {
+        assert!(!index.remove(b"a").await.unwrap() && !index.update(b"a", b"").await.unwrap());
+    } else {
+        pair.load().await;
+    }
+    for _ in 0..steps {
+        pair.step().await;
+    }
+    let survey = index.survey().await.unwrap();
+    assert_eq!(survey.keys, pair.model.len() as u64);
+    let tall = shape.nodes == Nodes::Usual || survey.height > 2;
+    assert!(tall, "too few keys to test splits: {survey:?}");
+    pair.party.rest().await;
+    pair.party.holds(&pair.model).await;
+}
+
+impl<V: Probed> Pair<V> {
+    async fn load(&mut self) {
+        let Shape { max_key, max_value, .. } = self.shape;
+        for _ in 0..60 {
+            self.model.insert(awkward_key(&mut self.rng, max_key), some_value(&mut self.rng, max_value));
+        }
+        let fill = self.rng.random_range(0.2..=1.0);
+        let loaded = self.party.index.bulk_load(&self.model, fill).await;
+        assert_eq!(loaded, Ok(self.model.len() as u64));
+    }
+
+    async fn step(&mut self) {
+        let Shape { max_key, max_value, .. } = self.shape;
+        let Pair { party, model, rng, .. } = self;
+        let index = party.index.clone();
+        let (key, value) = (awkward_key(rng, max_key), some_value(rng, max_value));
+        let present = model.contains_key(&key);
+        match rng.random_range(0..20) {
+            0..5 => {
+                index.put(&key, &value).await.unwrap();
+                model.insert(key, value);
+            }
+            5..10 => {
+                assert_eq!(index.insert(&key, &value).await.unwrap(), !present);
+                model.entry(key).or_insert(value);
+            }
+            10..12 => {
+                assert_eq!(index.update(&key, &value).await.unwrap(), present);
+                model.entry(key).and_modify(|v| *v = value);
+            }
+            12..15 => assert_eq!(index.remove(&key).await.unwrap(), model.remove(&key).is_some()),
+            15..18 => {
+                assert_eq!(index.get(&key).await.unwrap().as_deref(), model.get(&key).map(Vec::as_slice));
+            }
+            18 => self.same_scan().await,
+            _ => {
+                let keys: Vec<_> = (0..10).map(|_| awkward_key(rng, max_key)).collect();
+                for (key, value) in keys.iter().zip(index.multi_get(&keys).await.unwrap()) {
+                    assert_eq!(value.as_deref(), model.get(key).map(Vec::as_slice));
+                }
+            }
+        }
+    }
+
+    /// A scan with bounds of all sorts, also such that contain nothing, and a limit.
+    async fn same_scan(&mut self) {
+        let max_key = self.shape.max_key;
+        let mut bound = || match self.rng.random_range(0..3) {
+            0 => Bound::Unbounded,
+            1 => Bound::Included(awkward_key(&mut self.rng, max_key)),
+            _ => Bound::Excluded(awkward_key(&mut self.rng, max_key)),
+        };
+        let (start, end) = (bound(), bound());
+        let limit = self.rng.random_bool(0.5).then(|| self.rng.random_range(0..50));
+        let range = (start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice));
+        let found: Vec<_> = self.party.index.scan(range, limit).try_collect().await.unwrap();
+        let after_start = |key: &Vec<u8>| match &start {
+            Bound::Unbounded => true,
+            Bound::Included(start) => key >= start,
+            Bound::Excluded(start) => key > start,
+        };
+        let before_end = |key: &Vec<u8>| match &end {
+            Bound::Unbounded => true,
+            Bound::Included(end) => key <= end,
+            Bound::Excluded(end) => key < end,
+        };
+        let expected = self.model.iter().filter(|(key, _)| after_start(key) && before_end(key));
+        let expected: Vec<_> = expected.take(limit.unwrap_or(usize::MAX)).collect();
+        assert_eq!(found.len(), expected.len(), "{start:?} {end:?} {limit:?}");
+        for ((key, value), (model_key, model_value)) in found.iter().zip(expected) {
+            assert_eq!((key.as_slice(), value.as_slice()), (model_key.as_slice(), model_value.as_slice()));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What many clients do and see, as one history for the oracles of `farwood-sim`: keys are linearizable, scans keep
+//! their promises. Clients are on many shards, and these perhaps on many threads.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use farwood::RangeIndex;
+use farwood_sim::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
+use farwood_sim::oracle::{Pairs, check_history};
+use futures::TryStreamExt;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use crate::kit;
+use crate::kit::cancel::{Drops, after_polls};
+use crate::kit::party::{Party, Probed};
+
+/// The history of an index that was empty when it began.
+#[derive(Default)]
+pub(super) struct Recorder {
+    /// What orders operations of different shards: `end < start` is "before", as all of them see it.
+    ticks: AtomicU64,
+    values: AtomicU64,
+    history: Mutex<History>,
+}
+
+impl Recorder {
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// What the oracles say of everything so far.
+    pub(super) fn judge(&self) {
+        let history = self.history.lock().expect("nothing panics while it adds");
+        assert!(!history.is_empty());
+        check_history(&history, &Pairs::new()).unwrap_or_else(|violation| panic!("{violation}"));
+    }
+}
+
+/// A client whose operations are recorded.
+pub(super) struct Client<V: Probed> {
+    pub(super) party: Party<V>,
+    pub(super) rng: SmallRng,
+    recorder: Arc<Recorder>,
+    number: u32,
+}
+
+impl<V: Probed> Client<V> {
+    /// The client with that number on its shard; no more than 1000 there.
+    pub(super) fn new(party: &Party<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
+        let number = (party.place * 1000 + number) as u32;
+        let rng = SmallRng::seed_from_u64(u64::from(number));
+        Client { party: party.clone(), rng, recorder: Arc::clone(recorder), number }
+    }
+
+    /// Writes with values that no other write has.
+    pub(super) async fn point(&self, op: Op, key: &[u8]) -> Outcome {
+        self.point_within(op, key, None).await
+    }
+
+    /// The same, dropped after so many polls: then its outcome is unknown.
+    pub(super) async fn point_within(&self, op: Op, key: &[u8], drops: Option<(usize, Drops)>) -> Outcome {
+        let value = kit::key(self.recorder.values.fetch_add(1, Ordering::SeqCst));
+        let (start, start_ns) = (self.recorder.tick(), self.party.shard.now());
+        let done = match drops {
+            None => Some(self.perform(op, key, &value).await),
+            Some((polls, drops)) => after_polls(self.perform(op, key, &value), polls, drops).await,
+        };
+        let (outcome, read) = done.unwrap_or((Outcome::Unknown, None));
+        let written = matches!(op, Op::Put | Op::Insert | Op::Update).then_some(&value[..]);
+        let event = self.event(op, outcome, (start, start_ns));
+        let mut history = self.recorder.history.lock().expect("nothing panics while it adds");
+        history.add(event, key, written.or(read.as_deref()));
+        outcome
+    }
+
+    async fn perform(&self, op: Op, key: &[u8], value: &[u8]) -> (Outcome, Option<Vec<u8>>) {
+        let index = &self.party.index;
+        let effect = |done: bool, otherwise| if done { Outcome::Ok } else { otherwise };
+        let outcome = match op {
+            Op::Get => {
+                let found = index.get(key).await.unwrap().map(|value| value.to_vec());
+                return (if found.is_some() { Outcome::Found } else { Outcome::Absent }, found);
+            }
+            Op::Put => index.put(key, value).await.map(|()| Outcome::Ok).unwrap(),
+            Op::Insert => effect(index.insert(key, value).await.unwrap(), Outcome::Exists),
+            Op::Update => effect(index.update(key, value).await.unwrap(), Outcome::Absent),
+            Op::Remove => effect(index.remove(key).await.unwrap(), Outcome::Absent),
+            Op::Scan => unreachable!("a scan has no key"),
+        };
+        (outcome, None)
+    }
+
+    /// A scan to its end; yields the numbers of its keys.
+    pub(super) async fn scan(&self, from: Bound<u64>, to: Bound<u64>, limit: Option<usize>) -> Vec<u64> {
+        let (from, to) = (from.map(kit::key), to.map(kit::key));
+        let (from, to) = (from.as_ref().map(<[u8; 8]>::as_slice), to.as_ref().map(<[u8; 8]>::as_slice));
+        let start = (self.recorder.tick(), self.party.shard.now());
+        let pairs: Vec<_> = self.party.index.scan((from, to), limit).try_collect().await.unwrap();
+        let mut entries = ScanEntries::default();
+        pairs.iter().for_each(|(key, value)| entries.push(key, value));
+        let event = self.event(Op::Scan, Outcome::Ok, start);
+        let range = ScanRange { start: from, end: to, limit, ended: true };
+        let mut history = self.recorder.history.lock().expect("nothing panics while it adds");
+        history.add_scan(event, range, &entries);
+        pairs.iter().map(|(key, _)| kit::number(key)).collect()
+    }
+
+    fn event(&self, op: Op, outcome: Outcome, (start, start_ns): (u64, u64)) -> Event {
+        let (end, end_ns) = (self.recorder.tick(), self.party.shard.now());
+        let process = u32::from(self.party.shard.node_id());
+        Event { process, client: self.number, op, outcome, start, end, start_ns, end_ns }
+    }
+}

@@ -1,0 +1,225 @@
+//! Scans while other clients split the leaves that are being scanned, change what is in them and take it away: cold
+//! and warm caches, narrow and wide windows, from both shards of a node and from two nodes.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use farwood::{OpKind, RangeIndex};
+use farwood_sim::history::{Op, Outcome};
+use futures::StreamExt;
+use futures::future::join_all;
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::kind::{Kind, Shape};
+use super::recorder::{Client, Recorder};
+use super::{Fabric, on_index};
+use crate::kit::party::{Model, Parties, Party, Probed};
+use crate::kit::{key, number};
+
+/// Keys 0, GAP, 2 * GAP, .. are there from the beginning; those in between come while scans run.
+const GAP: u64 = 12;
+const SCANNERS: usize = 12;
+const WRITERS: usize = 6;
+
+/// Every stable key comes exactly once and in order, whatever comes between.
+pub(crate) fn scans_among_splits<F: Fabric>(kind: Kind) {
+    let end = F::SIZE.steps(120, 20) as u64 * GAP;
+    let scans = F::SIZE.steps(15, 4);
+    for parties in Parties::BOTH {
+        for mix in F::SIZE.few(kind.scan_mixes()) {
+            on_index::<F, _, _>(parties, kind.recipe(Shape::TINY, mix), || {
+                let recorder = Arc::new(Recorder::default());
+                move |party: Party<F::V>| split_and_scan(party, Arc::clone(&recorder), end, scans)
+            });
+        }
+    }
+}
+
+async fn split_and_scan<V: Probed>(party: Party<V>, recorder: Arc<Recorder>, end: u64, scans: usize) {
+    if party.place == 0 {
+        let first = Client::new(&party, &recorder, 0);
+        for n in (0..end).step_by(GAP as usize) {
+            first.point(Op::Put, &key(n)).await;
+        }
+    }
+    party.meet().await;
+    let writers = (0..WRITERS).map(|w| {
+        let mut client = Client::new(&party, &recorder, 1 + w);
+        let me = 2 * w + party.place;
+        party.shard.spawn(async move {
+            let own = (0..end).filter(|n| n % GAP != 0 && n % GAP == me as u64);
+            let mut own: Vec<u64> = own.collect();
+            while let Some(n) =
+                (!own.is_empty()).then(|| own.swap_remove(client.rng.random_range(0..own.len())))
+            {
+                assert_eq!(client.point(Op::Insert, &key(n)).await, Outcome::Ok);
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    party
+        .clients(SCANNERS, |c| {
+            let mut client = Client::new(&party, &recorder, 100 + c);
+            async move {
+                for _ in 0..scans {
+                    scan_something(&mut client, end).await;
+                }
+            }
+        })
+        .await;
+    join_all(writers).await;
+    party.rest().await;
+    let all = Client::new(&party, &recorder, 200).scan(Bound::Unbounded, Bound::Unbounded, None).await;
+    assert!(all.into_iter().eq(0..end), "a key is missing");
+    party.meet().await;
+    if party.place == 0 {
+        recorder.judge();
+    }
+}
+
+async fn scan_something<V: Probed>(client: &mut Client<V>, end: u64) {
+    let bound = |rng: &mut SmallRng| match rng.random_range(0..4) {
+        0 => Bound::Unbounded,
+        1 => Bound::Excluded(rng.random_range(0..end)),
+        _ => Bound::Included(rng.random_range(0..end)),
+    };
+    let (from, to) = (bound(&mut client.rng), bound(&mut client.rng));
+    let limit = client.rng.random_bool(0.4).then(|| client.rng.random_range(0..100));
+    let found = client.scan(from, to, limit).await;
+    if limit.is_none() {
+        let inside = |n: &u64| (from, to).contains(n);
+        let stable = (0..end).step_by(GAP as usize).filter(inside);
+        let seen = found.into_iter().filter(|n| n % GAP == 0);
+        assert!(seen.eq(stable), "stable keys are not each once and in order: {from:?} to {to:?}");
+    }
+}
+
+/// Values change and keys come and go while they are scanned: what a scan returns was there at some moment.
+pub(crate) fn scans_among_changes<F: Fabric>(kind: Kind) {
+    const KEYS: u64 = 60;
+    let rounds = F::SIZE.steps(20, 3);
+    for parties in Parties::BOTH {
+        for mix in F::SIZE.few(kind.scan_mixes()) {
+            on_index::<F, _, _>(parties, kind.recipe(Shape::TINY, mix), || {
+                let recorder = Arc::new(Recorder::default());
+                move |party: Party<F::V>| {
+                    let recorder = Arc::clone(&recorder);
+                    async move {
+                        party.meet().await;
+                        let changing = party.clients(6, |c| {
+                            let mut client = Client::new(&party, &recorder, c);
+                            async move {
+                                for i in 0..rounds * 10 {
+                                    let n = client.rng.random_range(0..KEYS);
+                                    // Even keys come once and change, odd ones come and go.
+                                    let op = match (n % 2, i % 3) {
+                                        (1, 0) => Op::Remove,
+                                        (1, 1) => Op::Insert,
+                                        _ => Op::Put,
+                                    };
+                                    client.point(op, &key(n)).await;
+                                }
+                            }
+                        });
+                        let scanning = party.clients(4, |c| {
+                            let mut client = Client::new(&party, &recorder, 100 + c);
+                            async move {
+                                for _ in 0..rounds {
+                                    scan_anything(&mut client, KEYS).await;
+                                }
+                            }
+                        });
+                        futures::join!(changing, scanning);
+                        party.meet().await;
+                        if party.place == 0 {
+                            recorder.judge();
+                        }
+                    }
+                }
+            });
+        }
+    }
+}
+
+async fn scan_anything<V: Probed>(client: &mut Client<V>, keys: u64) {
+    let from = client.rng.random_range(0..keys);
+    let limit = client.rng.random_bool(0.3).then(|| client.rng.random_range(0..30));
+    client.scan(Bound::Included(from / 2), Bound::Unbounded, limit).await;
+}
+
+/// A node whose cache knows the last leaf only from before other nodes split it.
+pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: Kind) {
+    for mix in F::SIZE.few(kind.scan_mixes()) {
+        on_index::<F, _, _>(Parties::Nodes(2), kind.recipe(Shape::TINY, mix), || {
+            |party: Party<F::V>| async move {
+                if party.place == 0 {
+                    put_all(&party, 0..50).await;
+                }
+                party.meet().await;
+                if party.place == 1 {
+                    assert_eq!(keys_from(&party, 0, None).await.len(), 50);
+                }
+                party.meet().await;
+                if party.place == 0 {
+                    put_all(&party, 50..200).await;
+                }
+                party.meet().await;
+                if party.place == 1 {
+                    for from in [199, 200, 150, 51, 50, 49, 20] {
+                        let before = party.index.stats();
+                        assert!(keys_from(&party, from, None).await.into_iter().eq(from..200));
+                        let three = keys_from(&party, from, Some(3)).await;
+                        assert!(three.into_iter().eq(from..200.min(from + 3)));
+                        let mut stats = party.index.stats();
+                        stats -= &before;
+                        // Once it read the same leaf for ever, until it lost its core in the middle of a READ.
+                        let stats = stats.kind(OpKind::Scan);
+                        assert!(stats.round_trips < 400, "from {from}: {stats:?}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn put_all<V: Probed>(party: &Party<V>, numbers: std::ops::Range<u64>) {
+    for n in numbers {
+        party.index.put(&key(n), b"").await.unwrap();
+    }
+}
+
+async fn keys_from<V: Probed>(party: &Party<V>, from: u64, limit: Option<usize>) -> Vec<u64> {
+    let scan = party.index.scan(&key(from)[..].., limit);
+    scan.map(|pair| number(&pair.unwrap().0)).collect().await
+}
+
+/// A scan that nobody finishes leaves nothing behind; one that is not polled for long goes on where it was.
+pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: Kind) {
+    let later = F::SIZE.steps(1000, 200) as u64;
+    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, kind.default_mix()), || {
+        move |party: Party<F::V>| async move {
+            let mut expected = Model::new();
+            for n in 0..100 {
+                party.index.put(&key(2 * n), &key(n)).await.unwrap();
+                expected.insert(key(2 * n).to_vec(), key(n).to_vec());
+            }
+            let mut scan = party.index.scan(.., None);
+            for n in 0..30 {
+                assert_eq!(number(&scan.next().await.unwrap().unwrap().0), 2 * n);
+            }
+            for n in 0..later {
+                party.index.put(&key(2 * n + 1), &key(n)).await.unwrap();
+                expected.insert(key(2 * n + 1).to_vec(), key(n).to_vec());
+            }
+            let rest: Vec<u64> = scan.map(|pair| number(&pair.unwrap().0)).collect().await;
+            let even = rest.iter().filter(|n| *n % 2 == 0).copied();
+            assert!(rest.is_sorted() && even.eq((30..100).map(|n| 2 * n)));
+            let mut dropped = party.index.scan(.., Some(1000));
+            assert_eq!(number(&dropped.next().await.unwrap().unwrap().0), 0);
+            drop(dropped);
+            party.rest().await;
+            party.holds(&expected).await;
+        }
+    });
+}

@@ -1,0 +1,315 @@
+//! Who works on an index: shards of compute nodes of any fabric, how they meet, and what must be true when nothing
+//! runs any more. Knows no fabric: whoever runs nodes hands every shard its [`Seat`].
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use farwood::runtime::engine::Device;
+use farwood::runtime::shard::JoinHandle;
+use farwood::runtime::sim::SimShard;
+use farwood::runtime::{Chain, Meter};
+use farwood::{AnyIndex, CheckOptions, CheckReport, Host, RangeIndex, Shard, ShermanIndex, Verbs};
+use futures::TryStreamExt;
+use futures::future::join_all;
+
+use super::recipe::{AnyTree, Recipe};
+
+/// Keys and values, as a test knows them.
+pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A shard with a pool of clients, that can be asked whether it lost anything.
+pub(crate) trait Probed: Verbs {
+    /// Runs `client` in the shard's pool.
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T>;
+    /// Buffers on lease.
+    fn buffers_leased(&self) -> usize;
+    /// Chains not executed.
+    fn chains_in_flight(&self) -> usize;
+    /// Clients of the pool that have not ended, the janitor's tasks among them.
+    fn clients_alive(&self) -> usize;
+}
+
+impl<D: Device> Probed for Shard<D> {
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        Shard::spawn(self, client)
+    }
+
+    fn buffers_leased(&self) -> usize {
+        Shard::buffers_leased(self)
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        Shard::chains_in_flight(self)
+    }
+
+    fn clients_alive(&self) -> usize {
+        Shard::clients_alive(self)
+    }
+}
+
+impl Probed for SimShard {
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        SimShard::spawn(self, client)
+    }
+
+    fn buffers_leased(&self) -> usize {
+        SimShard::buffers_leased(self)
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        SimShard::chains_in_flight(self)
+    }
+
+    fn clients_alive(&self) -> usize {
+        SimShard::clients_alive(self)
+    }
+}
+
+/// An index whose local locks can be counted.
+pub(crate) trait Locks {
+    /// Local locks that are held or waited for.
+    fn locks_in_use(&self) -> usize;
+}
+
+impl<V: Verbs> Locks for ShermanIndex<V> {
+    fn locks_in_use(&self) -> usize {
+        ShermanIndex::locks_in_use(self)
+    }
+}
+
+impl<V: Verbs> Locks for AnyIndex<V> {
+    fn locks_in_use(&self) -> usize {
+        match self {
+            AnyIndex::Sherman(index) => index.locks_in_use(),
+            _ => unreachable!("a kind of index that the kit has not been told of"),
+        }
+    }
+}
+
+/// Who works on one index at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parties {
+    /// So many shards of one compute node: they share a cache and local lock tables.
+    Shards(usize),
+    /// So many compute nodes of one shard each: they share nothing but the memory servers.
+    Nodes(usize),
+}
+
+impl Parties {
+    pub(crate) const ONE: Parties = Parties::Shards(1);
+    pub(crate) const BOTH: [Parties; 2] = [Parties::Shards(2), Parties::Nodes(2)];
+
+    pub(crate) fn count(self) -> usize {
+        self.nodes() * self.shards()
+    }
+
+    pub(crate) fn nodes(self) -> usize {
+        match self {
+            Parties::Shards(_) => 1,
+            Parties::Nodes(nodes) => nodes,
+        }
+    }
+
+    /// Of each node.
+    pub(crate) fn shards(self) -> usize {
+        match self {
+            Parties::Shards(shards) => shards,
+            Parties::Nodes(_) => 1,
+        }
+    }
+}
+
+/// What a fabric gives to one shard.
+pub(crate) struct Seat<V> {
+    pub(crate) shard: V,
+    /// Its compute node, the same for all shards of it.
+    pub(crate) host: Arc<dyn Host>,
+    /// Which node that is, counted from 0.
+    pub(crate) node: usize,
+}
+
+/// What all parties of a run have in common.
+pub(crate) struct Common {
+    parties: Parties,
+    arrived: AtomicUsize,
+    /// The index as each node sees it.
+    trees: Vec<OnceLock<AnyTree>>,
+}
+
+impl Common {
+    pub(crate) fn new(parties: Parties) -> Arc<Self> {
+        let trees = (0..parties.nodes()).map(|_| OnceLock::new()).collect();
+        Arc::new(Common { parties, arrived: AtomicUsize::new(0), trees })
+    }
+
+    async fn meet(&self, shard: &impl Verbs) {
+        let parties = self.parties.count();
+        let ticket = self.arrived.fetch_add(1, Ordering::SeqCst);
+        let round_ends = (ticket / parties + 1) * parties;
+        while self.arrived.load(Ordering::SeqCst) < round_ends {
+            shard.pause(20_000).await;
+        }
+    }
+}
+
+/// One shard that works on the index.
+#[derive(Clone)]
+pub(crate) struct Party<V: Probed = Shard> {
+    pub(crate) shard: V,
+    pub(crate) index: AnyIndex<V>,
+    pub(crate) host: Arc<dyn Host>,
+    /// Its number among the parties.
+    pub(crate) place: usize,
+    common: Arc<Common>,
+    /// Clients that are there before any test begins: the one that runs it, where that is a client.
+    clients: usize,
+}
+
+impl<V: Probed> Party<V> {
+    /// Takes a seat at the index called [`super::NAME`]: the first of all creates it, the first of every other node
+    /// opens it.
+    pub(crate) async fn enter(seat: Seat<V>, recipe: Recipe, common: Arc<Common>) -> Self {
+        let Seat { shard, host, node } = seat;
+        let clients = shard.clients_alive();
+        let number = usize::from(shard.shard().0);
+        let place = node * common.parties.shards() + number;
+        let tree = &common.trees[node];
+        let filled = "only the first shard of a node fills its place";
+        if place == 0 {
+            let created = recipe.create(&host, super::NAME).await.unwrap();
+            assert!(tree.set(created).is_ok(), "{filled}");
+        }
+        common.meet(&shard).await;
+        if place > 0 && number == 0 {
+            let opened = recipe.open(&host, super::NAME).await.unwrap();
+            assert!(tree.set(opened).is_ok(), "{filled}");
+        }
+        common.meet(&shard).await;
+        let index = tree.get().expect("the first shard of the node was here").attach(shard.clone());
+        Party { shard, index, host, place, common, clients }
+    }
+
+    /// How many parties there are.
+    pub(crate) fn parties(&self) -> usize {
+        self.common.parties.count()
+    }
+
+    /// Waits until all parties are here.
+    pub(crate) async fn meet(&self) {
+        self.common.meet(&self.shard).await;
+    }
+
+    /// Runs `count` clients in the shard's pool and waits for all.
+    pub(crate) async fn clients<R, T>(&self, count: usize, client: impl Fn(usize) -> R) -> Vec<T>
+    where
+        R: Future<Output = T> + 'static,
+        T: 'static,
+    {
+        join_all((0..count).map(|i| self.shard.spawn(client(i)))).await
+    }
+
+    /// Lets everything else of this shard go first.
+    pub(crate) async fn shard_pause(&self) {
+        self.shard.pause(500_000).await;
+    }
+
+    /// Waits until nothing runs on any party any more (the janitors' tasks included), and checks that nothing
+    /// was left behind: no chain, no buffer, no local lock, no lock word.
+    pub(crate) async fn rest(&self) {
+        self.meet().await;
+        at_rest_but(&self.shard, &self.index, self.clients).await;
+        self.meet().await;
+        // Another party's janitor may have spoken to this shard since.
+        at_rest_but(&self.shard, &self.index, self.clients).await;
+        assert_eq!(lock_words_set(&self.shard).await, 0, "lock words are still set");
+        self.meet().await;
+    }
+
+    /// Rests, and asserts that the index is then as its own check wants it.
+    pub(crate) async fn finish(&self) {
+        self.rest().await;
+        if self.place == 0 {
+            assert_clean(&self.index.check(&CheckOptions::default()).await.unwrap());
+        }
+        self.rest().await;
+    }
+
+    /// Asserts that the index, which is at rest, holds exactly `expected`: by its check, by a scan and by its survey.
+    pub(crate) async fn holds(&self, expected: &Model) {
+        let mut found = Model::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            let other = found.insert(key.to_vec(), value.to_vec());
+            assert!(other.is_none(), "{key:?} is in the index twice");
+        };
+        let report = self.index.check_each(&CheckOptions::default(), visit).await.unwrap();
+        assert_clean(&report);
+        assert_same(&found, expected);
+        let scanned = all_pairs(&self.index).await;
+        assert!(scanned.is_sorted() && scanned.len() == expected.len(), "a scan says otherwise: {scanned:?}");
+        assert_same(&scanned.into_iter().collect(), expected);
+        assert_eq!(report.survey, self.index.survey().await.unwrap());
+        assert_eq!(report.survey.keys, expected.len() as u64);
+    }
+}
+
+#[track_caller]
+fn assert_clean(report: &CheckReport) {
+    let lines: String = report.violations.iter().map(|found| format!("{found}\n")).collect();
+    assert!(report.is_intact(), "the index is damaged:\n{lines}");
+    assert!(report.missing_separators.is_empty(), "{:?}", report.missing_separators);
+    assert!(report.orphaned.is_empty() && report.torn.is_empty(), "{report:?}");
+}
+
+#[track_caller]
+fn assert_same(found: &Model, expected: &Model) {
+    for (key, value) in expected {
+        assert_eq!(found.get(key), Some(value), "the value of {key:?}");
+    }
+    let stray = found.keys().find(|key| !expected.contains_key(*key));
+    assert_eq!(stray, None, "a key that should not be there");
+}
+
+/// Waits until this shard has nothing to do, and checks that no buffer and no local lock is in use.
+pub(crate) async fn at_rest(shard: &impl Probed, index: &impl Locks) {
+    at_rest_but(shard, index, 0).await;
+}
+
+async fn at_rest_but(shard: &impl Probed, index: &impl Locks, clients: usize) {
+    // A bound on patience, not on time: what is left to do takes a handful of turns.
+    for _ in 0..20_000 {
+        if shard.clients_alive() == clients && shard.chains_in_flight() == 0 && index.locks_in_use() == 0 {
+            break;
+        }
+        shard.pause(50_000).await;
+    }
+    assert_eq!(shard.clients_alive(), clients, "clients or janitors that never end");
+    assert_eq!(shard.chains_in_flight(), 0, "chains that are never executed");
+    assert_eq!(index.locks_in_use(), 0, "local locks that nobody gives back");
+    assert_eq!(shard.buffers_leased(), 0, "buffers that never came back");
+}
+
+/// How many words of all servers' lock regions are not free.
+pub(crate) async fn lock_words_set(shard: &impl Verbs) -> usize {
+    const WORDS: u64 = 512;
+    let mut set = 0;
+    let regions =
+        shard.control().servers().iter().flat_map(|server| [Some(server.locks), server.device_locks]);
+    for region in regions.flatten().collect::<Vec<_>>() {
+        for first in (0..region.count).step_by(WORDS as usize) {
+            let bytes = (WORDS.min(region.count - first) * 8) as usize;
+            let mut chain = Chain::with_buffer(region.base.server(), shard.lease(bytes));
+            chain.read(region.base.add(first * 8), 0..bytes);
+            let words = shard.submit(&Meter::default(), chain).await.unwrap().into_buf();
+            set += words.chunks(8).filter(|word| word.iter().any(|&byte| byte != 0)).count();
+        }
+    }
+    set
+}
+
+/// All pairs of the index, by a scan.
+pub(crate) async fn all_pairs(index: &impl RangeIndex) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+    pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
