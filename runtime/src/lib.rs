@@ -5,9 +5,10 @@
 //! - [`verbs`]: the contract. [`Verbs`] is all that indexes, locks and caches know of what is below them;
 //!   [`chain`], [`buffer`], [`mod@pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
 //! - [`control`] and [`memory`]: what memory servers do beside being read and written; [`alloc`] carves nodes from the
-//!   chunks that they hand out.
+//!   chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
-//! - [`mapped`]: the device behind the embedded fabric: memory of this process, executed in prefetched batches.
+//! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
+//! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`shm`], `ibverbs` (feature `verbs`).
 //! - [`shard`] and [`node`]: shards on glommio executors, their poller, client pool, timers and mailboxes; a
 //!   [`ComputeNode`] is the set of them.
 //!
@@ -27,7 +28,9 @@ pub mod meter;
 pub mod node;
 pub mod pointer;
 mod ports;
+pub mod service;
 pub mod shard;
+pub mod shm;
 pub mod sim;
 pub mod verbs;
 pub mod waiter;
@@ -35,14 +38,19 @@ pub mod waiter;
 pub use alloc::NodeAllocator;
 pub use buffer::{Buf, BufferPool};
 pub use chain::Chain;
-pub use control::{CatalogEntry, Control, ControlError, IndexId, LockRegion, ServerInfo};
+pub use control::{
+    CatalogEntry, ConnectConfig, ConnectError, Control, ControlError, IndexId, LockRegion, RemoteControl,
+    ServerAddress, ServerInfo,
+};
 pub use fabric::Fabric;
 pub use mapped::prefetch::prefetch;
-pub use memory::{Cluster, EmbeddedConfig};
+pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
 pub use message::{Message, Port, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{ComputeNode, Host, NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
+pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::Shard;
+pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 pub use verbs::{Capabilities, Completion, FabricError, Failed, Verbs};
 pub use waiter::Waiter;

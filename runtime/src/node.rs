@@ -202,6 +202,8 @@ impl<F: Fabric> ComputeNode<F> {
                 Err(cause) => return Err(NodeError::Executor { cause: cause.to_string() }),
             }
         }
+        // Every shard was closed, janitor and all.
+        self.fabric.ended();
         results.sort_by_key(|(id, _)| *id);
         Ok(results.into_iter().map(|(_, result)| result).collect())
     }

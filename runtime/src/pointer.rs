@@ -11,11 +11,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 const OFFSET_BITS: u32 = 48;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 /// A memory server of the cluster, by its position in the cluster's list.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ServerId(pub u16);
 
 /// The address of a byte in disaggregated memory: a memory server and an offset in its region.

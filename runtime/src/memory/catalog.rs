@@ -1,65 +1,203 @@
-//! The catalog: which named indexes a cluster has, and where their root words are.
+//! The catalog: which named indexes a cluster has, and where their root words are. Names come from users and from the
+//! network: what a catalog takes is checked here, for every fabric.
 
-use crate::control::{CatalogEntry, ControlError, IndexId};
-use crate::pointer::RemotePtr;
+use super::layout::{INDEXES_MAX, root_word};
+use crate::control::wire::Entry;
+use crate::control::{ControlError, IndexId};
+
+/// Longest name of an index or of a compute node, in bytes.
+pub(crate) const NAME_BYTES_MAX: usize = 255;
+/// Longest spelling of a kind of index, in bytes.
+pub(crate) const KIND_BYTES_MAX: usize = 32;
+/// Longest configuration of an index, in bytes.
+pub(crate) const CONFIG_BYTES_MAX: usize = 4096;
 
 /// Named indexes in places; a place is a root word.
 pub(super) struct Catalog {
-    places: Vec<Option<CatalogEntry>>,
+    places: Vec<Option<Kept>>,
     created: u32,
 }
 
+struct Kept {
+    entry: Entry,
+    /// Its chunks are being taken back, on several servers one after the other: nobody may open it any more, and only
+    /// a drop that is run to its end takes it out.
+    dropping: bool,
+}
+
 impl Catalog {
-    pub(super) fn new(places: u32) -> Self {
-        Catalog { places: vec![None; places as usize], created: 0 }
+    pub(super) fn new() -> Self {
+        Catalog { places: (0..INDEXES_MAX).map(|_| None).collect(), created: 0 }
     }
 
-    /// A place for an index of that name.
-    pub(super) fn free_place(&self, name: &str) -> Result<u32, ControlError> {
-        if self.entries().any(|entry| entry.name == name) {
-            return Err(ControlError::Exists { name: name.into() });
+    pub(super) fn create(&mut self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
+        check_new(name, kind, config)?;
+        if let Some(kept) = self.kept().find(|kept| kept.entry.name == name) {
+            return Err(kept.usable().err().unwrap_or(ControlError::Exists { name: name.into() }));
         }
-        let indexes = self.places.len() as u32;
-        let free = self.places.iter().position(Option::is_none);
-        free.map(|place| place as u32).ok_or(ControlError::CatalogFull { indexes })
+        let place = self.places.iter().position(Option::is_none);
+        let place = place.ok_or(ControlError::CatalogFull { indexes: INDEXES_MAX })?;
+        // 2^32 indexes are more than a server creates in its life (one per ms would take seven weeks).
+        self.created = self.created.checked_add(1).ok_or(ControlError::CatalogFull { indexes: u32::MAX })?;
+        let root = root_word(place as u32);
+        let entry =
+            Entry { name: name.into(), id: self.created, kind: kind.into(), config: config.into(), root };
+        self.places[place] = Some(Kept { entry: entry.clone(), dropping: false });
+        Ok(entry)
     }
 
-    pub(super) fn insert(
-        &mut self,
-        place: u32,
-        name: &str,
-        kind: &str,
-        config: &[u8],
-        root: RemotePtr,
-    ) -> CatalogEntry {
-        self.created += 1;
-        let id = IndexId(self.created);
-        let entry = CatalogEntry { name: name.into(), id, kind: kind.into(), config: config.into(), root };
-        self.places[place as usize] = Some(entry.clone());
-        entry
+    pub(super) fn open(&self, name: &str) -> Result<Entry, ControlError> {
+        let kept = self.find(name)?;
+        kept.usable()?;
+        Ok(kept.entry.clone())
     }
 
-    pub(super) fn get(&self, name: &str) -> Result<CatalogEntry, ControlError> {
-        let found = self.entries().find(|entry| entry.name == name);
-        found.cloned().ok_or_else(|| ControlError::NotFound { name: name.into() })
+    /// Whether chunks may be taken for that index.
+    pub(super) fn is_usable(&self, index: IndexId) -> Result<(), ControlError> {
+        let kept = self.kept().find(|kept| kept.entry.id == index.0);
+        kept.ok_or(ControlError::NoSuchIndex { index })?.usable()
     }
 
-    pub(super) fn remove(&mut self, name: &str) -> Result<CatalogEntry, ControlError> {
-        let named =
-            |place: &&mut Option<CatalogEntry>| place.as_ref().is_some_and(|entry| entry.name == name);
-        let place = self.places.iter_mut().find(named);
-        place.and_then(Option::take).ok_or_else(|| ControlError::NotFound { name: name.into() })
+    pub(super) fn id_of(&self, name: &str) -> Result<IndexId, ControlError> {
+        Ok(IndexId(self.find(name)?.entry.id))
     }
 
-    pub(super) fn list(&self) -> Vec<CatalogEntry> {
-        self.entries().cloned().collect()
+    /// Marks an index as being dropped. Doing it again is how a drop that was cut short is taken up.
+    pub(super) fn begin_drop(&mut self, name: &str) -> Result<IndexId, ControlError> {
+        check_name(name)?;
+        let named = |kept: &&mut Kept| kept.entry.name == name;
+        let kept = self.places.iter_mut().flatten().find(named);
+        let kept = kept.ok_or_else(|| ControlError::NotFound { name: name.into() })?;
+        kept.dropping = true;
+        Ok(IndexId(kept.entry.id))
+    }
+
+    pub(super) fn is_dropping(&self, index: IndexId) -> bool {
+        self.kept().any(|kept| kept.entry.id == index.0 && kept.dropping)
+    }
+
+    /// Takes an index out that is being dropped.
+    pub(super) fn finish_drop(&mut self, name: &str, index: IndexId) -> Result<(), ControlError> {
+        check_name(name)?;
+        let dropped = |place: &&mut Option<Kept>| {
+            place
+                .as_ref()
+                .is_some_and(|kept| kept.dropping && kept.entry.id == index.0 && kept.entry.name == name)
+        };
+        let place = self.places.iter_mut().find(dropped);
+        let taken = place.and_then(Option::take);
+        taken.map(|_| ()).ok_or_else(|| ControlError::NotFound { name: name.into() })
+    }
+
+    /// The next entries by name, `bytes_max` encoded bytes at most but for the first, and whether there are more.
+    pub(super) fn page(&self, after: Option<&str>, bytes_max: usize) -> (Vec<Entry>, bool) {
+        let mut following: Vec<&Entry> = self.kept().map(|kept| &kept.entry).collect();
+        following.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+        following.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        let mut bytes = 0;
+        let fits = following.iter().take_while(|entry| {
+            bytes += entry.encoded_bytes_max();
+            bytes <= bytes_max
+        });
+        let count = fits.count().max(1).min(following.len());
+        (following[..count].iter().map(|&entry| entry.clone()).collect(), count < following.len())
     }
 
     pub(super) fn len(&self) -> u32 {
-        self.entries().count() as u32
+        self.kept().count() as u32
     }
 
-    fn entries(&self) -> impl Iterator<Item = &CatalogEntry> {
+    fn kept(&self) -> impl Iterator<Item = &Kept> {
         self.places.iter().flatten()
+    }
+
+    fn find(&self, name: &str) -> Result<&Kept, ControlError> {
+        check_name(name)?;
+        let found = self.kept().find(|kept| kept.entry.name == name);
+        found.ok_or_else(|| ControlError::NotFound { name: name.into() })
+    }
+}
+
+impl Kept {
+    fn usable(&self) -> Result<(), ControlError> {
+        let being_dropped = || ControlError::BeingDropped { name: self.entry.name.clone() };
+        if self.dropping { Err(being_dropped()) } else { Ok(()) }
+    }
+}
+
+/// Whether indexes and compute nodes may have that name. An error carries the length and not the name: it is no use to
+/// send something too long back.
+pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
+    let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
+    if good { Ok(()) } else { Err(ControlError::BadName { bytes: name.len() as u64 }) }
+}
+
+pub(crate) fn check_new(name: &str, kind: &str, config: &[u8]) -> Result<(), ControlError> {
+    check_name(name)?;
+    if kind.len() > KIND_BYTES_MAX || kind.chars().any(char::is_control) {
+        return Err(ControlError::BadKind { bytes: kind.len() as u64 });
+    }
+    if config.len() > CONFIG_BYTES_MAX {
+        return Err(ControlError::ConfigTooLong { bytes: config.len() as u64 });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_only_what_is_bounded() {
+        let mut catalog = Catalog::new();
+        for name in ["", "a\nb", "\u{7f}", &"x".repeat(256)] {
+            let refused = Err(ControlError::BadName { bytes: name.len() as u64 });
+            assert_eq!(catalog.create(name, "sherman", b""), refused);
+            assert_eq!(catalog.open(name).map(|_| ()), refused.clone().map(|_: Entry| ()));
+        }
+        let kind = catalog.create("a", &"k".repeat(33), b"");
+        assert_eq!(kind, Err(ControlError::BadKind { bytes: 33 }));
+        let config = catalog.create("a", "", &[0; 4097]);
+        assert_eq!(config, Err(ControlError::ConfigTooLong { bytes: 4097 }));
+        assert_eq!(catalog.len(), 0);
+        catalog.create(&"x".repeat(255), &"k".repeat(32), &[0; 4096]).unwrap();
+    }
+
+    #[test]
+    fn an_index_that_is_being_dropped_can_only_be_dropped() {
+        let mut catalog = Catalog::new();
+        let index = IndexId(catalog.create("a", "sherman", b"").unwrap().id);
+        assert_eq!(catalog.finish_drop("a", index), Err(ControlError::NotFound { name: "a".into() }));
+        assert_eq!(catalog.is_usable(index), Ok(()));
+        assert_eq!(catalog.begin_drop("a"), Ok(index));
+        let being_dropped = ControlError::BeingDropped { name: "a".into() };
+        assert_eq!(catalog.open("a"), Err(being_dropped.clone()));
+        assert_eq!(catalog.create("a", "sherman", b""), Err(being_dropped.clone()));
+        assert_eq!(catalog.is_usable(index), Err(being_dropped));
+        assert_eq!(catalog.begin_drop("a"), Ok(index), "dropping goes on where it was cut short");
+        assert_eq!(catalog.finish_drop("a", index), Ok(()));
+        assert_eq!(catalog.is_usable(index), Err(ControlError::NoSuchIndex { index }));
+        assert_ne!(catalog.create("a", "sherman", b"").unwrap().id, index.0, "numbers are not used again");
+    }
+
+    #[test]
+    fn pages_cover_the_catalog_in_order() {
+        let mut catalog = Catalog::new();
+        for i in (0..40).rev() {
+            catalog.create(&format!("index {i:02}"), "sherman", &vec![1; i * 100]).unwrap();
+        }
+        for bytes_max in [0, 5000, 1 << 20] {
+            let (mut names, mut after) = (Vec::new(), None);
+            loop {
+                let (page, more) = catalog.page(after.as_deref(), bytes_max);
+                names.extend(page.into_iter().map(|entry| entry.name));
+                after = names.last().cloned();
+                if !more {
+                    break;
+                }
+            }
+            assert_eq!(names, (0..40).map(|i| format!("index {i:02}")).collect::<Vec<_>>());
+        }
+        assert_eq!(Catalog::new().page(None, 100), (vec![], false));
     }
 }

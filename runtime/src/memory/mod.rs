@@ -16,33 +16,27 @@
 //!
 //! A server's CPU never touches a word that verbs change, but for zeroing chunks and root words that no index uses.
 
-mod catalog;
+pub(crate) mod catalog;
 mod chunks;
+mod layout;
+mod server;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 use thiserror::Error;
 
-use self::catalog::Catalog;
-use self::chunks::Chunks;
-use crate::control::{
-    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, ServerInfo, ServerUsage,
-};
+pub use self::layout::ServerParts;
+pub use self::server::MemoryServer;
+use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
 use crate::fabric::{Fabric, Seat};
-use crate::mapped::line::{LINE_BYTES, LineMode};
+use crate::mapped::line::LineMode;
 use crate::mapped::region::{Region, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
 use crate::node::NodeError;
 use crate::pointer::{RemotePtr, ServerId};
-
-const ROOTS_START: u64 = 4096;
-/// Indexes that a catalog has room for.
-const INDEXES_MAX: u32 = 1024;
-const LOCKS_START: u64 = ROOTS_START + INDEXES_MAX as u64 * LINE_BYTES as u64;
-const CHUNK_ALIGN: u64 = 4096;
 
 /// What an embedded cluster consists of.
 #[derive(Clone, Debug)]
@@ -87,66 +81,11 @@ pub enum ClusterError {
     Region(#[from] RegionError),
 }
 
-/// A memory server whose region is mapped into this process.
-pub struct MemoryServer {
-    region: Arc<Region>,
-    info: ServerInfo,
-    state: Mutex<ServerState>,
-}
-
-struct ServerState {
-    chunks: Chunks,
-    catalog: Catalog,
-}
-
-impl MemoryServer {
-    fn new(id: ServerId, config: &EmbeddedConfig) -> Result<Self, ClusterError> {
-        let EmbeddedConfig { bytes_per_server, locks_per_server, device_bytes, chunk_bytes, .. } = *config;
-        let device_start = part_after(LOCKS_START, locks_per_server.saturating_mul(8));
-        let chunks_start = part_after(device_start, device_bytes);
-        let needed = chunks_start.saturating_add(chunk_bytes);
-        if needed > bytes_per_server {
-            return Err(ClusterError::Config(format!(
-                "{bytes_per_server} bytes per memory server are too few: {locks_per_server} locks, {device_bytes} \
-                 bytes of device area and one chunk of {chunk_bytes} bytes need {needed}"
-            )));
-        }
-        let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
-        let region = Arc::new(Region::anonymous(bytes_per_server, config.line_mode)?);
-        let info = ServerInfo {
-            id,
-            region_bytes: region.bytes(),
-            locks: locks(LOCKS_START, locks_per_server),
-            device_locks: (device_bytes > 0).then(|| locks(device_start, device_bytes / 8)),
-            chunk_bytes,
-        };
-        let chunks = Chunks::new(chunks_start, bytes_per_server, chunk_bytes);
-        let catalog = Catalog::new(INDEXES_MAX);
-        Ok(MemoryServer { region, info, state: Mutex::new(ServerState { chunks, catalog }) })
+impl EmbeddedConfig {
+    fn parts(&self) -> ServerParts {
+        let EmbeddedConfig { locks_per_server: locks, device_bytes, chunk_bytes, .. } = *self;
+        ServerParts { locks, device_bytes, chunk_bytes }
     }
-
-    /// The memory that verbs reach.
-    pub fn region(&self) -> &Region {
-        &self.region
-    }
-
-    fn state(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().expect("no control call panics while it holds the state")
-    }
-
-    fn zero(&self, offset: u64, bytes: u64) {
-        const ZEROES: [u8; 4096] = [0; 4096];
-        for at in (offset..offset + bytes).step_by(ZEROES.len()) {
-            let len = (offset + bytes - at).min(ZEROES.len() as u64) as usize;
-            self.region.write(at, &ZEROES[..len]).expect("chunks and root words lie inside the region");
-        }
-    }
-}
-
-/// Where the part of a region begins that follows one of `bytes` bytes at `start`. Sizes come from users: what would
-/// overflow saturates, and is then more than any region has.
-fn part_after(start: u64, bytes: u64) -> u64 {
-    start.saturating_add(bytes).checked_next_multiple_of(CHUNK_ALIGN).unwrap_or(u64::MAX)
 }
 
 /// The memory servers that compute nodes work on. Here: servers of this process.
@@ -162,25 +101,17 @@ impl Cluster {
     /// # Errors
     /// If the configuration makes no sense or the system refuses the memory.
     pub fn embedded(config: EmbeddedConfig) -> Result<Arc<Self>, ClusterError> {
-        let EmbeddedConfig { servers, chunk_bytes, locks_per_server, device_bytes, .. } = config;
-        if servers == 0 || locks_per_server == 0 {
-            return Err(ClusterError::Config(
-                "a cluster needs at least one memory server and one lock".into(),
-            ));
+        if config.servers == 0 {
+            return Err(ClusterError::Config("a cluster needs at least one memory server".into()));
         }
-        if chunk_bytes == 0 || !chunk_bytes.is_multiple_of(CHUNK_ALIGN) {
-            return Err(ClusterError::Config(format!(
-                "chunk_bytes {chunk_bytes} is not a multiple of {CHUNK_ALIGN}"
-            )));
-        }
-        if !device_bytes.is_multiple_of(8) {
-            return Err(ClusterError::Config(format!(
-                "device_bytes {device_bytes} is not a multiple of 8, the size of a lock word"
-            )));
-        }
-        let servers: Arc<[MemoryServer]> =
-            (0..servers).map(|id| MemoryServer::new(ServerId(id), &config)).collect::<Result<_, _>>()?;
-        let infos = servers.iter().map(|server| server.info.clone()).collect();
+        let parts = config.parts();
+        parts.check(config.bytes_per_server)?;
+        let server = |_| {
+            let region = Region::anonymous(config.bytes_per_server, config.line_mode)?;
+            MemoryServer::new(Arc::new(region), parts)
+        };
+        let servers: Arc<[MemoryServer]> = (0..config.servers).map(server).collect::<Result<_, _>>()?;
+        let infos = (0..).zip(servers.iter()).map(|(id, server)| server.info(ServerId(id))).collect();
         Ok(Arc::new(Cluster { servers, infos, nodes: Mutex::new(0) }))
     }
 
@@ -194,24 +125,10 @@ impl Cluster {
         &self.servers[0]
     }
 
-    fn root_word(&self, place: u32) -> RemotePtr {
-        RemotePtr::new(ServerId(0), ROOTS_START + u64::from(place) * LINE_BYTES as u64)
-    }
-
-    fn create_now(&self, name: &str, kind: &str, config: &[u8]) -> Result<CatalogEntry, ControlError> {
-        let mut state = self.home().state();
-        let place = state.catalog.free_place(name)?;
-        let root = self.root_word(place);
-        self.home().zero(root.offset(), LINE_BYTES as u64);
-        Ok(state.catalog.insert(place, name, kind, config, root))
-    }
-
     fn drop_now(&self, name: &str) -> Result<u64, ControlError> {
-        let entry = self.home().state().catalog.remove(name)?;
-        let mut freed = 0;
-        for server in self.servers.iter() {
-            freed += server.state().chunks.free_all(entry.id);
-        }
+        let index = self.home().begin_drop(name)?;
+        let freed = self.servers.iter().map(|server| server.free(index)).sum();
+        self.home().finish_drop(name, index)?;
         Ok(freed)
     }
 
@@ -219,13 +136,9 @@ impl Cluster {
         let Some(memory) = self.servers.get(server.0 as usize) else {
             return Err(ControlError::NoSuchServer { server });
         };
-        let chunk_bytes = memory.info.chunk_bytes;
-        let (offset, reused) =
-            memory.state().chunks.take(index).ok_or(ControlError::OutOfMemory { server, chunk_bytes })?;
-        if reused {
-            memory.zero(offset, chunk_bytes);
-        }
-        Ok(Chunk { start: RemotePtr::new(server, offset), bytes: chunk_bytes })
+        let offset = memory.hand_out(memory.reserve(server)?, index)?;
+        let start = RemotePtr::new(server, offset);
+        Ok(Chunk { start, bytes: memory.chunk_bytes() })
     }
 }
 
@@ -245,7 +158,7 @@ impl Fabric for Cluster {
     fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
         let never = Arc::new(AtomicBool::new(false));
         let mapped =
-            |server: &MemoryServer| MappedServer::new(Arc::clone(&server.region), Arc::clone(&never));
+            |server: &MemoryServer| MappedServer::new(Arc::clone(server.region()), Arc::clone(&never));
         let servers = self.servers.iter().map(mapped).collect();
         Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
     }
@@ -271,15 +184,17 @@ impl Control for Cluster {
         kind: &str,
         config: &[u8],
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        ready(self.create_now(name, kind, config)).boxed_local()
+        let entry = self.home().create(name, kind, config);
+        ready(entry.map(|entry| entry.of(ServerId(0)))).boxed_local()
     }
 
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        ready(self.home().state().catalog.get(name)).boxed_local()
+        ready(self.home().open(name).map(|entry| entry.of(ServerId(0)))).boxed_local()
     }
 
     fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
-        ready(Ok(self.home().state().catalog.list())).boxed_local()
+        let (entries, _) = self.home().page(None, usize::MAX);
+        ready(Ok(entries.into_iter().map(|entry| entry.of(ServerId(0))).collect())).boxed_local()
     }
 
     fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
@@ -287,17 +202,13 @@ impl Control for Cluster {
     }
 
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
-        let usage = |server: &MemoryServer| {
-            let state = server.state();
-            let (capacity_bytes, chunk_bytes) = state.chunks.usage();
-            ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len() }
-        };
-        ready(Ok(self.servers.iter().map(usage).collect())).boxed_local()
+        ready(Ok(self.servers.iter().map(MemoryServer::usage).collect())).boxed_local()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::layout::{CHUNK_ALIGN, LOCKS_START};
     use super::*;
 
     fn small_config() -> EmbeddedConfig {

@@ -1,6 +1,7 @@
 //! What the scenarios share: tiny clusters, nodes, and a guard that ends a test that hangs.
 #![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -8,7 +9,10 @@ use std::time::Duration;
 
 use farwood_runtime::control::Control;
 use farwood_runtime::mapped::line::LineMode;
-use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, IndexId, NodeConfig, RemotePtr, ServerId};
+use farwood_runtime::shm::{ShmName, ShmServer, ShmServerConfig};
+use farwood_runtime::{
+    Cluster, ComputeNode, EmbeddedConfig, IndexId, NodeConfig, RemotePtr, ServerId, ServerParts,
+};
 use futures::executor::block_on;
 
 /// The size of an [`area`].
@@ -25,6 +29,16 @@ pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {
         ..EmbeddedConfig::default()
     };
     Cluster::embedded(config).unwrap()
+}
+
+/// A small memory server on the shm fabric, with a name that no other test of this host uses.
+pub(crate) fn shm_server(line_mode: LineMode) -> ShmServer {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    let name = ShmName::new(&format!("test-{}-{number}", std::process::id())).unwrap();
+    let parts = ServerParts { locks: 64, chunk_bytes: AREA_BYTES, ..ServerParts::default() };
+    let config = ShmServerConfig { parts, line_mode, ..ShmServerConfig::new(name, 4 << 20) };
+    ShmServer::start(&config).unwrap()
 }
 
 /// A node of `shards` shards that parks after `spin_us`.

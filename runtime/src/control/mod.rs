@@ -1,15 +1,30 @@
 //! The control plane: what a compute node asks of memory servers apart from reading and writing their memory. It takes
 //! no part in index operations.
+//!
+//! Here is what a compute node sees: [`Control`] and its vocabulary. In the embedded fabric its calls are direct calls
+//! ([`crate::memory::Cluster`]). Otherwise they are messages ([`wire`]) in frames ([`frame`]) after a [`greeting`],
+//! over Unix or TCP sockets, between a [`remote::RemoteControl`] and the [`crate::service`] of each memory server.
+
+pub mod address;
+pub mod error;
+pub mod frame;
+pub mod greeting;
+pub mod remote;
+pub(crate) mod stream;
+pub mod wire;
 
 use futures::future::LocalBoxFuture;
-use thiserror::Error;
+use serde::{Deserialize, Serialize};
 
+pub use self::address::ServerAddress;
+pub use self::error::ControlError;
+pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::pointer::{RemotePtr, ServerId};
 
 const WORD_BYTES: u64 = 8;
 
 /// An index of the catalog, by a number that is not used again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct IndexId(pub u32);
 
 /// What a memory server offers.
@@ -74,7 +89,7 @@ pub struct CatalogEntry {
 }
 
 /// What a server holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerUsage {
     /// Bytes that can be handed out as chunks.
     pub capacity_bytes: u64,
@@ -82,33 +97,6 @@ pub struct ServerUsage {
     pub chunk_bytes: u64,
     /// Indexes in the catalog.
     pub indexes: u32,
-}
-
-/// Why a control service refused.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
-pub enum ControlError {
-    /// No chunk is left on that server.
-    #[error("memory server {} has no free chunk of {chunk_bytes} bytes left: give it more memory", server.0)]
-    OutOfMemory { server: ServerId, chunk_bytes: u64 },
-    /// The catalog has that name already.
-    #[error("there is an index named {name:?} already: open it, or choose another name")]
-    Exists { name: String },
-    /// The catalog does not have that name.
-    #[error("there is no index named {name:?}: create it first")]
-    NotFound { name: String },
-    /// The catalog has no free place.
-    #[error("the catalog is full ({indexes} indexes): drop one that is not needed")]
-    CatalogFull { indexes: u32 },
-    /// All ids of compute nodes are taken.
-    #[error(
-        "the cluster has seen 65,535 compute nodes, and every one needs an id of its own: restart its servers"
-    )]
-    TooManyNodes,
-    /// The cluster has no such server.
-    #[error("there is no memory server {}", server.0)]
-    NoSuchServer { server: ServerId },
 }
 
 /// The control services of a cluster's memory servers.
@@ -127,10 +115,10 @@ pub trait Control: Send + Sync {
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
     /// Looks an index up by its name.
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
-    /// All indexes of the catalog.
+    /// All indexes of the catalog, by name.
     fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>>;
     /// Takes an index out of the catalog and its chunks back; yields the bytes freed. The caller sees to it that
-    /// nobody uses the index any more.
+    /// nobody of its own process uses the index any more; a control service refuses while others have it open.
     fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
     /// What each server holds, in the order of their ids.
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>>;

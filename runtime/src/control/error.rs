@@ -1,0 +1,98 @@
+//! Why a control call failed, the same for direct calls and for calls over a socket. Errors travel: they are bounded in
+//! size, and carry no text of unbounded length back to who sent it.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::IndexId;
+use crate::pointer::ServerId;
+
+/// Why a control service refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum ControlError {
+    /// No chunk is left on that server.
+    #[error("memory server {} has no free chunk of {chunk_bytes} bytes left: give it more memory", server.0)]
+    OutOfMemory { server: ServerId, chunk_bytes: u64 },
+    /// The catalog has that name already.
+    #[error("there is an index named {name:?} already: open it, or choose another name")]
+    Exists { name: String },
+    /// The catalog does not have that name.
+    #[error("there is no index named {name:?}: create it first")]
+    NotFound { name: String },
+    /// The catalog has no free place.
+    #[error("the catalog is full ({indexes} indexes): drop one that is not needed")]
+    CatalogFull { indexes: u32 },
+    /// All ids of compute nodes are taken.
+    #[error(
+        "the cluster has seen 65,535 compute nodes, and every one needs an id of its own: restart its servers"
+    )]
+    TooManyNodes,
+    /// The cluster has no such server.
+    #[error("there is no memory server {}", server.0)]
+    NoSuchServer { server: ServerId },
+    /// A name that indexes and compute nodes cannot have.
+    #[error(
+        "a name has 1 to 255 bytes and no control characters, this one has {bytes} bytes: choose another"
+    )]
+    BadName { bytes: u64 },
+    /// A kind of index that no catalog takes.
+    #[error("a kind of index has at most 32 bytes and no control characters, this one has {bytes} bytes")]
+    BadKind { bytes: u64 },
+    /// A configuration that no catalog takes.
+    #[error("the configuration of an index has at most 4096 bytes, this one has {bytes}")]
+    ConfigTooLong { bytes: u64 },
+    /// Chunks were asked for an index that the catalog does not have.
+    #[error("there is no index with number {}: it was dropped, or never created", index.0)]
+    NoSuchIndex { index: IndexId },
+    /// A drop of that index has begun and not ended.
+    #[error("index {name:?} is being dropped: if nobody is at it any more, run drop again")]
+    BeingDropped { name: String },
+    /// Other live connections have the index open. `nodes` are the ids of their compute nodes, some of them if there
+    /// are many; a connection without a compute node has none.
+    #[error(
+        "index {name:?} is in use by {connections} other connection(s) of compute nodes {nodes:?}: stop them first"
+    )]
+    InUse { name: String, nodes: Vec<u16>, connections: u32 },
+    /// The server holds indexes of compute nodes that list the servers otherwise.
+    #[error(
+        "memory server {} holds parts of indexes that were created with other memory servers, or with the same in \
+         another order: list the same servers in the same order as those who created the indexes", server.0
+    )]
+    OtherServers { server: ServerId },
+    /// A server is not the one that the indexes were created with.
+    #[error(
+        "memory server {} was restarted and lost what it held of the indexes: {}",
+        server.0,
+        if server.0 == 0 {
+            "it kept their catalog, so restart the other memory servers too"
+        } else {
+            "drop the indexes, or restart all memory servers"
+        }
+    )]
+    Restarted { server: ServerId },
+    /// The connection to a server ended, or it is silent.
+    #[error(
+        "memory server {} is gone: it was stopped, or cannot be reached. See whether it runs, and start this program \
+         again; if it was restarted, what it held is lost", server.0
+    )]
+    ServerGone { server: ServerId },
+    /// The server's side of a queue pair could not be had.
+    #[error("memory server {} refused the queue pair: {reason}", server.0)]
+    QueuePair { server: ServerId, reason: String },
+    /// The server has as many connections as it takes.
+    #[error(
+        "the memory server has {max} connections, as many as it takes: stop compute nodes that are not needed"
+    )]
+    TooManyConnections { max: u32 },
+    /// A connection asked for more ids of compute nodes than one process can need.
+    #[error("one connection has at most {max} compute nodes: connect anew for more")]
+    TooManyNodesOfOne { max: u32 },
+    /// A request that this server cannot answer, because of its position in the list of servers.
+    #[error("only memory server 0 of a list of servers keeps the catalog and the ids of compute nodes")]
+    NotHome,
+    /// One side did not keep to the protocol, and the connection has ended.
+    #[error("the control protocol was broken: {what}; use the same version of the program on all hosts")]
+    Protocol { what: String },
+}

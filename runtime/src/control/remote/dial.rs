@@ -1,0 +1,193 @@
+//! Dialling a memory server: a connected socket, the greetings, and what the server says of itself. Blocking, with a
+//! deadline.
+
+use std::io::{self, ErrorKind};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use super::ConnectError;
+use crate::control::frame::{self, FrameBuffer};
+use crate::control::greeting::{self, GREETING_BYTES, GreetingError, VERSION};
+use crate::control::stream::{Deadline, Stream};
+use crate::control::wire::{OfferKind, Reply, Request, Welcome, WordRange};
+use crate::control::{ControlError, ServerAddress};
+
+/// Offsets have 48 bits.
+const REGION_BYTES_MAX: u64 = 1 << 48;
+
+/// A connection that has been greeted and welcomed. The next request has number 1.
+pub(super) struct Dialled {
+    pub(super) stream: Stream,
+    pub(super) welcome: Welcome,
+}
+
+/// Connects to a server and asks what it is.
+pub(super) fn dial(
+    address: &ServerAddress,
+    asked: Option<OfferKind>,
+    deadline: &Deadline,
+) -> Result<Dialled, ConnectError> {
+    let stream = match address {
+        ServerAddress::Unix(path) => dial_unix(path)?,
+        ServerAddress::Tcp(host) => dial_tcp(address, host, deadline)?,
+    };
+    greet(&stream, address, deadline)?;
+    let mut hello = Vec::new();
+    frame::put(&(0u32, Request::Hello), &mut hello);
+    // A server that refuses may have closed its side: what it said is still to be read.
+    let sent = stream.write_until(deadline, &hello);
+    let welcome = match read_reply(&stream, address, deadline) {
+        Err(ConnectError::Closed { .. }) if sent.is_err() => return Err(closed(address)),
+        other => other?,
+    };
+    check_welcome(&welcome).map_err(|what| ConnectError::Welcome { address: address.clone(), what })?;
+    let offered = welcome.offer.kind();
+    match asked.filter(|asked| *asked != offered) {
+        Some(asked) => Err(ConnectError::Fabric { address: address.clone(), offered, asked }),
+        None => Ok(Dialled { stream, welcome }),
+    }
+}
+
+fn dial_unix(path: &Path) -> Result<Stream, ConnectError> {
+    // std has no deadline for this. It waits only while very many others are not yet accepted.
+    let connected = UnixStream::connect(path);
+    connected.map(Stream::Unix).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => ConnectError::NoSocket { path: path.into() },
+        _ => refused(&ServerAddress::Unix(path.into()), &error),
+    })
+}
+
+fn dial_tcp(address: &ServerAddress, host: &str, deadline: &Deadline) -> Result<Stream, ConnectError> {
+    let unresolved =
+        |error: io::Error| ConnectError::Resolve { address: address.clone(), cause: error.to_string() };
+    let mut last = ErrorKind::NotFound.into();
+    for resolved in host.to_socket_addrs().map_err(unresolved)? {
+        let Some(left) = deadline.left() else {
+            return Err(ConnectError::Timeout { address: address.clone() });
+        };
+        match TcpStream::connect_timeout(&resolved, left) {
+            Ok(socket) => {
+                socket.set_nodelay(true).map_err(|error| refused(address, &error))?;
+                return Ok(Stream::Tcp(socket));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(refused(address, &last))
+}
+
+fn greet(stream: &Stream, address: &ServerAddress, deadline: &Deadline) -> Result<(), ConnectError> {
+    // If this fails, reading says more about it.
+    let sent = stream.write_until(deadline, &greeting::greeting());
+    let (mut theirs, mut have) = ([0; GREETING_BYTES], 0);
+    while have < GREETING_BYTES {
+        match stream.read_until(deadline, &mut theirs[have..]) {
+            Ok(0) if have > 0 => return Err(ConnectError::NotFarwood { address: address.clone() }),
+            Ok(0) => return Err(closed(address)),
+            Ok(count) => have += count,
+            Err(error) => return Err(refused(address, &error)),
+        }
+    }
+    match greeting::check(&theirs) {
+        Err(GreetingError::NotFarwood) => Err(ConnectError::NotFarwood { address: address.clone() }),
+        Err(GreetingError::Version { theirs }) => {
+            Err(ConnectError::Version { address: address.clone(), theirs, ours: VERSION })
+        }
+        Ok(()) => sent.map_err(|error| refused(address, &error)),
+    }
+}
+
+/// Nothing follows the reply to `Hello` before the next request.
+fn read_reply(
+    stream: &Stream,
+    address: &ServerAddress,
+    deadline: &Deadline,
+) -> Result<Welcome, ConnectError> {
+    let not_farwood = || ConnectError::NotFarwood { address: address.clone() };
+    let (mut arrived, mut bytes) = (FrameBuffer::default(), [0; 4096]);
+    loop {
+        match stream.read_until(deadline, &mut bytes) {
+            Ok(0) => return Err(closed(address)),
+            Ok(count) => arrived.extend(&bytes[..count]),
+            Err(error) => return Err(refused(address, &error)),
+        }
+        let Some(frame) = arrived.next_frame().map_err(|_| not_farwood())? else { continue };
+        return match frame::parse::<(u32, Result<Reply, ControlError>)>(frame) {
+            Ok((0, Ok(Reply::Welcome(welcome)))) => Ok(welcome),
+            Ok((0, Err(cause))) => Err(ConnectError::Refused { address: address.clone(), cause }),
+            _ => Err(not_farwood()),
+        };
+    }
+}
+
+/// What addresses are made from later has to lie inside the region.
+fn check_welcome(welcome: &Welcome) -> Result<(), &'static str> {
+    let Welcome { region_bytes, locks, device_locks, chunk_bytes, .. } = welcome;
+    if !(1..=REGION_BYTES_MAX).contains(region_bytes) {
+        return Err("the size of its region");
+    }
+    let inside = |words: &WordRange| {
+        let end = words.count.checked_mul(8).and_then(|bytes| bytes.checked_add(words.offset));
+        words.offset.is_multiple_of(8) && words.count > 0 && end.is_some_and(|end| end <= *region_bytes)
+    };
+    if !inside(locks) || !device_locks.as_ref().is_none_or(inside) {
+        return Err("where its locks are");
+    }
+    if *chunk_bytes == 0 || !chunk_bytes.is_multiple_of(4096) || chunk_bytes > region_bytes {
+        return Err("the size of its chunks");
+    }
+    Ok(())
+}
+
+fn closed(address: &ServerAddress) -> ConnectError {
+    ConnectError::Closed { address: address.clone() }
+}
+
+fn refused(address: &ServerAddress, error: &io::Error) -> ConnectError {
+    let address = address.clone();
+    match error.kind() {
+        ErrorKind::ConnectionRefused => ConnectError::NotListening { address },
+        ErrorKind::PermissionDenied => ConnectError::Permission { address },
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => ConnectError::Timeout { address },
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectError::Closed { address },
+        _ => ConnectError::Io { address, cause: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::Offer;
+
+    #[test]
+    fn takes_no_impossible_welcome() {
+        let good = Welcome {
+            instance: 1,
+            version: "1".into(),
+            offer: Offer::Verbs,
+            region_bytes: 1 << 20,
+            locks: WordRange { offset: 4096, count: 16 },
+            device_locks: None,
+            chunk_bytes: 65536,
+        };
+        assert_eq!(check_welcome(&good), Ok(()));
+        let locks = |offset, count| WordRange { offset, count };
+        let bad = [
+            Welcome { region_bytes: 0, ..good.clone() },
+            Welcome { region_bytes: (1 << 48) + 1, ..good.clone() },
+            Welcome { locks: locks(4097, 16), ..good.clone() },
+            Welcome { locks: locks(4096, 0), ..good.clone() },
+            Welcome { locks: locks((1 << 20) - 8, 2), ..good.clone() },
+            Welcome { locks: locks(4096, u64::MAX), ..good.clone() },
+            Welcome { locks: locks(u64::MAX - 7, 1), ..good.clone() },
+            Welcome { device_locks: Some(locks(1 << 20, 1)), ..good.clone() },
+            Welcome { chunk_bytes: 0, ..good.clone() },
+            Welcome { chunk_bytes: 4097, ..good.clone() },
+            Welcome { chunk_bytes: 2 << 20, ..good.clone() },
+        ];
+        for welcome in bad {
+            assert!(check_welcome(&welcome).is_err(), "{welcome:?}");
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! A compute node's side of the control plane: one connection per memory server, and the calls over them.
+//!
+//! Calls never block the shard that makes them: threads of the connections do the I/O and wake who waits. A server that
+//! closes its connection, or is silent, is gone for good; every call to it ends with [`ControlError::ServerGone`].
+
+mod connection;
+mod dial;
+mod error;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::channel::oneshot;
+use futures::future::{LocalBoxFuture, ready, try_join_all};
+
+use self::connection::{Answered, Connection};
+use self::dial::Dialled;
+pub use self::error::ConnectError;
+use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
+use super::{
+    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, ServerAddress, ServerInfo, ServerUsage,
+};
+use crate::clock::Clock;
+use crate::control::stream::Deadline;
+use crate::fabric::{Endpoint, Exchange, Exchanged};
+use crate::memory::catalog::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name};
+use crate::message::ShardId;
+use crate::pointer::{RemotePtr, ServerId};
+
+/// How a compute node connects.
+#[derive(Clone, Debug)]
+pub struct ConnectConfig {
+    /// What usage reports call this client: 1 to 255 bytes.
+    pub name: String,
+    /// How the servers' memory has to be reached; `None` takes any, for clients that do not touch it.
+    pub fabric: Option<OfferKind>,
+    /// For all servers together.
+    pub timeout: Duration,
+    /// Silence after which a server is told that this client is alive.
+    pub ping: Duration,
+    /// Silence after which a server is gone.
+    pub silence: Duration,
+}
+
+impl Default for ConnectConfig {
+    fn default() -> Self {
+        ConnectConfig {
+            name: format!("process {}", std::process::id()),
+            fabric: None,
+            timeout: Duration::from_secs(5),
+            ping: Duration::from_secs(1),
+            silence: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The control services of a cluster's memory servers, over sockets. Server 0 of the list keeps the catalog.
+pub struct RemoteControl {
+    servers: Arc<[Server]>,
+    infos: Vec<ServerInfo>,
+    /// Compute nodes that were admitted and have not ended well.
+    nodes: AtomicUsize,
+}
+
+struct Server {
+    connection: Connection,
+    address: ServerAddress,
+    welcome: Welcome,
+}
+
+impl RemoteControl {
+    /// Connects to all servers of a list. Blocks. The order of the list is that of the servers' ids, and has to be the
+    /// same for all clients of the cluster.
+    ///
+    /// # Errors
+    /// If one of the servers cannot be connected.
+    pub fn connect(addresses: &[ServerAddress], config: &ConnectConfig) -> Result<Arc<Self>, ConnectError> {
+        if !(1..=MEMBERS_MAX).contains(&addresses.len()) {
+            return Err(ConnectError::Servers { servers: addresses.len() });
+        }
+        let address = addresses[0].clone();
+        check_name(&config.name).map_err(|cause| ConnectError::Refused { address, cause })?;
+        let clock = Clock::new();
+        let dialled = dial_all(addresses, config, &clock)?;
+        let members: Vec<u128> = dialled.iter().map(|server| server.welcome.instance).collect();
+        for (i, instance) in members.iter().enumerate() {
+            if let Some(first) = members[..i].iter().position(|earlier| earlier == instance) {
+                let (first, second) = (addresses[first].clone(), addresses[i].clone());
+                return Err(ConnectError::SameServer { first, second });
+            }
+        }
+        let mut servers = Vec::with_capacity(addresses.len());
+        for (id, (Dialled { stream, welcome }, address)) in (0..).zip(dialled.into_iter().zip(addresses)) {
+            let connection = Connection::start(ServerId(id), stream, 1, config, &clock)?;
+            servers.push(Server { connection, address: address.clone(), welcome });
+        }
+        join_all(&servers, &members, config)?;
+        let infos = (0..).zip(&servers).map(|(id, server)| info(ServerId(id), &server.welcome)).collect();
+        Ok(Arc::new(RemoteControl { servers: servers.into(), infos, nodes: AtomicUsize::new(0) }))
+    }
+
+    /// What a server says of itself. There is one for every address of the list.
+    ///
+    /// # Panics
+    /// If the list does not have that server.
+    pub fn welcome(&self, server: ServerId) -> &Welcome {
+        &self.servers[usize::from(server.0)].welcome
+    }
+
+    /// The address that a server of the list was connected by.
+    ///
+    /// # Panics
+    /// If the list does not have that server.
+    pub fn address(&self, server: ServerId) -> &ServerAddress {
+        &self.servers[usize::from(server.0)].address
+    }
+
+    /// Set as soon as a server of the list is gone.
+    ///
+    /// # Panics
+    /// If the list does not have that server.
+    pub fn gone(&self, server: ServerId) -> Arc<AtomicBool> {
+        Arc::clone(self.servers[usize::from(server.0)].connection.gone())
+    }
+
+    /// An id for one more compute node of this process. Blocks.
+    ///
+    /// # Errors
+    /// If there is none left, or server 0 is gone.
+    pub fn admit(&self) -> Result<u16, ControlError> {
+        let home = &self.servers[0];
+        match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
+            // 0 is what a free lock word has for an owner.
+            Reply::Admitted { node } if node != 0 => {
+                self.nodes.fetch_add(1, Ordering::AcqRel);
+                Ok(node)
+            }
+            other => Err(home.unexpected(&other)),
+        }
+    }
+
+    /// A compute node that was admitted has ended well. When all have, dropping this says goodbye.
+    pub fn node_ended(&self) {
+        self.nodes.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Says that the compute nodes of this process have ended well: they hold no lock, and their ids may be given to
+    /// others. Blocks until the servers know. Without it a client that ends counts as dead, and its ids are not used
+    /// again. Calls that come later fail.
+    pub fn goodbye(&self) {
+        let said: Vec<_> =
+            self.servers.iter().map(|server| server.connection.ask_blocking(Request::Goodbye)).collect();
+        for (server, heard) in self.servers.iter().zip(&said) {
+            server.connection.gone().store(true, Ordering::Release);
+            if let Err(error) = server.connection.wait(heard) {
+                tracing::debug!(address = %server.address, %error, "a server has not heard the goodbye");
+            }
+        }
+    }
+
+    /// Who is connected to a server.
+    pub fn nodes(
+        &self,
+        server: ServerId,
+    ) -> LocalBoxFuture<'static, Result<Vec<ConnectedNode>, ControlError>> {
+        let servers = Arc::clone(&self.servers);
+        async move {
+            let asked = servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })?;
+            asked.nodes().await
+        }
+        .boxed_local()
+    }
+
+    fn server(&self, server: ServerId) -> Result<&Server, ControlError> {
+        self.servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })
+    }
+
+    /// Asks server 0 for an entry of the catalog, after all servers have agreed that they belong together: otherwise an
+    /// index could be made that no chunk can be had for, or a missing one be taken for one that was never made.
+    fn entry(&self, request: Request) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        let servers = Arc::clone(&self.servers);
+        async move {
+            agree(&servers).await?;
+            let home = &servers[0];
+            match home.connection.ask(request).await? {
+                Reply::Entry(entry) => home.check_entry(entry),
+                other => Err(home.unexpected(&other)),
+            }
+        }
+        .boxed_local()
+    }
+}
+
+/// Dials all servers at the same time. A thread that hangs in the resolver is left behind; it ends with it.
+fn dial_all(
+    addresses: &[ServerAddress],
+    config: &ConnectConfig,
+    clock: &Clock,
+) -> Result<Vec<Dialled>, ConnectError> {
+    let deadline = Deadline::after(clock, config.timeout);
+    let (ready, results) = channel();
+    for (i, address) in addresses.iter().enumerate() {
+        let (address, asked) = (address.clone(), config.fabric);
+        let (deadline, ready) = (deadline.clone(), ready.clone());
+        let thread = std::thread::Builder::new().name("farwood-dial".into());
+        let dialling = thread.spawn(move || {
+            // Nobody listens any more if another server has failed.
+            let _unheard = ready.send((i, dial::dial(&address, asked, &deadline)));
+        });
+        dialling.map_err(|cause| ConnectError::Thread { cause: cause.to_string() })?;
+    }
+    drop(ready);
+    let mut dialled: Vec<Option<Dialled>> = addresses.iter().map(|_| None).collect();
+    while let Some(missing) = dialled.iter().position(Option::is_none) {
+        // A little more than the deadline of the threads, whose errors say more.
+        let left = deadline.left().unwrap_or_default() + Duration::from_millis(100);
+        match results.recv_timeout(left) {
+            Ok((i, result)) => dialled[i] = Some(result?),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(ConnectError::Timeout { address: addresses[missing].clone() });
+            }
+        }
+    }
+    Ok(dialled.into_iter().flatten().collect())
+}
+
+fn join_all(servers: &[Server], members: &[u128], config: &ConnectConfig) -> Result<(), ConnectError> {
+    let join = |(position, server): (u16, &Server)| {
+        let (members, name) = (members.to_vec(), config.name.clone());
+        server.connection.ask_blocking(Request::Join { members, position, name })
+    };
+    let joining: Vec<_> = (0..).zip(servers).map(join).collect();
+    let deadline = Deadline::after(&Clock::new(), config.timeout);
+    for (server, joined) in servers.iter().zip(joining) {
+        let address = server.address.clone();
+        let joined = match joined.recv_timeout(deadline.left().unwrap_or_default()) {
+            Ok(joined) => joined,
+            Err(_) => return Err(ConnectError::Timeout { address }),
+        };
+        server.done(joined).map_err(|cause| ConnectError::Refused { address, cause })?;
+    }
+    Ok(())
+}
+
+fn info(id: ServerId, welcome: &Welcome) -> ServerInfo {
+    let locks = |words: WordRange| LockRegion { base: RemotePtr::new(id, words.offset), count: words.count };
+    ServerInfo {
+        id,
+        region_bytes: welcome.region_bytes,
+        locks: locks(welcome.locks),
+        device_locks: welcome.device_locks.map(locks),
+        chunk_bytes: welcome.chunk_bytes,
+    }
+}
+
+async fn agree(servers: &[Server]) -> Result<(), ControlError> {
+    let agreeing = servers.iter().map(|server| async move {
+        let agreed = server.connection.ask(Request::Agree).await;
+        server.done(agreed)
+    });
+    try_join_all(agreeing).await.map(|_| ())
+}
+
+impl Server {
+    fn done(&self, answer: Answered) -> Result<(), ControlError> {
+        match answer? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> ControlError {
+        tracing::debug!(?reply, "an unexpected reply");
+        self.broken("a reply to another request")
+    }
+
+    fn broken(&self, what: &str) -> ControlError {
+        ControlError::Protocol { what: format!("{} sent {what}", self.address) }
+    }
+
+    fn check_entry(&self, entry: Entry) -> Result<CatalogEntry, ControlError> {
+        let bounded = entry.name.len() <= NAME_BYTES_MAX
+            && entry.kind.len() <= KIND_BYTES_MAX
+            && entry.config.len() <= CONFIG_BYTES_MAX;
+        let inside = entry.root.checked_add(8).is_some_and(|end| end <= self.welcome.region_bytes);
+        if bounded && inside && entry.root > 0 && entry.root.is_multiple_of(8) {
+            return Ok(entry.of(ServerId(0)));
+        }
+        Err(self.broken("an impossible catalog entry"))
+    }
+
+    fn check_chunk(&self, id: ServerId, offset: u64) -> Result<Chunk, ControlError> {
+        let bytes = self.welcome.chunk_bytes;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.welcome.region_bytes);
+        if inside && offset > 0 && offset.is_multiple_of(4096) {
+            return Ok(Chunk { start: RemotePtr::new(id, offset), bytes });
+        }
+        Err(self.broken("an impossible chunk"))
+    }
+
+    async fn list(&self) -> Result<Vec<CatalogEntry>, ControlError> {
+        let mut all: Vec<CatalogEntry> = Vec::new();
+        loop {
+            let after = all.last().map(|entry| entry.name.clone());
+            match self.connection.ask(Request::List { after }).await? {
+                Reply::Page { entries, more } => {
+                    if more && entries.is_empty() {
+                        return Err(self.broken("an empty page of the catalog"));
+                    }
+                    for entry in entries {
+                        if all.last().is_some_and(|last| last.name >= entry.name) {
+                            return Err(self.broken("a page of the catalog that goes back"));
+                        }
+                        all.push(self.check_entry(entry)?);
+                    }
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+    }
+
+    async fn nodes(&self) -> Result<Vec<ConnectedNode>, ControlError> {
+        let (mut all, mut last) = (Vec::new(), None);
+        loop {
+            match self.connection.ask(Request::Nodes { after: last }).await? {
+                Reply::Nodes { nodes, more } => {
+                    if more && nodes.is_empty() {
+                        return Err(self.broken("an empty page of connections"));
+                    }
+                    for (number, node) in nodes {
+                        if last >= Some(number) {
+                            return Err(self.broken("a page of connections that goes back"));
+                        }
+                        last = Some(number);
+                        all.push(node);
+                    }
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+    }
+}
+
+async fn drop_index(servers: &[Server], name: String) -> Result<u64, ControlError> {
+    let home = &servers[0];
+    let index = match home.connection.ask(Request::BeginDrop { name: name.clone() }).await {
+        Ok(Reply::Dropping { index }) => index,
+        Ok(other) => return Err(home.unexpected(&other)),
+        Err(error @ ControlError::NotFound { .. }) => {
+            // With another server 0 the catalog is another.
+            agree(servers).await?;
+            return Err(error);
+        }
+        Err(error) => return Err(error),
+    };
+    let freeing = servers.iter().map(|server| async move {
+        match server.connection.ask(Request::Free { index }).await? {
+            Reply::Freed { bytes } => Ok(bytes),
+            other => Err(server.unexpected(&other)),
+        }
+    });
+    let freed = try_join_all(freeing).await?;
+    home.done(home.connection.ask(Request::FinishDrop { name, index }).await)?;
+    Ok(freed.into_iter().fold(0, u64::saturating_add))
+}
+
+/// Nobody uses it any more, no shard either.
+impl Drop for RemoteControl {
+    fn drop(&mut self) {
+        if self.nodes.load(Ordering::Acquire) == 0 {
+            self.goodbye();
+        }
+    }
+}
+
+impl Control for RemoteControl {
+    fn servers(&self) -> &[ServerInfo] {
+        &self.infos
+    }
+
+    fn chunk(
+        &self,
+        server: ServerId,
+        index: IndexId,
+    ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+        let servers = Arc::clone(&self.servers);
+        async move {
+            let asked = servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })?;
+            match asked.connection.ask(Request::Chunk { index: index.0 }).await? {
+                Reply::Chunk { offset } => asked.check_chunk(server, offset),
+                other => Err(asked.unexpected(&other)),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        kind: &str,
+        config: &[u8],
+    ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        // Else the request might not fit into a frame.
+        if let Err(error) = crate::memory::catalog::check_new(name, kind, config) {
+            return ready(Err(error)).boxed_local();
+        }
+        self.entry(Request::Create { name: name.into(), kind: kind.into(), config: config.into() })
+    }
+
+    fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        if let Err(error) = check_name(name) {
+            return ready(Err(error)).boxed_local();
+        }
+        self.entry(Request::Open { name: name.into() })
+    }
+
+    fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
+        let servers = Arc::clone(&self.servers);
+        async move { servers[0].list().await }.boxed_local()
+    }
+
+    fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        if let Err(error) = check_name(name) {
+            return ready(Err(error)).boxed_local();
+        }
+        let (servers, name) = (Arc::clone(&self.servers), name.to_string());
+        async move { drop_index(&servers, name).await }.boxed_local()
+    }
+
+    fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
+        let servers = Arc::clone(&self.servers);
+        async move {
+            let asking = servers.iter().map(|server| async move {
+                match server.connection.ask(Request::Usage).await? {
+                    Reply::Usage { usage, .. } => Ok(usage),
+                    other => Err(server.unexpected(&other)),
+                }
+            });
+            try_join_all(asking).await
+        }
+        .boxed_local()
+    }
+}
+
+impl Exchange for RemoteControl {
+    fn exchange(&self, server: ServerId, shard: ShardId, own: Endpoint) -> Exchanged {
+        let (take, answered) = oneshot::channel();
+        match self.server(server) {
+            Err(error) => {
+                let _unheard = take.send(Err(error));
+            }
+            Ok(asked) => {
+                let broken = asked.broken("a reply to another request");
+                let request = Request::QueuePair { shard: shard.0, endpoint: own };
+                asked.connection.call(request, move |answer| {
+                    let _unheard = take.send(match answer {
+                        Ok(Reply::Answer(theirs)) => Ok(theirs),
+                        Ok(_) => Err(broken),
+                        Err(error) => Err(error),
+                    });
+                });
+            }
+        }
+        answered
+    }
+
+    fn is_gone(&self, server: ServerId) -> bool {
+        self.server(server).map_or(true, |server| server.connection.is_gone())
+    }
+}

@@ -1,0 +1,98 @@
+//! One connection, over a Unix or a TCP socket: the same blocking calls, each with a deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// A connected socket. Two threads may read and write it at the same time.
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// A point in time by which something has to be done.
+#[derive(Clone)]
+pub(crate) struct Deadline {
+    clock: Clock,
+    at_ns: u64,
+}
+
+impl Deadline {
+    /// In `span` from now.
+    pub(crate) fn after(clock: &Clock, span: Duration) -> Self {
+        let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Deadline { clock: clock.clone(), at_ns: clock.now().saturating_add(span_ns) }
+    }
+
+    /// What is left of the time, if anything.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let left_ns = self.at_ns.saturating_sub(self.clock.now());
+        (left_ns > 0).then(|| Duration::from_nanos(left_ns))
+    }
+
+    fn left_or_timed_out(&self) -> io::Result<Duration> {
+        // The shortest that the system can wait; a shorter one would be rounded to "for ever".
+        let left = self.left().ok_or(ErrorKind::TimedOut)?;
+        Ok(left.max(Duration::from_micros(1)))
+    }
+}
+
+impl Stream {
+    /// Reads what there is, at least a byte. `Ok(0)` is the end of the stream.
+    ///
+    /// # Errors
+    /// `TimedOut` if nothing comes by the deadline.
+    pub(crate) fn read_until(&self, deadline: &Deadline, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let left = Some(deadline.left_or_timed_out()?);
+            let read = match self {
+                Stream::Unix(socket) => socket.set_read_timeout(left).and_then(|()| (&*socket).read(to)),
+                Stream::Tcp(socket) => socket.set_read_timeout(left).and_then(|()| (&*socket).read(to)),
+            };
+            match read {
+                Err(error) if is_retry(&error) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// `TimedOut` if the other side has not taken it by the deadline.
+    pub(crate) fn write_until(&self, deadline: &Deadline, mut from: &[u8]) -> io::Result<()> {
+        while !from.is_empty() {
+            let left = Some(deadline.left_or_timed_out()?);
+            let written = match self {
+                Stream::Unix(socket) => socket.set_write_timeout(left).and_then(|()| (&*socket).write(from)),
+                Stream::Tcp(socket) => socket.set_write_timeout(left).and_then(|()| (&*socket).write(from)),
+            };
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => from = &from[count..],
+                Err(error) if is_retry(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends one or both directions: threads that wait for them go on. Of a socket that is closed already it is none.
+    pub(crate) fn shutdown(&self, what: Shutdown) {
+        let ended = match self {
+            Stream::Unix(socket) => socket.shutdown(what),
+            Stream::Tcp(socket) => socket.shutdown(what),
+        };
+        if let Err(error) = ended {
+            tracing::trace!(%error, "the other side has closed the connection before");
+        }
+    }
+}
+
+/// A timeout of the socket is no error before the deadline is over, which the next round finds out.
+fn is_retry(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}

@@ -1,0 +1,191 @@
+//! The messages of the control protocol. They carry offsets and no server ids: a memory server serves clients that list
+//! it at different positions, until one of them makes it part of an index.
+//!
+//! The order of variants and fields is the format: a change is a new [`super::greeting::VERSION`].
+
+use serde::{Deserialize, Serialize};
+
+use super::{CatalogEntry, IndexId, ServerUsage};
+use crate::fabric::{Answer, Endpoint};
+use crate::pointer::{RemotePtr, ServerId};
+
+/// Servers that a client can list.
+pub const MEMBERS_MAX: usize = 256;
+
+/// What a client asks. The first request is `Hello`, the second `Join`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the variants say what the fields are")]
+pub enum Request {
+    /// Which server is this?
+    Hello,
+    /// The client uses the servers with these instance numbers as one cluster, this server at `position`. `name` is
+    /// what usage reports call the client.
+    Join { members: Vec<u128>, position: u16, name: String },
+    /// An id for a compute node. Server 0 only, as all that follows down to `FinishDrop` but for what is marked *.
+    Admit,
+    /// * Whether indexes that the server holds a part of were made with the same list of servers.
+    Agree,
+    /// * A chunk for an index.
+    Chunk { index: u32 },
+    /// A new index.
+    Create { name: String, kind: String, config: Vec<u8> },
+    /// An index.
+    Open { name: String },
+    /// * The indexes that follow `after` by name.
+    List { after: Option<String> },
+    /// Marks an index as being dropped, unless another connection has it open.
+    BeginDrop { name: String },
+    /// * Takes an index's chunks back.
+    Free { index: u32 },
+    /// Takes an index that is being dropped out of the catalog.
+    FinishDrop { name: String, index: u32 },
+    /// What the server holds.
+    Usage,
+    /// The connections that follow `after` by their number.
+    Nodes { after: Option<u64> },
+    /// A queue pair for a shard of the client.
+    QueuePair { shard: u16, endpoint: Endpoint },
+    /// Whether the server is alive; it says so.
+    Ping,
+    /// The client's compute nodes have ended and hold no lock; their ids may be given to others.
+    Goodbye,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the variants say what the fields are")]
+pub enum Reply {
+    /// To `Hello`.
+    Welcome(Welcome),
+    /// To `Join`, `Agree`, `FinishDrop`, `Ping` and `Goodbye`.
+    Done,
+    /// To `Admit`.
+    Admitted { node: u16 },
+    /// To `Chunk`: where it begins.
+    Chunk { offset: u64 },
+    /// To `Create` and `Open`.
+    Entry(Entry),
+    /// To `List`.
+    Page { entries: Vec<Entry>, more: bool },
+    /// To `BeginDrop`.
+    Dropping { index: u32 },
+    /// To `Free`.
+    Freed { bytes: u64 },
+    /// To `Usage`: with the number of joined connections.
+    Usage { usage: ServerUsage, connections: u32 },
+    /// To `Nodes`: connections by their number.
+    Nodes { nodes: Vec<(u64, ConnectedNode)>, more: bool },
+    /// To `QueuePair`.
+    Answer(Answer),
+}
+
+/// How a memory server's region is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Offer {
+    /// By mapping a file of the server's host.
+    Shm {
+        /// The file. Its header bears the server's instance number.
+        path: String,
+    },
+    /// By queue pairs.
+    Verbs,
+}
+
+/// The kind of an [`Offer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferKind {
+    /// [`Offer::Shm`].
+    Shm,
+    /// [`Offer::Verbs`].
+    Verbs,
+}
+
+impl Offer {
+    /// Its kind.
+    pub fn kind(&self) -> OfferKind {
+        match self {
+            Offer::Shm { .. } => OfferKind::Shm,
+            Offer::Verbs => OfferKind::Verbs,
+        }
+    }
+}
+
+impl std::fmt::Display for OfferKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            OfferKind::Shm => "shm",
+            OfferKind::Verbs => "verbs",
+        })
+    }
+}
+
+/// What a memory server is and offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// A random number of this run of the server: a restart has another one.
+    pub instance: u128,
+    /// The server's program version.
+    pub version: String,
+    /// How its region is reached.
+    pub offer: Offer,
+    /// Size of the region.
+    pub region_bytes: u64,
+    /// Lock words in host memory.
+    pub locks: WordRange,
+    /// Lock words in on-chip memory.
+    pub device_locks: Option<WordRange>,
+    /// Size of a chunk.
+    pub chunk_bytes: u64,
+}
+
+/// Consecutive 64-bit words of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WordRange {
+    /// Where the first one begins.
+    pub offset: u64,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// An index of the catalog, of a server that does not know its position.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
+    /// Its kind.
+    pub kind: String,
+    /// Its configuration.
+    pub config: Vec<u8>,
+    /// Where its root word is in the region of the server that keeps the catalog.
+    pub root: u64,
+}
+
+impl Entry {
+    /// The entry as compute nodes know it that list the server as `home`.
+    ///
+    /// # Panics
+    /// If `root` is no offset; entries from the network are checked before.
+    pub(crate) fn of(self, home: ServerId) -> CatalogEntry {
+        let Entry { name, id, kind, config, root } = self;
+        CatalogEntry { name, id: IndexId(id), kind, config, root: RemotePtr::new(home, root) }
+    }
+
+    /// Bytes that it has on the wire, at most.
+    pub(crate) fn encoded_bytes_max(&self) -> usize {
+        const NUMBERS_BYTES_MAX: usize = 32;
+        self.name.len() + self.kind.len() + self.config.len() + NUMBERS_BYTES_MAX
+    }
+}
+
+/// A connection to a memory server: usually a compute node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectedNode {
+    /// The id of its last compute node. Only the first server of the client's list knows it.
+    pub id: Option<u16>,
+    /// What it calls itself.
+    pub name: String,
+    /// Seconds since it joined.
+    pub seconds: u64,
+}

@@ -1,0 +1,147 @@
+//! One memory server: its region, its chunks and its catalog. It knows neither its position in a cluster nor who asks;
+//! the embedded cluster and the control service both stand on it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::ClusterError;
+use super::catalog::Catalog;
+use super::chunks::{Chunks, Reserved};
+use super::layout::{LOCKS_START, ServerParts};
+use crate::control::wire::Entry;
+use crate::control::{ControlError, IndexId, LockRegion, ServerInfo, ServerUsage};
+use crate::mapped::line::LINE_BYTES;
+use crate::mapped::region::Region;
+use crate::pointer::{RemotePtr, ServerId};
+
+/// A memory server whose region is mapped into this process.
+pub struct MemoryServer {
+    region: Arc<Region>,
+    parts: ServerParts,
+    state: Mutex<ServerState>,
+}
+
+struct ServerState {
+    chunks: Chunks,
+    catalog: Catalog,
+}
+
+impl MemoryServer {
+    /// A server without indexes over a region whose bytes are all zero.
+    ///
+    /// # Errors
+    /// If the region cannot be divided so.
+    pub fn new(region: Arc<Region>, parts: ServerParts) -> Result<Self, ClusterError> {
+        parts.check(region.bytes())?;
+        let chunks = Chunks::new(parts.chunks_start(), region.bytes(), parts.chunk_bytes);
+        let state = Mutex::new(ServerState { chunks, catalog: Catalog::new() });
+        Ok(MemoryServer { region, parts, state })
+    }
+
+    /// The memory that verbs reach.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// What it offers as server `id` of a cluster.
+    pub fn info(&self, id: ServerId) -> ServerInfo {
+        let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
+        let device_words = self.parts.device_bytes / 8;
+        ServerInfo {
+            id,
+            region_bytes: self.region.bytes(),
+            locks: locks(LOCKS_START, self.parts.locks),
+            device_locks: (device_words > 0).then(|| locks(self.parts.device_start(), device_words)),
+            chunk_bytes: self.parts.chunk_bytes,
+        }
+    }
+
+    pub(crate) fn create(&self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
+        let mut state = self.state();
+        let entry = state.catalog.create(name, kind, config)?;
+        self.zero(entry.root, LINE_BYTES as u64);
+        Ok(entry)
+    }
+
+    pub(crate) fn open(&self, name: &str) -> Result<Entry, ControlError> {
+        self.state().catalog.open(name)
+    }
+
+    pub(crate) fn page(&self, after: Option<&str>, bytes_max: usize) -> (Vec<Entry>, bool) {
+        self.state().catalog.page(after, bytes_max)
+    }
+
+    pub(crate) fn id_of(&self, name: &str) -> Result<IndexId, ControlError> {
+        self.state().catalog.id_of(name)
+    }
+
+    /// Whether the catalog, if it is kept here, has an index that chunks may be taken for.
+    pub(crate) fn is_usable(&self, index: IndexId) -> Result<(), ControlError> {
+        self.state().catalog.is_usable(index)
+    }
+
+    pub(crate) fn begin_drop(&self, name: &str) -> Result<IndexId, ControlError> {
+        self.state().catalog.begin_drop(name)
+    }
+
+    pub(crate) fn is_dropping(&self, index: IndexId) -> bool {
+        self.state().catalog.is_dropping(index)
+    }
+
+    /// Takes the chunks of an index back; yields the bytes.
+    pub(crate) fn free(&self, index: IndexId) -> u64 {
+        self.state().chunks.free_all(index)
+    }
+
+    pub(crate) fn finish_drop(&self, name: &str, index: IndexId) -> Result<(), ControlError> {
+        self.state().catalog.finish_drop(name, index)
+    }
+
+    /// A chunk that is nobody's until [`MemoryServer::hand_out`]. `id` is what errors call this server.
+    pub(crate) fn reserve(&self, id: ServerId) -> Result<Reserved, ControlError> {
+        let chunk_bytes = self.parts.chunk_bytes;
+        self.state().chunks.reserve().ok_or(ControlError::OutOfMemory { server: id, chunk_bytes })
+    }
+
+    /// The offset of that chunk, which is zeroed and belongs to `index` from now on.
+    pub(crate) fn hand_out(&self, reserved: Reserved, index: IndexId) -> Result<u64, ControlError> {
+        if reserved.reused {
+            // Takes milliseconds, so nobody waits for it. The chunk is nobody's yet: should the index be dropped
+            // meanwhile, and the chunk given to another, this would wipe what the other has written.
+            self.zero(reserved.offset, self.parts.chunk_bytes);
+        }
+        self.state().chunks.own(reserved, index).ok_or(ControlError::NoSuchIndex { index })
+    }
+
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.parts.chunk_bytes
+    }
+
+    /// Whether it holds neither an index of the catalog nor a chunk.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.state();
+        state.catalog.len() == 0 && state.chunks.usage().1 == 0
+    }
+
+    /// From now on another server numbers the indexes, from the beginning.
+    pub(crate) fn forget_freed(&self) {
+        self.state().chunks.forget_freed();
+    }
+
+    pub(crate) fn usage(&self) -> ServerUsage {
+        let state = self.state();
+        let (capacity_bytes, chunk_bytes) = state.chunks.usage();
+        ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ServerState> {
+        self.state.lock().expect("no control call panics while it holds the state")
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        for at in (offset..offset + bytes).step_by(ZEROES.len()) {
+            let len = (offset + bytes - at).min(ZEROES.len() as u64) as usize;
+            self.region.write(at, &ZEROES[..len]).expect("chunks and root words lie inside the region");
+        }
+    }
+}

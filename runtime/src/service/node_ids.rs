@@ -1,0 +1,46 @@
+//! Ids of compute nodes. They are the owners in lock words: an id whose node died may still hold locks, and is never
+//! given to another.
+
+use std::collections::VecDeque;
+
+use crate::control::ControlError;
+
+/// Ids from 1 on; when all were given, those again whose nodes have said goodbye.
+#[derive(Default)]
+pub(super) struct NodeIds {
+    given: u16,
+    returned: VecDeque<u16>,
+}
+
+impl NodeIds {
+    pub(super) fn take(&mut self) -> Result<u16, ControlError> {
+        if let Some(fresh) = self.given.checked_add(1) {
+            self.given = fresh;
+            return Ok(fresh);
+        }
+        self.returned.pop_front().ok_or(ControlError::TooManyNodes)
+    }
+
+    /// Takes ids back whose nodes hold no lock.
+    pub(super) fn give_back(&mut self, ids: &[u16]) {
+        self.returned.extend(ids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reuses_only_what_was_given_back_and_only_when_it_must() {
+        let mut ids = NodeIds::default();
+        assert_eq!((ids.take(), ids.take()), (Ok(1), Ok(2)));
+        ids.give_back(&[2, 1]);
+        let fresh: Vec<_> = (3..=u16::MAX).map(|_| ids.take().unwrap()).collect();
+        assert!(fresh.into_iter().eq(3..=u16::MAX));
+        assert_eq!((ids.take(), ids.take()), (Ok(2), Ok(1)));
+        assert_eq!(ids.take(), Err(ControlError::TooManyNodes));
+        ids.give_back(&[7]);
+        assert_eq!(ids.take(), Ok(7));
+    }
+}

@@ -1,0 +1,292 @@
+//! The shm fabric: memory servers and compute nodes are processes of one host, and share a mapped file. A memory server
+//! makes the file and listens at a socket; a compute node asks the socket which file it is, and maps it. Chains are then
+//! executed as on the embedded fabric ([`crate::mapped`]). This file knows names and what belongs together, no bytes.
+//!
+//! ```text
+//!   shm:demo        region  /dev/shm/farwood-demo          socket  /dev/shm/farwood.demo.sock
+//!   shm:/mnt/a/b    region  /mnt/a/b                       socket  /dev/shm/farwood.%2Fmnt%2Fa%2Fb.sock
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
+use crate::control::wire::{ConnectedNode, Offer, OfferKind};
+use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
+use crate::fabric::{Fabric, Seat};
+use crate::mapped::line::LineMode;
+use crate::mapped::region::{Region, RegionConfig, RegionError};
+use crate::mapped::{MappedDevice, MappedServer};
+use crate::memory::{ClusterError, MemoryServer, ServerParts};
+use crate::node::NodeError;
+use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceError, random_instance};
+
+/// Where regions and sockets are unless a path says otherwise: memory that is gone after a reboot, as regions are.
+const FOLDER: &str = "/dev/shm";
+/// Where regions on reserved huge pages are.
+const HUGE_FOLDER: &str = "/dev/hugepages";
+/// Of the path of a socket, in the system's address structure.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Why a name, a server or a connection on the shm fabric could not be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// A name that no file can have.
+    #[error("{name:?} cannot name a memory server: {reason}")]
+    #[expect(missing_docs, reason = "the message names the fields")]
+    Name { name: String, reason: &'static str },
+    /// The server could not be connected.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The region could not be had.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The server's memory cannot be divided as asked.
+    #[error(transparent)]
+    Parts(#[from] ClusterError),
+    /// The control service could not be started.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// The system has no random numbers.
+    #[error("cannot read /dev/urandom: {0}; a container must have it")]
+    Random(std::io::Error),
+}
+
+/// The name of a memory server on this host: a word, or the path of a file or device if there is a slash in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmName(String);
+
+impl ShmName {
+    /// Takes a name as the command line has it behind `shm:`.
+    ///
+    /// # Errors
+    /// If it is empty, has a zero or a comma in it, or is too long for a socket's address.
+    pub fn new(name: &str) -> Result<Self, ShmError> {
+        let refused = |reason| Err(ShmError::Name { name: name.into(), reason });
+        if name.is_empty() {
+            return refused("it is empty");
+        }
+        if name.contains(['\0', ',']) || name.ends_with('/') {
+            return refused("it has a comma or a zero in it, or a slash at its end");
+        }
+        let parsed = ShmName(name.into());
+        if parsed.socket_path().as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return refused("it is too long for the address of a socket: choose a shorter one");
+        }
+        Ok(parsed)
+    }
+
+    /// The name, without `shm:`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The file or device that is to be the region.
+    pub fn region_path(&self) -> PathBuf {
+        if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(FOLDER) }
+    }
+
+    /// The region's file on reserved huge pages. A path names its file system itself.
+    pub fn huge_region_path(&self) -> PathBuf {
+        if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(HUGE_FOLDER) }
+    }
+
+    /// The socket of the control service.
+    pub fn socket_path(&self) -> PathBuf {
+        let escaped = self.0.replace('%', "%25").replace('/', "%2F");
+        Path::new(FOLDER).join(format!("farwood.{escaped}.sock"))
+    }
+
+    fn in_folder(&self, folder: &str) -> PathBuf {
+        Path::new(folder).join(format!("farwood-{}", self.0))
+    }
+}
+
+impl std::fmt::Display for ShmName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "shm:{}", self.0)
+    }
+}
+
+/// What a memory server on the shm fabric is to be.
+#[derive(Clone, Debug)]
+pub struct ShmServerConfig {
+    /// What compute nodes call it.
+    pub name: ShmName,
+    /// Bytes of its region, all of which are taken at the start.
+    pub memory_bytes: u64,
+    /// What the region is divided into.
+    pub parts: ServerParts,
+    /// Whether the region has to be on reserved huge pages (hugetlbfs).
+    pub reserved_huge_pages: bool,
+    /// How line atomicity is provided.
+    pub line_mode: LineMode,
+}
+
+impl ShmServerConfig {
+    /// A server with the usual parts.
+    pub fn new(name: ShmName, memory_bytes: u64) -> Self {
+        let (parts, line_mode) = (ServerParts::default(), LineMode::Auto);
+        ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages: false, line_mode }
+    }
+}
+
+/// A memory server that compute nodes of this host can connect to. Dropping it ends the service and removes its files.
+pub struct ShmServer {
+    // The service ends before the region goes.
+    service: Service,
+    region: Arc<Region>,
+    path: PathBuf,
+    name: ShmName,
+}
+
+impl ShmServer {
+    /// Makes the region, which takes seconds if it is large, and starts the control service.
+    ///
+    /// # Errors
+    /// If the region or the socket cannot be had.
+    pub fn start(config: &ShmServerConfig) -> Result<Self, ShmError> {
+        let ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode } = config;
+        parts.check(*memory_bytes)?;
+        let path = if *reserved_huge_pages { name.huge_region_path() } else { name.region_path() };
+        let failed = |cause| RegionError::Io { action: "find", path: path.clone(), cause };
+        let path = std::path::absolute(&path).map_err(failed)?;
+        let instance = random_instance().map_err(ShmError::Random)?;
+        let region = RegionConfig { line_mode: *line_mode, ..RegionConfig::new(*memory_bytes, instance) };
+        let region = Arc::new(Region::create(&path, &region)?);
+        let memory = MemoryServer::new(Arc::clone(&region), *parts)?;
+        let offer = Offer::Shm { path: path.display().to_string() };
+        let served = Served { memory, instance, offer, responder: None };
+        let listeners = vec![ListenAt::Unix(name.socket_path())];
+        let service = Service::start(ServiceConfig::new(served, listeners))?;
+        Ok(ShmServer { service, region, path, name: name.clone() })
+    }
+
+    /// What compute nodes call it.
+    pub fn name(&self) -> &ShmName {
+        &self.name
+    }
+
+    /// The region's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// What the server holds.
+    pub fn usage(&self) -> ServerUsage {
+        self.service.usage()
+    }
+
+    /// Who is connected.
+    pub fn nodes(&self) -> Vec<ConnectedNode> {
+        self.service.nodes()
+    }
+
+    /// Ends it. What it holds is lost.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+/// Memory servers of this host that a process is connected to.
+pub struct ShmCluster {
+    control: Arc<RemoteControl>,
+    servers: Arc<[MappedServer]>,
+}
+
+impl ShmCluster {
+    /// Connects to the servers with these names and maps their regions. Blocks. Everybody lists the same servers in the
+    /// same order: it makes the servers' ids.
+    ///
+    /// # Errors
+    /// If one of the servers is not there, or its region is not what it should be.
+    pub fn connect<S: AsRef<str>>(names: &[S]) -> Result<Arc<Self>, ShmError> {
+        Self::connect_with(names, ConnectConfig::default())
+    }
+
+    /// [`ShmCluster::connect`] with another name or patience.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_with<S: AsRef<str>>(names: &[S], config: ConnectConfig) -> Result<Arc<Self>, ShmError> {
+        let address = |name: &S| Ok(ServerAddress::Unix(ShmName::new(name.as_ref())?.socket_path()));
+        let addresses = names.iter().map(address).collect::<Result<Vec<_>, ShmError>>()?;
+        let config = ConnectConfig { fabric: Some(OfferKind::Shm), ..config };
+        let control = RemoteControl::connect(&addresses, &config)?;
+        let mapped = control.servers().iter().map(|info| {
+            let welcome = control.welcome(info.id);
+            let Offer::Shm { path } = &welcome.offer else {
+                unreachable!("the connection was made for servers that offer shm");
+            };
+            let region = Region::open(Path::new(path), welcome.instance)?;
+            if region.bytes() != info.region_bytes {
+                let path = PathBuf::from(path);
+                let reason =
+                    format!("it has {} bytes, and its server has {}", region.bytes(), info.region_bytes);
+                return Err(RegionError::NotFarwood { path, reason });
+            }
+            Ok(MappedServer::new(Arc::new(region), control.gone(info.id)))
+        });
+        let servers = mapped.collect::<Result<_, _>>()?;
+        Ok(Arc::new(ShmCluster { control, servers }))
+    }
+
+    /// The servers' control services, for what only they can tell.
+    pub fn remote(&self) -> &Arc<RemoteControl> {
+        &self.control
+    }
+}
+
+impl Fabric for ShmCluster {
+    type Device = MappedDevice;
+
+    fn control(self: &Arc<Self>) -> Arc<dyn Control> {
+        Arc::clone(&self.control) as Arc<dyn Control>
+    }
+
+    fn admit(&self) -> Result<u16, ControlError> {
+        self.control.admit()
+    }
+
+    fn ended(&self) {
+        self.control.node_ended();
+    }
+
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+        Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, seat.clock.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_file_in_shared_memory_and_a_path_is_itself() {
+        let word = ShmName::new("demo").unwrap();
+        assert_eq!(word.region_path(), Path::new("/dev/shm/farwood-demo"));
+        assert_eq!(word.huge_region_path(), Path::new("/dev/hugepages/farwood-demo"));
+        assert_eq!(word.socket_path(), Path::new("/dev/shm/farwood.demo.sock"));
+        let path = ShmName::new("/mnt/100%/b").unwrap();
+        assert_eq!(path.region_path(), Path::new("/mnt/100%/b"));
+        assert_eq!(path.huge_region_path(), Path::new("/mnt/100%/b"));
+        assert_eq!(path.socket_path(), Path::new("/dev/shm/farwood.%2Fmnt%2F100%25%2Fb.sock"));
+        assert_eq!(path.to_string(), "shm:/mnt/100%/b");
+    }
+
+    #[test]
+    fn names_that_no_file_can_have_are_refused() {
+        for name in ["", "a,b", "a\0", "/mnt/", &"x".repeat(100)] {
+            let error = ShmName::new(name).unwrap_err().to_string();
+            assert!(error.contains("cannot name a memory server"), "{error}");
+        }
+    }
+}

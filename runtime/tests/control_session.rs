@@ -1,0 +1,601 @@
+//! Sessions of the control service without sockets: what each request does, and that nothing that is sent to one,
+//! however damaged, makes it panic, disturbs another or leaves the service's state inconsistent.
+
+mod control_kit;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Barrier, Mutex};
+
+use control_kit::{CHUNK_BYTES, Client, INSTANCE, core, opening, served_verbs};
+use farwood_runtime::control::frame;
+use farwood_runtime::control::greeting::{VERSION, greeting};
+use farwood_runtime::control::wire::{Entry, Reply, Request};
+use farwood_runtime::fabric::{Answer, Endpoint, PeerId, Responder};
+use farwood_runtime::message::ShardId;
+use farwood_runtime::service::{Close, ServiceCore};
+use farwood_runtime::{ControlError, IndexId, Served, ServerId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn create(client: &mut Client, name: &str) -> Result<Entry, ControlError> {
+    let request = Request::Create { name: name.into(), kind: "sherman".into(), config: b"{}".to_vec() };
+    match client.ask(request)? {
+        Reply::Entry(entry) => Ok(entry),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn named(name: &str) -> String {
+    name.into()
+}
+
+#[test]
+fn says_why_a_conversation_ends() {
+    let core = core(4);
+    let ends = |bytes: &[u8]| Client::silent(&core).send(bytes);
+    let (replies, ended) = ends(b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!((replies.len(), ended.unwrap_err().to_string()), (0, "the greeting is not Farwood's".into()));
+
+    let mut newer = greeting();
+    newer[8] += 1;
+    let mut out = Vec::new();
+    let ended = Client::silent(&core).session.receive(&newer, &mut out);
+    assert_eq!(out, greeting(), "the other side is told which version this is");
+    assert!(ended.unwrap_err().to_string().contains(&format!("version {}", VERSION + 1)));
+
+    let mut early = greeting().to_vec();
+    frame::put(&(0u32, Request::Usage), &mut early);
+    let (replies, _) = ends(&early);
+    assert!(matches!(&replies[..], [(0, Err(ControlError::Protocol { what }))] if what.contains("Hello")));
+
+    for (members, what) in [
+        (vec![], "1 to 256"),
+        (vec![INSTANCE; 257], "1 to 256"),
+        (vec![1], "not where"),
+        (vec![INSTANCE, 1, 1], "twice"),
+    ] {
+        let (replies, ended) = ends(&opening(&members, &[]));
+        assert!(ended.is_err());
+        let said = replies.last().unwrap();
+        assert!(
+            matches!(said, (1, Err(ControlError::Protocol { what: why })) if why.contains(what)),
+            "{said:?}"
+        );
+    }
+
+    let mut client = Client::alone(&core);
+    client.next_number += 1;
+    let (replies, ended) = client.send_frame(Request::Ping);
+    assert_eq!(ended, Err(Close::Number { expected: 2, found: 3 }));
+    assert!(matches!(&replies[..], [(2, Err(ControlError::Protocol { .. }))]));
+    assert_eq!(client.send_frame(Request::Ping), (vec![], Err(Close::Ended)));
+    assert_eq!(core.nodes().len(), 1, "the session ends when it is dropped");
+    drop(client);
+    assert_eq!(core.nodes().len(), 0);
+}
+
+#[test]
+fn an_index_in_use_is_not_dropped() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let entry = create(&mut one, "a").unwrap();
+    assert_eq!(create(&mut two, "a"), Err(ControlError::Exists { name: named("a") }));
+    assert_eq!(one.ask(Request::Admit), Ok(Reply::Admitted { node: 1 }));
+    let in_use = |nodes, connections| Err(ControlError::InUse { name: named("a"), nodes, connections });
+    assert_eq!(two.ask(Request::BeginDrop { name: named("a") }), in_use(vec![1], 1));
+    assert_eq!(two.ask(Request::Open { name: named("a") }), Ok(Reply::Entry(entry.clone())));
+    assert_eq!(one.ask(Request::BeginDrop { name: named("a") }), in_use(vec![], 1));
+    assert!(matches!(one.ask(Request::Chunk { index: entry.id }), Ok(Reply::Chunk { .. })));
+    let too_early = ControlError::NoSuchIndex { index: IndexId(entry.id) };
+    assert_eq!(two.ask(Request::Free { index: entry.id }), Err(too_early.clone()));
+    drop(one);
+    let dropping = Ok(Reply::Dropping { index: entry.id });
+    assert_eq!(two.ask(Request::BeginDrop { name: named("a") }), dropping, "what the dead had open is free");
+    assert_eq!(
+        two.ask(Request::Chunk { index: entry.id }),
+        Err(ControlError::BeingDropped { name: named("a") })
+    );
+    // It dies in the middle; another takes it up.
+    drop(two);
+    let mut three = Client::alone(&core);
+    assert_eq!(
+        three.ask(Request::Open { name: named("a") }),
+        Err(ControlError::BeingDropped { name: named("a") })
+    );
+    assert_eq!(three.ask(Request::BeginDrop { name: named("a") }), dropping);
+    assert_eq!(three.ask(Request::Free { index: entry.id }), Ok(Reply::Freed { bytes: CHUNK_BYTES }));
+    let finish = Request::FinishDrop { name: named("a"), index: entry.id };
+    assert_eq!(three.ask(finish.clone()), Ok(Reply::Done));
+    assert_eq!(three.ask(finish), Err(ControlError::NotFound { name: named("a") }));
+    assert_eq!(three.ask(Request::Chunk { index: entry.id }), Err(too_early));
+    assert_eq!((core.usage().chunk_bytes, core.usage().indexes), (0, 0));
+}
+
+#[test]
+fn a_server_belongs_to_one_list_while_it_holds_something() {
+    let core = core(4);
+    let mut first = Client::joined(&core, &[INSTANCE, 2], 0);
+    let mut swapped = Client::joined(&core, &[2, INSTANCE], 1);
+    assert_eq!(swapped.ask(Request::Agree), Ok(Reply::Done), "nothing is there yet");
+    let entry = create(&mut first, "a").unwrap();
+    let refused = Err(ControlError::OtherServers { server: ServerId(1) });
+    assert_eq!(swapped.ask(Request::Agree), refused);
+    assert_eq!(swapped.ask(Request::Chunk { index: 1 }), refused);
+    let mut restarted = Client::joined(&core, &[INSTANCE, 3], 0);
+    let refused = ControlError::Restarted { server: ServerId(1) };
+    assert_eq!(restarted.ask(Request::Open { name: named("a") }), Err(refused.clone()));
+    assert_eq!(create(&mut restarted, "b"), Err(refused));
+    for home_only in
+        [Request::Admit, Request::Open { name: named("a") }, Request::BeginDrop { name: named("a") }]
+    {
+        assert_eq!(swapped.ask(home_only), Err(ControlError::NotHome));
+    }
+    // Looking and dropping is allowed, and frees nothing of another list's first server.
+    assert!(matches!(first.ask(Request::Chunk { index: entry.id }), Ok(Reply::Chunk { .. })));
+    assert_eq!(swapped.ask(Request::Free { index: entry.id }), Ok(Reply::Freed { bytes: 0 }));
+    assert!(
+        matches!(restarted.ask(Request::List { after: None }), Ok(Reply::Page { entries, .. }) if entries.len() == 1)
+    );
+    drop(first);
+    assert_eq!(
+        restarted.ask(Request::BeginDrop { name: named("a") }),
+        Ok(Reply::Dropping { index: entry.id })
+    );
+    assert_eq!(restarted.ask(Request::Free { index: entry.id }), Ok(Reply::Freed { bytes: CHUNK_BYTES }));
+    let finish = Request::FinishDrop { name: named("a"), index: entry.id };
+    assert_eq!(restarted.ask(finish), Ok(Reply::Done));
+    assert!(
+        matches!(swapped.ask(Request::Chunk { index: 1 }), Ok(Reply::Chunk { .. })),
+        "nothing is there any more"
+    );
+}
+
+/// Two lists of servers that begin at the same time: one of them gets the server, never both.
+#[test]
+fn a_server_belongs_to_one_list_when_two_ask_at_once() {
+    for _ in 0..300 {
+        let core = core(4);
+        let begin = Barrier::new(2);
+        let clients = [8, 9].map(|home| Client::joined(&core, &[home, INSTANCE], 1));
+        let taken = std::thread::scope(|scope| {
+            let asking = clients.map(|mut client| {
+                let begin = &begin;
+                scope.spawn(move || {
+                    begin.wait();
+                    let chunk = client.ask(Request::Chunk { index: 1 });
+                    chunk.is_ok()
+                })
+            });
+            asking.map(|thread| thread.join().unwrap())
+        });
+        assert!(taken == [true, false] || taken == [false, true], "{taken:?}");
+        assert_eq!(core.usage().chunk_bytes, CHUNK_BYTES);
+    }
+}
+
+/// A chunk that a dead client's last request would take for an index that was dropped in the meantime is not lost.
+#[test]
+fn a_dropped_index_gets_no_chunk_from_a_server_without_the_catalog() {
+    let core = core(4);
+    let mut one = Client::joined(&core, &[7, INSTANCE], 1);
+    let mut late = Client::joined(&core, &[7, INSTANCE], 1);
+    assert!(matches!(one.ask(Request::Chunk { index: 1 }), Ok(Reply::Chunk { .. })));
+    assert!(matches!(one.ask(Request::Chunk { index: 2 }), Ok(Reply::Chunk { .. })));
+    assert_eq!(one.ask(Request::Free { index: 1 }), Ok(Reply::Freed { bytes: CHUNK_BYTES }));
+    let dropped = Err(ControlError::NoSuchIndex { index: IndexId(1) });
+    assert_eq!(late.ask(Request::Chunk { index: 1 }), dropped);
+    assert_eq!(core.usage().chunk_bytes, CHUNK_BYTES);
+    // Another server 0 numbers its indexes anew.
+    assert_eq!(one.ask(Request::Free { index: 2 }), Ok(Reply::Freed { bytes: CHUNK_BYTES }));
+    let mut anew = Client::joined(&core, &[8, INSTANCE], 1);
+    assert!(matches!(anew.ask(Request::Chunk { index: 1 }), Ok(Reply::Chunk { .. })));
+}
+
+#[test]
+fn ids_of_nodes_are_reused_after_goodbye_only() {
+    let core = core(4);
+    let mut given = 0u32;
+    let mut admit = |client: &mut Client| {
+        given += 1;
+        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node: given as u16 }));
+    };
+    let (mut polite, mut dying) = (Client::alone(&core), Client::alone(&core));
+    admit(&mut polite);
+    admit(&mut dying);
+    drop(dying);
+    assert_eq!(polite.send_frame(Request::Goodbye), (vec![(3, Ok(Reply::Done))], Err(Close::Goodbye)));
+    drop(polite);
+    let mut many: Vec<Client> = (0..256).map(|_| Client::alone(&core)).collect();
+    (2..65_535u32).for_each(|i| admit(&mut many[i as usize % 256]));
+    assert_eq!(many[0].ask(Request::Admit), Ok(Reply::Admitted { node: 1 }));
+    assert_eq!(many[1].ask(Request::Admit), Err(ControlError::TooManyNodes));
+    assert_eq!(many[2].ask(Request::Admit), Err(ControlError::TooManyNodesOfOne { max: 256 }));
+}
+
+#[test]
+fn lists_come_in_pages_that_fit_frames() {
+    let core = core(4);
+    let mut client = Client::alone(&core);
+    for i in 0..100 {
+        let name = format!("{i:03}{}", "x".repeat(252));
+        let request = Request::Create { name, kind: "k".repeat(32), config: vec![0xff; 4096] };
+        assert!(matches!(client.ask(request), Ok(Reply::Entry(_))));
+    }
+    let (mut names, mut pages) = (Vec::new(), 0);
+    loop {
+        let after = names.last().cloned();
+        let Ok(Reply::Page { entries, more }) = client.ask(Request::List { after }) else { panic!() };
+        names.extend(entries.into_iter().map(|entry| entry.name));
+        pages += 1;
+        if !more {
+            break;
+        }
+    }
+    assert!((6..12).contains(&pages) && names.len() == 100 && names.is_sorted(), "{pages} pages");
+
+    let long = "n".repeat(255);
+    let others: Vec<Client> = (0..300)
+        .map(|_| {
+            let mut other = Client::silent(&core);
+            let join = Request::Join { members: vec![INSTANCE], position: 0, name: long.clone() };
+            let mut bytes = greeting().to_vec();
+            bytes.extend(other.frame(Request::Hello));
+            bytes.extend(other.frame(join));
+            assert_eq!(other.send(&bytes).1, Ok(()));
+            other
+        })
+        .collect();
+    let (mut after, mut seen) = (None, 0);
+    loop {
+        let Ok(Reply::Nodes { nodes, more }) = client.ask(Request::Nodes { after }) else { panic!() };
+        assert!(!nodes.is_empty() && nodes.iter().all(|(number, _)| Some(*number) > after));
+        after = nodes.last().map(|(number, _)| *number);
+        seen += nodes.len();
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(seen, others.len() + 1);
+    assert_eq!(
+        client.ask(Request::Nodes { after: Some(u64::MAX) }),
+        Ok(Reply::Nodes { nodes: vec![], more: false })
+    );
+}
+
+/// Many small requests with large replies: what waits to be sent stays bounded.
+#[test]
+fn replies_that_are_not_taken_hold_requests_back() {
+    let core = core(4);
+    let mut client = Client::alone(&core);
+    for i in 0..15 {
+        let request = Request::Create { name: i.to_string(), kind: String::new(), config: vec![0; 4096] };
+        assert!(matches!(client.ask(request), Ok(Reply::Entry(_))));
+    }
+    let asked = 500;
+    let bytes: Vec<u8> = (0..asked).flat_map(|_| client.frame(Request::List { after: None })).collect();
+    let (mut out, mut answered) = (Vec::new(), 0);
+    let mut arrived = &bytes[..];
+    loop {
+        client.session.receive(arrived, &mut out).unwrap();
+        assert!(out.len() <= 3 * frame::FRAME_BYTES_MAX + 64, "{} bytes wait", out.len());
+        answered += control_kit::replies(&out).len();
+        (arrived, out) = (&[], Vec::new());
+        if !client.session.pending() {
+            break;
+        }
+    }
+    assert_eq!(answered, asked);
+}
+
+/// Notes what it is told.
+#[derive(Default)]
+struct Noting {
+    pairs: Mutex<BTreeSet<(u64, u16)>>,
+    forgotten: Mutex<Vec<u64>>,
+}
+
+impl Responder for Noting {
+    fn answer(&self, peer: PeerId, shard: ShardId, theirs: Endpoint) -> Result<Answer, String> {
+        if theirs.queue_pair == 0 {
+            return Err("é".repeat(3000));
+        }
+        self.pairs.lock().unwrap().insert((peer.0, shard.0));
+        Ok(Answer { endpoint: theirs, region_address: 1 << 40, region_key: 7, write_ns: 500 })
+    }
+
+    fn forget(&self, peer: PeerId) {
+        self.pairs.lock().unwrap().retain(|(of, _)| *of != peer.0);
+        self.forgotten.lock().unwrap().push(peer.0);
+    }
+}
+
+#[test]
+fn queue_pairs_end_with_their_session() {
+    let noting = Arc::new(Noting::default());
+    let served = Served { instance: INSTANCE, ..served_verbs(4, Arc::clone(&noting) as Arc<dyn Responder>) };
+    let core = Arc::new(ServiceCore::new(served));
+    let endpoint =
+        |queue_pair| Endpoint { gid: [1; 16], lid: 0, queue_pair, first_packet: 5, mtu: 1024, reads_max: 16 };
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    for client in [&mut one, &mut two] {
+        let answer = client.ask(Request::QueuePair { shard: 3, endpoint: endpoint(9) });
+        assert!(matches!(answer, Ok(Reply::Answer(answer)) if answer.endpoint == endpoint(9)));
+    }
+    let refused = one.ask(Request::QueuePair { shard: 3, endpoint: endpoint(0) });
+    assert!(
+        matches!(&refused, Err(ControlError::QueuePair { server: ServerId(0), reason }) if reason.len() == 1024),
+        "{refused:?}"
+    );
+    drop(one);
+    assert_eq!(*noting.pairs.lock().unwrap(), BTreeSet::from([(2, 3)]));
+    drop(two);
+    assert_eq!(*noting.forgotten.lock().unwrap(), [1, 2]);
+
+    let core = control_kit::core(4);
+    let refused = Client::alone(&core).ask(Request::QueuePair { shard: 0, endpoint: endpoint(9) });
+    assert!(matches!(refused, Err(ControlError::QueuePair { .. })));
+}
+
+/// What one of several clients does.
+#[derive(Clone, Debug)]
+enum Act {
+    Ask(Request),
+    /// A request whose bytes are damaged on the way.
+    Damaged(Request, Damage),
+    /// Ends the connection and makes another.
+    Anew,
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(usize, u8),
+    Truncate(usize),
+    Length(u32),
+    Number(u32),
+    Insert(Vec<u8>),
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![9 => "[abc]", 1 => any::<String>()]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let index = || prop_oneof![9 => 0..6u32, 1 => any::<u32>()];
+    let join = (vec(prop_oneof![Just(INSTANCE), any::<u128>()], 0..3), any::<u16>(), name());
+    prop_oneof![
+        4 => index().prop_map(|index| Request::Chunk { index }),
+        3 => (name(), "[a-z]{0,40}", vec(any::<u8>(), 0..50))
+            .prop_map(|(name, kind, config)| Request::Create { name, kind, config }),
+        3 => name().prop_map(|name| Request::Open { name }),
+        3 => name().prop_map(|name| Request::BeginDrop { name }),
+        3 => index().prop_map(|index| Request::Free { index }),
+        3 => (name(), index()).prop_map(|(name, index)| Request::FinishDrop { name, index }),
+        1 => Just(Request::Admit),
+        1 => Just(Request::Agree),
+        1 => proptest::option::of(name()).prop_map(|after| Request::List { after }),
+        1 => Just(Request::Usage),
+        1 => any::<Option<u64>>().prop_map(|after| Request::Nodes { after }),
+        1 => Just(Request::Ping),
+        1 => Just(Request::Goodbye),
+        1 => Just(Request::Hello),
+        1 => join.prop_map(|(members, position, name)| Request::Join { members, position, name }),
+    ]
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        (any::<usize>(), 0..8u8).prop_map(|(at, bit)| Damage::Flip(at, bit)),
+        any::<usize>().prop_map(Damage::Truncate),
+        prop_oneof![0..70_000u32, any::<u32>()].prop_map(Damage::Length),
+        any::<u32>().prop_map(Damage::Number),
+        vec(any::<u8>(), 1..40).prop_map(Damage::Insert),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        12 => request().prop_map(Act::Ask),
+        2 => (request(), damage()).prop_map(|(request, damage)| Act::Damaged(request, damage)),
+        1 => Just(Act::Anew),
+    ]
+}
+
+fn damaged(client: &mut Client, request: &Request, damage: &Damage) -> Vec<u8> {
+    let mut bytes = client.frame(request.clone());
+    match damage {
+        Damage::Flip(at, bit) => {
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+        }
+        Damage::Truncate(at) => bytes.truncate(at % bytes.len()),
+        Damage::Length(length) => bytes[..4].copy_from_slice(&length.to_le_bytes()),
+        Damage::Number(number) => {
+            bytes.clear();
+            frame::put(&(*number, request), &mut bytes);
+        }
+        Damage::Insert(more) => bytes.extend(more),
+    }
+    bytes
+}
+
+/// What must be true of the service whoever sends what: who owns which chunk, who has what open.
+#[derive(Default)]
+struct Model {
+    chunks: BTreeMap<u64, u32>,
+    open: BTreeSet<(usize, u32)>,
+    names: BTreeMap<String, u32>,
+}
+
+impl Model {
+    fn note(&mut self, who: usize, request: &Request, reply: &Result<Reply, ControlError>) {
+        match (request, reply) {
+            (Request::Chunk { index }, Ok(Reply::Chunk { offset })) => {
+                assert!(offset.is_multiple_of(4096) && self.names.values().any(|id| id == index));
+                assert_eq!(self.chunks.insert(*offset, *index), None, "a chunk was handed out twice");
+            }
+            (Request::Create { name, .. }, Ok(Reply::Entry(entry))) => {
+                assert_eq!(self.names.insert(name.clone(), entry.id), None);
+                self.open.insert((who, entry.id));
+            }
+            (Request::Open { name }, Ok(Reply::Entry(entry))) => {
+                assert_eq!(self.names.get(name), Some(&entry.id));
+                self.open.insert((who, entry.id));
+            }
+            (Request::BeginDrop { .. }, Ok(Reply::Dropping { index })) => {
+                assert!(self.open.iter().all(|(user, open)| user == &who || open != index), "it is in use");
+            }
+            (Request::Free { index }, Ok(Reply::Freed { bytes })) => {
+                let before = self.chunks.len();
+                self.chunks.retain(|_, owner| owner != index);
+                assert_eq!(*bytes, (before - self.chunks.len()) as u64 * CHUNK_BYTES);
+            }
+            (Request::FinishDrop { name, index }, Ok(_)) => {
+                assert_eq!(self.names.remove(name), Some(*index));
+                self.chunks.retain(|_, owner| owner != index);
+                self.open.retain(|(_, open)| open != index);
+            }
+            (_, Err(ControlError::Protocol { .. })) => panic!("a whole request in turn breaks no protocol"),
+            _ => {}
+        }
+    }
+
+    fn check(&self, core: &ServiceCore) {
+        let usage = core.usage();
+        assert_eq!(usage.chunk_bytes, self.chunks.len() as u64 * CHUNK_BYTES);
+        assert_eq!(usage.indexes as usize, self.names.len());
+    }
+}
+
+/// Requests that are no request in turn: they end the conversation, as they should.
+fn ends(request: &Request) -> bool {
+    matches!(request, Request::Hello | Request::Join { .. } | Request::Goodbye)
+}
+
+fn drop_all(core: &Arc<ServiceCore>, model: &mut Model) {
+    let mut last = Client::alone(core);
+    for (name, index) in model.names.clone() {
+        for request in [
+            Request::BeginDrop { name: name.clone() },
+            Request::Free { index },
+            Request::FinishDrop { name: name.clone(), index },
+        ] {
+            let reply = last.ask(request.clone());
+            assert!(reply.is_ok(), "{request:?}: {reply:?}");
+            model.note(usize::MAX, &request, &reply);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Several clients at a time, of which some send damaged requests: every reply is right, and at the end everything
+    /// can be dropped, and nothing is left.
+    #[test]
+    fn state_stays_consistent(acts in vec((0..4usize, act()), 1..120)) {
+        let core = core(5);
+        let mut model = Model::default();
+        let mut clients: Vec<Client> = (0..4).map(|_| Client::alone(&core)).collect();
+        for (who, act) in &acts {
+            let alive = match act {
+                Act::Ask(request) if !ends(request) => {
+                    let reply = clients[*who].ask(request.clone());
+                    model.note(*who, request, &reply);
+                    true
+                }
+                Act::Ask(request) => {
+                    prop_assert!(clients[*who].send_frame(request.clone()).1.is_err());
+                    false
+                }
+                Act::Damaged(request, damage) => {
+                    let bytes = damaged(&mut clients[*who], request, damage);
+                    let before = core.usage();
+                    let (mut replies, ended) = clients[*who].send(&bytes);
+                    if matches!(damage, Damage::Insert(_)) && !ends(request) {
+                        // The request itself is whole.
+                        model.note(*who, request, &replies.remove(0).1);
+                    }
+                    // What is damaged may still be a request, of which the model does not know.
+                    let before = if matches!(damage, Damage::Insert(_)) { core.usage() } else { before };
+                    if replies.iter().any(|(_, reply)| reply.is_ok()) || core.usage() != before {
+                        return Ok(());
+                    }
+                    if let Err(close) = ended {
+                        prop_assert_ne!(close, Close::Ended);
+                    }
+                    false
+                }
+                Act::Anew => false,
+            };
+            if !alive {
+                clients[*who] = Client::alone(&core);
+                model.open.retain(|(user, _)| user != who);
+            }
+            model.check(&core);
+            prop_assert_eq!(core.nodes().len(), clients.len());
+        }
+        drop(clients);
+        model.open.clear();
+        drop_all(&core, &mut model);
+        model.check(&core);
+        prop_assert_eq!((core.usage().chunk_bytes, core.usage().indexes, core.nodes().len()), (0, 0, 0));
+    }
+
+    /// Random bytes, also after a good beginning, in pieces of random lengths.
+    #[test]
+    fn random_bytes_disturb_nobody(
+        bytes in vec(any::<u8>(), 0..400),
+        beginning in 0..4usize,
+        cuts in vec(1..64usize, 1..20),
+    ) {
+        let core = core(5);
+        let mut steady = Client::alone(&core);
+        let entry = create(&mut steady, "steady").unwrap();
+        let mut stream = match beginning {
+            0 => vec![],
+            1 => greeting().to_vec(),
+            2 => opening(&[INSTANCE], &[]),
+            _ => opening(&[INSTANCE], &[Request::Admit, Request::Usage, Request::Open { name: named("steady") }]),
+        };
+        stream.extend(&bytes);
+        let mut random = Client::silent(&core);
+        let (mut left, mut over) = (&stream[..], false);
+        for cut in cuts.iter().cycle() {
+            if left.is_empty() {
+                break;
+            }
+            let (piece, rest) = left.split_at(left.len().min(*cut));
+            left = rest;
+            let mut out = Vec::new();
+            let received = random.session.receive(piece, &mut out);
+            prop_assert!(!over || received == Err(Close::Ended));
+            over |= received.is_err();
+        }
+        prop_assert_eq!(steady.ask(Request::Ping), Ok(Reply::Done));
+        prop_assert_eq!(steady.ask(Request::Open { name: named("steady") }), Ok(Reply::Entry(entry)));
+        drop(random);
+        prop_assert_eq!(core.nodes().len(), 1);
+    }
+
+    /// However the stream is cut, the same replies come.
+    #[test]
+    fn pieces_do_not_matter(requests in vec(request(), 0..20), cuts in vec(1..40usize, 1..10)) {
+        let stream = opening(&[INSTANCE], &requests);
+        let mut whole = Client::silent(&core(5));
+        let expected = whole.send(&stream);
+        let mut pieces = Client::silent(&core(5));
+        let (mut left, mut found, mut ended) = (&stream[..], Vec::new(), Ok(()));
+        for cut in cuts.iter().cycle() {
+            if left.is_empty() || ended.is_err() {
+                break;
+            }
+            let (piece, rest) = left.split_at(left.len().min(*cut));
+            left = rest;
+            let (replies, taken) = pieces.send(piece);
+            found.extend(replies);
+            ended = taken;
+        }
+        // Seconds and instance numbers are the same: both services are new, and the number is fixed.
+        prop_assert_eq!((found, ended), expected);
+    }
+}

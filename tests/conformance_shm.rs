@@ -1,0 +1,52 @@
+//! What every index promises, on the shm fabric: memory servers behind sockets, each compute node with a connection and
+//! a mapping of its own, as processes have them.
+
+#[path = "kit/conformance/mod.rs"]
+mod conformance;
+mod kit;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use farwood::runtime::ServerParts;
+use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
+use farwood::{ComputeNode, NodeConfig, Shard};
+
+use self::conformance::{Fabric, Size, index_conformance_tests};
+use self::kit::nodes::run_nodes;
+use self::kit::party::{Parties, Seat};
+
+struct Shm;
+
+index_conformance_tests!(Shm);
+
+impl Fabric for Shm {
+    type V = Shard;
+
+    const SIZE: Size = Size::FULL;
+
+    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
+    where
+        F: Fn(Seat<Shard>) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        let servers = [server(), server()];
+        let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
+        let node = |_| {
+            let cluster = ShmCluster::connect(&names).unwrap();
+            let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
+            ComputeNode::new(Arc::clone(&cluster), config)
+        };
+        run_nodes((0..parties.nodes()).map(node).collect(), make());
+    }
+}
+
+/// A small server with a name that no other test of this host uses.
+fn server() -> ShmServer {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    let name = ShmName::new(&format!("index-test-{}-{number}", std::process::id())).unwrap();
+    let parts = ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() };
+    ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 64 << 20) }).unwrap()
+}
