@@ -1,19 +1,26 @@
 //! The command line as it was typed: names, types and help texts, nothing decided yet. What the values mean together
 //! is for [`crate::config`] to say.
 
+mod cluster;
+
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use self::cluster::{
+    CheckArgs, CreateArgs, DropArgs, GetArgs, LoadArgs, MemoryServerArgs, PutArgs, RemoveArgs, ScanArgs,
+    StatArgs, VerbsArgs,
+};
 use crate::error::CliError;
 use crate::units::{parse_count, parse_size, parse_time};
 
-/// Ordered indexes in disaggregated memory: benchmarks on the fabrics of Farwood.
+/// Ordered indexes in disaggregated memory: memory servers, indexes on them, benchmarks and simulations.
 #[derive(Debug, Parser)]
 #[command(name = "farwood", version, disable_help_subcommand = false)]
 #[command(after_help = "Sizes take KiB MiB GiB, counts take k M G (powers of ten), times take us ms s.\n\
-    `farwood help bench` explains the benchmark. FARWOOD_LOG=debug writes events to standard error.")]
+    Ctrl-C finishes what is in flight and ends a command (exit status 130); a second one ends it at once.\n\
+    `farwood help COMMAND` explains a command. FARWOOD_LOG=debug writes events to standard error.")]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -23,6 +30,16 @@ pub(crate) struct Cli {
 /// The commands of this release.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    MemoryServer(MemoryServerArgs),
+    Create(CreateArgs),
+    Drop(DropArgs),
+    Load(LoadArgs),
+    Get(GetArgs),
+    Put(PutArgs),
+    Remove(RemoveArgs),
+    Scan(ScanArgs),
+    Check(CheckArgs),
+    Stat(StatArgs),
     /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips
     Bench(Box<BenchArgs>),
     /// Run the index on simulated nodes, NICs and faults
@@ -103,18 +120,25 @@ pub(crate) struct SimRunArgs {
 /// `--fabric sim:connectx5` runs the same on one simulated compute node, with memory servers on machines of their
 /// own. All times are virtual then, the load's too, and the seed determines the result exactly. A simulated second
 /// may take a minute: without --duration a run measures 100 ms.
+///
+/// `--fabric shm:NAME` and `--fabric verbs:HOST:PORT` run on memory servers that are there already: the run creates an
+/// index of its own there, under a name that `farwood stat` shows, and drops it at the end. If it is killed the index
+/// stays: `farwood drop` frees its memory.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 if the run completed and its checks held (every get of a loaded key found it, \
-    values belong to their keys), 1 if not, 2 if it was not started."
+    values belong to their keys), 1 if not, 2 if it was not started, 130 after Ctrl-C."
 )]
 pub(crate) struct BenchArgs {
     /// The index: sherman (smart, chime and dolphin are not in this release)
     #[arg(long, value_name = "KIND", default_value = "sherman")]
     pub(crate) index: String,
-    /// The fabric: embedded, sim:connectx5 or sim:connectx6 (shm:NAME and verbs:HOST:PORT are not in this release)
+    /// The fabric: embedded, sim:connectx5, sim:connectx6, or running memory servers: shm:NAME[,NAME..] or
+    /// verbs:HOST:PORT[,HOST:PORT..]
     #[arg(long, value_name = "FABRIC", default_value = "embedded")]
     pub(crate) fabric: String,
+    #[command(flatten)]
+    pub(crate) verbs: VerbsArgs,
     /// What clients do: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only, range-write
     /// (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw (READs of
     /// one leaf's size, no index)
@@ -153,12 +177,12 @@ pub(crate) struct BenchArgs {
     /// shard]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) clients: Option<u64>,
-    /// Memory servers
-    #[arg(long, value_name = "N", value_parser = parse_count, default_value = "1")]
-    pub(crate) servers: u64,
-    /// Memory of each memory server
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4GiB")]
-    pub(crate) memory: u64,
+    /// embedded and sim: memory servers [default: 1]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub(crate) servers: Option<u64>,
+    /// embedded and sim: memory of each memory server [default: 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
     /// Memory for the compute node's cache of internal nodes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512MiB")]
     pub(crate) cache: u64,

@@ -3,13 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use farwood::runtime::sim::Profile;
-use farwood::{EmbeddedConfig, Geometry, NodeSize, Techniques};
+use farwood::lock::on_chip_possible;
+use farwood::runtime::ServerInfo;
+use farwood::runtime::control::ServerUsage;
+use farwood::{Geometry, NodeSize, Techniques};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::args::BenchArgs;
 use crate::error::CliError;
+use crate::fabric::{Fabric, VerbsOptions};
 use crate::footprint;
 use crate::report::files;
 use crate::workload::Workload;
@@ -35,68 +38,13 @@ const VALUE_BYTES_MAX: u64 = 4096;
 /// In a closed loop of millions of operations a second, one operation in so many has its latency taken: two readings of
 /// the clock cost as much as a fifth of an operation.
 const LATENCY_SAMPLING: u32 = 16;
+const SERVERS_DEFAULT: u64 = 1;
+const MEMORY_DEFAULT: u64 = 4 << 30;
 /// Runs of fewer operations than this have them all timed.
 const SAMPLED_OPS_MIN: u64 = 1_000_000;
 
 /// Locks of the lock workload (Sherman figure 16).
 pub(crate) const LOCKS: u64 = 10_240;
-
-/// The NICs that can be simulated.
-const PROFILES: &[Profile] = &Profile::ALL;
-
-/// What connects compute node and memory servers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Fabric {
-    /// Memory of this process.
-    Embedded,
-    /// A simulation of such NICs, in virtual time.
-    Sim(&'static Profile),
-}
-
-impl Fabric {
-    fn parse(text: &str) -> Result<Self, CliError> {
-        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
-        let message = match (kind, rest) {
-            ("embedded", None) => return Ok(Fabric::Embedded),
-            ("sim", profile) => {
-                let profile = profile.unwrap_or_default();
-                if let Some(known) = PROFILES.iter().find(|known| known.name == profile) {
-                    return Ok(Fabric::Sim(known));
-                }
-                let known: Vec<_> = PROFILES.iter().map(|known| format!("sim:{}", known.name)).collect();
-                format!("there is no simulated NIC '{profile}': choose {}", known.join(" or "))
-            }
-            ("shm" | "verbs", _) => {
-                format!("the fabric {kind} is not in this release: choose embedded or sim:PROFILE")
-            }
-            _ => format!(
-                "there is no fabric '{text}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE"
-            ),
-        };
-        Err(CliError::Usage(message))
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Fabric::Embedded => "embedded".to_owned(),
-            Fabric::Sim(profile) => format!("sim:{}", profile.name),
-        }
-    }
-
-    /// Whether the memory servers that a run makes have memory on their NICs.
-    fn has_on_chip_memory(&self) -> bool {
-        match self {
-            // The servers are made with the default's device area.
-            Fabric::Embedded => EmbeddedConfig::default().device_bytes > 0,
-            Fabric::Sim(profile) => profile.device_bytes > 0,
-        }
-    }
-
-    /// Whether time is virtual.
-    pub(crate) fn is_simulated(&self) -> bool {
-        matches!(self, Fabric::Sim(_))
-    }
-}
 
 /// A benchmark that can be started.
 pub(crate) struct BenchConfig {
@@ -120,9 +68,9 @@ pub(crate) struct BenchConfig {
     pub(crate) shards: usize,
     /// Clients over all shards.
     pub(crate) clients: usize,
-    /// Memory servers.
+    /// Memory servers. 0 until the run is connected to those that are there.
     pub(crate) servers: u16,
-    /// Bytes of each.
+    /// Bytes of each; of the smallest, where they are there already.
     pub(crate) memory_bytes: u64,
     /// Byte budget of the cache.
     pub(crate) cache_bytes: u64,
@@ -201,31 +149,30 @@ pub(crate) fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
 
 impl BenchConfig {
     /// Decides what the arguments mean together. `cores` is how many this process may use.
-    pub(crate) fn new(args: BenchArgs, cores: usize) -> Result<Self, CliError> {
+    pub(crate) fn new(mut args: BenchArgs, cores: usize) -> Result<Self, CliError> {
         check_index(&args.index)?;
-        let fabric = Fabric::parse(&args.fabric)?;
+        let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
+        let fabric = Fabric::parse(&args.fabric, options)?;
+        let (servers, memory_bytes) = servers(&args, &fabric)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
         let wanted = techniques(&args.technique)?;
-        let techniques = wanted.effective(fabric.has_on_chip_memory());
+        let techniques = wanted.effective(fabric.may_have_on_chip_memory());
         let shards = match fabric {
-            Fabric::Embedded => shards(&args, cores)?,
+            Fabric::Embedded | Fabric::Connected(_) => shards(&args, cores)?,
             Fabric::Sim(_) => shards_simulated(&args)?,
         };
         let clients = clients(&args, shards)?;
-        let end = end(&args, workload, fabric)?;
+        let end = end(&args, workload, &fabric)?;
         check_ranges(&args)?;
         let output = output(&args, workload)?;
-        let servers = u16::try_from(args.servers).ok().filter(|n| (1..u16::MAX).contains(n));
-        let servers =
-            servers.ok_or_else(|| CliError::usage("--servers: choose 1 to 65534 memory servers"))?;
         let (key_set, keys) = key_set(&args)?;
         let adds_keys = workload.adds_keys() && workload != Workload::Load;
         let key_bytes = key_set.bytes_max(adds_keys).max(1);
         let geometry = footprint::geometry(key_bytes, args.value_size as usize)?;
         let config = BenchConfig {
-            latency_sampling: latency_sampling(&args, fabric),
-            warmup_ns: warmup_ns(&args, workload, fabric),
+            latency_sampling: latency_sampling(&args, &fabric),
+            warmup_ns: warmup_ns(&args, workload, &fabric),
             fabric,
             workload,
             distribution,
@@ -237,7 +184,7 @@ impl BenchConfig {
             shards,
             clients,
             servers,
-            memory_bytes: args.memory,
+            memory_bytes,
             cache_bytes: args.cache,
             geometry,
             techniques,
@@ -247,8 +194,23 @@ impl BenchConfig {
             seed: args.seed,
             output,
         };
-        footprint::check(&config)?;
+        if !config.fabric.is_connected() {
+            footprint::check(&config)?;
+        }
         Ok(config)
+    }
+
+    /// Takes in what memory servers that were there already are like.
+    ///
+    /// # Errors
+    /// If what is left of their memory cannot hold the keys of the run.
+    pub(crate) fn connect(&mut self, servers: &[ServerInfo], usage: &[ServerUsage]) -> Result<(), CliError> {
+        self.servers = servers.len() as u16;
+        self.memory_bytes = servers.iter().map(|server| server.region_bytes).min().unwrap_or(0);
+        let wanted = self.techniques;
+        self.techniques = wanted.effective(on_chip_possible(servers));
+        self.no_on_chip = wanted.on_chip && !self.techniques.on_chip;
+        footprint::check_left(self, servers, usage)
     }
 
     /// Bytes of a node of the index.
@@ -301,7 +263,7 @@ impl BenchConfig {
     }
 }
 
-fn check_index(name: &str) -> Result<(), CliError> {
+pub(crate) fn check_index(name: &str) -> Result<(), CliError> {
     match name {
         "sherman" => Ok(()),
         "smart" | "chime" | "dolphin" => {
@@ -352,6 +314,25 @@ fn shards(args: &BenchArgs, cores: usize) -> Result<usize, CliError> {
     }
 }
 
+/// How many memory servers the run makes, and bytes of each: none, where they are there already.
+fn servers(args: &BenchArgs, fabric: &Fabric) -> Result<(u16, u64), CliError> {
+    if fabric.is_connected() {
+        let flag = match (args.servers, args.memory) {
+            (None, None) => return Ok((0, 0)),
+            (Some(_), _) => "--servers",
+            (None, Some(_)) => "--memory",
+        };
+        return Err(CliError::Usage(format!(
+            "{flag} is for the embedded and simulated fabrics: the memory servers of {} are there already",
+            fabric.name()
+        )));
+    }
+    let servers = u16::try_from(args.servers.unwrap_or(SERVERS_DEFAULT)).ok();
+    let servers = servers.filter(|n| (1..u16::MAX).contains(n));
+    let servers = servers.ok_or_else(|| CliError::usage("--servers: choose 1 to 65534 memory servers"))?;
+    Ok((servers, args.memory.unwrap_or(MEMORY_DEFAULT)))
+}
+
 fn clients(args: &BenchArgs, shards: usize) -> Result<usize, CliError> {
     match args.clients {
         None => Ok(CLIENTS_PER_SHARD * shards),
@@ -370,21 +351,21 @@ fn shards_simulated(args: &BenchArgs) -> Result<usize, CliError> {
     }
 }
 
-fn latency_sampling(args: &BenchArgs, fabric: Fabric) -> u32 {
+fn latency_sampling(args: &BenchArgs, fabric: &Fabric) -> u32 {
     let timed_all =
         args.rate.is_some() || args.history.is_some() || args.ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
     // A look at a virtual clock costs nothing.
     if timed_all || fabric.is_simulated() { 1 } else { LATENCY_SAMPLING }
 }
 
-fn warmup_ns(args: &BenchArgs, workload: Workload, fabric: Fabric) -> u64 {
+fn warmup_ns(args: &BenchArgs, workload: Workload, fabric: &Fabric) -> u64 {
     if workload == Workload::Load {
         return 0;
     }
     args.warmup.unwrap_or(if fabric.is_simulated() { SIM_WARMUP_NS } else { WARMUP_DEFAULT_NS })
 }
 
-fn end(args: &BenchArgs, workload: Workload, fabric: Fabric) -> Result<End, CliError> {
+fn end(args: &BenchArgs, workload: Workload, fabric: &Fabric) -> Result<End, CliError> {
     if args.ops == Some(0) {
         return Err(CliError::usage("--ops 0: a run needs at least one operation"));
     }
@@ -459,4 +440,4 @@ fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

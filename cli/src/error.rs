@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::interrupt::INTERRUPTED;
+
 /// An error that ends the command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -48,12 +50,23 @@ pub(crate) enum CliError {
     /// The run completed and one of its own checks did not hold.
     #[error("a check of the run failed: {0}")]
     Check(String),
+    /// A command was started and could not do what it was asked.
+    #[error("{0}")]
+    Failed(String),
+    /// A signal ended the command: how far it came.
+    #[error("{0}")]
+    Interrupted(String),
 }
 
 impl CliError {
     /// A usage error from anything that can be shown.
     pub(crate) fn usage(message: impl Display) -> Self {
         CliError::Usage(message.to_string())
+    }
+
+    /// A failure from anything that can be shown.
+    pub(crate) fn failed(cause: impl Display) -> Self {
+        CliError::Failed(cause.to_string())
     }
 
     /// A file that could not be read.
@@ -66,12 +79,22 @@ impl CliError {
         CliError::File { action: "write", path: path.to_owned(), source }
     }
 
-    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it.
+    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 130 if a signal
+    /// ended it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::LongLine { .. } | CliError::Memory(_) => 2,
             CliError::File { action: "read", .. } => 2,
-            CliError::File { .. } | CliError::Run(_) | CliError::Check(_) => 1,
+            CliError::File { .. } | CliError::Run(_) | CliError::Check(_) | CliError::Failed(_) => 1,
+            CliError::Interrupted(_) => INTERRUPTED,
+        }
+    }
+
+    /// The line for the person at the terminal.
+    pub(crate) fn report(&self) -> String {
+        match self {
+            CliError::Interrupted(_) => format!("interrupted: {}", self.one_line()),
+            _ => format!("error: {}", self.one_line()),
         }
     }
 

@@ -2,6 +2,8 @@
 //! better to ask for a little more than to fail after a minute of loading.
 
 use farwood::index::layout::MAX_NODE_BYTES;
+use farwood::runtime::ServerInfo;
+use farwood::runtime::control::ServerUsage;
 use farwood::{Geometry, NodeSize};
 
 use crate::config::BenchConfig;
@@ -45,13 +47,18 @@ pub(crate) fn geometry(max_key: usize, max_value: usize) -> Result<Geometry, Cli
 /// The chunks that memory servers hand out: the paper's 8 MiB, smaller where memory is scarce, so that what shards have
 /// taken and not yet used stays a small part of it.
 pub(crate) fn chunk_bytes(config: &BenchConfig) -> u64 {
-    let share = config.memory_bytes / (16 * (config.shards as u64 + 1));
+    chunk_bytes_for(config.memory_bytes, config.shards as u64)
+}
+
+/// The same for a server of that much memory, if that many shards take chunks of it at the same time.
+pub(crate) fn chunk_bytes_for(memory_bytes: u64, shards: u64) -> u64 {
+    let share = memory_bytes / (16 * (shards + 1));
     share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) / CHUNK_STEP * CHUNK_STEP
 }
 
 /// Fails if the memory servers are too small for the keys of the run.
 pub(crate) fn check(config: &BenchConfig) -> Result<(), CliError> {
-    let needed = bytes_needed(config);
+    let needed = bytes_needed(config, chunk_bytes(config));
     let given = u64::from(config.servers).saturating_mul(config.memory_bytes.saturating_sub(RESERVED_BYTES));
     if needed <= given {
         return Ok(());
@@ -71,10 +78,37 @@ pub(crate) fn check(config: &BenchConfig) -> Result<(), CliError> {
     )))
 }
 
-fn bytes_needed(config: &BenchConfig) -> u64 {
+/// Fails if what is left of running memory servers is too small for the keys of the run.
+pub(crate) fn check_left(
+    config: &BenchConfig,
+    servers: &[ServerInfo],
+    usage: &[ServerUsage],
+) -> Result<(), CliError> {
+    if config.workload == Workload::Lock {
+        // It takes the locks of the servers, and no memory.
+        return Ok(());
+    }
+    let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
+    let needed = bytes_needed(config, chunk_bytes);
+    let left: u64 = usage.iter().map(|usage| usage.capacity_bytes.saturating_sub(usage.chunk_bytes)).sum();
+    if needed <= left {
+        return Ok(());
+    }
+    Err(CliError::Memory(format!(
+        "{} keys in nodes of {} bytes need about {} of memory, and {} have {} left: drop an index, start the memory \
+         servers with more --memory, or use fewer --keys",
+        config.keys,
+        config.node_bytes(),
+        show_bytes(needed),
+        config.fabric.name(),
+        show_bytes(left),
+    )))
+}
+
+fn bytes_needed(config: &BenchConfig, chunk_bytes: u64) -> u64 {
     // Every shard carves from a chunk of its own, and what it leaves of the last one stays unused; so does what is left
     // of a server's memory beyond whole chunks.
-    let chunks = (config.shards as u64 + u64::from(config.servers)) * chunk_bytes(config);
+    let chunks = (config.shards as u64 + u64::from(config.servers)) * chunk_bytes;
     let fill = match config.workload {
         Workload::Lock => return chunks,
         Workload::Load => INSERT_FILL,

@@ -2,19 +2,26 @@
 //!
 //! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is
 //! made of [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out,
-//! for eyes and machines). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed)
-//! or 2 (not started).
+//! for eyes and machines). The other commands work on memory servers that run already ([`connect`], [`session`]), or
+//! are one ([`serve`]). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed), 2 (not
+//! started) or 130 (a signal ended it: [`interrupt`]).
 
 #![forbid(unsafe_code)]
 
 mod args;
 mod command;
 mod config;
+mod connect;
 mod driver;
 mod error;
+mod fabric;
 mod footprint;
+mod interrupt;
+mod open_index;
 mod progress;
 mod report;
+mod serve;
+mod session;
 mod units;
 mod workload;
 
@@ -31,7 +38,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(format_args!("error: {}", error.one_line()));
+            note(error.report());
             ExitCode::from(error.exit_code())
         }
     }
@@ -40,6 +47,16 @@ fn main() -> ExitCode {
 fn run() -> Result<(), CliError> {
     match args::parse(std::env::args_os())? {
         Request::Run(cli) => match cli.command {
+            Command::MemoryServer(args) => command::memory_server::run(args),
+            Command::Create(args) => command::create::run(args),
+            Command::Drop(args) => command::drop::run(args),
+            Command::Load(args) => command::load::run(args),
+            Command::Get(args) => command::get::run(args),
+            Command::Put(args) => command::put::run(args),
+            Command::Remove(args) => command::remove::run(args),
+            Command::Scan(args) => command::scan::run(args),
+            Command::Check(args) => command::check::run(args),
+            Command::Stat(args) => command::stat::run(args),
             Command::Bench(args) => command::bench::run(*args),
             Command::Sim { command } => command::sim::run(command),
         },
@@ -62,7 +79,7 @@ fn start_tracing() {
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let message = CliError::Run(format!("internal error, please report it: {panic}"));
-        note(format_args!("error: {}", message.one_line()));
+        note(message.report());
         std::process::exit(i32::from(message.exit_code()));
     }));
 }

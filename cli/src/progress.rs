@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use indicatif::style::ProgressTracker;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
+use crate::units::show_count;
+
 const REFRESH: Duration = Duration::from_millis(200);
 const WIDTH: u64 = 30;
 
@@ -32,11 +34,12 @@ pub(crate) enum Stage {
 
 const STAGES: [&str; 5] = ["prepare", "load", "warm-up", "run", "survey"];
 const PER_MILLE: u64 = 1000;
+const UNKNOWN: u64 = u64::MAX;
 
 /// How far the run is. Written by shards, read by the bar.
 pub(crate) struct Progress {
     stage: AtomicU8,
-    /// Part of the stage that is done, in thousandths; only the first shard writes it.
+    /// Part of the stage that is done, in thousandths, or [`UNKNOWN`]; only one thread writes it.
     done: AtomicU64,
     /// The run's clock in ns; only the first shard writes it.
     now_ns: AtomicU64,
@@ -65,6 +68,11 @@ impl Progress {
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
+    }
+
+    /// Nobody knows how long the stage will be: the bar counts operations instead.
+    pub(crate) fn set_unknown(&self) {
+        self.done.store(UNKNOWN, Ordering::Relaxed);
     }
 
     /// That part of the stage is done. Said by the first shard.
@@ -145,17 +153,18 @@ impl ProgressTracker for Line {
     }
 
     fn write(&self, _state: &ProgressState, out: &mut dyn Write) {
-        let done = self.progress.done.load(Ordering::Relaxed).min(PER_MILLE);
-        let filled = (done * WIDTH / PER_MILLE) as usize;
-        let (bar, rest) = ("=".repeat(filled), " ".repeat(WIDTH as usize - filled));
         let name = STAGES[usize::from(self.pace.stage).min(STAGES.len() - 1)];
+        let rate = self.pace.rate / 1e6;
         // A bar that cannot be drawn is no reason to end the run.
-        let _ = write!(
-            out,
-            "{name:<8} [{bar}{rest}] {:>3} %  {:.2} Mops/s",
-            done * 100 / PER_MILLE,
-            self.pace.rate / 1e6
-        );
+        let _ = match self.progress.done.load(Ordering::Relaxed) {
+            UNKNOWN => write!(out, "{name:<8} {}  {rate:.2} Mops/s", show_count(self.progress.ops())),
+            done => {
+                let done = done.min(PER_MILLE);
+                let filled = (done * WIDTH / PER_MILLE) as usize;
+                let (bar, rest) = ("=".repeat(filled), " ".repeat(WIDTH as usize - filled));
+                write!(out, "{name:<8} [{bar}{rest}] {:>3} %  {rate:.2} Mops/s", done * 100 / PER_MILLE)
+            }
+        };
         if self.progress.is_virtual {
             let _ = write!(out, "  {:.1} ms of virtual time", self.pace.at.as_secs_f64() * 1e3);
         }

@@ -15,7 +15,7 @@ fn assert_refused(ran: &Ran, part: &str) {
 
 #[test]
 fn flags_that_make_no_sense_are_refused() {
-    let cases: [(&[&str], &str); 31] = [
+    let cases: [(&[&str], &str); 34] = [
         (&["--nonsense"], "--nonsense"),
         (&["positional"], "positional"),
         (&["--keys", "ten"], "--keys"),
@@ -29,8 +29,11 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--memory", "99999999999999999999GiB"], "too large"),
         (&["--index", "btree"], "choose sherman"),
         (&["--index", "dolphin"], "not in this release"),
-        (&["--fabric", "shm:test"], "not in this release"),
-        (&["--fabric", "verbs:host:7000"], "not in this release"),
+        (&["--fabric", "shm:"], "shm:NAME"),
+        (&["--fabric", "shm:a,a"], "twice"),
+        (&["--fabric", "shm:a", "--servers", "2"], "--servers"),
+        (&["--fabric", "shm:a", "--memory", "1GiB"], "--memory"),
+        (&["--device", "mlx5_0"], "--device"),
         (&["--fabric", "sim:connectx7"], "choose sim:connectx5 or sim:connectx6"),
         (&["--fabric", "sim:"], "choose sim:connectx5 or sim:connectx6"),
         (&["--fabric", "sim"], "choose sim:connectx5 or sim:connectx6"),
@@ -51,6 +54,63 @@ fn flags_that_make_no_sense_are_refused() {
     for (flags, part) in cases {
         let words: Vec<&str> = ["bench"].iter().chain(flags).copied().collect();
         assert_refused(&farwood(&words), part);
+    }
+}
+
+#[test]
+fn commands_that_make_no_sense_are_refused() {
+    let shm = "--fabric=shm:no-such-server";
+    let cases: [(&[&str], &str); 29] = [
+        (&["memory-server", "--fabric", "shm:a"], "--memory"),
+        (&["memory-server", "--memory", "1GiB"], "--fabric"),
+        (&["memory-server", "--fabric", "embedded", "--memory", "1GiB"], "shm:NAME or verbs"),
+        (&["memory-server", "--fabric", "shm:a,b", "--memory", "1GiB"], "one region"),
+        (&["memory-server", "--fabric", "shm:a", "--memory", "0"], "--memory 0"),
+        (&["memory-server", "--fabric", "shm:a", "--memory", "1GiB", "--listen", "0.0.0.0:1"], "--listen"),
+        (&["memory-server", "--fabric", "shm:a", "--memory", "1GiB", "--device", "x"], "--device"),
+        (&["memory-server", "--fabric", "verbs:host:1", "--memory", "1GiB"], "--listen ADDR:PORT"),
+        (&["create", "t", shm], "--index"),
+        (&["create", "t", shm, "--index", "smart"], "not in this release"),
+        (&["create", "t", shm, "--index", "btree"], "choose sherman"),
+        (&["create", "t", shm, "--index", "sherman", "--max-key", "1GiB"], "choose 1 to 1024"),
+        (&["create", "", shm, "--index", "sherman"], "empty"),
+        (&["create", "a\nb", shm, "--index", "sherman"], "control character"),
+        (&["create", "t", "--index", "sherman"], "--fabric"),
+        (&["drop", "t"], "--fabric"),
+        (&["drop", shm], "NAME"),
+        (&["drop", "t", "--fabric", "embedded"], "memory-server"),
+        (&["drop", "t", "--fabric", "sim:connectx5"], "memory-server"),
+        (&["drop", "t", shm, "--gid-index", "1"], "--gid-index"),
+        (&["get", "t", shm], "KEY"),
+        (&["put", "t", shm, "k"], "VALUE"),
+        (&["remove", "t", shm, "k", "more"], "more"),
+        (&["scan", "t", shm, "--from", "b", "--to", "a"], "--from is above --to"),
+        (&["scan", "t", shm, "--limit", "x"], "--limit"),
+        (&["load", "t", shm, "--file", "/nonexistent/lines"], "cannot read /nonexistent/lines"),
+        (&["load", "t", shm, "--file", "/"], "cannot read /"),
+        (&["check", "t", "--fabric", "nonsense"], "no fabric"),
+        (&["stat", "--fabric", "shm:"], "shm:NAME"),
+    ];
+    for (words, part) in cases {
+        assert_refused(&farwood(words), part);
+    }
+}
+
+#[cfg(not(feature = "verbs"))]
+#[test]
+fn a_build_without_verbs_names_the_feature() {
+    assert_refused(&farwood(&["stat", "--fabric", "verbs:host:7077"]), "--features verbs");
+    assert_refused(&farwood(&["bench", "--fabric", "verbs:host:7077"]), "--features verbs");
+    assert_refused(&farwood(&["memory-server", "--fabric", "verbs", "--memory", "1GiB"]), "--features verbs");
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+fn addresses_that_make_no_sense_are_refused() {
+    for address in
+        ["verbs", "verbs:", "verbs:host", "verbs:host:0", "verbs:host:1,host:1", "verbs:fe80::1:7077"]
+    {
+        assert_refused(&farwood(&["stat", "--fabric", address]), "verbs");
     }
 }
 

@@ -4,6 +4,7 @@ use crate::args::BenchArgs;
 use crate::config::{BenchConfig, Output};
 use crate::driver;
 use crate::error::CliError;
+use crate::interrupt::Interrupt;
 use crate::progress::{Bar, Progress};
 use crate::report::output::print;
 use crate::report::{Report, files, history, json, percentiles, table};
@@ -11,15 +12,17 @@ use crate::report::{Report, files, history, json, percentiles, table};
 /// Runs a benchmark and writes what it found to wherever it was asked for.
 ///
 /// # Errors
-/// If the arguments make no benchmark, the run or one of its checks failed, or a result could not be written.
+/// If the arguments make no benchmark, the run or one of its checks failed or was interrupted, or a result could not be
+/// written.
 pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let config = BenchConfig::new(args, cores)?;
     let output = config.output.clone();
+    let interrupt = Interrupt::listen()?;
     let progress = Progress::new(config.shards, config.fabric.is_simulated());
     let finished = {
         let _bar = Bar::show(&progress, output.quiet);
-        driver::run(config, progress)?
+        driver::run(config, progress, interrupt)?
     };
     // Of a run that failed the history is worth most.
     let written = match &output.history {

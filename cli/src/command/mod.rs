@@ -1,6 +1,16 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod check;
+pub(crate) mod create;
+pub(crate) mod drop;
+pub(crate) mod get;
+pub(crate) mod load;
+pub(crate) mod memory_server;
+pub(crate) mod put;
+pub(crate) mod remove;
+pub(crate) mod scan;
 pub(crate) mod sim;
 mod sim_paper;
 mod sim_run;
+pub(crate) mod stat;

@@ -1,9 +1,11 @@
 //! What arguments come to mean, and which are refused.
 
+use farwood::runtime::sim::Profile;
+
 use super::*;
 use crate::args::{self, Command, Request};
 
-fn config(line: &str) -> Result<BenchConfig, CliError> {
+pub(crate) fn config(line: &str) -> Result<BenchConfig, CliError> {
     let words = ["farwood", "bench"].into_iter().chain(line.split_whitespace());
     match args::parse(words)? {
         Request::Run(cli) => {
@@ -60,8 +62,12 @@ fn bad_input_says_what_to_do() {
     let cases = [
         ("--index smart", "not in this release"),
         ("--index btree", "choose sherman"),
-        ("--fabric shm:x", "not in this release"),
-        ("--fabric verbs:host:1", "not in this release"),
+        ("--fabric shm:", "a name is missing"),
+        ("--fabric shm:x --servers 2", "--servers is for the embedded"),
+        ("--fabric shm:x --memory 1GiB", "--memory is for the embedded"),
+        ("--fabric shm:x --device mlx5_0", "--device"),
+        ("--gid-index 1", "--gid-index"),
+        ("--fabric shm:x --shards 5", "may use 4"),
         ("--fabric embedded:x", "no fabric"),
         ("--fabric sim:connectx7", "choose sim:connectx5 or sim:connectx6"),
         ("--workload ycsb-z", "choose one of"),
@@ -96,6 +102,24 @@ fn bad_input_says_what_to_do() {
         let error = error(line);
         assert!(error.contains(part) && !error.contains('\n'), "{line}: {error}");
     }
+}
+
+#[test]
+fn memory_servers_that_are_there_are_taken_as_they_are() {
+    let mut config = config("--fabric shm:a,b --keys 1k").unwrap();
+    assert_eq!((config.shards, config.to_json()["fabric"].clone()), (4, "shm:a,b".into()));
+    let cluster =
+        farwood::Cluster::embedded(farwood::EmbeddedConfig { servers: 2, ..Default::default() }).unwrap();
+    let servers = farwood::runtime::Control::servers(&*cluster);
+    let usage = |left| vec![ServerUsage { capacity_bytes: left, ..ServerUsage::default() }; 2];
+    config.connect(servers, &usage(1 << 30)).unwrap();
+    assert_eq!(
+        (config.servers, config.memory_bytes, config.to_json()["servers"].clone()),
+        (2, 4 << 30, 2.into())
+    );
+    assert!(config.no_on_chip && !config.techniques.on_chip && config.techniques.fused);
+    let error = config.connect(servers, &usage(1 << 20)).unwrap_err().one_line();
+    assert!(error.contains("shm:a,b have 2.0 MiB left"), "{error}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::future::Future;
 
 use farwood::Shard;
 use farwood::runtime::Verbs;
+use farwood::runtime::engine::Device;
 use farwood::runtime::sim::SimShard;
 
 /// A shard that a benchmark can run on.
@@ -18,7 +19,7 @@ pub(crate) trait BenchShard: Verbs {
     fn compute(&self, ns: u64);
 }
 
-impl BenchShard for Shard {
+impl<D: Device> BenchShard for Shard<D> {
     const TICK_NS: u64 = 2_000_000;
 
     fn spawn(&self, client: impl Future<Output = ()> + 'static) {

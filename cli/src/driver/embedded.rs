@@ -1,13 +1,12 @@
-//! A run on the embedded fabric: a compute node whose shards are glommio executors on cores of their own.
+//! A run on the embedded fabric: memory servers of this process.
 
 use std::sync::Arc;
 
-use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};
+use farwood::{Cluster, EmbeddedConfig};
 
 use crate::driver::plan::Plan;
 use crate::driver::shard::ShardResult;
-use crate::driver::stage::Stage;
-use crate::driver::{not_started, run_shard};
+use crate::driver::{executors, not_started};
 use crate::error::CliError;
 use crate::footprint;
 
@@ -20,13 +19,5 @@ pub(crate) fn run(plan: &Arc<Plan>) -> Result<Vec<ShardResult>, CliError> {
         chunk_bytes: footprint::chunk_bytes(config),
         ..EmbeddedConfig::default()
     });
-    let cluster = cluster.map_err(|error| not_started(&error))?;
-    let node = ComputeNode::new(
-        cluster,
-        NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() },
-    );
-    let stage = Arc::new(Stage::new(&*node, config)?);
-    let plan = Arc::clone(plan);
-    let results = node.run(move |shard| run_shard(shard, Arc::clone(&plan), Arc::clone(&stage)));
-    results.map_err(|error| not_started(&error))
+    executors::run(plan, cluster.map_err(|error| not_started(&error))?)
 }

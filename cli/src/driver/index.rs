@@ -72,17 +72,23 @@ impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
             let start_ns = self.shard.now();
             let mut value = Vec::new();
             let progress = &self.plan.progress;
-            let pairs = keys.iter().enumerate().map(|(at, key)| {
+            let pairs = keys.iter().enumerate().map_while(|(at, key)| {
+                if at % (1 << 12) == 0 && self.plan.is_cut_short() {
+                    return None;
+                }
                 if at % (1 << 12) == 0 {
                     progress.set_now(self.shard.now());
                     progress.set_ops(0, at as u64);
                     progress.set_done(at as f64 / config.keys as f64);
                 }
                 config.values.write(tag_of(&key), at as u64, &mut value);
-                (key, Bytes::from_slice(&value))
+                Some((key, Bytes::from_slice(&value)))
             });
             let loaded =
                 self.index.bulk_load(pairs, BULK_FILL).await.map_err(|error| failed("the load", &error))?;
+            if self.plan.is_cut_short() {
+                return Ok(());
+            }
             if loaded != config.keys {
                 return Err(CliError::Check(format!("{loaded} of {} keys were loaded", config.keys)));
             }

@@ -1,12 +1,14 @@
 //! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts
 //! together what they bring home.
 
-mod bench_shard;
+pub(crate) mod bench_shard;
+mod connected;
 mod counters;
 mod embedded;
+mod executors;
 mod index;
 mod locks;
-mod meeting;
+pub(crate) mod meeting;
 mod pace;
 mod plan;
 mod raw;
@@ -23,6 +25,7 @@ use farwood::AnyIndex;
 use farwood::runtime::sim::Profile;
 
 use self::bench_shard::BenchShard;
+use self::connected::ConnectedRun;
 use self::counters::{Counters, LANE_NAMES};
 use self::index::IndexSubject;
 use self::locks::LockSubject;
@@ -30,8 +33,11 @@ use self::plan::Plan;
 use self::raw::RawSubject;
 use self::shard::{ShardResult, ShardRun};
 use self::stage::Stage;
-use crate::config::{BenchConfig, Fabric, SIM_DURATION_NS};
+use crate::config::{BenchConfig, SIM_DURATION_NS};
+use crate::connect::with_cluster;
 use crate::error::CliError;
+use crate::fabric::Fabric;
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::history::History;
 use crate::report::{ComputeFigures, KINDS, Kind, Phase, Report, latencies};
@@ -46,23 +52,37 @@ pub(crate) struct Finished {
     pub(crate) histories: Vec<History>,
 }
 
+/// What the index of a run is named on memory servers of its own.
+const INDEX_NAME: &str = "bench";
+
 /// Runs the benchmark.
 ///
 /// # Errors
 /// If it could not be started.
-pub(crate) fn run(config: BenchConfig, progress: Arc<Progress>) -> Result<Finished, CliError> {
-    let fabric = config.fabric;
-    let plan = Plan::new(config, progress);
-    let mut results = match fabric {
-        Fabric::Embedded => embedded::run(&plan)?,
+pub(crate) fn run(
+    config: BenchConfig,
+    progress: Arc<Progress>,
+    interrupt: Interrupt,
+) -> Result<Finished, CliError> {
+    let fabric = config.fabric.clone();
+    if let Fabric::Connected(servers) = &fabric {
+        return with_cluster(servers, ConnectedRun { config, progress, interrupt });
+    }
+    let plan = Plan::new(config, progress, interrupt, INDEX_NAME.to_owned());
+    let results = match fabric {
         Fabric::Sim(profile) => simulated::run(&plan, profile)?,
+        _ => embedded::run(&plan)?,
     };
+    Ok(finish(&plan, results))
+}
+
+fn finish(plan: &Plan, mut results: Vec<ShardResult>) -> Finished {
     let histories = results.iter_mut().map(|result| std::mem::take(&mut result.history)).collect();
     let report = match plan.verdict.take() {
         Some(error) => Err(error),
-        None => Ok(report(&plan, &results)),
+        None => Ok(report(plan, &results)),
     };
-    Ok(Finished { report, histories })
+    Finished { report, histories }
 }
 
 fn not_started(error: &dyn Display) -> CliError {
@@ -155,12 +175,13 @@ fn notes(config: &BenchConfig) -> Vec<String> {
     if config.no_on_chip {
         notes.push("on_chip is off: this fabric has no on-chip memory, locks are in host memory".to_owned());
     }
-    match config.fabric {
+    match &config.fabric {
         Fabric::Embedded => {
             notes
                 .push("the memory servers of the embedded fabric are part of the resident memory".to_owned());
         }
         Fabric::Sim(profile) => notes.extend(sim_notes(config, profile)),
+        Fabric::Connected(_) => {}
     }
     notes
 }

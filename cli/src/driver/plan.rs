@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::config::BenchConfig;
 use crate::driver::meeting::{Meeting, Verdict};
 use crate::driver::pace::share;
+use crate::error::CliError;
 use crate::footprint::{self, BULK_FILL};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::workload::Workload;
 use crate::workload::distribution::Ranks;
@@ -31,11 +33,20 @@ pub(crate) struct Plan {
     pub(crate) verdict: Verdict,
     /// How far it is.
     pub(crate) progress: Arc<Progress>,
+    /// Whether somebody wants it to end.
+    pub(crate) interrupt: Interrupt,
+    /// The catalog's name for the index of the run, or for its memory.
+    pub(crate) index_name: String,
 }
 
 impl Plan {
-    /// The plan of a run.
-    pub(crate) fn new(config: BenchConfig, progress: Arc<Progress>) -> Arc<Self> {
+    /// The plan of a run. It takes its memory under the name `index_name`.
+    pub(crate) fn new(
+        config: BenchConfig,
+        progress: Arc<Progress>,
+        interrupt: Interrupt,
+        index_name: String,
+    ) -> Arc<Self> {
         let places = footprint::nodes(&config, BULK_FILL);
         let population = match config.workload {
             Workload::Lock => crate::config::LOCKS,
@@ -52,8 +63,19 @@ impl Plan {
             meeting: Meeting::new(config.shards),
             verdict: Verdict::default(),
             progress,
+            interrupt,
+            index_name,
             config,
         })
+    }
+
+    /// Whether the run is to end before its time: it has failed, or somebody wants it to end, which fails it.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        if self.interrupt.is_set() {
+            self.verdict
+                .fail(CliError::Interrupted("the clients were ended, and there is no result".to_owned()));
+        }
+        self.verdict.has_failed()
     }
 
     /// Shards that have clients.

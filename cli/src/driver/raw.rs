@@ -22,8 +22,6 @@ use crate::error::CliError;
 use crate::report::MemoryFigures;
 use crate::workload::distribution::Distribution;
 
-/// What the memory is taken for in the catalog.
-const NAME: &str = "bench-raw";
 const WRITE_BYTES: usize = 64 << 10;
 /// Coprime to any number of places below 2^32.
 const PRIME: u64 = 4_294_967_291;
@@ -58,11 +56,14 @@ impl<V: BenchShard> RawSubject<V> {
     async fn allocate(&self) -> Result<Area, CliError> {
         let failed = |error| CliError::Run(format!("memory for the raw workload: {error}"));
         let (control, places) = (self.shard.control(), self.plan.places);
-        let index = control.create(NAME, "raw", &[]).await.map_err(failed)?.id;
+        let index = control.create(&self.plan.index_name, "raw", &[]).await.map_err(failed)?.id;
         let servers: Vec<_> = control.servers().iter().map(|server| server.id).collect();
         let leaf_bytes = self.plan.config.node_bytes() as u64;
         let mut area = Area { chunks: Vec::new(), places_per_chunk: 0 };
         while (area.chunks.len() as u64 * area.places_per_chunk) < places {
+            if self.plan.is_cut_short() {
+                break;
+            }
             let server = servers[area.chunks.len() % servers.len()];
             let chunk = control.chunk(server, index).await.map_err(failed)?;
             area.places_per_chunk = chunk.bytes / leaf_bytes;
@@ -75,7 +76,7 @@ impl<V: BenchShard> RawSubject<V> {
         let leaf_bytes = self.plan.config.node_bytes();
         let batch = (WRITE_BYTES / leaf_bytes).max(1);
         let chunk_bytes = area.places_per_chunk as usize * leaf_bytes;
-        for &chunk in &area.chunks {
+        for &chunk in area.chunks.iter().take_while(|_| !self.plan.is_cut_short()) {
             for offset in (0..chunk_bytes).step_by(batch * leaf_bytes) {
                 let len = (batch * leaf_bytes).min(chunk_bytes - offset);
                 let mut buf = self.shard.lease(len);

@@ -108,7 +108,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
 
     async fn load(&mut self) -> f64 {
         self.enter(Stage::Load).await;
-        if self.me() != 0 || self.plan.verdict.has_failed() {
+        if self.me() != 0 || self.plan.is_cut_short() {
             return 0.0;
         }
         let start_ns = self.shard.now();
@@ -148,7 +148,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         let me = self.me();
         while pace.is_running() {
             let now = self.shard.now();
-            if now >= end_ns || self.plan.verdict.has_failed() {
+            if now >= end_ns || self.plan.is_cut_short() {
                 pace.stop();
             }
             self.plan.progress.set_ops(me, pace.started());
@@ -164,7 +164,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
     }
 
     async fn survey(&self) -> MemoryFigures {
-        if self.me() != 0 || self.plan.verdict.has_failed() {
+        if self.me() != 0 || self.plan.is_cut_short() {
             return MemoryFigures::default();
         }
         self.subject.survey().await.unwrap_or_else(|error| {

@@ -6,8 +6,8 @@ use farwood::runtime::Port;
 use farwood::{Host, Options, Sherman};
 use futures::executor::block_on;
 
-use crate::config::BenchConfig;
 use crate::driver::not_started;
+use crate::driver::plan::Plan;
 use crate::driver::raw::Area;
 use crate::error::CliError;
 use crate::workload::Workload;
@@ -24,7 +24,8 @@ pub(crate) enum Stage {
 
 impl Stage {
     /// Makes what the workload needs on that compute node.
-    pub(crate) fn new(node: &impl Host, config: &BenchConfig) -> Result<Self, CliError> {
+    pub(crate) fn new(node: &impl Host, plan: &Plan) -> Result<Self, CliError> {
+        let config = &plan.config;
         match config.workload {
             Workload::Lock => Ok(Stage::Locks(node.allocate_port())),
             Workload::Raw => Ok(Stage::Raw(Arc::default())),
@@ -34,7 +35,7 @@ impl Stage {
                     cache_bytes: config.cache_bytes as usize,
                     ..Options::default()
                 };
-                let created = block_on(Sherman::create(node, "bench", config.geometry, options));
+                let created = block_on(Sherman::create(node, &plan.index_name, config.geometry, options));
                 created.map(Stage::Index).map_err(|error| not_started(&error))
             }
         }

@@ -4,13 +4,21 @@ use std::io::{self, Write};
 
 use crate::error::CliError;
 
-/// Writes to standard output. A reader that has gone away (`| head`) is its own choice and no failure.
+/// Writes text to standard output. A reader that has gone away (`| head`) is its own choice and no failure.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    print_bytes(text.as_bytes())
+}
+
+/// The same with whatever bytes.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CliError::write("standard output".as_ref(), error))
-        }
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
         _ => Ok(()),
     }
+}
+
+/// Standard output cannot be written to.
+pub(crate) fn failed(error: io::Error) -> CliError {
+    CliError::write("standard output".as_ref(), error)
 }

@@ -112,6 +112,18 @@ impl Sherman {
         Self::from_entry(host, entry, options)
     }
 
+    /// Sizes of the nodes of the tree that the catalog describes so, without opening it.
+    ///
+    /// # Errors
+    /// If it is of another kind, or its configuration cannot be read.
+    pub fn geometry_of(entry: &CatalogEntry) -> Result<Geometry, IndexError> {
+        if entry.kind != KIND {
+            return Err(IndexError::WrongKind { name: entry.name.clone(), kind: entry.kind.clone() });
+        }
+        // Whether its locks can be where it says does not matter here.
+        Ok(Agreed::from_bytes(&entry.name, &entry.config, true)?.geometry)
+    }
+
     fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options) -> Result<Self, IndexError> {
         if entry.kind != KIND {
             return Err(IndexError::WrongKind { name: entry.name, kind: entry.kind });

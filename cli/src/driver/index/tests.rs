@@ -8,6 +8,7 @@ use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, NodeConfig, Scan
 use super::*;
 use crate::args::{self, Command, Request};
 use crate::config::BenchConfig;
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
 /// An index that forgets everything at once: what remains of an operation is the client's own work.
@@ -62,7 +63,7 @@ fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() }).unwrap();
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
     assert_eq!(node.seed(), 1);
-    let plan = Plan::new(config, Progress::new(1, false));
+    let plan = Plan::new(config, Progress::new(1, false), Interrupt::default(), "t".to_owned());
     let shared = Arc::clone(&plan);
     let took = node.run(move |shard| {
         let plan = Arc::clone(&shared);

@@ -1,0 +1,181 @@
+//! `farwood check`: walks an index and judges it.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use farwood::index::check::Broken;
+use farwood::{CheckOptions, CheckReport, Violation};
+
+use crate::args::CheckArgs;
+use crate::connect::{Action, Connected, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::check_name;
+use crate::report::output::print;
+use crate::session::on_index;
+use crate::units::show_bytes;
+
+/// Findings that are shown; the others are counted.
+const SHOWN_MAX: usize = 20;
+/// Findings among which owners of locks are looked for.
+const KEPT_MAX: usize = 10_000;
+
+/// Prints the shape of the index, and what is wrong with it.
+///
+/// # Errors
+/// If an invariant is broken; the first node where one is, is named.
+pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
+    check_name(&args.name)?;
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    let report = with_cluster(&servers, Check { name: args.name.clone() })?;
+    print(&shown(&report))?;
+    interrupt.check("the walk was finished")?;
+    verdict(&args.name, &report)
+}
+
+struct Check {
+    name: String,
+}
+
+impl Action for Check {
+    type Output = CheckReport;
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<CheckReport, CliError> {
+        let walk = |dead: BTreeSet<u16>| {
+            on_index(Arc::clone(&cluster), &self.name, move |index| {
+                let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
+                async move { index.check(&options).await.map_err(CliError::failed) }
+            })
+        };
+        let report = walk(BTreeSet::new())?;
+        let mut gone = owners(&report);
+        if gone.is_empty() {
+            return Ok(report);
+        }
+        // Asked after the walk: whoever held a lock and is not connected now will not give it back.
+        for alive in cluster.nodes()?.into_iter().filter_map(|node| node.id) {
+            gone.remove(&alive);
+        }
+        if gone.is_empty() { Ok(report) } else { walk(gone) }
+    }
+}
+
+/// The compute nodes that hold locks.
+fn owners(report: &CheckReport) -> BTreeSet<u16> {
+    let owner = |violation: &Violation| match violation.broken {
+        Broken::LockHeld { word } => Some(word.owner()),
+        _ => None,
+    };
+    report.violations.iter().filter_map(owner).collect()
+}
+
+fn verdict(name: &str, report: &CheckReport) -> Result<(), CliError> {
+    let Some(first) = report.violations.first() else { return Ok(()) };
+    Err(CliError::Failed(format!(
+        "the index {name:?} breaks {} invariant{}, the first one: {first}",
+        report.violations.total(),
+        if report.violations.total() == 1 { "" } else { "s" },
+    )))
+}
+
+fn shown(report: &CheckReport) -> String {
+    let mut out = String::new();
+    write_report(report, &mut out).expect("a string takes everything");
+    out
+}
+
+fn write_report(report: &CheckReport, out: &mut String) -> fmt::Result {
+    let survey = &report.survey;
+    writeln!(out, "keys         {}", survey.keys)?;
+    writeln!(out, "leaves       {}, {:.1} % full", survey.leaves, survey.load_factor * 100.0)?;
+    writeln!(out, "inner nodes  {}", survey.inner_nodes)?;
+    writeln!(out, "height       {}", survey.height)?;
+    writeln!(out, "memory       {}", show_bytes(survey.used_bytes))?;
+    let missing = &report.missing_separators;
+    if !missing.is_empty() {
+        writeln!(out, "unlinked     {} nodes that only their neighbours lead to; no fault", missing.total())?;
+    }
+    for held in report.orphaned.iter().take(SHOWN_MAX) {
+        writeln!(out, "orphaned     lock {}, of compute node {}, which is gone", held.at, held.word.owner())?;
+    }
+    for node in report.torn.iter().take(SHOWN_MAX) {
+        writeln!(out, "torn         node {node}, under such a lock: what is in it was not looked at")?;
+    }
+    for violation in report.violations.iter().take(SHOWN_MAX) {
+        writeln!(out, "broken       {violation}")?;
+    }
+    let more = report.violations.total().saturating_sub(SHOWN_MAX as u64);
+    if more > 0 {
+        writeln!(out, "broken       and {more} more")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood::lock::LockWord;
+    use farwood::runtime::{Chain, Control, Meter, RemotePtr};
+    use farwood::{ComputeNode, NodeConfig, RangeIndex, Verbs};
+
+    use super::*;
+    use crate::session::kit;
+
+    fn check(cluster: &Arc<farwood::Cluster>) -> CheckReport {
+        Check { name: "t".to_owned() }.on(Arc::clone(cluster)).unwrap()
+    }
+
+    #[test]
+    fn an_intact_index_has_a_shape() {
+        let cluster = kit::cluster();
+        assert!(shown(&check(&cluster)).starts_with("keys         0\nleaves       0"));
+        let filled = on_index(Arc::clone(&cluster), "t", |index| async move {
+            for n in 0..500u32 {
+                index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
+            }
+            Ok(())
+        });
+        filled.unwrap();
+        let report = check(&cluster);
+        assert!(verdict("t", &report).is_ok());
+        let shown = shown(&report);
+        assert!(shown.starts_with("keys         500\n") && !shown.contains("broken"), "{shown}");
+    }
+
+    fn write_word(cluster: &Arc<farwood::Cluster>, at: RemotePtr, word: u64) {
+        let node = ComputeNode::new(Arc::clone(cluster), NodeConfig { shards: 1, ..NodeConfig::default() });
+        let written = node.run(move |shard| async move {
+            let mut buf = shard.lease(8);
+            buf.copy_from_slice(&word.to_le_bytes());
+            let mut chain = Chain::with_buffer(at.server(), buf);
+            chain.write(at, 0..8);
+            shard.submit(&Meter::default(), chain).await.map(drop).unwrap();
+        });
+        written.unwrap();
+    }
+
+    #[test]
+    fn a_lock_of_a_client_that_is_gone_is_no_fault() {
+        let cluster = kit::cluster();
+        let lock = Control::servers(&*cluster)[1].locks.base;
+        write_word(&cluster, lock, LockWord::new(7, 1, 0xff).to_bits());
+        let report = check(&cluster);
+        assert!(verdict("t", &report).is_ok());
+        assert!(shown(&report).contains("orphaned     lock 1:0x"), "{}", shown(&report));
+        assert!(shown(&report).contains("compute node 7, which is gone"), "{}", shown(&report));
+    }
+
+    #[test]
+    fn a_damaged_index_is_named_with_the_node() {
+        let cluster = kit::cluster();
+        let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
+        // An address where no node was ever written.
+        write_word(&cluster, entry.root, 0x41);
+        let report = check(&cluster);
+        let error = verdict("t", &report).unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.one_line().contains("breaks") && error.one_line().contains("node 0:0x"), "{error}");
+        assert!(shown(&report).contains("\nbroken       node"), "{}", shown(&report));
+    }
+}

@@ -1,0 +1,55 @@
+//! `farwood drop`: takes an index out of the catalog, and its memory back.
+
+use std::sync::Arc;
+
+use futures::executor::block_on;
+
+use crate::args::DropArgs;
+use crate::connect::{Action, Connected, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::check_name;
+use crate::report::output::print;
+use crate::units::show_bytes;
+
+/// Drops the index and says what it freed.
+///
+/// # Errors
+/// If there is none of that name.
+pub(crate) fn run(args: DropArgs) -> Result<(), CliError> {
+    check_name(&args.name)?;
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    let told = with_cluster(&servers, Drop { name: args.name })?;
+    print(&told)?;
+    interrupt.check("the index was dropped")
+}
+
+struct Drop {
+    name: String,
+}
+
+impl Action for Drop {
+    type Output = String;
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
+        let freed = block_on(cluster.control().drop_index(&self.name)).map_err(CliError::failed)?;
+        Ok(format!("dropped index {:?}: {} freed\n", self.name, show_bytes(freed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::kit;
+
+    #[test]
+    fn an_index_is_dropped_once() {
+        let cluster = kit::cluster();
+        let drop = || Drop { name: "t".to_owned() }.on(Arc::clone(&cluster));
+        assert_eq!(drop().unwrap(), "dropped index \"t\": 0 B freed\n");
+        let error = drop().unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        assert!(error.one_line().contains("no index named \"t\""), "{error}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `farwood get`: the value of one key.
+
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use farwood::RangeIndex;
+
+use crate::args::GetArgs;
+use crate::connect::{Action, Connected, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::check_name;
+use crate::report::output::print_bytes;
+use crate::session::on_index;
+
+/// Prints the value and a newline.
+///
+/// # Errors
+/// Also if the key is absent.
+pub(crate) fn run(args: GetArgs) -> Result<(), CliError> {
+    check_name(&args.name)?;
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    let mut value = with_cluster(&servers, Get { name: args.name, key: args.key.into_vec() })?;
+    interrupt.check("nothing is printed")?;
+    value.push(b'\n');
+    print_bytes(&value)
+}
+
+struct Get {
+    name: String,
+    key: Vec<u8>,
+}
+
+impl Action for Get {
+    type Output = Vec<u8>;
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Vec<u8>, CliError> {
+        let Get { name, key } = self;
+        let absent = absent(&name, &key);
+        let value = on_index(cluster, &name, move |index| {
+            let key = key.clone();
+            async move {
+                let value = index.get(&key).await.map_err(CliError::failed)?;
+                Ok(value.map(|value| value.to_vec()))
+            }
+        });
+        value?.ok_or(absent)
+    }
+}
+
+/// What is said of a key that is not there.
+pub(crate) fn absent(name: &str, key: &[u8]) -> CliError {
+    CliError::Failed(format!("the index {name:?} has no key \"{}\"", key.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::put::Put;
+    use crate::command::remove::Remove;
+    use crate::session::kit;
+
+    fn get(cluster: &Arc<farwood::Cluster>, name: &str, key: &[u8]) -> Result<Vec<u8>, CliError> {
+        Get { name: name.to_owned(), key: key.to_vec() }.on(Arc::clone(cluster))
+    }
+
+    #[test]
+    fn what_was_put_is_found_until_it_is_removed() {
+        let cluster = kit::cluster();
+        let put = |key: &[u8], value: &[u8]| {
+            let put = Put { name: "t".to_owned(), key: key.to_vec(), value: value.to_vec() };
+            put.on(Arc::clone(&cluster))
+        };
+        let remove = |key: &[u8]| Remove { name: "t".to_owned(), key: key.to_vec() }.on(Arc::clone(&cluster));
+        assert!(get(&cluster, "t", b"k").unwrap_err().one_line().contains("has no key \"k\""));
+        for (key, value) in [(&b"k"[..], &b"v"[..]), (b"", b""), (b"\xff\0\n", b"\xfe\t\n"), (b"k", b"w")] {
+            put(key, value).unwrap();
+            assert_eq!(get(&cluster, "t", key).unwrap(), value);
+        }
+        remove(b"k").unwrap();
+        let again = remove(b"k").unwrap_err();
+        assert!(again.exit_code() == 1 && again.one_line().contains("has no key \"k\""), "{again}");
+        assert!(get(&cluster, "t", b"k").is_err());
+        assert_eq!(get(&cluster, "t", b"").unwrap(), b"");
+        let long = [b'x'; kit::BYTES_MAX as usize + 1];
+        for error in [put(&long, b"").unwrap_err(), put(b"", &long).unwrap_err(), remove(&long).unwrap_err()]
+        {
+            assert!(error.exit_code() == 1 && error.one_line().contains("17 bytes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_is_not_there_or_not_known_is_an_error() {
+        let cluster = kit::cluster();
+        let error = get(&cluster, "none", b"k").unwrap_err();
+        assert!(error.exit_code() == 1 && error.one_line().contains("create it first"), "{error}");
+        futures::executor::block_on(farwood::runtime::Control::create(&*cluster, "new", "warp", b""))
+            .unwrap();
+        let error = get(&cluster, "new", b"k").unwrap_err();
+        assert!(error.exit_code() == 1 && error.one_line().contains("of kind \"warp\""), "{error}");
+    }
+}

@@ -1,0 +1,336 @@
+//! A stream of bytes as blocks of whole lines: each line judged, and routed by the hash of its key to one client of one
+//! shard. Lines with the same key come to the same client in the order of the file, so the last one wins. Pure but for
+//! the reading.
+//!
+//! ```text
+//! buffer   | rest of the last read | one read ............ \n | begins the next block |
+//!            <------------------- one block -------------->
+//! ```
+//!
+//! A block ends with what one read brought, so that lines from a slow pipe do not wait for more to come.
+
+use std::io::{self, Read};
+
+use farwood::index::layout::MAX_NODE_BYTES;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::rejects::{Reason, Rejects};
+use crate::open_index::Limits;
+
+/// Bytes of a block at most.
+const BLOCK_BYTES: usize = 1 << 20;
+// A line that fills a block is too long for any index.
+const _: () = assert!(2 * MAX_NODE_BYTES < BLOCK_BYTES);
+
+/// Whole lines, divided among shards.
+pub(super) struct Block {
+    bytes: Vec<u8>,
+    /// Number of the first line, counted from 1.
+    first: u64,
+    /// How many lines there are, rejected ones included.
+    lines: u64,
+    /// What is to be stored, by shard; in the order of the hashes of keys, equal keys in the order of the file.
+    shares: Vec<Vec<Line>>,
+}
+
+/// A line within a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// Its place among the lines of the block.
+    place: u32,
+    start: u32,
+    key_len: u32,
+    value_len: u32,
+    /// Half of the key's hash: what decides which client of the shard stores it.
+    hash: u32,
+}
+
+impl Line {
+    /// Which client stores it, of so many.
+    pub(super) fn client(self, clients: usize) -> usize {
+        self.hash as usize % clients
+    }
+}
+
+impl Block {
+    /// What that shard is to store.
+    pub(super) fn share(&self, shard: usize) -> &[Line] {
+        &self.shares[shard]
+    }
+
+    /// Key and value of a line.
+    pub(super) fn pair(&self, line: Line) -> (&[u8], &[u8]) {
+        let rest = &self.bytes[line.start as usize..];
+        let (key, rest) = rest.split_at(line.key_len as usize);
+        (key, &rest[1..][..line.value_len as usize])
+    }
+
+    /// The number of a line in the file.
+    pub(super) fn number(&self, line: Line) -> u64 {
+        self.first + u64::from(line.place)
+    }
+
+    /// The number of the last line, 0 if there never was one.
+    pub(super) fn last(&self) -> u64 {
+        self.first + self.lines - 1
+    }
+}
+
+/// The blocks of a stream.
+pub(super) struct Blocks<R> {
+    input: R,
+    limits: Limits,
+    shards: usize,
+    /// What was read and is in no block yet: the begin of a line.
+    rest: Vec<u8>,
+    /// Number of the line that comes next.
+    next_line: u64,
+    /// Whether the rest of an over-long line is still to come; it has its number and was rejected.
+    skipping: bool,
+    bytes: u64,
+    ended: bool,
+}
+
+impl<R: Read> Blocks<R> {
+    pub(super) fn new(input: R, limits: Limits, shards: usize) -> Self {
+        let (rest, next_line, skipping, bytes, ended) = (Vec::new(), 1, false, 0, false);
+        Blocks { input, limits, shards, rest, next_line, skipping, bytes, ended }
+    }
+
+    /// Lines read so far.
+    pub(super) fn lines(&self) -> u64 {
+        self.next_line - 1
+    }
+
+    /// Bytes read so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The next block, after one read that brought the end of a line; none at the end.
+    ///
+    /// # Errors
+    /// If reading fails. What came before was in blocks already, but for an incomplete line.
+    pub(super) fn next(&mut self, rejects: &mut Rejects) -> io::Result<Option<Block>> {
+        while !self.ended {
+            let fresh = self.rest.len();
+            let count = self.read()?;
+            self.bytes += count as u64;
+            self.ended = count == 0;
+            let mut from = 0;
+            if self.skipping {
+                let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') else {
+                    self.rest.clear();
+                    continue;
+                };
+                self.skipping = false;
+                from = end + 1;
+            }
+            let newline = self.rest[fresh.max(from)..].iter().rposition(|&byte| byte == b'\n');
+            let end = match newline {
+                Some(at) => fresh.max(from) + at + 1,
+                None if self.ended => self.rest.len(),
+                None => {
+                    self.rest.drain(..from);
+                    self.reject_if_full(rejects);
+                    continue;
+                }
+            };
+            let mut bytes = std::mem::take(&mut self.rest);
+            self.rest.extend_from_slice(&bytes[end..]);
+            bytes.truncate(end);
+            if end > from {
+                return Ok(Some(self.block(bytes, from, rejects)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads once, behind the rest.
+    fn read(&mut self) -> io::Result<usize> {
+        let filled = self.rest.len();
+        self.rest.resize(BLOCK_BYTES, 0);
+        let count = loop {
+            match self.input.read(&mut self.rest[filled..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.rest.truncate(filled + *count.as_ref().unwrap_or(&0));
+        count
+    }
+
+    /// A line that does not end within a block is too long, whatever follows.
+    fn reject_if_full(&mut self, rejects: &mut Rejects) {
+        if self.rest.len() == BLOCK_BYTES {
+            let reason = match self.judge(&self.rest) {
+                Err(Reason::NoTab) => Reason::NoTabWithin { bytes: BLOCK_BYTES },
+                Err(reason) => reason,
+                Ok(_) => unreachable!("key and value of any index are shorter than a block"),
+            };
+            rejects.push(self.next_line, reason);
+            self.next_line += 1;
+            self.skipping = true;
+            self.rest.clear();
+        }
+    }
+
+    fn block(&mut self, bytes: Vec<u8>, from: usize, rejects: &mut Rejects) -> Block {
+        let mut shares = vec![Vec::new(); self.shards];
+        let (first, mut start) = (self.next_line, from);
+        while start < bytes.len() {
+            let rest = &bytes[start..];
+            let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
+            match self.judge(&rest[..len]) {
+                Ok(key_len) => {
+                    let hash = xxh3_64(&rest[..key_len]);
+                    // Halves that do not depend on each other choose shard and client.
+                    shares[hash as u32 as usize % self.shards].push(Line {
+                        place: (self.next_line - first) as u32,
+                        start: start as u32,
+                        key_len: key_len as u32,
+                        value_len: (len - key_len - 1) as u32,
+                        hash: (hash >> 32) as u32,
+                    });
+                }
+                Err(reason) => rejects.push(self.next_line, reason),
+            }
+            self.next_line += 1;
+            start += len + 1;
+        }
+        for share in &mut shares {
+            // Files are often sorted: in their order, all clients would want the lock of the same leaf.
+            share.sort_unstable_by_key(|line| (line.hash, line.place));
+        }
+        Block { bytes, first, lines: self.next_line - first, shares }
+    }
+
+    /// Where the key of a line ends.
+    fn judge(&self, line: &[u8]) -> Result<usize, Reason> {
+        let Limits { max_key, max_value } = self.limits;
+        let key_len = line.iter().position(|&byte| byte == b'\t').ok_or(Reason::NoTab)?;
+        if key_len > max_key {
+            return Err(Reason::LongKey { max: max_key });
+        }
+        if line.len() - key_len - 1 > max_value {
+            return Err(Reason::LongValue { max: max_value });
+        }
+        Ok(key_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { max_key: 4, max_value: 6 };
+    const SHARDS: usize = 3;
+
+    /// A stream that yields at most so many bytes at a time.
+    struct Drip<'t>(&'t [u8], usize);
+
+    impl Read for Drip<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let len = self.1.min(out.len());
+            self.0.read(&mut out[..len])
+        }
+    }
+
+    /// Pairs with the numbers of their lines, in the order of the lines; how many lines; what was rejected.
+    type Found = (Vec<(u64, Vec<u8>, Vec<u8>)>, u64, Vec<String>);
+
+    fn read(text: &[u8], piece: usize) -> Found {
+        let mut rejects = Rejects::default();
+        let mut blocks = Blocks::new(Drip(text, piece), LIMITS, SHARDS);
+        let mut pairs = Vec::new();
+        let mut last = 0;
+        while let Some(block) = blocks.next(&mut rejects).unwrap() {
+            assert!(block.last() > last, "blocks ascend");
+            last = block.last();
+            for &line in (0..SHARDS).flat_map(|shard| block.share(shard)) {
+                let (key, value) = block.pair(line);
+                pairs.push((block.number(line), key.to_vec(), value.to_vec()));
+            }
+        }
+        assert_eq!(blocks.bytes(), text.len() as u64);
+        pairs.sort();
+        (pairs, blocks.lines(), rejects.shown())
+    }
+
+    fn pair(number: u64, key: &str, value: &str) -> (u64, Vec<u8>, Vec<u8>) {
+        (number, key.into(), value.into())
+    }
+
+    #[test]
+    fn lines_are_divided_at_their_first_tab() {
+        let text = b"a\t1\n\t\nnone\nb\t2\t3\nlonger\tx\nc\tlonger!\n\nabcd\t123456\nlast\tone";
+        for piece in [1, 2, 3, 7, 1000] {
+            let (pairs, lines, rejects) = read(text, piece);
+            let expected = [
+                pair(1, "a", "1"),
+                pair(2, "", ""),
+                pair(4, "b", "2\t3"),
+                pair(8, "abcd", "123456"),
+                pair(9, "last", "one"),
+            ];
+            assert_eq!((pairs.as_slice(), lines), (&expected[..], 9), "in pieces of {piece}");
+            let parts = [
+                "line 3: there is no TAB",
+                "line 5: the key",
+                "line 6: the value",
+                "line 7: there is no TAB",
+            ];
+            assert_eq!(rejects.len(), parts.len());
+            assert!(rejects.iter().zip(parts).all(|(line, part)| line.starts_with(part)), "{rejects:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_no_line() {
+        assert_eq!(read(b"", 10), (Vec::new(), 0, Vec::new()));
+        assert_eq!(read(b"a\tb\n", 10).1, 1);
+        assert_eq!(read(b"\n\n", 1).1, 2);
+    }
+
+    /// Lines longer than a block are not kept in memory, and neither they nor those around them are lost count of.
+    #[test]
+    fn an_over_long_line_is_one_line() {
+        for length in [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
+            for begin in ["", "a\t", "abcdefg\t"] {
+                let long = format!("{begin}{}", "x".repeat(length - begin.len()));
+                for (text, lines) in [
+                    (format!("a\t1\n{long}\nb\t2\n"), 3),
+                    (format!("a\t1\n{long}"), 2),
+                    (format!("{long}\n"), 1),
+                ] {
+                    let (pairs, found, rejects) = read(text.as_bytes(), 100_000);
+                    assert_eq!((found, rejects.len()), (lines, 1), "{length} {begin:?}");
+                    assert_eq!(pairs.iter().any(|(number, ..)| *number == 3), lines == 3);
+                    let reason = match begin {
+                        "" => "no TAB",
+                        "a\t" => "the value",
+                        _ => "the key",
+                    };
+                    assert!(rejects[0].contains(reason), "{rejects:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_keys_come_to_the_same_client_in_order() {
+        let text: String = (0..1000).map(|n| format!("k{}\t{n}\n", n % 10)).collect();
+        let mut rejects = Rejects::default();
+        let mut blocks = Blocks::new(text.as_bytes(), LIMITS, SHARDS);
+        let block = blocks.next(&mut rejects).unwrap().unwrap();
+        let mut seen = std::collections::BTreeMap::new();
+        for shard in 0..SHARDS {
+            for &line in block.share(shard) {
+                let (at, number) = ((shard, line.client(5)), block.number(line));
+                let before = seen.insert(block.pair(line).0.to_vec(), (at, number));
+                assert!(before.is_none_or(|(same, before)| same == at && before < number));
+            }
+        }
+        assert_eq!(seen.len(), 10);
+    }
+}

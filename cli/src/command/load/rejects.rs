@@ -1,0 +1,76 @@
+//! Lines that cannot be stored: counted, and the first of them kept with the reason.
+
+use std::fmt;
+
+/// Lines that are kept.
+const KEPT_MAX: usize = 10;
+
+/// Why a line was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// There is no TAB in it.
+    NoTab,
+    /// It is longer than any line can be, and has no TAB up to there.
+    NoTabWithin { bytes: usize },
+    /// The key is longer than the index takes.
+    LongKey { max: usize },
+    /// The value is.
+    LongValue { max: usize },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NoTab => f.write_str("there is no TAB between key and value"),
+            Reason::NoTabWithin { bytes } => {
+                write!(f, "there is no TAB between key and value in its first {bytes} bytes")
+            }
+            Reason::LongKey { max } => {
+                write!(f, "the key is longer than the {max} bytes that this index takes")
+            }
+            Reason::LongValue { max } => {
+                write!(f, "the value is longer than the {max} bytes that this index takes")
+            }
+        }
+    }
+}
+
+/// Rejected lines, in the order of their numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rejects {
+    total: u64,
+    first: Vec<(u64, Reason)>,
+}
+
+impl Rejects {
+    /// One more; lines come in their order.
+    pub(super) fn push(&mut self, line: u64, reason: Reason) {
+        self.total += 1;
+        if self.first.len() < KEPT_MAX {
+            self.first.push((line, reason));
+        }
+    }
+
+    /// How many there were.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The first of them, for the person at the terminal.
+    pub(super) fn shown(&self) -> Vec<String> {
+        self.first.iter().map(|(line, reason)| format!("line {line}: {reason}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ones_are_shown_and_all_are_counted() {
+        let mut rejects = Rejects::default();
+        (1..=25).for_each(|line| rejects.push(line, Reason::NoTab));
+        assert_eq!((rejects.total(), rejects.shown().len()), (25, KEPT_MAX));
+        assert!(rejects.shown()[9].starts_with("line 10: there is no TAB"));
+    }
+}

@@ -1,0 +1,241 @@
+//! One shard's part of a load: a feeder gives the lines of each block to the clients that their keys belong to; every
+//! client stores its lines one after the other. A few blocks are at work at the same time, so that a client with many
+//! lines in one block does not hold up the others.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use farwood::RangeIndex;
+use farwood::runtime::Waiter;
+use futures::StreamExt;
+use futures::future::{Either, select};
+
+use super::CLIENTS;
+use super::blocks::{Block, Line};
+use super::reader::Inbox;
+use crate::driver::bench_shard::BenchShard;
+use crate::driver::meeting::Verdict;
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// Blocks that a shard works on at the same time.
+const BLOCKS_MAX: usize = 3;
+/// How often a feeder that waits for the reader looks whether somebody wants it to end.
+const LOOK_NS: u64 = 20_000_000;
+/// Lines between two looks of a shard at its progress.
+const TOLD_EVERY: u64 = 256;
+
+/// What shards and reader share.
+pub(super) struct Shared {
+    interrupt: Interrupt,
+    verdict: Verdict,
+    /// How far the load is.
+    pub(super) progress: Arc<Progress>,
+}
+
+impl Shared {
+    pub(super) fn new(interrupt: Interrupt, progress: Arc<Progress>) -> Self {
+        Shared { interrupt, verdict: Verdict::default(), progress }
+    }
+
+    /// Whether somebody wants the load to end.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupt.is_set()
+    }
+
+    /// What made storing end, if anything did.
+    pub(super) fn failure(&self) -> Option<CliError> {
+        self.verdict.take()
+    }
+
+    fn is_over(&self) -> bool {
+        self.interrupt.is_set() || self.verdict.has_failed()
+    }
+}
+
+/// What one shard has stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loaded {
+    /// How many lines.
+    pub(super) stored: u64,
+    /// Of the lines up to this one none is missing here.
+    pub(super) through: u64,
+}
+
+/// Stores what comes to the inbox, to its end or until the load is over.
+pub(super) async fn store<V: BenchShard, I: RangeIndex>(
+    shard: V,
+    index: I,
+    mut inbox: Inbox,
+    shared: Arc<Shared>,
+) -> Loaded {
+    let me = usize::from(shard.shard().0);
+    let store = Rc::new(Store {
+        shard: shard.clone(),
+        shared,
+        clients: (0..CLIENTS).map(|_| Queue::default()).collect(),
+        blocks: RefCell::default(),
+        stored: Cell::new(0),
+        through: Cell::new(0),
+        clients_alive: Cell::new(CLIENTS),
+        is_fed: Cell::new(true),
+        feeder: Cell::new(None),
+    });
+    for client in 0..CLIENTS {
+        shard.spawn(run_client(Rc::clone(&store), client, index.clone()));
+    }
+    while let Some(block) = store.next_block(&mut inbox).await {
+        store.feed(me, block);
+        store.until(|store| store.shared.is_over() || store.blocks.borrow().len() < BLOCKS_MAX).await;
+    }
+    // The reader must not wait for this shard.
+    drop(inbox);
+    store.end_of_lines();
+    store.until(|store| store.clients_alive.get() == 0).await;
+    Loaded { stored: store.stored.get(), through: store.through.get() }
+}
+
+/// What the feeder and the clients of a shard share.
+struct Store<V> {
+    shard: V,
+    shared: Arc<Shared>,
+    clients: Box<[Queue]>,
+    /// Blocks that are not stored yet, and those behind them.
+    blocks: RefCell<VecDeque<Rc<Work>>>,
+    stored: Cell<u64>,
+    through: Cell<u64>,
+    clients_alive: Cell<usize>,
+    /// Whether there may be more lines.
+    is_fed: Cell<bool>,
+    feeder: Cell<Option<Waiter>>,
+}
+
+/// What a client still has to store.
+#[derive(Default)]
+struct Queue {
+    lines: RefCell<VecDeque<(Rc<Work>, Line)>>,
+    waiter: Cell<Option<Waiter>>,
+}
+
+/// A block and how many of its lines are still to be stored here.
+struct Work {
+    block: Arc<Block>,
+    left: Cell<usize>,
+}
+
+impl<V: BenchShard> Store<V> {
+    /// The next block of the inbox; none at its end or when the load is over.
+    async fn next_block(&self, inbox: &mut Inbox) -> Option<Arc<Block>> {
+        while !self.shared.is_over() {
+            match select(inbox.next(), self.shard.pause(LOOK_NS)).await {
+                Either::Left((block, _)) => return block,
+                Either::Right(((), _)) => {}
+            }
+        }
+        None
+    }
+
+    fn feed(&self, me: usize, block: Arc<Block>) {
+        let share = block.share(me);
+        let work = Rc::new(Work { left: Cell::new(share.len()), block: Arc::clone(&block) });
+        self.blocks.borrow_mut().push_back(Rc::clone(&work));
+        for &line in share {
+            self.clients[line.client(CLIENTS)].lines.borrow_mut().push_back((Rc::clone(&work), line));
+        }
+        if share.is_empty() {
+            self.blocks_done();
+        }
+        self.wake_clients();
+    }
+
+    fn end_of_lines(&self) {
+        self.is_fed.set(false);
+        self.wake_clients();
+    }
+
+    fn wake_clients(&self) {
+        for client in &self.clients {
+            // Also one without lines: it finds out whether there will be more.
+            if let Some(waiter) = client.waiter.take() {
+                self.shard.wake(waiter);
+            }
+        }
+    }
+
+    /// Waits until that is so. Clients see to it that it will be, and wake the feeder when a block is done and when
+    /// they end, as they do when the load is over.
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        poll_fn(|cx| {
+            if is_so(self) {
+                return Poll::Ready(());
+            }
+            self.feeder.set(Some(self.shard.waiter(cx)));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake_feeder(&self) {
+        if let Some(feeder) = self.feeder.take() {
+            self.shard.wake(feeder);
+        }
+    }
+
+    fn poll_line(&self, client: usize, cx: &mut Context<'_>) -> Poll<Option<(Rc<Work>, Line)>> {
+        if self.shared.is_over() {
+            return Poll::Ready(None);
+        }
+        let queue = &self.clients[client];
+        match queue.lines.borrow_mut().pop_front() {
+            Some(line) => Poll::Ready(Some(line)),
+            None if self.is_fed.get() => {
+                queue.waiter.set(Some(self.shard.waiter(cx)));
+                Poll::Pending
+            }
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn line_done(&self, work: &Work) {
+        let stored = self.stored.get() + 1;
+        self.stored.set(stored);
+        if stored.is_multiple_of(TOLD_EVERY) {
+            self.shared.progress.set_ops(usize::from(self.shard.shard().0), stored);
+        }
+        work.left.set(work.left.get() - 1);
+        if work.left.get() == 0 {
+            self.blocks_done();
+        }
+    }
+
+    /// Forgets the blocks that are stored, but for those behind one that is not.
+    fn blocks_done(&self) {
+        let mut blocks = self.blocks.borrow_mut();
+        while let Some(work) = blocks.front().filter(|work| work.left.get() == 0) {
+            self.through.set(work.block.last());
+            blocks.pop_front();
+        }
+        drop(blocks);
+        self.wake_feeder();
+    }
+}
+
+async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: usize, index: I) {
+    while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
+        let (key, value) = work.block.pair(line);
+        match index.put(key, value).await {
+            Ok(()) => store.line_done(&work),
+            Err(error) => {
+                let number = work.block.number(line);
+                store.shared.verdict.fail(CliError::Failed(format!("line {number}: {error}")));
+            }
+        }
+    }
+    store.clients_alive.set(store.clients_alive.get() - 1);
+    store.wake_feeder();
+}

@@ -1,0 +1,121 @@
+//! `farwood memory-server`: memory for compute nodes, until a signal comes.
+
+use crate::args::MemoryServerArgs;
+use crate::error::CliError;
+use crate::fabric::Place;
+use crate::footprint::chunk_bytes_for;
+use crate::interrupt::Stop;
+use crate::note;
+use crate::report::output::print;
+use crate::serve::{self, Holdings, ServerPlan, Serving};
+use crate::units::show_bytes;
+
+/// Shards that a server expects to take chunks at the same time: so many chunks may be taken and mostly unused.
+const SHARDS_EXPECTED: u64 = 15;
+
+/// Serves until Ctrl-C.
+///
+/// # Errors
+/// If the server cannot be started.
+pub(crate) fn run(args: MemoryServerArgs) -> Result<(), CliError> {
+    let plan = plan(args)?;
+    // Before the server is there: a signal that comes early is not to leave half of one behind.
+    let mut stop = Stop::listen()?;
+    let server = serve::start(&plan)?;
+    print(&ready(&plan, &*server))?;
+    stop.wait();
+    note(stopping(&server.holdings()));
+    Ok(())
+}
+
+fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
+    let place = Place::parse(&args.fabric, args.listen.as_deref(), args.verbs.into())?;
+    if args.memory == 0 {
+        return Err(CliError::usage("--memory 0: a memory server needs some"));
+    }
+    Ok(ServerPlan {
+        place,
+        memory_bytes: args.memory,
+        chunk_bytes: chunk_bytes_for(args.memory, SHARDS_EXPECTED),
+        huge_pages: args.huge_pages,
+    })
+}
+
+/// The one line that says that clients can come.
+fn ready(plan: &ServerPlan, server: &dyn Serving) -> String {
+    let address = server.address();
+    let host = match plan.place {
+        Place::Verbs(listen, _) if listen.ip().is_unspecified() => " (HOST: an address of this host)",
+        _ => "",
+    };
+    format!(
+        "ready: {address}, {}, chunks of {}; connect with --fabric {address}{host}\n",
+        show_bytes(plan.memory_bytes),
+        show_bytes(plan.chunk_bytes),
+    )
+}
+
+/// What is said before it stops.
+fn stopping(holdings: &Holdings) -> String {
+    let Holdings { indexes, used_bytes, compute_nodes } = *holdings;
+    if (indexes, used_bytes, compute_nodes) == (0, 0, 0) {
+        return "stopping: nothing is lost".to_owned();
+    }
+    format!(
+        "stopping: {indexes} index{} and {} in use are lost; {compute_nodes} compute node{} connected",
+        if indexes == 1 { "" } else { "es" },
+        show_bytes(used_bytes),
+        if compute_nodes == 1 { " is" } else { "s are" },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::VerbsArgs;
+
+    struct Idle;
+
+    impl Serving for Idle {
+        fn address(&self) -> String {
+            "shm:a".to_owned()
+        }
+
+        fn holdings(&self) -> Holdings {
+            Holdings::default()
+        }
+    }
+
+    fn args(fabric: &str, memory: u64) -> MemoryServerArgs {
+        MemoryServerArgs {
+            fabric: fabric.to_owned(),
+            memory,
+            listen: None,
+            verbs: VerbsArgs::default(),
+            huge_pages: false,
+        }
+    }
+
+    #[test]
+    fn it_says_how_to_connect() {
+        let plan = plan(args("shm:a", 4 << 30)).unwrap();
+        assert_eq!(
+            ready(&plan, &Idle),
+            "ready: shm:a, 4.0 GiB, chunks of 8.0 MiB; connect with --fabric shm:a\n"
+        );
+        assert!(super::plan(args("shm:a", 0)).is_err() && super::plan(args("embedded", 1 << 30)).is_err());
+        assert_eq!(super::plan(args("shm:a", 64 << 20)).unwrap().chunk_bytes, 256 << 10);
+    }
+
+    #[test]
+    fn it_says_what_it_loses() {
+        let said =
+            |indexes, used_bytes, compute_nodes| stopping(&Holdings { indexes, used_bytes, compute_nodes });
+        assert_eq!(
+            said(2, 3 << 20, 1),
+            "stopping: 2 indexes and 3.0 MiB in use are lost; 1 compute node is connected"
+        );
+        assert_eq!(said(1, 0, 2), "stopping: 1 index and 0 B in use are lost; 2 compute nodes are connected");
+        assert_eq!(said(0, 0, 0), "stopping: nothing is lost");
+    }
+}

@@ -1,0 +1,48 @@
+//! `farwood put`: sets the value of one key.
+
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use farwood::RangeIndex;
+
+use crate::args::PutArgs;
+use crate::connect::{Action, Connected, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::check_name;
+use crate::session::on_index;
+
+/// Stores key and value.
+///
+/// # Errors
+/// If they are too long for the index, or could not be stored.
+pub(crate) fn run(args: PutArgs) -> Result<(), CliError> {
+    check_name(&args.name)?;
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    let (key, value) = (args.key.into_vec(), args.value.into_vec());
+    with_cluster(&servers, Put { name: args.name, key, value })?;
+    interrupt.check("the value was stored")
+}
+
+/// A put, to be done on whatever cluster.
+pub(crate) struct Put {
+    /// The index.
+    pub(crate) name: String,
+    /// The key.
+    pub(crate) key: Vec<u8>,
+    /// Its new value.
+    pub(crate) value: Vec<u8>,
+}
+
+impl Action for Put {
+    type Output = ();
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
+        let Put { name, key, value } = self;
+        on_index(cluster, &name, move |index| {
+            let (key, value) = (key.clone(), value.clone());
+            async move { index.put(&key, &value).await.map_err(CliError::failed) }
+        })
+    }
+}

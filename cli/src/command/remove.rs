@@ -1,0 +1,48 @@
+//! `farwood remove`: takes one key out of an index.
+
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use farwood::RangeIndex;
+
+use crate::args::RemoveArgs;
+use crate::command::get::absent;
+use crate::connect::{Action, Connected, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::check_name;
+use crate::session::on_index;
+
+/// Removes the key.
+///
+/// # Errors
+/// Also if the key is absent.
+pub(crate) fn run(args: RemoveArgs) -> Result<(), CliError> {
+    check_name(&args.name)?;
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    with_cluster(&servers, Remove { name: args.name, key: args.key.into_vec() })?;
+    interrupt.check("the key was removed")
+}
+
+/// A remove, to be done on whatever cluster.
+pub(crate) struct Remove {
+    /// The index.
+    pub(crate) name: String,
+    /// The key.
+    pub(crate) key: Vec<u8>,
+}
+
+impl Action for Remove {
+    type Output = ();
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
+        let Remove { name, key } = self;
+        let absent = absent(&name, &key);
+        let removed = on_index(cluster, &name, move |index| {
+            let key = key.clone();
+            async move { index.remove(&key).await.map_err(CliError::failed) }
+        });
+        if removed? { Ok(()) } else { Err(absent) }
+    }
+}

@@ -1,0 +1,129 @@
+//! `farwood stat`: memory servers, compute nodes, indexes.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use farwood::runtime::control::ServerUsage;
+use farwood::runtime::{CatalogEntry, ServerInfo};
+use futures::executor::block_on;
+
+use crate::args::StatArgs;
+use crate::connect::{Action, Connected, Peer, with_cluster};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::open_index::{Limits, limits_of};
+use crate::report::output::print;
+use crate::units::show_bytes;
+
+/// Prints what the memory servers say of themselves.
+///
+/// # Errors
+/// If one of them does not answer.
+pub(crate) fn run(args: StatArgs) -> Result<(), CliError> {
+    let servers = args.servers.servers()?;
+    let interrupt = Interrupt::listen()?;
+    let told = with_cluster(&servers, Stat)?;
+    print(&told)?;
+    interrupt.check("everything was printed")
+}
+
+struct Stat;
+
+/// An index of the catalog, and what it takes if this release knows its kind.
+struct Listed {
+    entry: CatalogEntry,
+    limits: Option<Limits>,
+}
+
+impl Action for Stat {
+    type Output = String;
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
+        let control = cluster.control();
+        let usage = block_on(control.usage()).map_err(CliError::failed)?;
+        let entries = block_on(control.list()).map_err(CliError::failed)?;
+        let listed = |entry: CatalogEntry| {
+            // Without opening it: whoever has an index open keeps others from dropping it.
+            let limits = limits_of(&entry);
+            Listed { entry, limits }
+        };
+        let mut indexes: Vec<Listed> = entries.into_iter().map(listed).collect();
+        indexes.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
+        let mut out = String::new();
+        let nodes = cluster.nodes()?;
+        write_all((control.servers(), &usage), &nodes, &indexes, &mut out)
+            .expect("a string takes everything");
+        Ok(out)
+    }
+}
+
+fn write_all(
+    (servers, usage): (&[ServerInfo], &[ServerUsage]),
+    nodes: &[Peer],
+    indexes: &[Listed],
+    out: &mut String,
+) -> fmt::Result {
+    for (server, usage) in servers.iter().zip(usage) {
+        writeln!(
+            out,
+            "server   {}: {}, {} of {} in use, in chunks of {}",
+            server.id.0,
+            show_bytes(server.region_bytes),
+            show_bytes(usage.chunk_bytes),
+            show_bytes(usage.capacity_bytes),
+            show_bytes(server.chunk_bytes),
+        )?;
+    }
+    for Listed { entry, limits } in indexes {
+        write!(out, "index    {:?}: {}", entry.name, entry.kind)?;
+        match limits {
+            Some(Limits { max_key, max_value }) => {
+                writeln!(out, ", keys up to {max_key} bytes, values up to {max_value} bytes")?;
+            }
+            None => writeln!(out)?,
+        }
+    }
+    if indexes.is_empty() {
+        writeln!(out, "index    none")?;
+    }
+    for Peer { id, name, seconds } in nodes {
+        let id = id.map_or("-".to_owned(), |id| id.to_string());
+        writeln!(out, "node     {id}: {name}, connected for {seconds} s")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood::runtime::Control;
+
+    use super::*;
+    use crate::session::kit;
+
+    #[test]
+    fn everything_is_listed() {
+        let cluster = kit::cluster();
+        block_on(Control::create(&*cluster, "a raw one", "raw", b"")).unwrap();
+        let told = Stat.on(Arc::clone(&cluster)).unwrap();
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(
+            lines[0].starts_with("server   0: 32.0 MiB, 0 B of ")
+                && lines[0].ends_with("chunks of 256.0 KiB")
+        );
+        assert!(lines[1].starts_with("server   1: 32.0 MiB"), "{told}");
+        assert_eq!(lines[2], "index    \"a raw one\": raw");
+        assert_eq!(lines[3], "index    \"t\": sherman, keys up to 16 bytes, values up to 16 bytes");
+        assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn compute_nodes_are_listed() {
+        let node = |id, name: &str| Peer { id, name: name.to_owned(), seconds: 7 };
+        let mut out = String::new();
+        write_all((&[], &[]), &[node(Some(3), "host/123"), node(None, "other")], &[], &mut out).unwrap();
+        assert_eq!(
+            out,
+            "index    none\nnode     3: host/123, connected for 7 s\nnode     -: other, connected for 7 s\n"
+        );
+    }
+}

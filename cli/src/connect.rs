@@ -1,0 +1,90 @@
+//! From the names of running memory servers to a cluster, whatever kind it is. What is done on a cluster is an
+//! [`Action`]: written once, generic over the fabric, and chosen here. No other file of the command names a kind of
+//! cluster that other processes serve.
+
+use std::sync::Arc;
+
+use farwood::runtime::control::wire::ConnectedNode;
+use farwood::runtime::shm::ShmCluster;
+use farwood::runtime::{ConnectConfig, Fabric, RemoteControl, ServerId};
+use futures::executor::block_on;
+
+use crate::error::CliError;
+use crate::fabric::Servers;
+#[cfg(feature = "verbs")]
+use crate::fabric::VerbsOptions;
+
+/// A cluster of memory servers that run already.
+pub(crate) trait Connected: Fabric {
+    /// The connections to it, this one included.
+    ///
+    /// # Errors
+    /// If a memory server does not answer.
+    fn nodes(&self) -> Result<Vec<Peer>, CliError>;
+}
+
+/// A connection: a compute node, or a command that only asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// Its id, if it came to have one.
+    pub(crate) id: Option<u16>,
+    /// What it calls itself.
+    pub(crate) name: String,
+    /// How long it has been connected.
+    pub(crate) seconds: u64,
+}
+
+impl Connected for ShmCluster {
+    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
+        nodes(self.remote())
+    }
+}
+
+/// The first server of a list knows all compute nodes and their ids.
+fn nodes(control: &RemoteControl) -> Result<Vec<Peer>, CliError> {
+    let nodes = block_on(control.nodes(ServerId(0))).map_err(CliError::failed)?;
+    Ok(nodes.into_iter().map(|ConnectedNode { id, name, seconds }| Peer { id, name, seconds }).collect())
+}
+
+/// Memory servers of this process, for tests: they know nobody.
+#[cfg(test)]
+impl Connected for farwood::Cluster {
+    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
+        Ok(Vec::new())
+    }
+}
+
+/// What is done on a cluster.
+pub(crate) trait Action {
+    /// What comes of it.
+    type Output;
+
+    /// Does it on that cluster.
+    ///
+    /// # Errors
+    /// Whatever went wrong, for the person at the terminal.
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Self::Output, CliError>;
+}
+
+/// Connects to the memory servers and does it there.
+///
+/// # Errors
+/// If they cannot be connected to, or as the action has it.
+pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A::Output, CliError> {
+    match servers {
+        Servers::Shm(names) => {
+            action.on(ShmCluster::connect_with(names, config()).map_err(CliError::failed)?)
+        }
+        #[cfg(feature = "verbs")]
+        Servers::Verbs(addresses, options) => action.on(verbs(addresses, options)?),
+        #[cfg(not(feature = "verbs"))]
+        Servers::Verbs(..) => Err(crate::fabric::without_verbs()),
+    }
+}
+
+/// What usage reports call this process.
+fn config() -> ConnectConfig {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = format!("farwood, process {} on {}", std::process::id(), host.trim());
+    ConnectConfig { name, ..ConnectConfig::default() }
+}

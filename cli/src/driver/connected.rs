@@ -1,0 +1,144 @@
+//! A run on memory servers that are there already, with all that they hold: it makes an index of its own there, and
+//! drops it at the end, however the run ended.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use farwood::ControlError;
+use farwood::runtime::Control;
+use futures::executor::block_on;
+
+use crate::config::BenchConfig;
+use crate::connect::{Action, Connected};
+use crate::driver::plan::Plan;
+use crate::driver::{Finished, executors, finish, not_started};
+use crate::error::CliError;
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::workload::Workload;
+
+/// A run, to be carried out on whatever cluster.
+pub(crate) struct ConnectedRun {
+    /// What to run.
+    pub(crate) config: BenchConfig,
+    /// How far it is.
+    pub(crate) progress: Arc<Progress>,
+    /// Whether somebody wants it to end.
+    pub(crate) interrupt: Interrupt,
+}
+
+impl Action for ConnectedRun {
+    type Output = Finished;
+
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Finished, CliError> {
+        let ConnectedRun { mut config, progress, interrupt } = self;
+        let control = cluster.control();
+        let usage = block_on(control.usage()).map_err(|error| not_started(&error))?;
+        config.connect(control.servers(), &usage)?;
+        let takes_memory = config.workload != Workload::Lock;
+        let plan = Plan::new(config, progress, interrupt, unique_name());
+        let ran = executors::run(&plan, Arc::clone(&cluster));
+        let dropped = if takes_memory { drop_index(&*control, &plan.index_name) } else { Ok(()) };
+        let mut finished = finish(&plan, ran?);
+        finished.report = match (finished.report, dropped) {
+            (Ok(_), Err(error)) => Err(error),
+            (Err(CliError::Interrupted(what)), Err(error)) => {
+                Err(CliError::Interrupted(format!("{what}; {error}")))
+            }
+            // What made the run fail says more than what came of it.
+            (report, _) => report,
+        };
+        Ok(finished)
+    }
+}
+
+/// A name that no other run uses, on this host or another: a random one.
+fn unique_name() -> String {
+    format!("bench-{:016x}", RandomState::new().hash_one(std::process::id()))
+}
+
+/// Drops the index of the run, if it came to have one.
+fn drop_index(control: &dyn Control, name: &str) -> Result<(), CliError> {
+    match block_on(control.drop_index(name)) {
+        Ok(_) | Err(ControlError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(CliError::Run(format!("its index {name:?} could not be dropped: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood::{Cluster, EmbeddedConfig};
+
+    use super::*;
+    use crate::config::tests::config;
+
+    fn cluster() -> Arc<Cluster> {
+        let config = EmbeddedConfig {
+            servers: 2,
+            bytes_per_server: 4 << 20,
+            chunk_bytes: 256 << 10,
+            ..EmbeddedConfig::default()
+        };
+        Cluster::embedded(config).unwrap()
+    }
+
+    fn run(cluster: &Arc<Cluster>, line: &str, interrupt: Interrupt) -> Result<Finished, CliError> {
+        let config = config(&format!("--fabric shm:x --shards 1 --warmup 0 {line}")).unwrap();
+        let progress = Progress::new(config.shards, false);
+        ConnectedRun { config, progress, interrupt }.on(Arc::clone(cluster))
+    }
+
+    fn used(cluster: &Arc<Cluster>) -> (u64, u32) {
+        let usage = block_on(cluster.usage()).unwrap();
+        (usage.iter().map(|usage| usage.chunk_bytes).sum(), usage[0].indexes)
+    }
+
+    #[test]
+    fn a_run_leaves_nothing_behind() {
+        let cluster = cluster();
+        for workload in ["ycsb-a", "raw", "lock", "load"] {
+            let line = format!("--keys 2k --ops 2k --workload {workload}");
+            let finished = run(&cluster, &line, Interrupt::default()).unwrap();
+            let report = finished.report.unwrap_or_else(|error| panic!("{workload}: {error}"));
+            assert_eq!((&report.config["fabric"], &report.config["servers"]), (&"shm:x".into(), &2.into()));
+            assert_eq!(used(&cluster), (0, 0), "{workload}");
+        }
+    }
+
+    #[test]
+    fn an_interrupted_run_leaves_nothing_behind() {
+        for workload in ["ycsb-a", "raw", "load"] {
+            let cluster = cluster();
+            let interrupt = Interrupt::default();
+            interrupt.set();
+            // Without the interrupt it would not end within the test.
+            let line = format!("--keys 20k --duration 10000s --workload {workload}");
+            let error = run(&cluster, &line, interrupt).unwrap().report.err().expect("it was interrupted");
+            assert_eq!(error.exit_code(), 130, "{workload}: {error}");
+            assert_eq!(used(&cluster), (0, 0), "{workload}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_nothing_behind() {
+        let cluster = cluster();
+        let line = "--keys 20k --duration 10000s --workload write-only";
+        let error = run(&cluster, line, Interrupt::default()).unwrap().report.err().expect("memory runs out");
+        assert!(error.one_line().contains("out of memory"), "{error}");
+        assert_eq!(used(&cluster), (0, 0));
+    }
+
+    #[test]
+    fn keys_that_do_not_fit_are_seen_before_anything_starts() {
+        let cluster = cluster();
+        let error = run(&cluster, "--keys 10M", Interrupt::default()).err().expect("8 MiB are too few");
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.one_line().contains("left: drop an index"), "{error}");
+        assert_eq!(used(&cluster), (0, 0));
+    }
+
+    #[test]
+    fn names_are_different() {
+        assert_ne!(unique_name(), unique_name());
+    }
+}

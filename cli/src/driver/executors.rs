@@ -1,0 +1,25 @@
+//! A run in real time: a compute node whose shards are glommio executors on cores of their own, whatever the fabric.
+
+use std::sync::Arc;
+
+use farwood::runtime::Fabric;
+use farwood::{ComputeNode, NodeConfig};
+
+use crate::driver::plan::Plan;
+use crate::driver::shard::ShardResult;
+use crate::driver::stage::Stage;
+use crate::driver::{not_started, run_shard};
+use crate::error::CliError;
+
+/// Runs the plan on that cluster. Yields what the shards bring home, in their order.
+pub(crate) fn run<F: Fabric>(plan: &Arc<Plan>, cluster: Arc<F>) -> Result<Vec<ShardResult>, CliError> {
+    let config = &plan.config;
+    let node = ComputeNode::new(
+        cluster,
+        NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() },
+    );
+    let stage = Arc::new(Stage::new(&*node, plan)?);
+    let plan = Arc::clone(plan);
+    let results = node.run(move |shard| run_shard(shard, Arc::clone(&plan), Arc::clone(&stage)));
+    results.map_err(|error| not_started(&error))
+}

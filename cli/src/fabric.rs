@@ -1,0 +1,335 @@
+//! What `--fabric` means: which kind of fabric, and where its memory servers are. Text in, a value out that can be
+//! connected to, or one error. Nothing is opened or looked up here; that is for [`crate::connect`].
+
+use std::net::SocketAddr;
+
+use farwood::EmbeddedConfig;
+use farwood::runtime::sim::Profile;
+
+use crate::error::CliError;
+
+/// The NICs that can be simulated.
+const PROFILES: &[Profile] = &Profile::ALL;
+/// The longest name of a region: a file name of 255 bytes, less a prefix.
+const SHM_NAME_BYTES_MAX: usize = 240;
+/// Where a memory server of the fabric verbs listens if it is not told.
+const LISTEN_DEFAULT: &str = "0.0.0.0:7077";
+
+/// What connects compute node and memory servers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fabric {
+    /// Memory of this process.
+    Embedded,
+    /// A simulation of such NICs, in virtual time.
+    Sim(&'static Profile),
+    /// Memory servers that run already.
+    Connected(Servers),
+}
+
+/// Memory servers that run already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Servers {
+    /// On this host, by the names of their regions.
+    Shm(Vec<String>),
+    /// Behind NICs, by the addresses of their control services.
+    Verbs(Vec<String>, VerbsOptions),
+}
+
+/// How this side of the fabric verbs is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VerbsOptions {
+    /// The RDMA device; the first one with an active port if none is named.
+    pub(crate) device: Option<String>,
+    /// Index of the port's GID; chosen by itself if none is given.
+    pub(crate) gid_index: Option<u32>,
+}
+
+impl VerbsOptions {
+    fn is_default(&self) -> bool {
+        *self == VerbsOptions::default()
+    }
+}
+
+/// Where a memory server of this process is to be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this host, by the name of its region.
+    Shm(String),
+    /// Behind a NIC; the control service listens at that address.
+    Verbs(SocketAddr, VerbsOptions),
+}
+
+impl Fabric {
+    /// What `--fabric TEXT` with these options means.
+    ///
+    /// # Errors
+    /// If there is no such fabric, or the options do not fit it.
+    pub(crate) fn parse(text: &str, options: VerbsOptions) -> Result<Self, CliError> {
+        let fabric = match text.split_once(':') {
+            Some(("shm", names)) => Fabric::Connected(Servers::Shm(shm_names(names)?)),
+            Some(("verbs", addresses)) => {
+                require_verbs()?;
+                return Ok(Fabric::Connected(Servers::Verbs(verbs_addresses(addresses)?, options)));
+            }
+            Some(("sim", profile)) => sim(profile)?,
+            None if text == "embedded" => Fabric::Embedded,
+            None if text == "sim" => sim("")?,
+            None if text == "shm" => {
+                return Err(CliError::usage("the fabric shm needs names: write shm:NAME"));
+            }
+            None if text == "verbs" => {
+                return Err(CliError::usage("the fabric verbs needs addresses: write verbs:HOST:PORT"));
+            }
+            _ => {
+                return Err(CliError::Usage(format!(
+                    "there is no fabric '{text}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE"
+                )));
+            }
+        };
+        if options.is_default() { Ok(fabric) } else { Err(only_verbs("--device and --gid-index", text)) }
+    }
+
+    /// As the command line spells it.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Fabric::Embedded => "embedded".to_owned(),
+            Fabric::Sim(profile) => format!("sim:{}", profile.name),
+            Fabric::Connected(servers) => servers.name(),
+        }
+    }
+
+    /// Whether the memory servers may have memory on their NICs. Of servers that run already only they know.
+    pub(crate) fn may_have_on_chip_memory(&self) -> bool {
+        match self {
+            // The servers are made with the default's device area.
+            Fabric::Embedded => EmbeddedConfig::default().device_bytes > 0,
+            Fabric::Sim(profile) => profile.device_bytes > 0,
+            Fabric::Connected(_) => true,
+        }
+    }
+
+    /// Whether time is virtual.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self, Fabric::Sim(_))
+    }
+
+    /// Whether the memory servers are there already, with all they hold.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self, Fabric::Connected(_))
+    }
+}
+
+impl Servers {
+    /// The same for commands that work on what running memory servers hold.
+    ///
+    /// # Errors
+    /// Also of fabrics whose servers end with the command.
+    pub(crate) fn parse(text: &str, options: VerbsOptions) -> Result<Self, CliError> {
+        match Fabric::parse(text, options)? {
+            Fabric::Connected(servers) => Ok(servers),
+            Fabric::Embedded | Fabric::Sim(_) => Err(CliError::Usage(format!(
+                "the fabric {text} ends with the command that makes it: choose shm:NAME or verbs:HOST:PORT of a \
+                 running `farwood memory-server`"
+            ))),
+        }
+    }
+
+    /// As the command line spells them.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Servers::Shm(names) => format!("shm:{}", names.join(",")),
+            Servers::Verbs(addresses, _) => format!("verbs:{}", addresses.join(",")),
+        }
+    }
+}
+
+impl Place {
+    /// What `memory-server --fabric TEXT` with these options means.
+    ///
+    /// # Errors
+    /// If there is no such fabric, it takes no memory server of its own, or the options do not fit it.
+    pub(crate) fn parse(text: &str, listen: Option<&str>, options: VerbsOptions) -> Result<Self, CliError> {
+        if text == "verbs" {
+            require_verbs()?;
+            let listen = listen.unwrap_or(LISTEN_DEFAULT);
+            let address = listen.parse::<SocketAddr>().map_err(|_| {
+                CliError::Usage(format!(
+                    "--listen {listen}: write ADDR:PORT with an IP address, as {LISTEN_DEFAULT}"
+                ))
+            })?;
+            return Ok(Place::Verbs(address, options));
+        }
+        if text.starts_with("verbs:") {
+            return Err(CliError::usage(
+                "--fabric verbs: a memory server has no HOST:PORT here; write --fabric verbs --listen ADDR:PORT",
+            ));
+        }
+        let Some(names) = text.strip_prefix("shm:") else {
+            return Err(CliError::Usage(format!(
+                "a memory server is for the fabrics shm and verbs, not for '{text}': choose shm:NAME or verbs"
+            )));
+        };
+        if listen.is_some() {
+            return Err(only_verbs("--listen", text));
+        }
+        if !options.is_default() {
+            return Err(only_verbs("--device and --gid-index", text));
+        }
+        match <[String; 1]>::try_from(shm_names(names)?) {
+            Ok([name]) => Ok(Place::Shm(name)),
+            Err(_) => Err(CliError::usage("a memory server has one region: start one per name")),
+        }
+    }
+}
+
+fn only_verbs(flags: &str, text: &str) -> CliError {
+    CliError::Usage(format!("{flags}: that is for the fabric verbs, not for {text}"))
+}
+
+fn sim(profile: &str) -> Result<Fabric, CliError> {
+    if let Some(known) = PROFILES.iter().find(|known| known.name == profile) {
+        return Ok(Fabric::Sim(known));
+    }
+    let known: Vec<_> = PROFILES.iter().map(|known| format!("sim:{}", known.name)).collect();
+    Err(CliError::Usage(format!("there is no simulated NIC '{profile}': choose {}", known.join(" or "))))
+}
+
+fn require_verbs() -> Result<(), CliError> {
+    if cfg!(feature = "verbs") { Ok(()) } else { Err(without_verbs()) }
+}
+
+/// Why a build without the cargo feature refuses.
+pub(crate) fn without_verbs() -> CliError {
+    CliError::usage(
+        "this farwood was built without the fabric verbs: build it with `cargo build --release -p farwood-cli \
+         --features verbs`",
+    )
+}
+
+fn list(text: &str, what: &str) -> Result<Vec<String>, CliError> {
+    let items: Vec<String> = text.split(',').map(str::to_owned).collect();
+    if let Some(twice) = items.iter().enumerate().find(|(at, item)| items[..*at].contains(item)) {
+        return Err(CliError::Usage(format!("--fabric names the {what} '{}' twice", twice.1)));
+    }
+    Ok(items)
+}
+
+/// Names of regions: NAME is /dev/shm/farwood-NAME; with a '/' it is the path of a file or a device.
+fn shm_names(text: &str) -> Result<Vec<String>, CliError> {
+    let names = list(text, "region")?;
+    for name in &names {
+        let problem = match name {
+            name if name.is_empty() => "a name is missing",
+            name if name.contains('/') && name.ends_with('/') => "a path that ends with '/' is no file",
+            name if !name.contains('/') && name.len() > SHM_NAME_BYTES_MAX => {
+                "the name is too long for a file"
+            }
+            name if name.chars().any(char::is_control) => "the name has a control character",
+            _ => continue,
+        };
+        return Err(CliError::Usage(format!("--fabric shm:{text}: {problem}: write shm:NAME[,NAME..]")));
+    }
+    Ok(names)
+}
+
+fn verbs_addresses(text: &str) -> Result<Vec<String>, CliError> {
+    let addresses = list(text, "address")?;
+    for address in &addresses {
+        let parts = address.rsplit_once(':').filter(|(host, port)| {
+            // An IPv6 address without brackets would lose its last group to the port.
+            let bracketed = host.starts_with('[') && host.ends_with(']');
+            !host.is_empty() && (bracketed || !host.contains(':')) && port.parse::<u16>().is_ok_and(|n| n > 0)
+        });
+        if parts.is_none() {
+            return Err(CliError::Usage(format!(
+                "--fabric verbs: '{address}' is not HOST:PORT (an IPv6 address goes in brackets)"
+            )));
+        }
+    }
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Fabric, CliError> {
+        Fabric::parse(text, VerbsOptions::default())
+    }
+
+    fn device() -> VerbsOptions {
+        VerbsOptions { device: Some("mlx5_0".to_owned()), gid_index: None }
+    }
+
+    #[test]
+    fn servers_on_this_host_have_names_or_paths() {
+        for text in ["shm:a", "shm:a,b", "shm:/mnt/huge/farwood", "shm:./file,/dev/dax0.0"] {
+            let fabric = parse(text).unwrap();
+            assert!(fabric.is_connected() && !fabric.is_simulated());
+            assert_eq!(fabric.name(), text);
+        }
+        let bad = [
+            "shm",
+            "shm:",
+            "shm:a,",
+            "shm:,a",
+            "shm:a,a",
+            "shm:/mnt/",
+            "shm:a\nb",
+            &format!("shm:{:300}", "a"),
+        ];
+        for text in bad {
+            let error = parse(text).unwrap_err();
+            assert!(matches!(error, CliError::Usage(_)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        for text in ["a:1", "10.0.0.1:7077,b:7077", "[fe80::1]:7077"] {
+            verbs_addresses(text).unwrap();
+        }
+        for text in ["", "a", "a:", ":1", "a:0", "a:65536", "fe80::1:7077", "a:1,", "a:1,a:1", "a:x"] {
+            assert!(verbs_addresses(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_of_verbs_fit_nothing_else() {
+        for text in ["shm:a", "embedded", "sim:connectx5"] {
+            let error = Fabric::parse(text, device()).unwrap_err().one_line();
+            assert!(error.contains("--device") && error.contains(text), "{error}");
+        }
+        assert!(Servers::parse("embedded", VerbsOptions::default()).is_err());
+        assert!(Servers::parse("sim:connectx5", VerbsOptions::default()).is_err());
+        assert!(Servers::parse("shm:a", VerbsOptions::default()).is_ok());
+    }
+
+    #[test]
+    fn a_build_without_verbs_names_the_feature() {
+        let error = Servers::parse("verbs:host:7077", device()).err().map(|error| error.one_line());
+        assert_eq!(cfg!(feature = "verbs"), error.is_none(), "{error:?}");
+        assert!(error.is_none_or(|error| error.contains("--features verbs")));
+    }
+
+    #[test]
+    fn a_memory_server_is_one_place() {
+        let place = |text, listen| Place::parse(text, listen, VerbsOptions::default());
+        assert_eq!(place("shm:a", None).unwrap(), Place::Shm("a".to_owned()));
+        let refused =
+            [("shm:a,b", None), ("shm:a", Some("0.0.0.0:1")), ("embedded", None), ("verbs:h:1", None)];
+        for (text, listen) in refused {
+            assert!(matches!(place(text, listen), Err(CliError::Usage(_))), "{text} {listen:?}");
+        }
+        assert!(Place::parse("shm:a", None, device()).is_err());
+        if cfg!(feature = "verbs") {
+            let listen = |text| place("verbs", text).unwrap();
+            assert_eq!(listen(None), Place::Verbs(([0, 0, 0, 0], 7077).into(), VerbsOptions::default()));
+            assert_eq!(
+                listen(Some("10.0.0.1:1")),
+                Place::Verbs(([10, 0, 0, 1], 1).into(), VerbsOptions::default())
+            );
+            assert!(place("verbs", Some("host")).is_err());
+        }
+    }
+}

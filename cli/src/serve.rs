@@ -1,0 +1,77 @@
+//! Memory servers of this process: how one is started, whatever the fabric, and what it says of itself. What it serves
+//! and over what, the runtime knows.
+
+use farwood::runtime::ServerParts;
+use farwood::runtime::control::ServerUsage;
+use farwood::runtime::control::wire::ConnectedNode;
+use farwood::runtime::shm::{ShmName, ShmServer, ShmServerConfig};
+
+use crate::error::CliError;
+use crate::fabric::Place;
+
+/// A memory server to be started.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ServerPlan {
+    /// Where it is to be reached.
+    pub(crate) place: Place,
+    /// Bytes of its region, all included.
+    pub(crate) memory_bytes: u64,
+    /// Bytes of the chunks that it hands out.
+    pub(crate) chunk_bytes: u64,
+    /// Whether its memory has to be in huge pages.
+    pub(crate) huge_pages: bool,
+}
+
+/// A memory server that runs. It stops when it is dropped.
+pub(crate) trait Serving {
+    /// What clients write behind `--fabric`.
+    fn address(&self) -> String;
+
+    /// What would be lost if it stopped now.
+    fn holdings(&self) -> Holdings;
+}
+
+/// What a memory server holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    /// Indexes of its catalog.
+    pub(crate) indexes: u32,
+    /// Bytes that it has handed out.
+    pub(crate) used_bytes: u64,
+    /// Compute nodes that are connected.
+    pub(crate) compute_nodes: usize,
+}
+
+/// Starts it.
+///
+/// # Errors
+/// If it cannot be reached there, or the memory cannot be had.
+pub(crate) fn start(plan: &ServerPlan) -> Result<Box<dyn Serving>, CliError> {
+    let parts = ServerParts { chunk_bytes: plan.chunk_bytes, ..ServerParts::default() };
+    match &plan.place {
+        Place::Shm(name) => {
+            let name = ShmName::new(name).map_err(CliError::usage)?;
+            let config = ShmServerConfig {
+                parts,
+                reserved_huge_pages: plan.huge_pages,
+                ..ShmServerConfig::new(name, plan.memory_bytes)
+            };
+            Ok(Box::new(ShmServer::start(&config).map_err(CliError::failed)?))
+        }
+        Place::Verbs(..) => Err(crate::fabric::without_verbs()),
+    }
+}
+
+impl Serving for ShmServer {
+    fn address(&self) -> String {
+        self.name().to_string()
+    }
+
+    fn holdings(&self) -> Holdings {
+        holdings(self.usage(), &self.nodes())
+    }
+}
+
+fn holdings(usage: ServerUsage, nodes: &[ConnectedNode]) -> Holdings {
+    Holdings { indexes: usage.indexes, used_bytes: usage.chunk_bytes, compute_nodes: nodes.len() }
+}

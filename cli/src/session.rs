@@ -1,0 +1,90 @@
+//! A compute node for the time of one command: how the commands that work on an index get at it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use farwood::runtime::{Control, Fabric, Port};
+use farwood::{AnyIndex, ComputeNode, Host, NodeConfig, Shard};
+use futures::executor::block_on;
+
+use crate::error::CliError;
+use crate::open_index::OpenIndex;
+
+/// The cache of a command that does a single operation: enough for the upper levels of any tree.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Opens the index `name` and runs `main` with it, on a compute node of one shard.
+///
+/// # Errors
+/// If the index cannot be opened or the shard not be started, or as `main` has it.
+pub(crate) fn on_index<F, M, R, T>(cluster: Arc<F>, name: &str, main: M) -> Result<T, CliError>
+where
+    F: Fabric,
+    M: Fn(AnyIndex<Shard<F::Device>>) -> R + Clone + Send + 'static,
+    R: Future<Output = Result<T, CliError>> + 'static,
+    T: Send + 'static,
+{
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let index = block_on(OpenIndex::open(&node, name, CACHE_BYTES))?;
+    let results = node.run(move |shard| main(index.attach(shard))).map_err(CliError::failed)?;
+    results.into_iter().next().expect("a node of one shard yields one result")
+}
+
+/// Who only talks to the control services: no shard, no compute node.
+pub(crate) struct Desk(Arc<dyn Control>);
+
+impl Desk {
+    /// At the control services of that cluster.
+    pub(crate) fn at<F: Fabric>(cluster: &Arc<F>) -> Self {
+        Desk(cluster.control())
+    }
+}
+
+impl Host for Desk {
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.0)
+    }
+
+    fn allocate_port(&self) -> Port {
+        // There is no shard to receive anything.
+        Port(0)
+    }
+
+    fn seed(&self) -> u64 {
+        0
+    }
+}
+
+/// A small cluster of this process for the tests of commands, with an index on it.
+#[cfg(test)]
+pub(crate) mod kit {
+    use std::sync::Arc;
+
+    use farwood::{Cluster, EmbeddedConfig};
+    use futures::executor::block_on;
+
+    use super::Desk;
+    use crate::open_index::{OpenIndex, geometry};
+
+    /// Keys and values of the index of [`cluster`] have that many bytes at most.
+    pub(crate) const BYTES_MAX: u64 = 16;
+
+    /// Two memory servers of 32 MiB with an empty index "t".
+    pub(crate) fn cluster() -> Arc<Cluster> {
+        cluster_of(32 << 20)
+    }
+
+    /// The same with servers of that many bytes.
+    pub(crate) fn cluster_of(bytes_per_server: u64) -> Arc<Cluster> {
+        let config = EmbeddedConfig {
+            servers: 2,
+            bytes_per_server,
+            chunk_bytes: 256 << 10,
+            ..EmbeddedConfig::default()
+        };
+        let cluster = Cluster::embedded(config).unwrap();
+        let geometry = geometry(BYTES_MAX, BYTES_MAX).unwrap();
+        block_on(OpenIndex::create(&Desk::at(&cluster), "t", geometry)).unwrap();
+        cluster
+    }
+}

@@ -1,0 +1,145 @@
+//! Memory servers over shared memory as processes of their own, and commands that run beside the test.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::kit::{Ran, farwood, farwood_with_input};
+
+/// A process of the binary that is killed if its test fails.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts `farwood` with these words.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_farwood"))
+            .args(words)
+            .env_remove("FARWOOD_LOG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Running(child.expect("the binary starts"))
+    }
+
+    /// Its standard output; once.
+    pub(crate) fn stdout(&mut self) -> BufReader<ChildStdout> {
+        BufReader::new(self.0.stdout.take().expect("it was piped, and nobody took it"))
+    }
+
+    /// Its standard input; dropping it ends it.
+    pub(crate) fn stdin(&mut self) -> std::process::ChildStdin {
+        self.0.stdin.take().expect("it was piped, and nobody took it")
+    }
+
+    /// Sends it a signal, as `kill -SIGNAL` does.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
+        assert!(sent.expect("there is a kill").success(), "kill -{signal} {pid}");
+    }
+
+    /// Whether it has come to handle Ctrl-C itself.
+    pub(crate) fn listens_to_signals(&self) -> bool {
+        const INTERRUPT: u64 = 1 << (2 - 1);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux tells it");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") & INTERRUPT != 0
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.0.try_wait().expect("it can be asked").is_none()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.0.wait().expect("it ends")
+    }
+
+    /// Waits for its end. Yields its status and what it said that nobody has read.
+    pub(crate) fn finish(mut self) -> Ran {
+        drop(self.0.stdin.take());
+        let mut errors = self.0.stderr.take().expect("it was piped, and nobody took it");
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).expect("text");
+            text
+        });
+        let mut stdout = String::new();
+        if let Some(mut out) = self.0.stdout.take() {
+            out.read_to_string(&mut stdout).expect("text");
+        }
+        let code = self.wait().code().unwrap_or(-1);
+        Ran { code, stdout, stderr: reader.join().expect("it only reads") }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A memory server that is ready.
+pub(crate) struct Server {
+    process: Running,
+    /// What clients write behind `--fabric`.
+    pub(crate) fabric: String,
+    /// The line that it said when it was ready.
+    pub(crate) ready: String,
+}
+
+impl Server {
+    /// Starts one with a name of its own and that much memory.
+    pub(crate) fn start(memory: &str) -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        Self::start_at(&format!("shm:test-{}-{number}", std::process::id()), memory)
+    }
+
+    /// Starts one there.
+    pub(crate) fn start_at(fabric: &str, memory: &str) -> Self {
+        let mut process = Running::start(&["memory-server", "--fabric", fabric, "--memory", memory]);
+        let mut ready = String::new();
+        process.stdout().read_line(&mut ready).expect("text");
+        if ready.is_empty() {
+            panic!("the memory server did not start: {}", process.finish().stderr);
+        }
+        Server { process, fabric: fabric.to_owned(), ready }
+    }
+
+    /// Runs `farwood COMMAND --fabric ... REST` on it.
+    pub(crate) fn farwood(&self, command: &str, rest: &[&str]) -> Ran {
+        farwood(&self.words(command, rest))
+    }
+
+    /// The same with something on standard input.
+    pub(crate) fn farwood_with_input(&self, command: &str, rest: &[&str], input: &[u8]) -> Ran {
+        farwood_with_input(&self.words(command, rest), input)
+    }
+
+    /// The same, beside the test.
+    pub(crate) fn beside(&self, command: &str, rest: &[&str]) -> Running {
+        Running::start(&self.words(command, rest))
+    }
+
+    fn words<'w>(&'w self, command: &'w str, rest: &[&'w str]) -> Vec<&'w str> {
+        [command, "--fabric", &self.fabric].into_iter().chain(rest.iter().copied()).collect()
+    }
+
+    /// Asks it to stop. Yields how it ended.
+    pub(crate) fn stop(self) -> Ran {
+        self.process.signal("INT");
+        self.process.finish()
+    }
+
+    /// Kills it. Yields its name.
+    pub(crate) fn kill(mut self) -> String {
+        self.process.signal("KILL");
+        self.process.wait();
+        self.fabric.clone()
+    }
+}

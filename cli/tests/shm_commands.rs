@@ -1,0 +1,357 @@
+//! Memory servers and clients as processes of their own, over shared memory: every command, several clients at once,
+//! clients and servers that are killed, and Ctrl-C.
+
+mod kit;
+#[path = "kit/servers.rs"]
+mod servers;
+
+use std::io::{BufRead, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use kit::{Ran, Scratch};
+use servers::{Running, Server};
+
+const MEMORY: &str = "64MiB";
+
+#[track_caller]
+fn assert_ok(ran: &Ran) {
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
+}
+
+/// It failed with that status and one line that has `part` in it.
+#[track_caller]
+fn assert_failed(ran: &Ran, code: i32, part: &str) {
+    assert_eq!(ran.code, code, "{}", ran.stderr);
+    let last = ran.stderr.lines().last().unwrap_or_default();
+    let begin = if code == 130 { "farwood: interrupted: " } else { "farwood: error: " };
+    assert!(last.starts_with(begin) && last.contains(part), "{part:?} is not in {}", ran.stderr);
+}
+
+fn with_index(memory: &str) -> Server {
+    let server = Server::start(memory);
+    assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
+    server
+}
+
+fn lines(numbers: std::ops::Range<u32>) -> Vec<u8> {
+    numbers.flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
+}
+
+#[test]
+fn every_command_does_what_it_says() {
+    let server = Server::start(MEMORY);
+    assert!(server.ready.starts_with("ready: shm:") && server.ready.contains("64.0 MiB"), "{}", server.ready);
+    assert!(server.ready.contains(&format!("--fabric {}", server.fabric)) && server.ready.ends_with('\n'));
+    let created =
+        server.farwood("create", &["t", "--index", "sherman", "--max-key", "24", "--max-value", "40"]);
+    assert_ok(&created);
+    assert!(created.stdout.contains("keys up to 24 bytes, values up to 40 bytes"), "{}", created.stdout);
+    assert_failed(&server.farwood("create", &["t", "--index", "sherman"]), 1, "an index named \"t\" already");
+    assert_failed(&server.farwood("get", &["t", "k"]), 1, "has no key \"k\"");
+    assert_failed(&server.farwood("get", &["none", "k"]), 1, "no index named \"none\"");
+    assert_ok(&server.farwood("put", &["t", "k", "first"]));
+    assert_ok(&server.farwood("put", &["t", "k", "second"]));
+    assert_ok(&server.farwood("put", &["t", "", ""]));
+    let got = server.farwood("get", &["t", "k"]);
+    assert_ok(&got);
+    assert_eq!(got.stdout, "second\n");
+    assert_ok(&server.farwood("put", &["t", "l", "other"]));
+    let scanned = server.farwood("scan", &["t", "--from", "k", "--to", "l"]);
+    assert_ok(&scanned);
+    assert_eq!(scanned.stdout, "k\tsecond\n");
+    assert_eq!(server.farwood("scan", &["t"]).stdout, "\t\nk\tsecond\nl\tother\n");
+    assert_eq!(server.farwood("scan", &["t", "--limit", "1"]).stdout, "\t\n");
+    assert_ok(&server.farwood("remove", &["t", "k"]));
+    assert_failed(&server.farwood("remove", &["t", "k"]), 1, "has no key \"k\"");
+    assert_failed(&server.farwood("put", &["t", &"x".repeat(25), ""]), 1, "25 bytes");
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         2\n"), "{}", checked.stdout);
+    let stat = server.farwood("stat", &[]);
+    assert_ok(&stat);
+    assert!(stat.stdout.contains("index    \"t\": sherman, keys up to 24 bytes"), "{}", stat.stdout);
+    assert!(stat.stdout.starts_with("server   0: 64.0 MiB"), "{}", stat.stdout);
+    let dropped = server.farwood("drop", &["t"]);
+    assert_ok(&dropped);
+    assert!(dropped.stdout.starts_with("dropped index \"t\": ") && dropped.stdout.contains("iB freed"));
+    assert_failed(&server.farwood("drop", &["t"]), 1, "no index named \"t\"");
+    let stopped = server.stop();
+    assert_eq!((stopped.code, stopped.stdout.as_str()), (0, ""));
+    assert!(stopped.stderr.contains("stopping: nothing is lost"), "{}", stopped.stderr);
+}
+
+#[test]
+fn a_server_says_what_it_loses() {
+    let server = with_index(MEMORY);
+    assert_ok(&server.farwood("put", &["t", "k", "v"]));
+    let stopped = server.stop();
+    assert_eq!(stopped.code, 0);
+    assert!(stopped.stderr.contains("stopping: 1 index and "), "{}", stopped.stderr);
+}
+
+#[test]
+fn a_file_is_loaded_and_its_bad_lines_are_named() {
+    let server = with_index("256MiB");
+    let scratch = Scratch::new("load");
+    let path = scratch.path("lines");
+    let mut text = lines(0..200_000);
+    text.extend_from_slice(b"no tab\n");
+    text.extend_from_slice(format!("{}\tx\n", "k".repeat(33)).as_bytes());
+    text.extend_from_slice(b"key0000007\tanother\nlast\tone");
+    std::fs::write(&path, &text).expect("writable");
+    let loaded = server.farwood("load", &["t", "--file", &path]);
+    assert_failed(&loaded, 1, "2 lines were rejected");
+    assert_eq!(loaded.stdout, "read 200004 lines, stored 200002, rejected 2\n");
+    assert!(loaded.stderr.contains("line 200001: there is no TAB"), "{}", loaded.stderr);
+    assert!(loaded.stderr.contains("line 200002: the key is longer than the 32 bytes"), "{}", loaded.stderr);
+    assert_eq!(server.farwood("get", &["t", "key0000007"]).stdout, "another\n");
+    assert_eq!(server.farwood("get", &["t", "last"]).stdout, "one\n");
+    let scanned = server.farwood("scan", &["t", "--from", "key0000008", "--to", "last"]);
+    assert_ok(&scanned);
+    assert!(scanned.stdout.as_bytes() == lines(8..200_000), "{} bytes", scanned.stdout.len());
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         200001\n"), "{}", checked.stdout);
+    let piped = server.farwood_with_input("load", &["t"], b"from\tstdin");
+    assert_ok(&piped);
+    assert_eq!(piped.stdout, "read 1 lines, stored 1, rejected 0\n");
+}
+
+/// Two processes write into the same tree, each its own keys and some that both write.
+#[test]
+fn two_clients_at_once_leave_an_intact_tree() {
+    let server = with_index("256MiB");
+    std::thread::scope(|scope| {
+        for half in [0..60_000, 40_000..100_000] {
+            let server = &server;
+            scope.spawn(move || assert_ok(&server.farwood_with_input("load", &["t"], &lines(half))));
+        }
+    });
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         100000\n"), "{}", checked.stdout);
+    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..100_000));
+}
+
+#[test]
+fn two_servers_hold_one_tree() {
+    let (first, second) = (Server::start(MEMORY), Server::start(MEMORY));
+    let name = second.fabric.strip_prefix("shm:").expect("it is one of shm");
+    let both = format!("{},{name}", first.fabric);
+    let on_both = |words: &[&str], input: &[u8]| {
+        let words: Vec<&str> = words.iter().copied().chain(["--fabric", both.as_str()]).collect();
+        kit::farwood_with_input(&words, input)
+    };
+    assert_ok(&on_both(&["create", "t", "--index", "sherman"], b""));
+    assert_ok(&on_both(&["load", "t"], &lines(0..100_000)));
+    assert_ok(&on_both(&["check", "t"], b""));
+    let stat = on_both(&["stat"], b"").stdout;
+    let used = |line: &str| line.starts_with("server") && !line.contains(" 0 B of ");
+    assert_eq!(stat.lines().filter(|line| used(line)).count(), 2, "{stat}");
+}
+
+const SMALL: [&str; 6] = ["--keys", "20k", "--warmup", "0", "--shards", "1"];
+
+fn bench<'w>(rest: &[&'w str]) -> Vec<&'w str> {
+    SMALL.iter().chain(rest).copied().collect()
+}
+
+/// Indexes of the catalog.
+fn indexes(server: &Server) -> Vec<String> {
+    let stat = server.farwood("stat", &[]);
+    assert_ok(&stat);
+    let lines = stat.stdout.lines().filter(|line| line.starts_with("index ") && !line.ends_with("none"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_benchmark_brings_its_index_and_takes_it_away() {
+    let server = Server::start(MEMORY);
+    for workload in ["ycsb-a", "ycsb-c", "ycsb-e", "load", "lock", "raw"] {
+        let ran = server.farwood("bench", &bench(&["--ops", "20k", "--workload", workload, "--json", "-"]));
+        assert_ok(&ran);
+        let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        assert_eq!(
+            (&json["config"]["fabric"], &json["config"]["servers"]),
+            (&server.fabric.clone().into(), &1.into())
+        );
+        assert_eq!(indexes(&server), [""; 0], "{workload}");
+    }
+    assert_failed(&server.farwood("bench", &["--keys", "100M"]), 2, "left: drop an index");
+    let full = server.farwood("bench", &bench(&["--duration", "1000s", "--workload", "write-only"]));
+    assert_failed(&full, 1, "out of memory");
+    assert_eq!(indexes(&server), [""; 0]);
+}
+
+/// Round trips and bytes of an operation do not depend on where the memory is.
+#[test]
+fn operations_cost_what_they_cost_on_the_embedded_fabric() {
+    let server = Server::start(MEMORY);
+    let flags = bench(&["--ops", "20k", "--workload", "ycsb-c", "--json", "-"]);
+    let (here, there) = (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
+    let get = |ran: &Ran| {
+        assert_ok(ran);
+        let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        let get = &json["phases"][1]["kinds"]["get"];
+        ["round_trips", "reads", "bytes_read"].map(|figure| get[figure].clone())
+    };
+    assert_eq!(get(&here), get(&there));
+}
+
+/// Starts a benchmark that runs until it is ended, and waits until its clients are at work.
+fn endless_bench(server: &Server, rest: &[&str]) -> Running {
+    let endless = ["--duration", "1000s", "--workload", "ycsb-a", "--quiet"];
+    let mut process = server.beside("bench", &[&bench(&endless)[..], rest].concat());
+    while indexes(server).is_empty() {
+        assert!(process.runs(), "{}", process.finish().stderr);
+    }
+    pause();
+    process
+}
+
+/// Long enough for a process to be at work; what is tested does not depend on how far it came.
+fn pause() {
+    #[expect(clippy::disallowed_methods, reason = "no shard runs in this process")]
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+#[test]
+fn a_benchmark_that_is_interrupted_drops_its_index() {
+    let server = Server::start(MEMORY);
+    let scratch = Scratch::new("interrupted");
+    for signal in ["INT", "TERM"] {
+        let process = endless_bench(&server, &["--json", &scratch.path("out.json")]);
+        process.signal(signal);
+        assert_failed(&process.finish(), 130, "the clients were ended");
+        assert_eq!((indexes(&server).len(), scratch.files().len()), (0, 0));
+    }
+}
+
+/// Also one that has memory servers of its own.
+#[test]
+fn a_benchmark_that_is_interrupted_says_so() {
+    for fabric in ["embedded", "sim:connectx5"] {
+        let rest = bench(&["--duration", "1000s", "--fabric", fabric]);
+        let mut process = Running::start(&[&["bench"], &rest[..]].concat());
+        while !process.listens_to_signals() {
+            assert!(process.runs(), "{}", process.finish().stderr);
+        }
+        process.signal("INT");
+        let ran = process.finish();
+        assert_failed(&ran, 130, "the clients were ended");
+        assert_eq!(ran.stdout, "");
+    }
+}
+
+/// The killed process leaves its own index behind and disturbs nobody. Locks of all indexes share the words of a
+/// server: one client holds one lock at most, and the other index has so few nodes that hardly one of 131,072 is theirs
+/// too.
+#[test]
+fn a_client_that_is_killed_does_not_disturb_others() {
+    let server = with_index(MEMORY);
+    let mut killed = endless_bench(&server, &["--clients", "1"]);
+    let mut other = server.beside("load", &["t"]);
+    let mut input = other.stdin();
+    let mut feed = |rounds| (0..rounds).for_each(|_| input.write_all(&lines(0..200)).expect("it reads"));
+    feed(250);
+    killed.signal("KILL");
+    killed.wait();
+    feed(250);
+    drop(input);
+    let loaded = other.finish();
+    assert_ok(&loaded);
+    assert_eq!(loaded.stdout, "read 100000 lines, stored 100000, rejected 0\n");
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         200\n"), "{}", checked.stdout);
+    assert_eq!(server.farwood("get", &["t", "key0000199"]).stdout, "value199\n");
+    let left = indexes(&server);
+    let name =
+        left.iter().find_map(|line| line.strip_prefix("index    \"bench-")).expect("it was not dropped");
+    let name = format!("bench-{}", name.split('"').next().expect("a name in quotes"));
+    assert_ok(&server.farwood("drop", &[&name]));
+    assert_eq!(indexes(&server).len(), 1);
+}
+
+#[test]
+fn a_load_that_is_interrupted_says_how_far_it_came() {
+    let server = with_index(MEMORY);
+    let mut process = server.beside("load", &["t"]);
+    let mut input = process.stdin();
+    input.write_all(&lines(0..10_000)).expect("it reads");
+    while !server.farwood("get", &["t", "key0009999"]).stdout.starts_with("value") {
+        assert!(process.runs());
+    }
+    // It waits for more lines, and still ends at once.
+    process.signal("INT");
+    let status = process.wait();
+    drop(input);
+    assert_eq!(status.code(), Some(130));
+    let ran = process.finish();
+    assert_failed(&ran, 130, "are but rejected ones");
+    assert!(ran.stdout.starts_with("read 10000 lines"), "{}", ran.stdout);
+    assert_ok(&server.farwood("check", &["t"]));
+}
+
+#[test]
+fn a_scan_whose_reader_leaves_ends_quietly() {
+    let server = with_index(MEMORY);
+    assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..100_000)));
+    let mut process = server.beside("scan", &["t"]);
+    let mut first = String::new();
+    // The reader is dropped with the rest of what it has read.
+    process.stdout().read_line(&mut first).expect("text");
+    assert_eq!(first, "key0000000\tvalue0\n");
+    assert_ok(&process.finish());
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_clear_error() {
+    let nobody = format!("shm:test-{}-nobody", std::process::id());
+    let commands: [&[&str]; 7] = [
+        &["create", "t", "--index", "sherman"],
+        &["drop", "t"],
+        &["get", "t", "k"],
+        &["scan", "t"],
+        &["check", "t"],
+        &["stat"],
+        &["bench", "--keys", "1k"],
+    ];
+    for words in commands {
+        let words: Vec<&str> = words.iter().copied().chain(["--fabric", nobody.as_str()]).collect();
+        let ran = kit::farwood(&words);
+        assert_failed(&ran, 1, "memory");
+        assert_eq!((ran.stdout.as_str(), ran.stderr.lines().count()), ("", 1), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_ends_its_clients_with_an_error() {
+    let server = with_index(MEMORY);
+    let (bench, mut load) = (endless_bench(&server, &[]), server.beside("load", &["t"]));
+    let mut input = load.stdin();
+    let feeding = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let feeder = scope.spawn(|| {
+            for part in (0..).step_by(1000) {
+                // It ends when the load does.
+                if input.write_all(&lines(part..part + 1000)).is_err() {
+                    return;
+                }
+                feeding.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while feeding.load(Ordering::Relaxed) < 10 && !feeder.is_finished() {
+            std::thread::yield_now();
+        }
+        let fabric = server.kill();
+        for ran in [bench.finish(), load.finish()] {
+            assert_failed(&ran, 1, "memory server 0");
+        }
+        // Another server of that name knows nothing of what the first one held.
+        let restarted = Server::start_at(&fabric, MEMORY);
+        assert_failed(&restarted.farwood("get", &["t", "key0000000"]), 1, "no index named \"t\"");
+        assert_ok(&restarted.farwood("create", &["t", "--index", "sherman"]));
+    });
+}
