@@ -188,15 +188,23 @@ fn a_benchmark_brings_its_index_and_takes_it_away() {
 #[test]
 fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let server = Server::start(MEMORY);
-    let flags = bench(&["--ops", "20k", "--workload", "ycsb-c", "--json", "-"]);
+    // One client from the first operation on: what the cache knows when does not depend on chance.
+    let flags = ["--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
+    let flags = bench(&[&flags[..], &["--json", "-"]].concat());
     let (here, there) = (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-    let get = |ran: &Ran| {
+    let costs = |ran: &Ran| {
         assert_ok(ran);
         let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
-        let get = &json["phases"][1]["kinds"]["get"];
-        ["round_trips", "reads", "bytes_read"].map(|figure| get[figure].clone())
+        ["get", "update"].map(|kind| {
+            let kind = &json["phases"][1]["kinds"][kind];
+            ["ops", "round_trips", "reads", "writes", "cas", "bytes_read", "bytes_written"]
+                .map(|figure| kind[figure].as_f64().expect("a number"))
+        })
     };
-    assert_eq!(get(&here), get(&there));
+    for (here, there) in costs(&here).iter().flatten().zip(costs(&there).iter().flatten()) {
+        // Not exactly: where the system takes the core away in the middle of a READ, it is read again.
+        assert!((here - there).abs() <= 0.005 * here, "{here} on embedded, {there} on shm");
+    }
 }
 
 /// Starts a benchmark that runs until it is ended, and waits until its clients are at work.

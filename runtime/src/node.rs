@@ -21,6 +21,9 @@ use crate::shard::{Guard, MeshEnds, Shard, ShardParts, mesh};
 /// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
 
+/// How often a shard that waits for the others to be attached looks.
+const MUSTER_POLL: Duration = Duration::from_micros(100);
+
 /// A compute node as a whole, as an index needs it when it is opened.
 pub trait Host {
     /// The memory servers' control services.
@@ -183,29 +186,61 @@ impl<F: Fabric> ComputeNode<F> {
             PoolPlacement::Unbound(shards)
         };
         let node = Arc::clone(self);
+        let muster = Arc::new(Muster::default());
         let pool = LocalExecutorPoolBuilder::new(placement)
             .name("farwood")
             .preempt_timer(PREEMPT_TIMER)
             .on_all_shards(move || async move {
-                let shard = node.attach()?;
+                let attached = node.attach();
+                if !muster.all_are_here(shards, attached.is_ok()).await {
+                    return attached.map(|_| None);
+                }
+                let shard = attached?;
                 let id = shard.id();
                 let leave = shard.leave_on_drop();
                 let result = main(shard.clone()).await;
                 shard.close_with(leave).await;
-                Ok::<_, NodeError>((id, result))
+                Ok(Some((id, result)))
             })
             .map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
         let mut results: Vec<(ShardId, T)> = Vec::with_capacity(shards);
+        let mut failed = None;
         for joined in pool.join_all() {
             match joined {
-                Ok(result) => results.push(result?),
+                Ok(Ok(result)) => results.extend(result),
+                Ok(Err(error)) => failed = failed.or(Some(error)),
                 Err(cause) => return Err(NodeError::Executor { cause: cause.to_string() }),
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         // Every shard was closed, janitor and all.
         self.fabric.ended();
         results.sort_by_key(|(id, _)| *id);
         Ok(results.into_iter().map(|(_, result)| result).collect())
+    }
+}
+
+/// Shards that wait for each other before any of them begins: the others' messages to one that never came would stay
+/// unanswered.
+#[derive(Default)]
+struct Muster {
+    arrived: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Muster {
+    /// Waits for all; yields whether every one of them is well.
+    async fn all_are_here(&self, shards: usize, well: bool) -> bool {
+        if !well {
+            self.failed.fetch_add(1, Ordering::AcqRel);
+        }
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        while self.arrived.load(Ordering::Acquire) < shards {
+            glommio::timer::sleep(MUSTER_POLL).await;
+        }
+        self.failed.load(Ordering::Acquire) == 0
     }
 }
 
