@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use farwood::runtime::control::wire::ConnectedNode;
+#[cfg(feature = "verbs")]
+use farwood::runtime::ibverbs::VerbsCluster;
 use farwood::runtime::shm::ShmCluster;
 use farwood::runtime::{ConnectConfig, Fabric, RemoteControl, ServerId};
 use futures::executor::block_on;
 
 use crate::error::CliError;
 use crate::fabric::Servers;
-#[cfg(feature = "verbs")]
-use crate::fabric::VerbsOptions;
 
 /// A cluster of memory servers that run already.
 pub(crate) trait Connected: Fabric {
@@ -37,6 +37,13 @@ pub(crate) struct Peer {
 impl Connected for ShmCluster {
     fn nodes(&self) -> Result<Vec<Peer>, CliError> {
         nodes(self.remote())
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Connected for VerbsCluster {
+    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
+        nodes(self.remote().expect("the command connects by sockets"))
     }
 }
 
@@ -76,7 +83,10 @@ pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A:
             action.on(ShmCluster::connect_with(names, config()).map_err(CliError::failed)?)
         }
         #[cfg(feature = "verbs")]
-        Servers::Verbs(addresses, options) => action.on(verbs(addresses, options)?),
+        Servers::Verbs(addresses, options) => {
+            let cluster = VerbsCluster::connect_with(addresses, &options.config(), config());
+            action.on(cluster.map_err(CliError::failed)?)
+        }
         #[cfg(not(feature = "verbs"))]
         Servers::Verbs(..) => Err(crate::fabric::without_verbs()),
     }

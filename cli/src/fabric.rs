@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 
 use farwood::EmbeddedConfig;
+#[cfg(feature = "verbs")]
+use farwood::runtime::ibverbs::VerbsConfig;
 use farwood::runtime::sim::Profile;
 
 use crate::error::CliError;
@@ -41,10 +43,16 @@ pub(crate) struct VerbsOptions {
     /// The RDMA device; the first one with an active port if none is named.
     pub(crate) device: Option<String>,
     /// Index of the port's GID; chosen by itself if none is given.
-    pub(crate) gid_index: Option<u32>,
+    pub(crate) gid_index: Option<u8>,
 }
 
 impl VerbsOptions {
+    /// As the runtime takes them.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn config(&self) -> VerbsConfig {
+        VerbsConfig { device: self.device.clone(), gid_index: self.gid_index, ..VerbsConfig::default() }
+    }
+
     fn is_default(&self) -> bool {
         *self == VerbsOptions::default()
     }

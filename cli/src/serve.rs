@@ -4,6 +4,8 @@
 use farwood::runtime::ServerParts;
 use farwood::runtime::control::ServerUsage;
 use farwood::runtime::control::wire::ConnectedNode;
+#[cfg(feature = "verbs")]
+use farwood::runtime::ibverbs::{VerbsServer, VerbsServerConfig};
 use farwood::runtime::shm::{ShmName, ShmServer, ShmServerConfig};
 
 use crate::error::CliError;
@@ -58,6 +60,18 @@ pub(crate) fn start(plan: &ServerPlan) -> Result<Box<dyn Serving>, CliError> {
             };
             Ok(Box::new(ShmServer::start(&config).map_err(CliError::failed)?))
         }
+        #[cfg(feature = "verbs")]
+        Place::Verbs(listen, options) => {
+            let config = VerbsServerConfig {
+                listen: listen.to_string(),
+                memory_bytes: plan.memory_bytes,
+                parts,
+                reserved_huge_pages: plan.huge_pages,
+                verbs: options.config(),
+            };
+            Ok(Box::new(VerbsServer::start(&config).map_err(CliError::failed)?))
+        }
+        #[cfg(not(feature = "verbs"))]
         Place::Verbs(..) => Err(crate::fabric::without_verbs()),
     }
 }
@@ -65,6 +79,19 @@ pub(crate) fn start(plan: &ServerPlan) -> Result<Box<dyn Serving>, CliError> {
 impl Serving for ShmServer {
     fn address(&self) -> String {
         self.name().to_string()
+    }
+
+    fn holdings(&self) -> Holdings {
+        holdings(self.usage(), &self.nodes())
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Serving for VerbsServer {
+    fn address(&self) -> String {
+        // With HOST instead of an address that only this host understands.
+        let port = VerbsServer::address(self).rsplit_once(':').map_or("", |(_, port)| port);
+        format!("verbs:HOST:{port}")
     }
 
     fn holdings(&self) -> Holdings {

@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "leases hand out disjoint pieces of arenas that outlive them")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -20,6 +20,7 @@ pub const BUFFER_BYTES_MAX: usize = 1 << (CLASS_SHIFT_MIN as usize + CLASSES - 1
 /// An arena is cut into buffers of one class; it is a page at least, so that small classes grow rarely.
 const ARENA_BYTES_MIN: usize = 64 << 10;
 const ARENA_ALIGN: usize = 4096;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A pool of buffers in power-of-two size classes from 64 bytes to [`BUFFER_BYTES_MAX`].
 ///
@@ -31,16 +32,38 @@ struct Shelves {
     free: [RefCell<Vec<NonNull<u8>>>; CLASSES],
     arenas: RefCell<Vec<(NonNull<u8>, Layout)>>,
     leased: Cell<usize>,
+    arena_bytes_min: usize,
 }
 
 impl BufferPool {
     /// An empty pool.
     pub fn new() -> Self {
+        Self::with_arenas(ARENA_BYTES_MIN)
+    }
+
+    /// An empty pool for a device that has to register its arenas: each is a huge page at least, on huge pages where
+    /// the system gives them, so that they are few and the NIC's translation table stays small.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn for_registration() -> Self {
+        Self::with_arenas(HUGE_PAGE_BYTES)
+    }
+
+    fn with_arenas(arena_bytes_min: usize) -> Self {
         BufferPool(Rc::new(Shelves {
             free: [const { RefCell::new(Vec::new()) }; CLASSES],
             arenas: RefCell::new(Vec::new()),
             leased: Cell::new(0),
+            arena_bytes_min,
         }))
+    }
+
+    /// Address and size in bytes of the arena that holds `buf`, which stays where it is while the pool lives; `None`
+    /// for a buffer of another pool.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn arena_of(&self, buf: &Buf) -> Option<(usize, usize)> {
+        let arenas = self.0.arenas.borrow();
+        let mut arenas = arenas.iter().map(|(start, layout)| (start.as_ptr().addr(), layout.size()));
+        arenas.find(|&(start, bytes)| (start..start + bytes).contains(&buf.start.as_ptr().addr()))
     }
 
     /// A buffer of `bytes` bytes, aligned to 64. It holds whatever its last user left there.
@@ -73,10 +96,11 @@ impl Shelves {
     #[cold]
     fn grow(&self, class: usize) -> NonNull<u8> {
         let piece = 1usize << (class as u32 + CLASS_SHIFT_MIN);
-        let bytes = piece.max(ARENA_BYTES_MIN);
-        let layout = Layout::from_size_align(bytes, ARENA_ALIGN).expect("a power of two below isize::MAX");
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let bytes = piece.max(self.arena_bytes_min);
+        let huge = bytes.is_multiple_of(HUGE_PAGE_BYTES);
+        let align = if huge { HUGE_PAGE_BYTES } else { ARENA_ALIGN };
+        let layout = Layout::from_size_align(bytes, align).expect("a power of two below isize::MAX");
+        let start = if huge { allocate_huge(layout) } else { allocate(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         self.arenas.borrow_mut().push((start, layout));
         let mut free = self.free[class].borrow_mut();
@@ -95,6 +119,24 @@ impl Drop for Shelves {
     }
 }
 
+fn allocate(layout: Layout) -> *mut u8 {
+    // SAFETY: the layout's size is not zero.
+    unsafe { alloc_zeroed(layout) }
+}
+
+/// Zeroed memory on huge pages where the system gives them: it is asked before the memory is touched.
+fn allocate_huge(layout: Layout) -> *mut u8 {
+    // SAFETY: the layout's size is not zero.
+    let start = unsafe { alloc(layout) };
+    if !start.is_null() {
+        // SAFETY: advice about whole pages of the allocation. Refusal costs speed only.
+        unsafe { libc::madvise(start.cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        // SAFETY: the allocation is that long, and nobody else has it yet.
+        unsafe { start.write_bytes(0, layout.size()) };
+    }
+    start
+}
+
 fn class_of(bytes: usize) -> usize {
     let shift = bytes.next_power_of_two().trailing_zeros();
     shift.saturating_sub(CLASS_SHIFT_MIN) as usize
@@ -106,6 +148,14 @@ pub struct Buf {
     len: u32,
     class: u8,
     shelves: Rc<Shelves>,
+}
+
+#[cfg(feature = "verbs")]
+impl Buf {
+    /// The address of its first byte, for a device that reads and writes it while it owns it.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
+    }
 }
 
 impl Deref for Buf {
@@ -172,6 +222,23 @@ mod tests {
         drop(pool);
         buf.fill(1);
         assert!(buf.iter().all(|&b| b == 1));
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn knows_its_arenas() {
+        let (pool, other) = (BufferPool::for_registration(), BufferPool::for_registration());
+        let bufs: Vec<Buf> = [8, 1000, 1 << 20, 1 << 20, 1 << 20].map(|bytes| pool.lease(bytes)).into();
+        for buf in &bufs {
+            assert!(buf.iter().all(|&byte| byte == 0));
+            let (start, bytes) = pool.arena_of(buf).unwrap();
+            assert!(bytes == HUGE_PAGE_BYTES && start.is_multiple_of(HUGE_PAGE_BYTES));
+            assert!(buf.address() as usize >= start);
+            assert!(buf.address() as usize + buf.len() <= start + bytes);
+        }
+        assert_eq!(pool.arena_of(&bufs[2]), pool.arena_of(&bufs[3]));
+        assert_ne!(pool.arena_of(&bufs[3]), pool.arena_of(&bufs[4]));
+        assert_eq!(pool.arena_of(&other.lease(8)), None);
     }
 
     #[test]

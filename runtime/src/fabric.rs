@@ -97,6 +97,18 @@ pub trait Exchange: Send + Sync {
     fn is_gone(&self, server: ServerId) -> bool;
 }
 
+/// Who gives ids to the compute nodes of a cluster, as [`Fabric::admit`] and [`Fabric::ended`] have it.
+pub trait Admission: Send + Sync {
+    /// An id for one more compute node, never 0.
+    ///
+    /// # Errors
+    /// If there is none left, or nobody answers.
+    fn admit(&self) -> Result<u16, ControlError>;
+
+    /// A compute node that was admitted has ended well.
+    fn ended(&self) {}
+}
+
 /// The compute node at the other end of a control connection, by the number of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerId(pub u64);

@@ -21,6 +21,8 @@ pub mod clock;
 pub mod control;
 pub mod engine;
 pub mod fabric;
+#[cfg(feature = "verbs")]
+pub mod ibverbs;
 pub mod mapped;
 pub mod memory;
 pub mod message;

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
-use crate::fabric::{Fabric, Seat};
+use crate::fabric::{Admission, Fabric, Seat};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
@@ -257,7 +257,7 @@ impl Fabric for ShmCluster {
     }
 
     fn ended(&self) {
-        self.control.node_ended();
+        self.control.ended();
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {

@@ -90,6 +90,17 @@ pub enum FabricError {
     #[error("memory server {} does not answer: what it holds is out of reach until it comes back", server.0)]
     #[expect(missing_docs, reason = "the message names the field")]
     ServerGone { server: ServerId },
+    /// A chain of more verbs than a queue pair takes at once.
+    #[error(
+        "a chain of {verbs} verbs is too long: a queue pair takes {verbs_max}; post it in parts, or raise the credits"
+    )]
+    #[expect(missing_docs, reason = "the message names the fields")]
+    ChainTooLong { verbs: usize, verbs_max: usize },
+    /// This host's RDMA device refused something while it ran: memory for more buffers, or a new queue pair. The cause
+    /// says what to do about it.
+    #[error("the RDMA device of this host cannot go on: {cause}")]
+    #[expect(missing_docs, reason = "the message names the field")]
+    Device { cause: Box<str> },
 }
 
 impl FabricError {
@@ -101,7 +112,8 @@ impl FabricError {
 
     /// Whether the request itself was wrong: it fails however often it is posted.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, FabricError::OutOfBounds { .. } | FabricError::NoSuchServer { .. })
+        use FabricError::{ChainTooLong, NoSuchServer, OutOfBounds};
+        matches!(self, OutOfBounds { .. } | NoSuchServer { .. } | ChainTooLong { .. })
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use control_kit::{CHUNK_BYTES, Folder, eventually, held, opening, replies, served, served_verbs};
 use farwood_runtime::control::greeting::{GREETING_BYTES, VERSION, greeting};
 use farwood_runtime::control::wire::{OfferKind, Reply, Request};
+use farwood_runtime::fabric::Admission;
 use farwood_runtime::fabric::{Answer, Endpoint, Exchange, PeerId, Responder};
 use farwood_runtime::message::ShardId;
 use farwood_runtime::service::ServiceTimes;

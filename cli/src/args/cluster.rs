@@ -17,7 +17,7 @@ pub(crate) struct VerbsArgs {
     pub(crate) device: Option<String>,
     /// verbs: index of the port's GID [default: RoCE v2 before others, IPv4 before IPv6]
     #[arg(long, value_name = "N")]
-    pub(crate) gid_index: Option<u32>,
+    pub(crate) gid_index: Option<u8>,
 }
 
 impl From<VerbsArgs> for VerbsOptions {

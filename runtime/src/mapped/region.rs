@@ -5,6 +5,8 @@
 #![expect(unsafe_code, reason = "hands out accesses to mapped memory")]
 
 use std::path::Path;
+#[cfg(feature = "verbs")]
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -176,6 +178,12 @@ impl Region {
             Memory::File(file) => &file.mapping,
         };
         Ok(memory.huge_bytes()?.min(self.bytes))
+    }
+
+    /// Its first byte, for a NIC that reaches it.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.start).expect("a mapping is not at 0")
     }
 
     /// The mechanism that keeps its lines whole.

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
-use crate::fabric::{Endpoint, Exchange, Exchanged};
+use crate::fabric::{Admission, Endpoint, Exchange, Exchanged};
 use crate::memory::catalog::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name};
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
@@ -124,27 +124,6 @@ impl RemoteControl {
     /// If the list does not have that server.
     pub fn gone(&self, server: ServerId) -> Arc<AtomicBool> {
         Arc::clone(self.servers[usize::from(server.0)].connection.gone())
-    }
-
-    /// An id for one more compute node of this process. Blocks.
-    ///
-    /// # Errors
-    /// If there is none left, or server 0 is gone.
-    pub fn admit(&self) -> Result<u16, ControlError> {
-        let home = &self.servers[0];
-        match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
-            // 0 is what a free lock word has for an owner.
-            Reply::Admitted { node } if node != 0 => {
-                self.nodes.fetch_add(1, Ordering::AcqRel);
-                Ok(node)
-            }
-            other => Err(home.unexpected(&other)),
-        }
-    }
-
-    /// A compute node that was admitted has ended well. When all have, dropping this says goodbye.
-    pub fn node_ended(&self) {
-        self.nodes.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Says that the compute nodes of this process have ended well: they hold no lock, and their ids may be given to
@@ -379,6 +358,26 @@ impl Drop for RemoteControl {
         if self.nodes.load(Ordering::Acquire) == 0 {
             self.goodbye();
         }
+    }
+}
+
+impl Admission for RemoteControl {
+    /// Blocks until server 0 has answered.
+    fn admit(&self) -> Result<u16, ControlError> {
+        let home = &self.servers[0];
+        match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
+            // 0 is what a free lock word has for an owner.
+            Reply::Admitted { node } if node != 0 => {
+                self.nodes.fetch_add(1, Ordering::AcqRel);
+                Ok(node)
+            }
+            other => Err(home.unexpected(&other)),
+        }
+    }
+
+    /// When all have, dropping this says goodbye.
+    fn ended(&self) {
+        self.nodes.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -1,0 +1,86 @@
+//! A memory server's side: its region, registered whole, and the queue pairs of compute nodes' shards. Its CPU takes
+//! no part in what comes over them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::context::{Port, VerbsConfig};
+use super::cq::CompletionQueue;
+use super::error::VerbsError;
+use super::loopback::measure_write;
+use super::memory::{Registration, register_region};
+use super::qp::{QueuePair, Side};
+use crate::clock::Clock;
+use crate::fabric::{Answer, Endpoint, PeerId, Responder};
+use crate::mapped::region::Region;
+use crate::message::ShardId;
+
+/// Completions that nobody posts for: what libibverbs lets one ask for.
+const COMPLETIONS: u32 = 1;
+
+/// Lets compute nodes reach a region by RDMA.
+pub struct VerbsResponder {
+    /// By peer and shard. Destroyed before the region is deregistered.
+    queue_pairs: Mutex<BTreeMap<(u64, u16), QueuePair>>,
+    region: Registration<Arc<Region>>,
+    cq: Arc<CompletionQueue>,
+    port: Arc<Port>,
+    clock: Clock,
+    write_ns: u32,
+}
+
+impl VerbsResponder {
+    /// Opens the device, registers the region, and measures how long a WRITE takes at least.
+    ///
+    /// # Errors
+    /// If there is no device, port or address that can be used, or the region cannot be registered.
+    pub fn new(region: Arc<Region>, config: &VerbsConfig) -> Result<Arc<Self>, VerbsError> {
+        let port = Arc::new(Port::open(config)?);
+        let clock = Clock::new();
+        Ok(Arc::new(VerbsResponder {
+            queue_pairs: Mutex::default(),
+            write_ns: measure_write(&port, &clock)?,
+            region: register_region(port.protection(), region)?,
+            cq: Arc::new(CompletionQueue::new(port.context(), COMPLETIONS, false)?),
+            port,
+            clock,
+        }))
+    }
+
+    fn queue_pairs(&self) -> MutexGuard<'_, BTreeMap<(u64, u16), QueuePair>> {
+        self.queue_pairs.lock().expect("nothing panics while it connects a queue pair")
+    }
+
+    fn connect(&self, theirs: &Endpoint) -> Result<QueuePair, VerbsError> {
+        // It sends acknowledgements only, which have the numbers of what they acknowledge.
+        let qp = QueuePair::new(&self.port, &self.cq, Side::Responder, self.clock.now() as u32)?;
+        qp.connect(theirs)?;
+        Ok(qp)
+    }
+}
+
+impl Responder for VerbsResponder {
+    fn answer(&self, peer: PeerId, shard: ShardId, theirs: Endpoint) -> Result<Answer, String> {
+        let key = (peer.0, shard.0);
+        let mut queue_pairs = self.queue_pairs();
+        drop(queue_pairs.remove(&key));
+        let qp = self.connect(&theirs).map_err(|error| error.to_string())?;
+        let endpoint = qp.endpoint();
+        queue_pairs.insert(key, qp);
+        Ok(Answer {
+            endpoint,
+            region_address: self.region.owner().start().as_ptr().addr() as u64,
+            region_key: self.region.remote_key(),
+            write_ns: self.write_ns,
+        })
+    }
+
+    fn forget(&self, peer: PeerId) {
+        let mut queue_pairs = self.queue_pairs();
+        let of_peer: Vec<_> =
+            queue_pairs.range((peer.0, 0)..=(peer.0, u16::MAX)).map(|(&key, _)| key).collect();
+        for key in of_peer {
+            drop(queue_pairs.remove(&key));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The fabric contract over libibverbs, from this host to itself: every part of the body as tasks of the executor with
+//! many credits, and as clients of the pool with few, on shards that sleep as soon as they wait.
+#![cfg(feature = "verbs")]
+
+#[path = "kit/conformance/mod.rs"]
+mod conformance;
+mod kit;
+#[path = "kit/verbs.rs"]
+mod verbs;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use farwood_runtime::ibverbs::VerbsDevice;
+use farwood_runtime::{ComputeNode, NodeConfig, Shard};
+
+use self::conformance::{Fabric, Probed, Site, conformance_tests};
+
+struct OverVerbs;
+
+type V = Shard<VerbsDevice>;
+
+conformance_tests!(OverVerbs);
+
+impl Fabric for OverVerbs {
+    type V = V;
+
+    fn run<F, R>(shards: usize, main: F)
+    where
+        F: Fn(V, Site) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        let _watchdog = kit::Watchdog::new("a part of the conformance body", 600);
+        for (pooled, credits, spin_us) in [(false, 4096, 50), (true, 3, 0)] {
+            let servers = verbs::Servers::start();
+            let starts = [0, 1].map(|id| kit::area(&servers.memory, id));
+            let site = Site { starts, bytes: kit::AREA_BYTES };
+            let config = NodeConfig { shards, credits, spin_us, ..NodeConfig::default() };
+            let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+            let main = main.clone();
+            let body = move |shard: V| {
+                let body = main(shard.clone(), site);
+                async move { if pooled { shard.spawn(body).await } else { body.await } }
+            };
+            node.run(body).unwrap();
+        }
+    }
+}
+
+impl Probed for V {
+    fn buffers_leased(&self) -> usize {
+        Shard::buffers_leased(self)
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        Shard::chains_in_flight(self)
+    }
+}

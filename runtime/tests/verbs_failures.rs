@@ -1,0 +1,344 @@
+//! What a verbs fabric does when something breaks: queue pairs that fail with chains in flight, servers that are gone,
+//! nodes that are dropped, queues that are full. Needs an RDMA device; Soft-RoCE does.
+#![cfg(feature = "verbs")]
+
+mod kit;
+#[path = "kit/verbs.rs"]
+mod verbs;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
+use farwood_runtime::mapped::line::LineMode;
+use farwood_runtime::{
+    Chain, Completion, ComputeNode, FabricError, Failed, Meter, NodeConfig, RemotePtr, ServerId, Shard, Verbs,
+};
+use futures::future::join_all;
+
+use self::verbs::{Outcomes, Servers};
+
+type V = Shard<VerbsDevice>;
+type Post = fn(&V, RemotePtr, u64) -> <V as Verbs>::Submission;
+
+/// Runs `body` on a node of one shard, and tests that it left nothing behind.
+fn on_one_shard<R>(servers: &Servers, spin_us: u64, body: impl Fn(V) -> R + Clone + Send + 'static)
+where
+    R: Future<Output = ()> + 'static,
+{
+    let _watchdog = kit::Watchdog::new("a scenario on one shard", 120);
+    let config = NodeConfig { shards: 1, spin_us, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let main = move |shard: V| {
+        let body = body(shard.clone());
+        async move {
+            body.await;
+            while shard.chains_in_flight() > 0 {
+                shard.pause(10_000).await;
+            }
+            assert_eq!(shard.buffers_leased(), 0);
+        }
+    };
+    node.run(main).unwrap();
+}
+
+fn faa(v: &V, at: RemotePtr) -> <V as Verbs>::Submission {
+    let mut chain = Chain::new(at.server());
+    chain.faa(at, 1);
+    v.submit(&Meter::default(), chain)
+}
+
+async fn word(v: &V, at: RemotePtr) -> u64 {
+    let mut chain = Chain::with_buffer(at.server(), v.lease(8));
+    chain.read(at, 0..8);
+    let buf = v.submit(&Meter::default(), chain).await.unwrap().into_buf();
+    u64::from_le_bytes(buf[..].try_into().unwrap())
+}
+
+/// A chain of an atomic, a READ and a WRITE, fenced in every other one: where the device does not keep fences, it is
+/// posted in parts.
+fn half_fenced(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
+    three_verbs(v, at, n, n.is_multiple_of(2))
+}
+
+/// The same without fences.
+fn mixed(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
+    three_verbs(v, at, n, false)
+}
+
+fn three_verbs(v: &V, at: RemotePtr, n: u64, is_fenced: bool) -> <V as Verbs>::Submission {
+    let mut buf = v.lease(256);
+    buf.fill(n as u8);
+    let mut chain = Chain::with_buffer(at.server(), buf);
+    chain.faa(at, 1).read(at.add(64), 128..256);
+    if is_fenced {
+        chain.fence();
+    }
+    chain.write(at.add(256 + n * 256), 0..128);
+    v.submit(&Meter::default(), chain)
+}
+
+fn count(outcomes: &[Result<Completion, Failed>], expected: &FabricError) -> (u64, u64) {
+    for failed in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+        assert_eq!(failed, expected);
+        assert!(failed.chain().verbs().len() == 3 && failed.chain().buffer().is_some_and(|b| b.len() == 256));
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+    ((outcomes.len() - failed) as u64, failed as u64)
+}
+
+/// The server loses its side: chains in flight come back typed and whole, their atomics are executed at most once,
+/// nothing of them takes effect afterwards, and what is posted next goes over a new queue pair.
+#[test]
+fn a_broken_queue_pair_is_replaced() {
+    const CHAINS: u64 = 300;
+    for (spin_us, post) in [(50, mixed as Post), (0, mixed), (50, half_fenced), (0, half_fenced)] {
+        let servers = Servers::start();
+        let at = kit::area(&servers.memory, 0);
+        let wire = Arc::clone(&servers.wire);
+        on_one_shard(&servers, spin_us, move |v| {
+            let wire = Arc::clone(&wire);
+            async move {
+                let broken = FabricError::QueuePair { server: ServerId(0) };
+                let outcomes = Outcomes::default();
+                for round in 1..=3 {
+                    assert_eq!(wire.asked(), 1 + round);
+                    let mut posted: Vec<_> = (0..CHAINS).map(|n| post(&v, at, n)).collect();
+                    // Some have been executed.
+                    let first: Vec<_> = join_all(posted.drain(..20)).await;
+                    wire.cut(0);
+                    // These are posted on a queue pair whose other side is gone.
+                    posted.extend((0..CHAINS).map(|n| post(&v, at, n)));
+                    let (done, failed) = count(&join_all(posted).await, &broken);
+                    assert!(first.iter().all(Result::is_ok) && failed > 0);
+                    outcomes.done.fetch_add(done + 20, Ordering::Relaxed);
+                    outcomes.failed.fetch_add(failed, Ordering::Relaxed);
+                    let executed = word(&v, at).await;
+                    let (done, failed) =
+                        (outcomes.done.load(Ordering::Relaxed), outcomes.failed.load(Ordering::Relaxed));
+                    assert!(
+                        (done..=done + failed).contains(&executed),
+                        "{done} <= {executed} <= {done} + {failed}"
+                    );
+                    v.pause(20_000_000).await;
+                    assert_eq!(
+                        word(&v, at).await,
+                        executed,
+                        "a chain took effect after its failure was reported"
+                    );
+                    assert!(faa(&v, at).await.is_ok());
+                    outcomes.done.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+}
+
+/// While the new queue pair is not connected, chains that failed are not reported, and chains that come wait; chains to
+/// the other server do not notice.
+#[test]
+fn failures_are_reported_when_the_old_side_is_destroyed() {
+    let servers = Servers::start();
+    let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
+    let wire = Arc::clone(&servers.wire);
+    on_one_shard(&servers, 50, move |v| {
+        let wire = Arc::clone(&wire);
+        async move {
+            wire.cut(0);
+            wire.keep();
+            let lost = faa(&v, at);
+            while wire.kept() == 0 {
+                assert!(faa(&v, other).await.is_ok());
+            }
+            let waiting: Vec<_> = (0..50).map(|_| faa(&v, at)).collect();
+            for _ in 0..20 {
+                assert!(faa(&v, other).await.is_ok());
+            }
+            assert_eq!(v.chains_in_flight(), 51, "neither reported nor posted");
+            wire.deliver();
+            assert_eq!(lost.await.unwrap_err(), FabricError::QueuePair { server: ServerId(0) });
+            for (n, outcome) in (0..).zip(join_all(waiting).await) {
+                assert_eq!(outcome.unwrap().atomics[..], [n], "what waited is posted in its order");
+            }
+        }
+    });
+}
+
+/// A server that refuses an access breaks the queue pair: the same recovery, without a silence before.
+#[test]
+fn a_refused_access_is_a_typed_error() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 0);
+    // The first queue pair to server 0 gets a key that opens nothing.
+    servers.wire.spoil_next(|answer| answer.region_key ^= 0x5a5a_5a00);
+    let wire = Arc::clone(&servers.wire);
+    on_one_shard(&servers, 50, move |v| {
+        let wire = Arc::clone(&wire);
+        async move {
+            let refused = join_all((0..40).map(|n| mixed(&v, at, n))).await;
+            let broken = FabricError::QueuePair { server: ServerId(0) };
+            assert_eq!(count(&refused, &broken), (0, 40));
+            assert_eq!((wire.asked(), word(&v, at).await), (3, 0), "nothing took effect");
+            let done = join_all((0..40).map(|n| mixed(&v, at, n))).await;
+            assert_eq!((count(&done, &broken), word(&v, at).await), ((40, 0), 40));
+        }
+    });
+}
+
+/// A server that is gone: chains in flight fail without a hang, later ones at once; the other server goes on.
+#[test]
+fn a_server_that_is_gone_is_a_typed_error() {
+    for refuses_only in [false, true] {
+        let servers = Servers::start();
+        let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
+        let wire = Arc::clone(&servers.wire);
+        on_one_shard(&servers, 0, move |v| {
+            let wire = Arc::clone(&wire);
+            async move {
+                let gone = FabricError::ServerGone { server: ServerId(0) };
+                assert!(faa(&v, at).await.is_ok());
+                if refuses_only {
+                    wire.refuse();
+                    wire.cut(0);
+                } else {
+                    wire.kill(0);
+                }
+                let in_flight = join_all((0..100).map(|n| mixed(&v, at, n))).await;
+                assert_eq!(count(&in_flight, &gone), (0, 100));
+                for n in 0..100 {
+                    assert_eq!(mixed(&v, at, n).await.unwrap_err(), gone);
+                    assert!(mixed(&v, other, n).await.is_ok());
+                }
+                assert_eq!(wire.asked(), 2 + u32::from(refuses_only));
+            }
+        });
+    }
+}
+
+/// A server that is said to be gone although its NIC still answers is not used any more.
+#[test]
+fn a_server_that_is_gone_is_noticed_without_traffic() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 0);
+    let wire = Arc::clone(&servers.wire);
+    on_one_shard(&servers, 50, move |v| {
+        let wire = Arc::clone(&wire);
+        async move {
+            assert!(faa(&v, at).await.is_ok());
+            wire.kill(0);
+            assert_eq!(faa(&v, at).await.unwrap_err(), FabricError::ServerGone { server: ServerId(0) });
+        }
+    });
+}
+
+/// More work requests than a send queue holds: they wait in line, nothing is lost or reordered.
+#[test]
+fn a_full_send_queue_is_waited_for() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 1);
+    on_one_shard(&servers, 50, move |v| async move {
+        let posted: Vec<_> = (0..2000u64)
+            .map(|_| {
+                let mut chain = Chain::with_buffer(at.server(), v.lease(128));
+                chain.fence().faa(at, 1).read(at, 0..8).read(at, 8..16).read(at.add(8), 16..128);
+                chain.fence().faa(at.add(8), 2).fence().faa(at.add(16), 3);
+                v.submit(&Meter::default(), chain)
+            })
+            .collect();
+        for (n, outcome) in (0..).zip(join_all(posted).await) {
+            let done = outcome.unwrap();
+            assert_eq!(done.atomics[..], [n, n * 2, n * 3]);
+            assert_eq!(done.into_buf()[..8], (n + 1).to_le_bytes());
+        }
+        let mut long = Chain::new(at.server());
+        for _ in 0..5000 {
+            long.write_word(at, 1);
+        }
+        let refused = v.submit(&Meter::default(), long).await.unwrap_err();
+        assert_eq!(refused, FabricError::ChainTooLong { verbs: 5000, verbs_max: 4096 });
+        assert!(refused.cause().is_refusal());
+        assert_eq!(word(&v, at).await, 2000);
+    });
+}
+
+/// An executor that ends with chains in flight: queue pairs are destroyed before the buffers that they use are freed,
+/// and the next node finds the fabric as if nothing had been.
+#[test]
+fn a_node_can_be_dropped_with_chains_in_flight() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 0);
+    for round in 0..10 {
+        let _watchdog = kit::Watchdog::new("dropping a node", 120);
+        let config = NodeConfig { shards: 1, ..NodeConfig::default() };
+        let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+        let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
+        executor.run(async move {
+            let v = node.attach().unwrap();
+            let posted: Vec<_> = (0..500).map(|n| mixed(&v, at, n)).collect();
+            if round % 2 == 0 {
+                assert!(faa(&v, at).await.is_ok());
+            }
+            drop(posted);
+        });
+        drop(executor);
+    }
+    on_one_shard(&servers, 50, move |v| async move {
+        let before = word(&v, at).await;
+        assert!(faa(&v, at).await.is_ok());
+        assert_eq!(word(&v, at).await, before + 1);
+    });
+}
+
+/// A shard that goes to sleep with a chain in flight is woken by its completion.
+#[test]
+fn completions_wake_a_sleeping_shard() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 0);
+    let _watchdog = kit::Watchdog::new("sleeping shards", 120);
+    let config = NodeConfig { shards: 2, spin_us: 0, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let main = move |v: V| async move {
+        let at = at.add(u64::from(v.shard().0) * 64);
+        for n in 0..500 {
+            assert_eq!(faa(&v, at).await.unwrap().atomics[..], [n]);
+        }
+    };
+    node.run(main).unwrap();
+}
+
+/// Each thing that can be wrong with the choice of a device has a message of its own.
+#[test]
+fn a_wrong_choice_is_told() {
+    let memory = kit::cluster(LineMode::Plain);
+    let refused = |config: VerbsConfig| {
+        let region = Arc::clone(memory.mapped()[0].region());
+        VerbsResponder::new(region, &config).map(drop).unwrap_err().to_string()
+    };
+    let device = refused(VerbsConfig { device: Some("mlx9_7".into()), ..VerbsConfig::default() });
+    assert!(device.starts_with("there is no RDMA device named \"mlx9_7\"; this host has: "), "{device}");
+    for port in [0, 200] {
+        let port = refused(VerbsConfig { port: Some(port), ..VerbsConfig::default() });
+        assert!(port.contains("its ports are 1 to "), "{port}");
+    }
+    let gid = refused(VerbsConfig { gid_index: Some(250), ..VerbsConfig::default() });
+    assert!(gid.contains("no GID at index 250; it has 0"), "{gid}");
+}
+
+/// What the fabric says of itself.
+#[test]
+fn capabilities_are_measured() {
+    let servers = Servers::start();
+    servers.wire.spoil_next(|answer| answer.write_ns = 700);
+    on_one_shard(&servers, 50, move |v| async move {
+        let capabilities = v.capabilities();
+        assert_eq!((capabilities.fabric, capabilities.device_memory), ("verbs", 0));
+        assert!(!capabilities.in_order_write && !capabilities.masked_atomic);
+        assert_eq!(capabilities.write_interval_ns, 700, "the shortest of all servers");
+        assert_eq!(v.control().servers().len(), 2);
+    });
+    let servers = Servers::start();
+    on_one_shard(&servers, 50, move |v| async move {
+        assert!((500..1_000_000_000).contains(&v.capabilities().write_interval_ns));
+    });
+}
