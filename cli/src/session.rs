@@ -88,3 +88,35 @@ pub(crate) mod kit {
         cluster
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use farwood::RangeIndex;
+
+    use super::*;
+
+    /// A command takes memory for its nodes; the rest of the chunk is there for the next command.
+    #[test]
+    fn commands_share_chunks() {
+        const COMMANDS: u64 = 25;
+        const KEYS: u64 = 100;
+        let cluster = kit::cluster();
+        let taken = || -> u64 {
+            let usage = block_on(cluster.usage()).unwrap();
+            usage.iter().map(|server| server.chunk_bytes).sum()
+        };
+        let mut used = 0;
+        for command in 0..COMMANDS {
+            used = on_index(Arc::clone(&cluster), "t", move |index| async move {
+                for key in command * KEYS..(command + 1) * KEYS {
+                    index.put(&key.to_be_bytes(), b"value").await.map_err(CliError::failed)?;
+                }
+                Ok(index.survey().await.map_err(CliError::failed)?.used_bytes)
+            })
+            .unwrap();
+        }
+        // Every command has split nodes, and one chunk holds them all.
+        assert!(used > COMMANDS * 1024, "{used} bytes");
+        assert_eq!(taken(), 256 << 10);
+    }
+}

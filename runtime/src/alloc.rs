@@ -1,16 +1,18 @@
 //! The second stage of allocation: nodes carved from chunks without the network (Sherman section 4.2.4).
 //!
 //! One allocator per shard and index. Chunks are taken from the servers in turn. Memory in use is never handed out
-//! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`].
+//! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`]. What was never handed out goes
+//! back to its server when the allocator is dropped: a process that lives for one node costs no whole chunk.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::lock::Mutex;
 use thiserror::Error;
 
-use crate::control::{Control, ControlError, IndexId};
-use crate::pointer::{RemotePtr, ServerId};
+use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN, ServerInfo};
+use crate::pointer::RemotePtr;
 
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;
@@ -39,13 +41,16 @@ pub struct NodeAllocator {
     control: Arc<dyn Control>,
     index: IndexId,
     state: RefCell<State>,
+    /// Held by the client that waits for a chunk.
+    asking: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What is left of the current chunk.
-    next: Option<RemotePtr>,
-    left: u64,
+    /// What is left of the chunks that were taken, never written to. Nodes are carved from the last one while it lasts.
+    pieces: Vec<Chunk>,
+    /// The largest node that was asked for.
+    largest: u64,
     next_server: usize,
     returned: BTreeMap<u64, Vec<RemotePtr>>,
     used_bytes: u64,
@@ -56,7 +61,7 @@ impl NodeAllocator {
     /// ones.
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
-        NodeAllocator { control, index, state: RefCell::new(state) }
+        NodeAllocator { control, index, state: RefCell::new(state), asking: Mutex::new(()) }
     }
 
     /// Memory for a node of `bytes` bytes, aligned to 64. It is zeroed unless it was given back before.
@@ -66,11 +71,23 @@ impl NodeAllocator {
     pub async fn allocate(&self, bytes: u64) -> Result<RemotePtr, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         loop {
-            if let Some(node) = self.state.borrow_mut().carve(bytes) {
+            if let Some(node) = self.carve(bytes) {
                 return Ok(node);
             }
-            self.take_chunk(bytes).await?;
+            // One client asks for all: else each of hundreds would take a chunk of its own.
+            let _asking = self.asking.lock().await;
+            if let Some(node) = self.carve(bytes) {
+                return Ok(node);
+            }
+            if let Err(error) = self.take_chunk(bytes).await {
+                // Another client of the shard may have given something back meanwhile.
+                return self.carve(bytes).ok_or(error);
+            }
         }
+    }
+
+    fn carve(&self, bytes: u64) -> Option<RemotePtr> {
+        self.state.borrow_mut().carve(bytes)
     }
 
     /// Takes back a node that was allocated here and never became reachable.
@@ -86,41 +103,76 @@ impl NodeAllocator {
         self.state.borrow().used_bytes
     }
 
+    /// Takes a chunk with room for such a node from the first server in turn that has one.
     async fn take_chunk(&self, bytes: u64) -> Result<(), AllocError> {
-        let servers = self.control.servers().len();
-        for _ in 0..servers {
+        let servers = self.control.servers();
+        let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
+        if chunk_bytes < bytes {
+            return Err(AllocError::TooLarge { bytes, chunk_bytes });
+        }
+        for _ in servers {
             let server = {
                 let mut state = self.state.borrow_mut();
                 state.next_server += 1;
-                ServerId(((state.next_server - 1) % servers) as u16)
+                &servers[(state.next_server - 1) % servers.len()]
             };
-            match self.control.chunk(server, self.index).await {
-                Ok(chunk) if chunk.bytes < bytes => {
-                    return Err(AllocError::TooLarge { bytes, chunk_bytes: chunk.bytes });
-                }
-                Ok(chunk) => {
-                    let mut state = self.state.borrow_mut();
-                    state.next = Some(chunk.start);
-                    state.left = chunk.bytes;
-                    return Ok(());
-                }
-                Err(ControlError::OutOfMemory { .. }) => {}
-                Err(error) => return Err(AllocError::Control(error)),
+            if server.chunk_bytes >= bytes && self.take_chunk_of(server, bytes).await? {
+                return Ok(());
             }
         }
-        Err(AllocError::OutOfMemory { servers })
+        Err(AllocError::OutOfMemory { servers: servers.len() })
+    }
+
+    /// Takes chunks of a server until one has room for such a node; yields whether one has. Rests that are too small
+    /// are kept for smaller nodes: the server does not hand them out again meanwhile, so that they come to an end.
+    async fn take_chunk_of(&self, server: &ServerInfo, bytes: u64) -> Result<bool, AllocError> {
+        let mut left = server.region_bytes;
+        loop {
+            let chunk = match self.control.chunk(server.id, self.index).await {
+                Ok(chunk) => chunk,
+                Err(ControlError::OutOfMemory { .. }) => return Ok(false),
+                Err(error) => return Err(AllocError::Control(error)),
+            };
+            self.state.borrow_mut().pieces.push(chunk);
+            if chunk.bytes >= bytes {
+                return Ok(true);
+            }
+            // A server that has handed out more than it has would do so for ever.
+            left = match left.checked_sub(chunk.bytes.max(NODE_ALIGN)) {
+                Some(left) => left,
+                None => return Ok(false),
+            };
+        }
+    }
+}
+
+impl Drop for NodeAllocator {
+    fn drop(&mut self) {
+        let State { pieces, largest, .. } = std::mem::take(self.state.get_mut());
+        // Whoever needs a node as large as the largest here would be handed the smaller ones out time and again, before
+        // a whole chunk.
+        let useful = |rest: &Chunk| rest.bytes >= largest.max(REST_BYTES_MIN);
+        for rest in pieces.into_iter().filter(useful) {
+            self.control.give_back(self.index, rest);
+        }
     }
 }
 
 impl State {
     fn carve(&mut self, bytes: u64) -> Option<RemotePtr> {
+        self.largest = self.largest.max(bytes);
         if let Some(node) = self.returned.get_mut(&bytes).and_then(Vec::pop) {
             self.used_bytes += bytes;
             return Some(node);
         }
-        let node = self.next.filter(|_| self.left >= bytes)?;
-        self.left -= bytes;
-        self.next = Some(node.add(bytes));
+        let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes)?;
+        let mut piece = self.pieces.swap_remove(place);
+        let node = piece.start;
+        piece.bytes -= bytes;
+        if piece.bytes > 0 {
+            piece.start = node.add(bytes);
+            self.pieces.push(piece);
+        }
         self.used_bytes += bytes;
         Some(node)
     }
@@ -128,10 +180,13 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use futures::FutureExt;
 
     use super::*;
     use crate::memory::{Cluster, EmbeddedConfig};
+    use crate::pointer::ServerId;
 
     fn cluster(servers: u16) -> Arc<dyn Control> {
         Cluster::embedded(EmbeddedConfig {
@@ -183,6 +238,100 @@ mod tests {
         allocator.give_back(node, 1000);
         assert_eq!(allocator.used_bytes(), 0);
         assert_eq!(allocate(&allocator, 1024), Ok(node));
+    }
+
+    fn taken(control: &Arc<dyn Control>) -> u64 {
+        let usage = control.usage().now_or_never().expect("embedded control calls are direct").unwrap();
+        usage.iter().map(|server| server.chunk_bytes).sum()
+    }
+
+    /// A process that lives for one node takes a node, not a chunk.
+    #[test]
+    fn what_was_not_used_goes_to_the_next() {
+        const CHUNK: u64 = 1 << 20;
+        let control: Arc<dyn Control> = Cluster::embedded(EmbeddedConfig {
+            bytes_per_server: 4 << 20,
+            chunk_bytes: CHUNK,
+            locks_per_server: 16,
+            ..Default::default()
+        })
+        .unwrap();
+        let nodes: BTreeSet<_> = (0..2000)
+            .map(|_| {
+                let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+                let node = allocate(&allocator, 1000).unwrap();
+                assert_eq!(allocator.used_bytes(), 1024);
+                node.offset()
+            })
+            .collect();
+        assert_eq!(nodes.len(), 2000);
+        assert!(nodes.iter().zip(nodes.iter().skip(1)).all(|(node, next)| next - node >= 1024));
+        assert_eq!(taken(&control), (2000u64 * 1024).next_multiple_of(CHUNK));
+        // Another index has no part in it.
+        let other = NodeAllocator::new(Arc::clone(&control), IndexId(2), 0);
+        let node = allocate(&other, 1000).unwrap();
+        assert!(
+            !nodes
+                .range(node.offset() + 1 - CHUNK..node.offset() + CHUNK)
+                .any(|at| at + 1024 > node.offset())
+        );
+        assert_eq!(taken(&control), 3 * CHUNK);
+    }
+
+    /// Rests that are too small for one node serve smaller ones, and cost nobody a chunk that is there.
+    #[test]
+    fn small_rests_are_passed_over_and_used_up() {
+        let control = cluster(1);
+        let chunk = 16 << 10;
+        let chunks = taken_all(&control) / chunk;
+        let new = |bytes: u64| {
+            let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+            let node = allocate(&allocator, bytes);
+            (allocator, node)
+        };
+        // All but one were taken by somebody who used 10 KiB of each.
+        let used: Vec<_> = (1..chunks)
+            .map(|_| control.chunk(ServerId(0), IndexId(1)).now_or_never().unwrap().unwrap().start)
+            .collect();
+        used.iter().for_each(|start| {
+            control.give_back(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
+        });
+        assert_eq!(taken(&control), (chunks - 1) * chunk);
+        let (large, node) = new(16 << 10);
+        let node = node.expect("the last chunk, behind many rests that are too small");
+        assert_eq!((large.used_bytes(), taken(&control)), (16 << 10, chunks * chunk));
+        assert_eq!(allocate(&large, 8 << 10), Err(AllocError::OutOfMemory { servers: 1 }));
+        let mut all = vec![node];
+        while let Ok(node) = allocate(&large, 6 << 10) {
+            assert!(all.iter().all(|other| other != &node));
+            all.push(node);
+        }
+        assert_eq!(all.len() as u64, chunks);
+        assert_eq!(large.used_bytes(), (16 << 10) + (chunks - 1) * (6 << 10));
+        // They are smaller than its largest node and used up besides: nothing is left for others.
+        drop(large);
+        assert_eq!(new(4096).1, Err(AllocError::OutOfMemory { servers: 1 }));
+    }
+
+    /// How many bytes of chunks there are.
+    fn taken_all(control: &Arc<dyn Control>) -> u64 {
+        control.usage().now_or_never().expect("direct").unwrap()[0].capacity_bytes
+    }
+
+    /// What a dropped index gave back is nobody's, and what it has not given back goes nowhere.
+    #[test]
+    fn allocators_may_outlive_their_index() {
+        let control = cluster(1);
+        let entry = |name: &str| control.create(name, "sherman", b"").now_or_never().unwrap().unwrap().id;
+        let (first, second) = (entry("first"), entry("second"));
+        let allocator = NodeAllocator::new(Arc::clone(&control), first, 0);
+        let node = allocate(&allocator, 64).unwrap();
+        control.drop_index("first").now_or_never().unwrap().unwrap();
+        let heir = NodeAllocator::new(Arc::clone(&control), second, 0);
+        assert_eq!(allocate(&heir, 64), Ok(node), "the same chunk");
+        drop(allocator);
+        let other = NodeAllocator::new(Arc::clone(&control), second, 0);
+        assert!(allocate(&other, 64).unwrap().offset() >= node.offset() + (16 << 10));
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn random_bytes(random: &mut SmallRng, len_max: usize) -> Vec<u8> {
 
 fn request(random: &mut SmallRng) -> Request {
     let index = if random.random_bool(0.9) { random.random_range(0..60) } else { random.random() };
-    match random.random_range(0..15) {
+    match random.random_range(0..16) {
         0 => Request::Hello,
         1 => {
             Request::Join { members: vec![random.random(); 2], position: random.random(), name: name(random) }
@@ -81,6 +81,12 @@ fn request(random: &mut SmallRng) -> Request {
                 reads_max: random.random(),
             };
             Request::QueuePair { shard: random.random(), endpoint }
+        }
+        14 => {
+            // Chunks begin at multiples of 4096 behind the eighteen pages of the other parts.
+            let offset = (18 + random.random_range(0..16 * CHUNKS)) * 4096 + random.random_range(0..4) * 64;
+            let bytes = random.random_range(0..1100) * 64;
+            Request::GiveBack { index, offset, bytes }
         }
         _ => [Request::Ping, Request::Goodbye].choose(random).cloned().expect("two to choose from"),
     }

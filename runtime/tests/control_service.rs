@@ -21,8 +21,8 @@ use farwood_runtime::message::ShardId;
 use farwood_runtime::service::ServiceTimes;
 use farwood_runtime::{
     CatalogEntry, Cluster, ComputeNode, ConnectConfig, ConnectError, Control, ControlError, EmbeddedConfig,
-    IndexId, ListenAt, NodeConfig, RemoteControl, RemotePtr, Served, ServerAddress, ServerId, Service,
-    ServiceConfig, ServiceError,
+    IndexId, ListenAt, NodeAllocator, NodeConfig, RemoteControl, RemotePtr, Served, ServerAddress, ServerId,
+    Service, ServiceConfig, ServiceError,
 };
 use futures::executor::block_on;
 
@@ -184,6 +184,32 @@ fn many_clients_at_once_take_each_chunk_once() {
     chunks.dedup();
     assert_eq!((ids, chunks.len()), ((1..=8).collect(), 64));
     assert!(matches!(block_on(owner.chunk(ServerId(0), index)), Err(ControlError::OutOfMemory { .. })));
+}
+
+/// Processes that live for one node take a node each, not a chunk.
+#[test]
+fn short_lived_processes_use_chunks_up() {
+    const PROCESSES: usize = 2000;
+    let folder = Folder::new();
+    let service = unix(40, &folder.path("socket"));
+    let index = create(&connect(&[&service]), "a").id;
+    // As many as connect one after another in a second; the others share connections, as shards do.
+    let mut nodes: Vec<u64> = (0..100)
+        .flat_map(|_| {
+            let control = connect(&[&service]);
+            let node = || {
+                let allocator = NodeAllocator::new(Arc::<RemoteControl>::clone(&control), index, 0);
+                block_on(allocator.allocate(1000)).unwrap().offset()
+            };
+            (0..PROCESSES / 100).map(|_| node()).collect::<Vec<_>>()
+        })
+        .collect();
+    nodes.sort_unstable();
+    assert!(nodes.len() == PROCESSES && nodes.windows(2).all(|pair| pair[1] - pair[0] >= 1024));
+    let needed = PROCESSES as u64 * 1024;
+    // Of each chunk the last 3 KiB are not worth giving back.
+    let taken = service.usage().chunk_bytes;
+    assert!((needed..needed + needed / 10).contains(&taken), "{taken} bytes for {needed}");
 }
 
 #[test]

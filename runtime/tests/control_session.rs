@@ -191,6 +191,115 @@ fn a_dropped_index_gets_no_chunk_from_a_server_without_the_catalog() {
     assert!(matches!(anew.ask(Request::Chunk { index: 1 }), Ok(Reply::Chunk { .. })));
 }
 
+fn chunk(client: &mut Client, index: u32) -> (u64, u64) {
+    match client.ask(Request::Chunk { index }) {
+        Ok(Reply::Chunk { offset, bytes }) => (offset, bytes),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rests_go_to_the_same_index_first() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let (a, b) = (create(&mut one, "a").unwrap().id, create(&mut one, "b").unwrap().id);
+    let (start, bytes) = chunk(&mut one, a);
+    assert_eq!(bytes, CHUNK_BYTES);
+    let end = start + bytes;
+    let give_back = |index, offset, bytes| Request::GiveBack { index, offset, bytes };
+    assert_eq!(one.ask(give_back(a, start + 1024, bytes - 1024)), Ok(Reply::Done));
+    assert_eq!(core.usage().chunk_bytes, CHUNK_BYTES, "the chunk is the index's, used or not");
+    assert_eq!(chunk(&mut two, b), (end, CHUNK_BYTES), "not another index's");
+    // Whoever asks next has it, and can give back what it leaves of it.
+    assert_eq!(chunk(&mut two, a), (start + 1024, bytes - 1024));
+    assert_eq!(two.ask(give_back(a, start + 2048, bytes - 2048)), Ok(Reply::Done));
+    assert_eq!(chunk(&mut one, a), (start + 2048, bytes - 2048));
+    // From the middle: two pieces stay taken.
+    assert_eq!(one.ask(give_back(a, start + 16384, 8192)), Ok(Reply::Done));
+    assert_eq!(one.ask(give_back(a, start + 24576, bytes - 24576)), Ok(Reply::Done));
+    assert_eq!(chunk(&mut two, a), (start + 24576, bytes - 24576), "the largest first");
+    drop(two);
+    assert_eq!(chunk(&mut one, a), (start + 16384, 8192), "what the dead have taken is not there again");
+    assert_eq!(chunk(&mut one, a), (end + CHUNK_BYTES, CHUNK_BYTES));
+    assert_eq!(core.usage().chunk_bytes, 3 * CHUNK_BYTES);
+    // A drop takes the rests with the chunks.
+    assert_eq!(one.ask(give_back(a, start + 16384, 4096)), Ok(Reply::Done));
+    for request in [
+        Request::BeginDrop { name: named("a") },
+        Request::Free { index: a },
+        Request::FinishDrop { name: named("a"), index: a },
+    ] {
+        assert!(one.ask(request).is_ok());
+    }
+    let c = create(&mut one, "c").unwrap().id;
+    let mut others: Vec<_> = (0..3).map(|_| chunk(&mut one, c)).collect();
+    others.sort_unstable();
+    assert!(
+        others.iter().all(|(offset, bytes)| *bytes == CHUNK_BYTES && (offset - start) % CHUNK_BYTES == 0)
+    );
+    assert!(others.windows(2).all(|pair| pair[0] != pair[1]) && core.usage().chunk_bytes == 4 * CHUNK_BYTES);
+}
+
+/// What may not be given back: it is said why, and everything stays as it was.
+#[test]
+fn what_was_not_taken_is_not_taken_back() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let (a, b) = (create(&mut one, "a").unwrap().id, create(&mut two, "b").unwrap().id);
+    let (first, second) = (chunk(&mut one, a).0, chunk(&mut one, a).0);
+    let (of_b, of_two) = (chunk(&mut one, b).0, chunk(&mut two, a).0);
+    assert_eq!((second, of_b, of_two), (first + CHUNK_BYTES, second + CHUNK_BYTES, of_b + CHUNK_BYTES));
+    let ask = |client: &mut Client, index, offset, bytes| {
+        let reply = client.ask(Request::GiveBack { index, offset, bytes });
+        let refused = ControlError::NotTaken { index: IndexId(index), offset, bytes };
+        assert!(reply == Ok(Reply::Done) || reply == Err(refused), "{reply:?}");
+        reply.is_ok()
+    };
+    assert!(ask(&mut one, a, first + 32768, 8192));
+    for (what, offset, bytes) in [
+        ("two chunks", first + 8192, CHUNK_BYTES),
+        ("over the end of a chunk", second + 8192, CHUNK_BYTES),
+        ("before the chunks", 4096, 4096),
+        ("behind the chunks", of_two + CHUNK_BYTES, 4096),
+        ("another index's", of_b, 4096),
+        ("another connection's", of_two, 4096),
+        ("a rest", first + 32768, 8192),
+        ("a part of a rest", first + 36864, 4096),
+        ("up into a rest", first, 36864),
+        ("down into a rest", first + 36864, 8192),
+        ("around a rest", first, CHUNK_BYTES),
+        ("no line", first + 32, 4096),
+        ("no lines", first, 4096 + 32),
+        ("nothing", first, 0),
+        ("too little", first, 4032),
+        ("wrapping", first, u64::MAX - 63),
+        ("wrapping to 0", first, first.wrapping_neg()),
+        ("the end of the world", u64::MAX - 63, 4096),
+    ] {
+        assert!(!ask(&mut one, a, offset, bytes), "{what}");
+        assert_eq!(core.usage().chunk_bytes, 4 * CHUNK_BYTES, "{what}");
+    }
+    let unknown = ControlError::NoSuchIndex { index: IndexId(99) };
+    assert_eq!(one.ask(Request::GiveBack { index: 99, offset: first, bytes: 4096 }), Err(unknown));
+    let mut swapped = Client::joined(&core, &[2, INSTANCE], 1);
+    let refused = swapped.ask(Request::GiveBack { index: a, offset: first, bytes: 4096 });
+    assert_eq!(refused, Err(ControlError::OtherServers { server: ServerId(1) }));
+    // All that belongs to somebody can still be given back by that one: nothing was changed.
+    assert!(ask(&mut one, a, first, 32768) && ask(&mut one, a, first + 40960, CHUNK_BYTES - 40960));
+    assert!(ask(&mut one, a, second, CHUNK_BYTES) && ask(&mut one, b, of_b, CHUNK_BYTES));
+    assert!(ask(&mut two, a, of_two, CHUNK_BYTES));
+    let mut rests: Vec<_> = (0..5).map(|_| chunk(&mut two, a)).collect();
+    rests.sort_unstable();
+    let (low, high) = ((first, 32768), (first + 40960, CHUNK_BYTES - 40960));
+    assert_eq!(rests, [low, (first + 32768, 8192), high, (second, CHUNK_BYTES), (of_two, CHUNK_BYTES)]);
+    assert!(matches!(two.ask(Request::Chunk { index: a }), Err(ControlError::OutOfMemory { .. })));
+    assert_eq!(chunk(&mut two, b), (of_b, CHUNK_BYTES));
+    // A connection that has died gives nothing back by another.
+    drop(two);
+    let mut late = Client::alone(&core);
+    assert!(!ask(&mut late, a, second, CHUNK_BYTES) && !ask(&mut one, a, second, CHUNK_BYTES));
+}
+
 #[test]
 fn ids_of_nodes_are_reused_after_goodbye_only() {
     let core = core(4);
@@ -364,6 +473,7 @@ fn request() -> impl Strategy<Value = Request> {
     let join = (vec(prop_oneof![Just(INSTANCE), any::<u128>()], 0..3), any::<u16>(), name());
     prop_oneof![
         4 => index().prop_map(|index| Request::Chunk { index }),
+        6 => give_back(),
         3 => (name(), "[a-z]{0,40}", vec(any::<u8>(), 0..50))
             .prop_map(|(name, kind, config)| Request::Create { name, kind, config }),
         3 => name().prop_map(|name| Request::Open { name }),
@@ -380,6 +490,16 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::Hello),
         1 => join.prop_map(|(members, position, name)| Request::Join { members, position, name }),
     ]
+}
+
+/// Pieces of the five chunks, mostly up to the end of one, as allocators give them back.
+fn give_back() -> impl Strategy<Value = Request> {
+    let inside = (0..5u64, 0..20u64, 0..20u64, any::<bool>()).prop_map(|(chunk, from, pages, to_end)| {
+        let bytes = if to_end { CHUNK_BYTES.saturating_sub(from * 4096 + 64) } else { pages * 4096 };
+        (18 * 4096 + chunk * CHUNK_BYTES + from * 4096 + 64, bytes)
+    });
+    let piece = prop_oneof![20 => inside, 1 => any::<(u64, u64)>()];
+    (0..6u32, piece).prop_map(|(index, (offset, bytes))| Request::GiveBack { index, offset, bytes })
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -422,6 +542,10 @@ fn damaged(client: &mut Client, request: &Request, damage: &Damage) -> Vec<u8> {
 #[derive(Default)]
 struct Model {
     chunks: BTreeMap<u64, u32>,
+    /// What may be given back, by whom: where it begins, where it ends, for which index.
+    taken: Vec<(usize, u64, u64, u32)>,
+    /// What was given back and not handed out again: where it begins, how long it is, of which index.
+    rests: BTreeSet<(u64, u64, u32)>,
     open: BTreeSet<(usize, u32)>,
     names: BTreeMap<String, u32>,
 }
@@ -429,9 +553,32 @@ struct Model {
 impl Model {
     fn note(&mut self, who: usize, request: &Request, reply: &Result<Reply, ControlError>) {
         match (request, reply) {
-            (Request::Chunk { index }, Ok(Reply::Chunk { offset })) => {
-                assert!(offset.is_multiple_of(4096) && self.names.values().any(|id| id == index));
-                assert_eq!(self.chunks.insert(*offset, *index), None, "a chunk was handed out twice");
+            (Request::Chunk { index }, Ok(Reply::Chunk { offset, bytes })) => {
+                assert!(self.names.values().any(|id| id == index));
+                if self.rests.iter().any(|(_, _, of)| of == index) {
+                    assert!(
+                        self.rests.remove(&(*offset, *bytes, *index)),
+                        "a rest is there, and is not handed out"
+                    );
+                } else {
+                    assert!(offset.is_multiple_of(4096) && *bytes == CHUNK_BYTES);
+                    assert_eq!(self.chunks.insert(*offset, *index), None, "a chunk was handed out twice");
+                }
+                self.taken.push((who, *offset, offset + bytes, *index));
+            }
+            (Request::Chunk { index }, Err(ControlError::OutOfMemory { .. })) => {
+                assert!(self.rests.iter().all(|(_, _, of)| of != index), "a rest is there");
+            }
+            (Request::GiveBack { index, offset, bytes }, reply) => {
+                let right = self.give_back(who, *index, *offset, *bytes);
+                let usable = !matches!(
+                    reply,
+                    Err(ControlError::NoSuchIndex { .. } | ControlError::BeingDropped { .. })
+                );
+                assert_eq!(reply.is_ok(), right && usable, "{reply:?}");
+                if right && reply.is_ok() {
+                    self.rests.insert((*offset, *bytes, *index));
+                }
             }
             (Request::Create { name, .. }, Ok(Reply::Entry(entry))) => {
                 assert_eq!(self.names.insert(name.clone(), entry.id), None);
@@ -446,17 +593,43 @@ impl Model {
             }
             (Request::Free { index }, Ok(Reply::Freed { bytes })) => {
                 let before = self.chunks.len();
-                self.chunks.retain(|_, owner| owner != index);
+                self.freed(*index);
                 assert_eq!(*bytes, (before - self.chunks.len()) as u64 * CHUNK_BYTES);
             }
             (Request::FinishDrop { name, index }, Ok(_)) => {
                 assert_eq!(self.names.remove(name), Some(*index));
-                self.chunks.retain(|_, owner| owner != index);
+                self.freed(*index);
                 self.open.retain(|(_, open)| open != index);
             }
             (_, Err(ControlError::Protocol { .. })) => panic!("a whole request in turn breaks no protocol"),
             _ => {}
         }
+    }
+
+    /// Takes that out of what `who` has taken; whether it was there.
+    fn give_back(&mut self, who: usize, index: u32, offset: u64, bytes: u64) -> bool {
+        let Some(end) = offset.checked_add(bytes) else { return false };
+        if bytes < 4096 || !offset.is_multiple_of(64) || !bytes.is_multiple_of(64) {
+            return false;
+        }
+        let around = |&(by, from, to, of): &(usize, u64, u64, u32)| {
+            by == who && of == index && from <= offset && end <= to
+        };
+        let Some(place) = self.taken.iter().position(around) else { return false };
+        let (_, from, to, _) = self.taken.remove(place);
+        self.taken.extend([(who, from, offset, index), (who, end, to, index)]);
+        true
+    }
+
+    fn freed(&mut self, index: u32) {
+        self.chunks.retain(|_, owner| *owner != index);
+        self.taken.retain(|(_, _, _, of)| *of != index);
+        self.rests.retain(|(_, _, of)| *of != index);
+    }
+
+    fn ended(&mut self, who: usize) {
+        self.open.retain(|(user, _)| *user != who);
+        self.taken.retain(|(by, _, _, _)| *by != who);
     }
 
     fn check(&self, core: &ServiceCore) {
@@ -529,7 +702,7 @@ proptest! {
             };
             if !alive {
                 clients[*who] = Client::alone(&core);
-                model.open.retain(|(user, _)| user != who);
+                model.ended(*who);
             }
             model.check(&core);
             prop_assert_eq!(core.nodes().len(), clients.len());

@@ -92,6 +92,12 @@ pub enum ControlError {
     /// A request that this server cannot answer, because of its position in the list of servers.
     #[error("only memory server 0 of a list of servers keeps the catalog and the ids of compute nodes")]
     NotHome,
+    /// Memory was given back that the connection did not take, or has given back before.
+    #[error(
+        "bytes {offset} to {offset} + {bytes} are no unused part of a chunk that this connection took for index {}: \
+         give back what was taken, once, at multiples of 64 bytes and no less than 4096", index.0
+    )]
+    NotTaken { index: IndexId, offset: u64, bytes: u64 },
     /// One side did not keep to the protocol, and the connection has ended.
     #[error("the control protocol was broken: {what}; use the same version of the program on all hosts")]
     Protocol { what: String },

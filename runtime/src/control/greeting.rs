@@ -16,7 +16,7 @@ use thiserror::Error;
 /// How long a greeting is.
 pub const GREETING_BYTES: usize = 16;
 /// The version of the protocol that this program speaks: it changes with every change of [`super::wire`].
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"FARWOOD\x1a";
 
@@ -63,9 +63,13 @@ mod tests {
     fn tells_another_version_from_another_protocol() {
         assert_eq!(check(&greeting()), Ok(()));
         let mut newer = greeting();
-        newer[8] = 2;
+        newer[8] += 1;
         newer[12] = 7;
-        assert_eq!(check(&newer), Err(GreetingError::Version { theirs: 2 }), "whatever it uses the rest for");
+        assert_eq!(
+            check(&newer),
+            Err(GreetingError::Version { theirs: VERSION + 1 }),
+            "whatever it uses the rest for"
+        );
         let mut reserved = greeting();
         reserved[15] = 1;
         assert_eq!(check(&reserved), Err(GreetingError::NotFarwood));

@@ -22,6 +22,10 @@ pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::pointer::{RemotePtr, ServerId};
 
 const WORD_BYTES: u64 = 8;
+/// Rests of chunks begin and end at multiples of it.
+pub(crate) const REST_ALIGN: u64 = 64;
+/// Less is not worth a request. It also bounds what a memory server remembers of pieces.
+pub(crate) const REST_BYTES_MIN: u64 = 4096;
 
 /// An index of the catalog, by a number that is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -64,12 +68,13 @@ impl LockRegion {
     }
 }
 
-/// A piece of a server's region that belongs to one shard until the index that it was taken for is dropped.
+/// A piece of a server's region that belongs to one shard until the index that it was taken for is dropped: a whole
+/// chunk, or the rest of one that another shard gave back unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it begins; aligned to 4096 bytes.
+    /// Where it begins; aligned to 64 bytes, if it is whole to 4096.
     pub start: RemotePtr,
-    /// How long it is.
+    /// How long it is; a multiple of 64, if it is whole the server's `chunk_bytes`, else less.
     pub bytes: u64,
 }
 
@@ -103,9 +108,13 @@ pub struct ServerUsage {
 pub trait Control: Send + Sync {
     /// The cluster's servers, in the order of their ids.
     fn servers(&self) -> &[ServerInfo];
-    /// Hands out a chunk of `server`'s region for `index`.
+    /// Hands out a chunk of `server`'s region for `index`, all zero: rests of chunks that were given back come first.
     fn chunk(&self, server: ServerId, index: IndexId)
     -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
+    /// Gives back the part of a chunk that the caller took for `index` and never wrote to, so that the next who asks
+    /// for a chunk gets it. It waits for nothing and is no more than an attempt: a part of less than 4096 bytes, a
+    /// server that is gone or an index that was dropped leave it as it was.
+    fn give_back(&self, index: IndexId, rest: Chunk);
     /// Adds an index to the catalog.
     fn create(
         &self,

@@ -25,8 +25,10 @@ pub enum Request {
     Admit,
     /// * Whether indexes that the server holds a part of were made with the same list of servers.
     Agree,
-    /// * A chunk for an index.
+    /// * A chunk for an index, or the rest of one.
     Chunk { index: u32 },
+    /// * The rest of a chunk that this connection took for that index, and that was never written to.
+    GiveBack { index: u32, offset: u64, bytes: u64 },
     /// A new index.
     Create { name: String, kind: String, config: Vec<u8> },
     /// An index.
@@ -57,12 +59,12 @@ pub enum Request {
 pub enum Reply {
     /// To `Hello`.
     Welcome(Welcome),
-    /// To `Join`, `Agree`, `FinishDrop`, `Ping` and `Goodbye`.
+    /// To `Join`, `Agree`, `GiveBack`, `FinishDrop`, `Ping` and `Goodbye`.
     Done,
     /// To `Admit`.
     Admitted { node: u16 },
-    /// To `Chunk`: where it begins.
-    Chunk { offset: u64 },
+    /// To `Chunk`: where it begins, and how long it is.
+    Chunk { offset: u64, bytes: u64 },
     /// To `Create` and `Open`.
     Entry(Entry),
     /// To `List`.

@@ -1,8 +1,18 @@
-//! The first stage of allocation: which chunks of a server's region belong to which index (Sherman section 4.2.4).
+//! The first stage of allocation: which chunks of a server's region belong to which index (Sherman section 4.2.4), and
+//! what of them was given back unused. It touches no memory: it only says whose it is.
+//!
+//! ```text
+//! a chunk of index 1, given back in part twice
+//! +----------------+---------------+----------------------------------+
+//! | used, by one   | used, by two  | a rest: zero, index 1's only     |
+//! +----------------+---------------+----------------------------------+
+//! ```
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::control::IndexId;
+use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
+use crate::fabric::PeerId;
 
 /// Dropped indexes that are remembered: a request for one more chunk may still be on its way when an index is dropped,
 /// and what it took nobody would ever give back.
@@ -18,7 +28,27 @@ pub(super) struct Chunks {
     fresh: u64,
     returned: Vec<u64>,
     owned: Vec<(IndexId, u64)>,
+    /// What may be given back, by where it begins: what was handed out, without what was given back of it. None lies in
+    /// two chunks, none is smaller than the smallest rest: so there are never more of them than a region has pages.
+    taken: BTreeMap<u64, Taken>,
+    /// What was given back of an index's chunks, by its size. It overlaps nothing of `taken`.
+    rests: BTreeMap<IndexId, BTreeSet<(u64, u64)>>,
     freed: VecDeque<IndexId>,
+}
+
+/// A piece of a chunk that a connection has taken.
+#[derive(Clone, Copy)]
+struct Taken {
+    bytes: u64,
+    index: IndexId,
+    by: PeerId,
+}
+
+/// A chunk, or what is left of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A chunk that is neither free nor an index's.
@@ -34,8 +64,60 @@ pub(crate) struct Reserved {
 impl Chunks {
     pub(super) fn new(start: u64, end: u64, chunk_bytes: u64) -> Self {
         let count = (end - start) / chunk_bytes;
-        let (returned, owned, freed) = (Vec::new(), Vec::new(), VecDeque::new());
-        Chunks { start, chunk_bytes, count, fresh: 0, returned, owned, freed }
+        Chunks {
+            start,
+            chunk_bytes,
+            count,
+            fresh: 0,
+            returned: Vec::new(),
+            owned: Vec::new(),
+            taken: BTreeMap::new(),
+            rests: BTreeMap::new(),
+            freed: VecDeque::new(),
+        }
+    }
+
+    /// Hands out what was given back of a chunk of that index, if there is anything. The largest first: if that is too
+    /// small for a node, so are all others.
+    pub(super) fn take_rest(&mut self, index: IndexId, by: PeerId) -> Option<Piece> {
+        let Entry::Occupied(mut rests) = self.rests.entry(index) else { return None };
+        let largest = rests.get_mut().pop_last();
+        if rests.get().is_empty() {
+            rests.remove();
+        }
+        let (bytes, offset) = largest?;
+        self.taken.insert(offset, Taken { bytes, index, by });
+        Some(Piece { offset, bytes })
+    }
+
+    /// Takes back what `by` has taken for that index and not used. Yields whether it was so; otherwise nothing changes.
+    pub(super) fn give_back(&mut self, index: IndexId, by: PeerId, rest: Piece) -> bool {
+        let Piece { offset, bytes } = rest;
+        let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
+        let Some(end) = offset.checked_add(bytes).filter(|_| aligned && bytes >= REST_BYTES_MIN) else {
+            return false;
+        };
+        let Some((&start, &taken)) = self.taken.range(..=offset).next_back() else { return false };
+        let taken_end = start + taken.bytes;
+        if taken.index != index || taken.by != by || end > taken_end {
+            return false;
+        }
+        self.taken.remove(&start);
+        for (start, end) in [(start, offset), (end, taken_end)] {
+            let bytes = end - start;
+            // Of less than that nothing can be given back.
+            if bytes >= REST_BYTES_MIN {
+                self.taken.insert(start, Taken { bytes, ..taken });
+            }
+        }
+        let new = self.rests.entry(index).or_default().insert((bytes, offset));
+        assert!(new, "what is taken is no rest");
+        true
+    }
+
+    /// That connection has ended: what it took remains the index's, and nobody gives it back.
+    pub(super) fn forget_peer(&mut self, peer: PeerId) {
+        self.taken.retain(|_, taken| taken.by != peer);
     }
 
     pub(super) fn reserve(&mut self) -> Option<Reserved> {
@@ -50,17 +132,20 @@ impl Chunks {
         Some(Reserved { place, offset: self.start + place * self.chunk_bytes, reused })
     }
 
-    /// Gives a zeroed chunk to an index; `None` if the index was dropped in the meantime, or before.
-    pub(super) fn own(&mut self, reserved: Reserved, index: IndexId) -> Option<u64> {
+    /// Gives a zeroed chunk to an index, for which `by` has asked; `None` if the index was dropped in the meantime, or
+    /// before.
+    pub(super) fn own(&mut self, reserved: Reserved, index: IndexId, by: PeerId) -> Option<Piece> {
         if self.freed.contains(&index) {
             self.returned.push(reserved.place);
             return None;
         }
+        let piece = Piece { offset: reserved.offset, bytes: self.chunk_bytes };
         self.owned.push((index, reserved.place));
-        Some(reserved.offset)
+        self.taken.insert(piece.offset, Taken { bytes: piece.bytes, index, by });
+        Some(piece)
     }
 
-    /// Takes all chunks of an index back; yields how many bytes that are.
+    /// Takes all chunks of an index back, with what was given back of them; yields how many bytes that are.
     pub(super) fn free_all(&mut self, index: IndexId) -> u64 {
         let before = self.returned.len();
         let returned = &mut self.returned;
@@ -70,6 +155,8 @@ impl Chunks {
             }
             owner != index
         });
+        self.taken.retain(|_, taken| taken.index != index);
+        self.rests.remove(&index);
         if !self.freed.contains(&index) {
             self.freed.push_back(index);
             if self.freed.len() > FREED_MAX {
@@ -92,23 +179,5 @@ impl Chunks {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_that_is_being_zeroed_is_nobodys() {
-        let mut chunks = Chunks::new(4096, 4096 * 3, 4096);
-        let reserved = chunks.reserve().unwrap();
-        assert_eq!(chunks.own(reserved, IndexId(1)), Some(4096));
-        assert_eq!(chunks.free_all(IndexId(1)), 4096);
-        let again = chunks.reserve().unwrap();
-        assert!(again.reused && again.offset == 4096);
-        assert_eq!(chunks.free_all(IndexId(2)), 0, "index 2 is dropped before its chunk is zeroed");
-        assert_eq!(chunks.usage(), (8192, 4096), "and the chunk is not free meanwhile");
-        assert_eq!(chunks.own(again, IndexId(2)), None);
-        assert_eq!(chunks.usage(), (8192, 0));
-        chunks.forget_freed();
-        let last = chunks.reserve().unwrap();
-        assert_eq!(chunks.own(last, IndexId(2)), Some(4096));
-    }
-}
+#[path = "chunks_tests.rs"]
+mod tests;

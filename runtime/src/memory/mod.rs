@@ -17,7 +17,7 @@
 //! A server's CPU never touches a word that verbs change, but for zeroing chunks and root words that no index uses.
 
 pub(crate) mod catalog;
-mod chunks;
+pub(crate) mod chunks;
 mod layout;
 mod server;
 
@@ -28,15 +28,19 @@ use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 use thiserror::Error;
 
+use self::chunks::Piece;
 pub use self::layout::ServerParts;
 pub use self::server::MemoryServer;
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
-use crate::fabric::{Fabric, Seat};
+use crate::fabric::{Fabric, PeerId, Seat};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{Region, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
 use crate::node::NodeError;
 use crate::pointer::{RemotePtr, ServerId};
+
+/// Whoever takes memory of an embedded cluster: all of this process.
+const THIS_PROCESS: PeerId = PeerId(0);
 
 /// What an embedded cluster consists of.
 #[derive(Clone, Debug)]
@@ -133,12 +137,21 @@ impl Cluster {
     }
 
     fn chunk_now(&self, server: ServerId, index: IndexId) -> Result<Chunk, ControlError> {
-        let Some(memory) = self.servers.get(server.0 as usize) else {
-            return Err(ControlError::NoSuchServer { server });
+        let memory = self.server(server)?;
+        let Piece { offset, bytes } = match memory.take_rest(index, THIS_PROCESS) {
+            Some(rest) => rest,
+            None => memory.hand_out(memory.reserve(server)?, index, THIS_PROCESS)?,
         };
-        let offset = memory.hand_out(memory.reserve(server)?, index)?;
-        let start = RemotePtr::new(server, offset);
-        Ok(Chunk { start, bytes: memory.chunk_bytes() })
+        Ok(Chunk { start: RemotePtr::new(server, offset), bytes })
+    }
+
+    fn give_back_now(&self, index: IndexId, rest: Chunk) -> Result<(), ControlError> {
+        let piece = Piece { offset: rest.start.offset(), bytes: rest.bytes };
+        self.server(rest.start.server())?.give_back(index, THIS_PROCESS, piece)
+    }
+
+    fn server(&self, server: ServerId) -> Result<&MemoryServer, ControlError> {
+        self.servers.get(server.0 as usize).ok_or(ControlError::NoSuchServer { server })
     }
 }
 
@@ -176,6 +189,13 @@ impl Control for Cluster {
         index: IndexId,
     ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
         ready(self.chunk_now(server, index)).boxed_local()
+    }
+
+    fn give_back(&self, index: IndexId, rest: Chunk) {
+        if let Err(error) = self.give_back_now(index, rest) {
+            // The index was dropped before those who used it.
+            tracing::debug!(?rest, %error, "a rest was not taken back");
+        }
     }
 
     fn create(

@@ -1,14 +1,15 @@
-//! One memory server: its region, its chunks and its catalog. It knows neither its position in a cluster nor who asks;
-//! the embedded cluster and the control service both stand on it.
+//! One memory server: its region, its chunks and its catalog. It knows neither its position in a cluster nor who asks,
+//! but for the number of who takes memory; the embedded cluster and the control service both stand on it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ClusterError;
 use super::catalog::Catalog;
-use super::chunks::{Chunks, Reserved};
+use super::chunks::{Chunks, Piece, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId, LockRegion, ServerInfo, ServerUsage};
+use crate::fabric::PeerId;
 use crate::mapped::line::LINE_BYTES;
 use crate::mapped::region::Region;
 use crate::pointer::{RemotePtr, ServerId};
@@ -102,18 +103,36 @@ impl MemoryServer {
         self.state().chunks.reserve().ok_or(ControlError::OutOfMemory { server: id, chunk_bytes })
     }
 
-    /// The offset of that chunk, which is zeroed and belongs to `index` from now on.
-    pub(crate) fn hand_out(&self, reserved: Reserved, index: IndexId) -> Result<u64, ControlError> {
+    /// What was given back of a chunk of that index, if there is anything: zero still, and `by` has it from now on.
+    pub(crate) fn take_rest(&self, index: IndexId, by: PeerId) -> Option<Piece> {
+        self.state().chunks.take_rest(index, by)
+    }
+
+    /// Takes back what `by` has taken for that index and not used.
+    pub(crate) fn give_back(&self, index: IndexId, by: PeerId, rest: Piece) -> Result<(), ControlError> {
+        let Piece { offset, bytes } = rest;
+        let taken_back = self.state().chunks.give_back(index, by, rest);
+        if taken_back { Ok(()) } else { Err(ControlError::NotTaken { index, offset, bytes }) }
+    }
+
+    /// Who has that number gives nothing back any more.
+    pub(crate) fn forget_peer(&self, peer: PeerId) {
+        self.state().chunks.forget_peer(peer);
+    }
+
+    /// That chunk, which is zeroed, belongs to `index` from now on, and was taken by `by`.
+    pub(crate) fn hand_out(
+        &self,
+        reserved: Reserved,
+        index: IndexId,
+        by: PeerId,
+    ) -> Result<Piece, ControlError> {
         if reserved.reused {
             // Takes milliseconds, so nobody waits for it. The chunk is nobody's yet: should the index be dropped
             // meanwhile, and the chunk given to another, this would wipe what the other has written.
             self.zero(reserved.offset, self.parts.chunk_bytes);
         }
-        self.state().chunks.own(reserved, index).ok_or(ControlError::NoSuchIndex { index })
-    }
-
-    pub(crate) fn chunk_bytes(&self) -> u64 {
-        self.parts.chunk_bytes
+        self.state().chunks.own(reserved, index, by).ok_or(ControlError::NoSuchIndex { index })
     }
 
     /// Whether it holds neither an index of the catalog nor a chunk.

@@ -12,6 +12,7 @@ use crate::control::wire::{ConnectedNode, Entry, Offer, Welcome, WordRange};
 use crate::control::{ControlError, IndexId, LockRegion, ServerUsage};
 use crate::fabric::{Answer, Endpoint, PeerId, Responder};
 use crate::memory::MemoryServer;
+use crate::memory::chunks::Piece;
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -125,6 +126,7 @@ impl ServiceCore {
         if let Some(responder) = &self.served.responder {
             responder.forget(peer);
         }
+        self.served.memory.forget_peer(peer);
         let mut state = self.state();
         let Some(gone) = state.joined.remove(&peer.0) else { return };
         if gone.leaving {
@@ -150,21 +152,27 @@ impl ServiceCore {
         self.agreed(&mut self.state(), peer)
     }
 
-    pub(super) fn chunk(&self, peer: PeerId, index: IndexId) -> Result<u64, ControlError> {
+    pub(super) fn chunk(&self, peer: PeerId, index: IndexId) -> Result<Piece, ControlError> {
         let memory = &self.served.memory;
         let reserved = {
             let mut state = self.state();
-            self.agreed(&mut state, peer)?;
-            let own = state.peer(peer).own;
-            if own == ServerId(0) {
-                memory.is_usable(index)?;
+            let own = self.usable(&mut state, peer, index)?;
+            // The server is bound to the peer's list: it holds the chunk that this is the rest of.
+            if let Some(rest) = memory.take_rest(index, peer) {
+                return Ok(rest);
             }
             // Together with the binding: a server that holds nothing is bound to nobody.
             let reserved = memory.reserve(own)?;
             self.bind(&mut state, peer);
             reserved
         };
-        memory.hand_out(reserved, index)
+        memory.hand_out(reserved, index, peer)
+    }
+
+    pub(super) fn give_back(&self, peer: PeerId, index: IndexId, rest: Piece) -> Result<(), ControlError> {
+        let mut state = self.state();
+        self.usable(&mut state, peer, index)?;
+        self.served.memory.give_back(index, peer, rest)
     }
 
     pub(super) fn create(
@@ -286,6 +294,16 @@ impl ServiceCore {
             reason.truncate(end.unwrap_or(0));
             ControlError::QueuePair { server, reason }
         })
+    }
+
+    /// Whether the peer may take memory for that index and give it back; yields this server's position in its list.
+    fn usable(&self, state: &mut CoreState, peer: PeerId, index: IndexId) -> Result<ServerId, ControlError> {
+        self.agreed(state, peer)?;
+        let own = state.peer(peer).own;
+        if own == ServerId(0) {
+            self.served.memory.is_usable(index)?;
+        }
+        Ok(own)
     }
 
     fn agreed(&self, state: &mut CoreState, peer: PeerId) -> Result<(), ControlError> {

@@ -18,6 +18,7 @@ use crate::control::wire::{MEMBERS_MAX, Reply, Request};
 use crate::control::{ControlError, IndexId};
 use crate::fabric::PeerId;
 use crate::memory::catalog::check_name;
+use crate::memory::chunks::Piece;
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -216,7 +217,11 @@ impl Session {
             Request::Admit => core.admit(peer).map(|node| Reply::Admitted { node }),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
             Request::Chunk { index } => {
-                core.chunk(peer, IndexId(index)).map(|offset| Reply::Chunk { offset })
+                let piece = core.chunk(peer, IndexId(index));
+                piece.map(|Piece { offset, bytes }| Reply::Chunk { offset, bytes })
+            }
+            Request::GiveBack { index, offset, bytes } => {
+                core.give_back(peer, IndexId(index), Piece { offset, bytes }).map(|()| Reply::Done)
             }
             Request::Create { name, kind, config } => {
                 core.create(peer, &name, &kind, &config).map(Reply::Entry)

@@ -197,6 +197,10 @@ impl Control for Memory {
         refused()
     }
 
+    fn give_back(&self, _: IndexId, _: Chunk) {
+        panic!("no chunk is ever taken here");
+    }
+
     fn create(
         &self,
         _: &str,

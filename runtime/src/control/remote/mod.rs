@@ -21,7 +21,8 @@ use self::dial::Dialled;
 pub use self::error::ConnectError;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
-    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, ServerAddress, ServerInfo, ServerUsage,
+    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, REST_ALIGN, ServerAddress, ServerInfo,
+    ServerUsage,
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
@@ -235,6 +236,13 @@ fn info(id: ServerId, welcome: &Welcome) -> ServerInfo {
     }
 }
 
+/// Whether a server that describes itself so can have handed that out as a chunk or the rest of one.
+fn is_chunk(welcome: &Welcome, offset: u64, bytes: u64) -> bool {
+    let inside = offset.checked_add(bytes).is_some_and(|end| end <= welcome.region_bytes);
+    let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
+    inside && aligned && offset > 0 && (1..=welcome.chunk_bytes).contains(&bytes)
+}
+
 async fn agree(servers: &[Server]) -> Result<(), ControlError> {
     let agreeing = servers.iter().map(|server| async move {
         let agreed = server.connection.ask(Request::Agree).await;
@@ -271,10 +279,8 @@ impl Server {
         Err(self.broken("an impossible catalog entry"))
     }
 
-    fn check_chunk(&self, id: ServerId, offset: u64) -> Result<Chunk, ControlError> {
-        let bytes = self.welcome.chunk_bytes;
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.welcome.region_bytes);
-        if inside && offset > 0 && offset.is_multiple_of(4096) {
+    fn check_chunk(&self, id: ServerId, offset: u64, bytes: u64) -> Result<Chunk, ControlError> {
+        if is_chunk(&self.welcome, offset, bytes) {
             return Ok(Chunk { start: RemotePtr::new(id, offset), bytes });
         }
         Err(self.broken("an impossible chunk"))
@@ -395,11 +401,25 @@ impl Control for RemoteControl {
         async move {
             let asked = servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })?;
             match asked.connection.ask(Request::Chunk { index: index.0 }).await? {
-                Reply::Chunk { offset } => asked.check_chunk(server, offset),
+                Reply::Chunk { offset, bytes } => asked.check_chunk(server, offset, bytes),
                 other => Err(asked.unexpected(&other)),
             }
         }
         .boxed_local()
+    }
+
+    fn give_back(&self, index: IndexId, rest: Chunk) {
+        let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
+        let Ok(server) = self.server(id) else {
+            tracing::debug!(?rest, "a rest of no server of this cluster");
+            return;
+        };
+        // What is asked later over this connection is answered later: the next chunk may be this rest.
+        server.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
+            if answer != Ok(Reply::Done) {
+                tracing::debug!(server = id.0, ?rest, ?answer, "a rest was not taken back");
+            }
+        });
     }
 
     fn create(
@@ -474,5 +494,43 @@ impl Exchange for RemoteControl {
 
     fn is_gone(&self, server: ServerId) -> bool {
         self.server(server).map_or(true, |server| server.connection.is_gone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::wire::Offer;
+
+    #[test]
+    fn knows_impossible_chunks() {
+        let welcome = Welcome {
+            instance: 1,
+            version: String::new(),
+            offer: Offer::Verbs,
+            region_bytes: 1 << 20,
+            locks: WordRange { offset: 4096, count: 1 },
+            device_locks: None,
+            chunk_bytes: 64 << 10,
+        };
+        let end = 1 << 20;
+        for (offset, bytes) in
+            [(8192, 64 << 10), (8192 + 64, 64), (end - 64, 64), (end - (64 << 10), 64 << 10)]
+        {
+            assert!(is_chunk(&welcome, offset, bytes), "{bytes} bytes at {offset}");
+        }
+        for (offset, bytes) in [
+            (0, 64),
+            (8192, 0),
+            (8192, (64 << 10) + 64),
+            (8192 + 32, 64),
+            (8192, 96),
+            (end, 64),
+            (end - 64, 128),
+            (u64::MAX - 63, 64),
+            (8192, u64::MAX - 63),
+        ] {
+            assert!(!is_chunk(&welcome, offset, bytes), "{bytes} bytes at {offset}");
+        }
     }
 }

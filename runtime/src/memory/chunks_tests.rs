@@ -1,0 +1,218 @@
+//! Chunks against a model that knows whose every line of 64 bytes is.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+const PEER: PeerId = PeerId(7);
+
+#[test]
+fn a_chunk_that_is_being_zeroed_is_nobodys() {
+    let mut chunks = Chunks::new(4096, 4096 * 3, 4096);
+    let piece = Some(Piece { offset: 4096, bytes: 4096 });
+    let reserved = chunks.reserve().unwrap();
+    assert_eq!(chunks.own(reserved, IndexId(1), PEER), piece);
+    assert_eq!(chunks.free_all(IndexId(1)), 4096);
+    let again = chunks.reserve().unwrap();
+    assert!(again.reused && again.offset == 4096);
+    assert_eq!(chunks.free_all(IndexId(2)), 0, "index 2 is dropped before its chunk is zeroed");
+    assert_eq!(chunks.usage(), (8192, 4096), "and the chunk is not free meanwhile");
+    assert_eq!(chunks.own(again, IndexId(2), PEER), None);
+    assert_eq!(chunks.usage(), (8192, 0));
+    chunks.forget_freed();
+    let last = chunks.reserve().unwrap();
+    assert_eq!(chunks.own(last, IndexId(2), PEER), piece);
+}
+
+/// However many pieces are given back, no more is remembered than the smallest ones that the region has room for.
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut chunks = Chunks::new(0, 1 << 20, 1 << 20);
+    let reserved = chunks.reserve().unwrap();
+    chunks.own(reserved, IndexId(1), PEER).unwrap();
+    let mut peers = 0;
+    // Everybody takes the whole rest, uses one line of it and keeps its connection.
+    let mut left = Piece { offset: 0, bytes: 1 << 20 };
+    let mut by = PEER;
+    while left.bytes - 64 >= REST_BYTES_MIN {
+        left = Piece { offset: left.offset + 64, bytes: left.bytes - 64 };
+        assert!(chunks.give_back(IndexId(1), by, left));
+        peers += 1;
+        by = PeerId(100 + peers);
+        assert_eq!(chunks.take_rest(IndexId(1), by), Some(left));
+        assert_eq!(chunks.taken.len(), 1);
+    }
+    assert!(peers > 10_000);
+    assert_eq!(chunks.usage(), (1 << 20, 1 << 20));
+}
+
+const LINE: u64 = 64;
+const START: u64 = 8192;
+const CHUNK: u64 = 16 << 10;
+const CHUNKS: u64 = 5;
+
+/// Whose a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Line {
+    Free,
+    /// An index's, handed out in the hand-out with that number.
+    Held(IndexId, u64),
+    /// An index's, given back in the giving-back with that number.
+    Rest(IndexId, u64),
+}
+
+struct Model {
+    lines: Vec<Line>,
+    /// Who may give a hand-out back.
+    takers: BTreeMap<u64, PeerId>,
+    rests: BTreeMap<u64, (IndexId, u64)>,
+    dropped: BTreeSet<IndexId>,
+    number: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        Model {
+            lines: vec![Line::Free; (CHUNKS * CHUNK / LINE) as usize],
+            takers: BTreeMap::new(),
+            rests: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            number: 0,
+        }
+    }
+
+    fn lines(&mut self, piece: Piece) -> Option<&mut [Line]> {
+        let first = piece.offset.checked_sub(START)? / LINE;
+        let end = first.checked_add(piece.bytes / LINE)?;
+        self.lines.get_mut(first as usize..end as usize)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn held(&mut self, piece: Piece, index: IndexId, by: PeerId) {
+        let number = self.next_number();
+        self.takers.insert(number, by);
+        self.lines(piece).unwrap().fill(Line::Held(index, number));
+    }
+
+    fn take(&mut self, chunks: &mut Chunks, index: IndexId, by: PeerId) {
+        let largest = self.rests.values().filter(|(of, _)| *of == index).map(|(_, bytes)| *bytes).max();
+        if let Some(piece) = chunks.take_rest(index, by) {
+            assert_eq!(Some(piece.bytes), largest);
+            let lines = self.lines(piece).unwrap();
+            let Line::Rest(of, number) = lines[0] else { panic!("{:?} is no rest", lines[0]) };
+            assert!(of == index && lines.iter().all(|line| *line == lines[0]));
+            self.rests.remove(&number).unwrap();
+            return self.held(piece, index, by);
+        }
+        assert_eq!(largest, None, "a rest that is not handed out");
+        let Some(reserved) = chunks.reserve() else {
+            let free = self.lines.chunks((CHUNK / LINE) as usize).any(|chunk| chunk[0] == Line::Free);
+            return assert!(!free, "a chunk that is not handed out");
+        };
+        let piece = Piece { offset: reserved.offset, bytes: CHUNK };
+        assert!(self.lines(piece).unwrap().iter().all(|line| *line == Line::Free), "owned twice");
+        let expected = (!self.dropped.contains(&index)).then_some(piece);
+        assert_eq!(chunks.own(reserved, index, by), expected);
+        if expected.is_some() {
+            self.held(piece, index, by);
+        }
+    }
+
+    fn give_back(&mut self, chunks: &mut Chunks, index: IndexId, by: PeerId, rest: Piece) -> bool {
+        let takers = self.takers.clone();
+        let fits = rest.offset.is_multiple_of(LINE)
+            && rest.bytes.is_multiple_of(LINE)
+            && rest.bytes >= REST_BYTES_MIN
+            && self.lines(rest).is_some_and(|lines| {
+                let Line::Held(of, number) = lines[0] else { return false };
+                of == index && takers.get(&number) == Some(&by) && lines.iter().all(|line| *line == lines[0])
+            });
+        assert_eq!(chunks.give_back(index, by, rest), fits, "{rest:?} of {index:?} by {by:?}");
+        if fits {
+            let number = self.next_number();
+            self.rests.insert(number, (index, rest.bytes));
+            self.lines(rest).unwrap().fill(Line::Rest(index, number));
+        }
+        fits
+    }
+
+    fn free(&mut self, chunks: &mut Chunks, index: IndexId) {
+        let of = |line: &Line| matches!(line, Line::Held(of, _) | Line::Rest(of, _) if *of == index);
+        let bytes = self.lines.iter().filter(|line| of(line)).count() as u64 * LINE;
+        assert_eq!(chunks.free_all(index), bytes);
+        self.lines.iter_mut().filter(|line| of(line)).for_each(|line| *line = Line::Free);
+        self.rests.retain(|_, (rest_of, _)| *rest_of != index);
+        self.dropped.insert(index);
+    }
+}
+
+/// A piece to give back: mostly a part of one that is held, sometimes anything.
+fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Piece) {
+    let lines = model.lines.len() as u64;
+    let at = random.random_range(0..lines);
+    let bytes = random.random_range(0..CHUNK / LINE + 2) * LINE;
+    match model.lines[at as usize] {
+        Line::Held(index, number) if random.random_bool(0.8) => {
+            let end = model.lines[at as usize..].iter().position(|line| *line != Line::Held(index, number));
+            let end = end.map_or(lines, |count| at + count as u64);
+            // Mostly up to its end, as allocators do.
+            let bytes = if random.random_bool(0.5) { (end - at) * LINE } else { bytes };
+            let by = model.takers.get(&number).copied().unwrap_or(PeerId(0));
+            (index, by, Piece { offset: START + at * LINE, bytes })
+        }
+        _ => {
+            let skewed = [0, 1, 8, 32].map(|skew| if random.random_bool(0.1) { skew } else { 0 });
+            let offset = (START + at * LINE).wrapping_add(skewed[1]).wrapping_sub(skewed[2] * 4096);
+            let offset = if random.random_bool(0.02) { u64::MAX - 4095 } else { offset };
+            let bytes = if random.random_bool(0.02) { u64::MAX - 63 } else { bytes + skewed[3] };
+            let index = IndexId(random.random_range(0..4));
+            (index, PeerId(random.random_range(0..4)), Piece { offset, bytes })
+        }
+    }
+}
+
+/// No byte is ever two owners', and what is handed out, taken back and refused is what the model says.
+#[test]
+fn no_byte_has_two_owners() {
+    let (mut given_back, mut refused) = (0, 0);
+    for seed in 0..300 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut chunks = Chunks::new(START, START + CHUNKS * CHUNK + 4096, CHUNK);
+        let mut model = Model::new();
+        let mut indexes: Vec<IndexId> = (0..3).map(IndexId).collect();
+        for _ in 0..400 {
+            let place = random.random_range(0..indexes.len());
+            let peer = PeerId(random.random_range(0..4));
+            match random.random_range(0..100) {
+                0..45 => model.take(&mut chunks, indexes[place], peer),
+                45..93 => {
+                    let (index, by, rest) = some_piece(&mut random, &model);
+                    let taken_back = model.give_back(&mut chunks, index, by, rest);
+                    *(if taken_back { &mut given_back } else { &mut refused }) += 1;
+                }
+                93..96 => {
+                    chunks.forget_peer(peer);
+                    model.takers.retain(|_, by| *by != peer);
+                }
+                96..99 => {
+                    model.free(&mut chunks, indexes[place]);
+                    indexes[place] = IndexId(model.dropped.len() as u32 + 2);
+                }
+                _ => {
+                    // A request that comes late.
+                    if let Some(index) = model.dropped.last().copied() {
+                        model.take(&mut chunks, index, peer);
+                    }
+                }
+            }
+            let taken = model.lines.chunks((CHUNK / LINE) as usize).filter(|chunk| chunk[0] != Line::Free);
+            assert_eq!(chunks.usage(), (CHUNKS * CHUNK, taken.count() as u64 * CHUNK), "seed {seed}");
+        }
+    }
+    assert!(given_back > 1000 && refused > 1000, "{given_back} were given back, {refused} refused");
+}
