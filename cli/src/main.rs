@@ -3,8 +3,8 @@
 //! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is
 //! made of [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out,
 //! for eyes and machines). The other commands work on memory servers that run already ([`connect`], [`session`]), or
-//! are one ([`serve`]). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed), 2 (not
-//! started) or 130 (a signal ended it: [`interrupt`]).
+//! are one ([`serve`]). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed), 2
+//! (not started) or 130 (a signal ended it: [`interrupt`]).
 
 #![forbid(unsafe_code)]
 

@@ -19,6 +19,11 @@ fn assert_ok(ran: &Ran) {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
 }
 
+fn json_of(ran: &Ran) -> serde_json::Value {
+    assert_ok(ran);
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
 /// It failed with that status and one line that has `part` in it.
 #[track_caller]
 fn assert_failed(ran: &Ran, code: i32, part: &str) {
@@ -192,19 +197,7 @@ fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let flags = ["--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
     let flags = bench(&[&flags[..], &["--json", "-"]].concat());
     let (here, there) = (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-    let costs = |ran: &Ran| {
-        assert_ok(ran);
-        let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
-        ["get", "update"].map(|kind| {
-            let kind = &json["phases"][1]["kinds"][kind];
-            ["ops", "round_trips", "reads", "writes", "cas", "bytes_read", "bytes_written"]
-                .map(|figure| kind[figure].as_f64().expect("a number"))
-        })
-    };
-    for (here, there) in costs(&here).iter().flatten().zip(costs(&there).iter().flatten()) {
-        // Not exactly: where the system takes the core away in the middle of a READ, it is read again.
-        assert!((here - there).abs() <= 0.005 * here, "{here} on embedded, {there} on shm");
-    }
+    assert_eq!(kit::costs(&json_of(&here)), kit::costs(&json_of(&there)));
 }
 
 /// Starts a benchmark that runs until it is ended, and waits until its clients are at work.

@@ -41,7 +41,8 @@ pub struct NodeConfig {
     pub shards: usize,
     /// Chains in flight per queue pair; more wait in line.
     pub credits: usize,
-    /// How long an idle poller spins before it parks, in microseconds.
+    /// How long an idle poller spins before it parks, in microseconds; twenty times as long while it waits for chains
+    /// (on fabrics where it can sleep then).
     pub spin_us: u64,
     /// How often a busy poller lets its executor's reactor run, in microseconds: how long the network and the timers
     /// of a service on the same executor may wait. Each time takes 7 to 9 us. 0 leaves it to the executor's preemption
@@ -191,6 +192,7 @@ impl<F: Fabric> ComputeNode<F> {
             .name("farwood")
             .preempt_timer(PREEMPT_TIMER)
             .on_all_shards(move || async move {
+                let _roused = node.guard.rouse().await;
                 let attached = node.attach();
                 if !muster.all_are_here(shards, attached.is_ok()).await {
                     return attached.map(|_| None);

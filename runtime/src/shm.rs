@@ -1,6 +1,7 @@
-//! The shm fabric: memory servers and compute nodes are processes of one host, and share a mapped file. A memory server
-//! makes the file and listens at a socket; a compute node asks the socket which file it is, and maps it. Chains are then
-//! executed as on the embedded fabric ([`crate::mapped`]). This file knows names and what belongs together, no bytes.
+//! The shm fabric: memory servers and compute nodes are processes of one host, and share a mapped file. A memory
+//! server makes the file and listens at a socket; a compute node asks the socket which file it is, and maps it.
+//! Chains are then executed as on the embedded fabric ([`crate::mapped`]). This file knows names and what belongs
+//! together, no bytes.
 //!
 //! ```text
 //!   shm:demo        region  /dev/shm/farwood-demo          socket  /dev/shm/farwood.demo.sock

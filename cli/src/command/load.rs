@@ -1,6 +1,6 @@
-//! `farwood load`: a file into an index. One thread (`reader`) reads and divides lines (`blocks`), every shard stores its
-//! share with many clients (`store`); what cannot be stored is noted (`rejects`). Memory is bounded: reader and shards
-//! hold a few blocks each, whatever the length of the file or of its lines.
+//! `farwood load`: a file into an index. One thread (`reader`) reads and divides lines (`blocks`), every shard stores
+//! its share with many clients (`store`); what cannot be stored is noted (`rejects`). Memory is bounded: reader and
+//! shards hold a few blocks each, whatever the length of the file or of its lines.
 
 mod blocks;
 mod reader;

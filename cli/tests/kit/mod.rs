@@ -1,4 +1,5 @@
 //! Running the binary: with its output caught, and a directory of its own for files.
+#![allow(dead_code, clippy::allow_attributes, reason = "every test file uses a part of it")]
 
 use std::fs;
 use std::io::Write;
@@ -76,4 +77,25 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// What a get and an update cost in the run of a benchmark: round trips, READs and bytes read, apart from READs that
+/// were done again because the system took the core away in the middle, then WRITEs, atomics and bytes written.
+pub(crate) fn costs(json: &serde_json::Value) -> [[f64; 6]; 2] {
+    const NODE_BYTES: f64 = 1024.0;
+    ["get", "update"].map(|kind| {
+        let kind = &json["phases"][1]["kinds"][kind];
+        let figure = |name: &str| kind[name].as_f64().expect("a number");
+        let again = figure("retries");
+        let costs = [
+            figure("round_trips") - again,
+            figure("reads") - again,
+            figure("bytes_read") - again * NODE_BYTES,
+            figure("writes"),
+            figure("cas"),
+            figure("bytes_written"),
+        ];
+        // The means of counts differ in the last bits.
+        costs.map(|cost| (cost * 1e6).round() / 1e6)
+    })
 }

@@ -1,4 +1,5 @@
-//! Memory servers over shared memory as processes of their own, and commands that run beside the test.
+//! Memory servers as processes of their own, and commands that run beside the test.
+#![allow(dead_code, clippy::allow_attributes, reason = "every test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -59,6 +60,11 @@ impl Running {
 
     /// Waits for its end. Yields its status and what it said that nobody has read.
     pub(crate) fn finish(mut self) -> Ran {
+        self.said()
+    }
+
+    /// The same, once.
+    fn said(&mut self) -> Ran {
         drop(self.0.stdin.take());
         let mut errors = self.0.stderr.take().expect("it was piped, and nobody took it");
         let reader = std::thread::spawn(move || {
@@ -75,11 +81,18 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
+impl Running {
+    /// Ends it if it runs; yields whether a signal ended it.
+    fn end(&mut self) -> bool {
         // It may have ended.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.wait().is_ok_and(|status| status.code().is_none())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -90,6 +103,20 @@ pub(crate) struct Server {
     pub(crate) fabric: String,
     /// The line that it said when it was ready.
     pub(crate) ready: String,
+    /// Whether what it leaves behind if it is killed is removed with it.
+    tidy: bool,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let killed = self.process.end();
+        if let Some(name) = self.fabric.strip_prefix("shm:").filter(|_| self.tidy && killed) {
+            for file in [format!("farwood-{name}"), format!("farwood.{name}.sock")] {
+                // One that ended by itself has removed them.
+                let _ = std::fs::remove_file(std::path::Path::new("/dev/shm").join(file));
+            }
+        }
+    }
 }
 
 impl Server {
@@ -102,13 +129,24 @@ impl Server {
 
     /// Starts one there.
     pub(crate) fn start_at(fabric: &str, memory: &str) -> Self {
-        let mut process = Running::start(&["memory-server", "--fabric", fabric, "--memory", memory]);
+        Self::start_with(fabric, &["--fabric", fabric, "--memory", memory])
+    }
+
+    /// Starts one on the fabric verbs, at that port of this host.
+    pub(crate) fn start_verbs(port: u16, memory: &str) -> Self {
+        let listen = format!("127.0.0.1:{port}");
+        let words = ["--fabric", "verbs", "--memory", memory, "--listen", &listen];
+        Self::start_with(&format!("verbs:{listen}"), &words)
+    }
+
+    fn start_with(fabric: &str, words: &[&str]) -> Self {
+        let mut process = Running::start(&[&["memory-server"], words].concat());
         let mut ready = String::new();
         process.stdout().read_line(&mut ready).expect("text");
         if ready.is_empty() {
-            panic!("the memory server did not start: {}", process.finish().stderr);
+            panic!("the memory server did not start: {}", process.said().stderr);
         }
-        Server { process, fabric: fabric.to_owned(), ready }
+        Server { process, fabric: fabric.to_owned(), ready, tidy: true }
     }
 
     /// Runs `farwood COMMAND --fabric ... REST` on it.
@@ -131,15 +169,16 @@ impl Server {
     }
 
     /// Asks it to stop. Yields how it ended.
-    pub(crate) fn stop(self) -> Ran {
+    pub(crate) fn stop(mut self) -> Ran {
         self.process.signal("INT");
-        self.process.finish()
+        self.process.said()
     }
 
-    /// Kills it. Yields its name.
+    /// Kills it; what it leaves behind stays. Yields its name.
     pub(crate) fn kill(mut self) -> String {
         self.process.signal("KILL");
         self.process.wait();
+        self.tidy = false;
         self.fabric.clone()
     }
 }

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A shard's heartbeat, as others see it.
 #[derive(Default)]
-pub(super) struct Beat {
+pub(crate) struct Beat {
     count: AtomicU64,
     waker: AtomicWaker,
 }
@@ -65,6 +66,18 @@ impl Guard {
         let beat = Arc::new(Beat::default());
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.push((Arc::downgrade(&beat), None));
+        beat
+    }
+
+    /// Has the task that awaits this woken once, some looks later, unless what it yields is dropped before: an executor
+    /// that went to sleep before its first heartbeat is roused by that.
+    pub(crate) async fn rouse(&self) -> Arc<Beat> {
+        let beat = self.watch();
+        poll_fn(|cx| {
+            beat.waker.register(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
         beat
     }
 }

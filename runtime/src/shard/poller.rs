@@ -28,6 +28,9 @@ use crate::waiter::Waiter;
 const MESSAGES_PER_TURN: usize = 256;
 /// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second. [`Guard`] watches it.
 const HEARTBEAT: Duration = Duration::from_millis(50);
+/// How many times longer a poller spins while chains are in flight: one that sleeps sees their completion late, and a
+/// READ that seems to have taken long vouches for less ([`crate::verbs::Completion::span_ns`]).
+const SPINS_IN_FLIGHT: u64 = 20;
 /// The longest sleep while chains are in flight: then devices look whether those who should complete them still exist.
 const LOOK_AFTER_NS: u64 = 100_000_000;
 /// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
@@ -62,7 +65,8 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
             let next = core.timers.next().map(|at| at.saturating_sub(now));
             let look = (core.in_flight() > 0).then_some(LOOK_AFTER_NS);
             let next = next.into_iter().chain(look).min();
-            if now - since >= core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
+            let spins = if core.in_flight() > 0 { SPINS_IN_FLIGHT } else { 1 };
+            if now - since >= spins * core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
                 idle_since = None;
                 if park(&core, next).await {
                     reactor.ran(core.clock.now(), core.clock.now());

@@ -1,0 +1,54 @@
+//! What every index promises, over libibverbs: memory servers behind an RDMA device of this host, each compute node
+//! with a connection and queue pairs of its own. Runs where there is such a device (`tests/verbs-vm`).
+#![cfg(feature = "verbs")]
+
+#[path = "kit/conformance/mod.rs"]
+mod conformance;
+mod kit;
+
+use std::future::Future;
+
+use farwood::runtime::ServerParts;
+use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsDevice, VerbsServer, VerbsServerConfig};
+use farwood::{ComputeNode, NodeConfig, Shard};
+
+use self::conformance::{Fabric, Size, index_conformance_tests};
+use self::kit::nodes::run_nodes;
+use self::kit::party::{Parties, Seat};
+
+struct Verbs;
+
+index_conformance_tests!(Verbs);
+
+impl Fabric for Verbs {
+    type V = Shard<VerbsDevice>;
+
+    const SIZE: Size = Size::SMALL;
+
+    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
+    where
+        F: Fn(Seat<Shard<VerbsDevice>>) -> R + Clone + Send + 'static,
+        R: Future<Output = ()> + 'static,
+    {
+        let servers = [server(), server()];
+        let addresses: Vec<&str> = servers.iter().map(|server| server.address()).collect();
+        let node = |_| {
+            let cluster = VerbsCluster::connect(&addresses, &VerbsConfig::default()).unwrap();
+            let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
+            ComputeNode::new(cluster, config)
+        };
+        run_nodes((0..parties.nodes()).map(node).collect(), make());
+    }
+}
+
+/// A small server at a port of its own.
+fn server() -> VerbsServer {
+    let config = VerbsServerConfig {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 32 << 20,
+        parts: ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() },
+        reserved_huge_pages: false,
+        verbs: VerbsConfig::default(),
+    };
+    VerbsServer::start(&config).unwrap_or_else(|error| panic!("this test needs an RDMA device: {error}"))
+}
