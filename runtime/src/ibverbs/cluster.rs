@@ -57,8 +57,8 @@ impl VerbsCluster {
         self.remote.as_ref()
     }
 
-    /// Opens the device, for another control plane than that of sockets. `exchange` must answer without the help of the threads that shards run on: a shard waits for
-    /// its first queue pairs.
+    /// Opens the device, for another control plane than that of sockets. `exchange` must answer without the help of
+    /// the threads that shards run on: a shard waits for its first queue pairs.
     ///
     /// # Errors
     /// If there is no device, port or address that can be used.

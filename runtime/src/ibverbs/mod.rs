@@ -12,8 +12,8 @@
 //!   Each object of libibverbs has a type that owns it and holds what must outlive it.
 //! - `post`: a chain becomes linked work requests; `window`: which chains are in flight; `lane`: a shard's way to one
 //!   server, and how a broken queue pair is replaced; `device`: all lanes of a shard.
-//! - `watch`: wakes shards that sleep; `server`, `responder`, `loopback`: the server's side; `cluster`: the node's side;
-//!   `error`: what can be wrong with a host.
+//! - `watch`: wakes shards that sleep; `server`, `responder`, `loopback`: the server's side; `cluster`: the node's
+//!   side; `error`: what can be wrong with a host.
 //!
 //! This is the only place that names libibverbs. What goes over the network by other means (endpoints) is the control
 //! plane's business ([`crate::fabric::Exchange`]).
