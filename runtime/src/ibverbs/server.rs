@@ -11,7 +11,7 @@ use crate::control::ServerUsage;
 use crate::control::wire::{ConnectedNode, Offer};
 use crate::fabric::Responder;
 use crate::mapped::line::LineMode;
-use crate::mapped::region::{Region, RegionConfig};
+use crate::mapped::region::{HugePages, Region, RegionConfig};
 use crate::memory::{MemoryServer, ServerParts};
 use crate::service::{ListenAt, Served, Service, ServiceConfig, random_instance};
 
@@ -52,7 +52,8 @@ impl VerbsServer {
         let line_mode = LineMode::Plain;
         let region = if *reserved_huge_pages {
             let file = format!("{HUGE_FOLDER}/farwood-verbs-{}", std::process::id());
-            let region = RegionConfig { line_mode, ..RegionConfig::new(*memory_bytes, instance) };
+            let region = RegionConfig::new(*memory_bytes, instance);
+            let region = RegionConfig { line_mode, huge_pages: HugePages::Reserved, ..region };
             Region::create(&PathBuf::from(file), &region)?
         } else {
             Region::anonymous(*memory_bytes, line_mode)?

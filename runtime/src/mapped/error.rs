@@ -135,6 +135,16 @@ pub enum RegionError {
         /// The file.
         path: PathBuf,
     },
+    /// Reserved huge pages were asked for where there are none.
+    #[error(
+        "{} is not a hugetlbfs, where reserved huge pages are: mkdir -p {} && mount -t hugetlbfs none {}, and reserve \
+         some (/proc/sys/vm/nr_hugepages); or leave --huge-pages out",
+        folder.display(), folder.display(), folder.display()
+    )]
+    NotHugetlbfs {
+        /// The folder of the region.
+        folder: PathBuf,
+    },
     /// There is not enough memory, or room in the file system.
     #[error("{} needs {needed} bytes and {free} are free: {remedy}, or ask for less (--memory)", path.display())]
     NoRoom {

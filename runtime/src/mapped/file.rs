@@ -61,7 +61,12 @@ impl RegionFile {
             Ok(found) if !found.is_file() => {
                 Err(occupied(path, "it is neither an ordinary file nor a DAX device"))
             }
-            _ => Self::replace(path, header, config),
+            _ => {
+                if config.huge_pages == HugePages::Reserved {
+                    reserved_huge_pages(path)?;
+                }
+                Self::replace(path, header, config)
+            }
         }
     }
 
@@ -305,6 +310,16 @@ struct FileSystem {
     block_bytes: u64,
     /// Bytes that are free, if it counts them.
     free: Option<u64>,
+}
+
+/// Whether files beside `path` are on reserved huge pages.
+fn reserved_huge_pages(path: &Path) -> Result<(), RegionError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_there = File::open(folder).and_then(|folder| file_system(&folder));
+    match is_there {
+        Ok(system) if system.huge_pages => Ok(()),
+        _ => Err(RegionError::NotHugetlbfs { folder: folder.to_owned() }),
+    }
 }
 
 fn file_system(file: &File) -> io::Result<FileSystem> {

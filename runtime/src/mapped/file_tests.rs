@@ -301,3 +301,15 @@ fn header_for(config: &RegionConfig) -> Header {
         journal_slots: slots,
     }
 }
+
+#[test]
+fn reserved_huge_pages_are_not_replaced_by_others() {
+    let folder = Folder::new("reserved");
+    let reserved = RegionConfig { huge_pages: HugePages::Reserved, ..config(1) };
+    for path in [folder.path("region"), folder.path("missing").join("region")] {
+        let refused = refusal(Region::create(&path, &reserved));
+        assert!(matches!(refused, RegionError::NotHugetlbfs { .. }), "{refused}");
+        assert!(refused.to_string().contains("mount -t hugetlbfs"), "{refused}");
+    }
+    assert!(folder.names().is_empty());
+}

@@ -52,6 +52,8 @@ pub enum HugePages {
     Try,
     /// Only where the file system has no others.
     No,
+    /// Reserved ones and no others: the file has to be on hugetlbfs (a DAX device has its own).
+    Reserved,
 }
 
 /// What a memory server's region file is to be.
