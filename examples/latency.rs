@@ -9,10 +9,10 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use farwood::runtime::shm::ShmCluster;
 use farwood::runtime::{Fabric, Meter, RemotePtr};
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman, Verbs,
+    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman, ShmCluster,
+    Verbs,
 };
 use futures::executor::block_on;
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(("shm", name)) => compare(ShmCluster::connect(&[name])?, batches),
         #[cfg(feature = "verbs")]
         Some(("verbs", address)) => {
-            use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig};
+            use farwood::{VerbsCluster, VerbsConfig};
             compare(VerbsCluster::connect(&[address], &VerbsConfig::default())?, batches)
         }
         _ => {

@@ -5,7 +5,9 @@
 //!
 //! This crate is the facade: everything a user needs, re-exported from the crates that make it up.
 //!
-//! - [`Cluster`], [`ComputeNode`], [`Shard`]: where the memory is, and the executors that work on it.
+//! - [`Cluster`] (memory of this process), [`ShmCluster`] (memory servers on this host), `VerbsCluster` (behind RDMA NICs,
+//!   feature `verbs`): where the memory is; [`ShmServer`] and `VerbsServer` are memory servers of your own.
+//! - [`ComputeNode`], [`Shard`]: the executors that work on it.
 //! - [`Sherman`] and [`RangeIndex`]: an index, and what it does.
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.
 //!
@@ -22,5 +24,9 @@ pub use farwood_index::{
     Pair, RangeIndex, Scan, Sherman, ShermanIndex, Survey, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
-    Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, Verbs,
+    Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,
+    ShmName, ShmServer, ShmServerConfig, Verbs,
 };
+
+#[cfg(feature = "verbs")]
+pub use farwood_runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsServer, VerbsServerConfig};
