@@ -7,8 +7,8 @@ mod kit;
 mod verbs;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 
 use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
@@ -210,9 +210,77 @@ fn a_server_that_is_gone_is_a_typed_error() {
                     assert_eq!(mixed(&v, at, n).await.unwrap_err(), gone);
                     assert!(mixed(&v, other, n).await.is_ok());
                 }
-                assert_eq!(wire.asked(), 2 + u32::from(refuses_only));
+                // One that only refuses is asked again and again before it is given up.
+                assert!(if refuses_only { wire.asked() > 3 } else { wire.asked() == 2 }, "{}", wire.asked());
             }
         });
+    }
+}
+
+/// A server that does not connect a queue pair at once, or names a region that cannot be, is asked again.
+#[test]
+fn a_queue_pair_is_connected_at_another_try() {
+    let servers = Servers::start();
+    let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
+    let wire = Arc::clone(&servers.wire);
+    on_one_shard(&servers, 50, move |v| {
+        let wire = Arc::clone(&wire);
+        async move {
+            let broken = FabricError::QueuePair { server: ServerId(0) };
+            wire.refuse();
+            wire.cut(0);
+            let (lost, mut waiting) = (faa(&v, at), None);
+            while wire.asked() < 2 + 3 {
+                assert!(faa(&v, other).await.is_ok());
+                if wire.asked() == 2 + 1 {
+                    waiting.get_or_insert_with(|| faa(&v, at));
+                }
+            }
+            wire.relent();
+            assert_eq!(lost.await.unwrap_err(), broken);
+            assert!(waiting.expect("it came between two tries").await.is_ok());
+            assert_eq!(word(&v, at).await, 1);
+            let asked = wire.asked();
+            wire.spoil_next(|answer| answer.region_address = u64::MAX - 8);
+            wire.cut(0);
+            assert_eq!(faa(&v, at).await.unwrap_err(), broken);
+            assert!(faa(&v, at).await.is_ok());
+            assert_eq!((wire.asked(), word(&v, at).await), (asked + 2, 2));
+        }
+    });
+}
+
+/// Two compute nodes of one process share its control connection, and each has a shard 0: they have queue pairs of
+/// their own.
+#[test]
+fn two_nodes_share_a_cluster() {
+    let servers = Servers::start();
+    let at = kit::area(&servers.memory, 0);
+    let _watchdog = kit::Watchdog::new("two nodes on one cluster", 120);
+    for round in 1..=2u32 {
+        let both = Barrier::new(2);
+        std::thread::scope(|threads| {
+            for node in 0..2u64 {
+                let (both, servers) = (&both, &servers);
+                threads.spawn(move || {
+                    let config = NodeConfig { shards: 1, ..NodeConfig::default() };
+                    let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config);
+                    let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
+                    executor.run(async {
+                        let v = node_of.attach().unwrap();
+                        assert_eq!(v.shard().0, 0);
+                        // Both have their queue pairs before either uses one.
+                        both.wait();
+                        let at = at.add(node * 64);
+                        for n in 0..200 {
+                            let found = faa(&v, at).await.unwrap().atomics[..].to_vec();
+                            assert_eq!(found, [u64::from(round - 1) * 200 + n]);
+                        }
+                    });
+                });
+            }
+        });
+        assert_eq!(servers.wire.asked(), 4 * round, "no queue pair was replaced");
     }
 }
 

@@ -1,6 +1,8 @@
 //! A cluster of memory servers that are reached by RDMA, as a compute node sees it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::context::{Port, VerbsConfig};
 use super::device::VerbsDevice;
@@ -10,6 +12,7 @@ use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
 use crate::fabric::{Admission, Exchange, Fabric, Seat};
+use crate::message::ShardId;
 use crate::node::NodeError;
 
 /// Memory servers behind a port of this host's RDMA device.
@@ -20,6 +23,7 @@ pub struct VerbsCluster {
     remote: Option<Arc<RemoteControl>>,
     watch: Arc<Watch>,
     port: Arc<Port>,
+    numbers: Arc<ShardNumbers>,
 }
 
 impl VerbsCluster {
@@ -49,7 +53,15 @@ impl VerbsCluster {
         let remote = RemoteControl::connect(&addresses, &connect)?;
         let (control, exchange, admission) = (remote.clone(), remote.clone(), remote.clone());
         let (watch, remote) = (Watch::start()?, Some(remote));
-        Ok(Arc::new(VerbsCluster { control, exchange, admission, remote, watch, port }))
+        Ok(Arc::new(VerbsCluster {
+            control,
+            exchange,
+            admission,
+            remote,
+            watch,
+            port,
+            numbers: Arc::default(),
+        }))
     }
 
     /// The servers' control services, for what only they can tell, if they were connected by sockets.
@@ -76,6 +88,7 @@ impl VerbsCluster {
             remote: None,
             watch: Watch::start()?,
             port,
+            numbers: Arc::default(),
         }))
     }
 }
@@ -97,7 +110,81 @@ impl Fabric for VerbsCluster {
 
     fn device(&self, seat: &Seat) -> Result<VerbsDevice, NodeError> {
         let exchange = Arc::clone(&self.exchange);
-        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.watch, seat)
+        let number = ShardNumbers::take(&self.numbers)
+            .ok_or_else(|| NodeError::Device("a process has room for 65536 shards".into()))?;
+        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.watch, seat, number)
             .map_err(|error| NodeError::Device(error.to_string()))
+    }
+}
+
+/// Numbers that tell apart the shards of all nodes of a cluster. Its servers know a queue pair by the control
+/// connection that it was asked for over, which these nodes share, and such a number: every node has a shard 0.
+#[derive(Default)]
+pub(super) struct ShardNumbers {
+    free: Mutex<Free>,
+}
+
+struct Free {
+    given_back: BTreeSet<u16>,
+    unused: RangeInclusive<u16>,
+}
+
+impl Default for Free {
+    fn default() -> Self {
+        Free { given_back: BTreeSet::new(), unused: 0..=u16::MAX }
+    }
+}
+
+/// A number that nobody else has until this is dropped.
+pub(super) struct ShardNumber {
+    of: Arc<ShardNumbers>,
+    number: u16,
+}
+
+impl ShardNumbers {
+    fn take(this: &Arc<Self>) -> Option<ShardNumber> {
+        let mut free = this.free();
+        let given_back = free.given_back.pop_first();
+        let number = given_back.or_else(|| free.unused.next())?;
+        Some(ShardNumber { of: Arc::clone(this), number })
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().expect("nothing panics while it takes a number")
+    }
+}
+
+impl ShardNumber {
+    /// As servers have it.
+    pub(super) fn shard(&self) -> ShardId {
+        ShardId(self.number)
+    }
+}
+
+impl Drop for ShardNumber {
+    fn drop(&mut self) {
+        self.of.free().given_back.insert(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_a_number_of_somebody_else() {
+        let numbers = Arc::default();
+        let mut taken: Vec<_> = (0..=u16::MAX).map(|_| ShardNumbers::take(&numbers).unwrap()).collect();
+        assert!((0..=u16::MAX).eq(taken.iter().map(|taken| taken.shard().0)));
+        assert!(ShardNumbers::take(&numbers).is_none());
+        taken.swap_remove(70);
+        taken.swap_remove(3);
+        assert_eq!([3, 70].map(|_| taken_again(&numbers, &mut taken)), [3, 70]);
+        assert!(ShardNumbers::take(&numbers).is_none());
+    }
+
+    fn taken_again(numbers: &Arc<ShardNumbers>, taken: &mut Vec<ShardNumber>) -> u16 {
+        taken.push(ShardNumbers::take(numbers).unwrap());
+        taken.last().unwrap().shard().0
     }
 }

@@ -172,14 +172,8 @@ impl Port {
     /// Opens what `config` names, or what is best of what there is.
     pub(super) fn open(config: &VerbsConfig) -> Result<Self, VerbsError> {
         let devices = Devices::list()?;
-        let mut inactive = None;
-        for device in devices.candidates(config.device.as_deref())? {
-            match Self::open_device(&device, config) {
-                Err(error @ VerbsError::NoActivePort { .. }) => drop(inactive.get_or_insert(error)),
-                opened => return opened,
-            }
-        }
-        Err(inactive.expect("there is a candidate at least"))
+        let candidates = devices.candidates(config.device.as_deref())?;
+        first_that_fits(candidates.iter().map(|device| Self::open_device(device, config)))
     }
 
     fn open_device(device: &Listed, config: &VerbsConfig) -> Result<Self, VerbsError> {
@@ -229,6 +223,21 @@ impl Port {
     pub(super) fn device(&self) -> &str {
         &self.context().name
     }
+}
+
+/// Passes over devices that cannot be used as they are; what is wrong with the first of them is told if none can.
+fn first_that_fits<T>(opened: impl Iterator<Item = Result<T, VerbsError>>) -> Result<T, VerbsError> {
+    use VerbsError::{NoActivePort, NoAtomics, NoGid, Open};
+    let mut first = None;
+    for opened in opened {
+        match opened {
+            Err(error @ (NoActivePort { .. } | NoAtomics { .. } | NoGid { .. } | Open { .. })) => {
+                first.get_or_insert(error);
+            }
+            opened => return opened,
+        }
+    }
+    Err(first.expect("there is a candidate at least"))
 }
 
 fn active_port(
@@ -391,6 +400,20 @@ mod tests {
         assert_eq!(choice(&[]), None);
         assert_eq!(choice(&[gid(0, true, &[0; 16]), gid(5, false, &V4)]), Some(5), "an empty place is none");
         assert_eq!(choose_gid(&all, false).map(|gid| gid.index), Some(0), "InfiniBand has one kind");
+    }
+
+    #[test]
+    fn passes_over_devices_that_do_not_fit() {
+        let device = |name: &str| name.to_string();
+        let down = || Err(VerbsError::NoActivePort { device: device("a"), port: None });
+        let bare = || Err(VerbsError::NoGid { device: device("b"), port: 1 });
+        let weak = || Err(VerbsError::NoAtomics { device: device("c") });
+        assert_eq!(first_that_fits([weak(), bare(), down(), Ok(7), Ok(8)].into_iter()).ok(), Some(7));
+        let none = first_that_fits::<u8>([bare(), weak(), down()].into_iter());
+        assert!(matches!(none, Err(VerbsError::NoGid { device, port: 1 }) if device == "b"));
+        let wrong = Err(VerbsError::NoSuchPort { device: device("d"), port: 9, ports: 1 });
+        let told = first_that_fits([weak(), wrong, Ok(7)].into_iter());
+        assert!(matches!(told, Err(VerbsError::NoSuchPort { .. })), "a wrong choice is told");
     }
 
     #[test]

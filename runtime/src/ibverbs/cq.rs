@@ -85,14 +85,15 @@ impl CompletionQueue {
         self.channel.as_ref().map(Channel::fd)
     }
 
-    /// Takes completions, as many as there are and `into` has room for. `Err` is what errno is if the queue is lost.
+    /// Takes completions, as many as there are and `into` has room for. `Err` if the queue is
+    /// lost; providers do not say why.
     #[inline]
     pub(super) fn poll(&self, into: &mut [ffi::ibv_wc]) -> Result<usize, io::Error> {
         // SAFETY: the context is as libibverbs made it, and stays so while it is open.
         let poll = unsafe { (*(*self.raw()).context).ops.poll_cq }.expect("every provider polls");
         // SAFETY: the queue is alive, and `into` is as long as it says.
         let taken = unsafe { poll(self.raw(), into.len() as i32, into.as_mut_ptr()) };
-        if taken < 0 { Err(io::Error::last_os_error()) } else { Ok(taken as usize) }
+        usize::try_from(taken).map_err(|_| io::Error::other("the device refuses to be polled (see dmesg)"))
     }
 
     /// Asks for an event when the next completion comes. Those that have come already cause none.

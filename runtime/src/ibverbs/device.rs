@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use ibverbs_sys as ffi;
 
+use super::cluster::ShardNumber;
 use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
@@ -43,7 +44,7 @@ const WRITE_NS_MIN: u32 = 500;
 /// Dropped in this order: the watch on the completion queue, queue pairs (from then on the device touches no buffer),
 /// registrations, buffers. The engine drops its device before its chains, whose buffers are what the device was using.
 pub struct VerbsDevice {
-    _watched: Watched,
+    watched: Watched,
     lanes: Vec<Lane>,
     tools: Tools,
     capabilities: Capabilities,
@@ -52,6 +53,8 @@ pub struct VerbsDevice {
     held: usize,
     /// Whether a lane may be unsettled.
     is_unsettled: bool,
+    /// Whether the device itself failed.
+    is_lost: bool,
     turns: u32,
 }
 
@@ -63,6 +66,7 @@ impl VerbsDevice {
         servers: &[ServerInfo],
         watch: &Arc<Watch>,
         seat: &Seat,
+        number: ShardNumber,
     ) -> Result<Self, VerbsError> {
         let limits = port.limits;
         let count = servers.len().max(1) as u32;
@@ -79,10 +83,11 @@ impl VerbsDevice {
             shard: seat.shard,
             clock: seat.clock.clone(),
             ended: Vec::new(),
+            number,
         };
         let lanes = servers.iter().map(|info| Lane::open(&tools, info, depth)).collect::<Result<_, _>>()?;
         let mut device = VerbsDevice {
-            _watched: watched,
+            watched,
             lanes,
             tools,
             capabilities: Capabilities {
@@ -96,6 +101,7 @@ impl VerbsDevice {
             completions: [ffi::ibv_wc::default(); COMPLETIONS_PER_POLL],
             held: 0,
             is_unsettled: false,
+            is_lost: false,
             turns: 0,
         };
         device.connect(&seat.clock)?;
@@ -140,10 +146,13 @@ impl VerbsDevice {
     /// What is not the rule: servers that are gone, queue pairs that are replaced.
     #[cold]
     fn look_after(&mut self, is_polled_empty: bool, slots: &mut Slots) {
+        if self.watched.is_lost() {
+            self.lose("it was removed");
+        }
         let now = self.tools.clock.now();
         self.is_unsettled = false;
         for lane in &mut self.lanes {
-            lane.look_after(&mut self.tools);
+            lane.look_after(now, &self.tools);
             lane.advance(now, is_polled_empty, slots, &mut self.tools);
             self.is_unsettled |= !lane.is_settled();
         }
@@ -151,9 +160,12 @@ impl VerbsDevice {
 
     /// Nothing can be known of any chain any more.
     #[cold]
-    fn lose_all(&mut self, cause: &std::io::Error) {
-        let cause = FabricError::Device { cause: format!("its completion queue failed: {cause}").into() };
-        self.lanes.iter_mut().for_each(|lane| lane.lose(cause.clone(), &mut self.tools));
+    fn lose(&mut self, cause: &str) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            let cause = FabricError::Device { cause: cause.into() };
+            self.lanes.iter_mut().for_each(|lane| lane.give_up(&cause, &self.tools));
+            self.is_unsettled = true;
+        }
     }
 }
 
@@ -177,7 +189,9 @@ impl Device for VerbsDevice {
     }
 
     fn poll(&mut self, slots: &mut Slots) -> usize {
-        let taken = match std::mem::take(&mut self.held) {
+        let held = std::mem::take(&mut self.held);
+        let taken = match held {
+            _ if self.is_lost => Ok(0),
             0 => self.tools.cq.poll(&mut self.completions),
             held => Ok(held),
         };
@@ -185,11 +199,12 @@ impl Device for VerbsDevice {
         match taken {
             Ok(0) => {}
             Ok(taken) => completed += self.take_completions(taken, slots),
-            Err(ref cause) => self.lose_all(cause),
+            Err(ref cause) => self.lose(&format!("its completion queue failed: {cause}")),
         }
         self.turns = self.turns.wrapping_add(1);
         if self.is_unsettled || self.turns.is_multiple_of(LOOK_AFTER_TURNS) {
-            self.look_after(matches!(taken, Ok(0)), slots);
+            let is_polled_empty = held == 0 && taken.is_ok_and(|taken| taken < COMPLETIONS_PER_POLL);
+            self.look_after(is_polled_empty, slots);
         }
         completed += self.tools.ended.len();
         for (key, outcome) in self.tools.ended.drain(..) {
@@ -204,12 +219,20 @@ impl Device for VerbsDevice {
 
     fn arm(&mut self) -> bool {
         // A shard that sleeps again and again takes too few turns for the look in `poll`.
+        if self.watched.is_lost() {
+            self.lose("it was removed");
+        }
+        let now = self.tools.clock.now();
         for lane in &mut self.lanes {
-            lane.look_after(&mut self.tools);
+            lane.look_after(now, &self.tools);
             self.is_unsettled |= !lane.is_settled();
         }
         if self.is_unsettled || !self.tools.ended.is_empty() || self.held > 0 {
             return false;
+        }
+        if self.is_lost {
+            // Nothing is in flight, and nothing will be.
+            return true;
         }
         // A completion that comes before this call causes no event: it is taken here, one that comes later causes one.
         if self.tools.cq.arm().is_err() {

@@ -2,23 +2,29 @@
 //! when it breaks.
 //!
 //! ```text
-//!                 a work request fails, the server is gone               all came back, or DRAIN_NS passed
-//!   Connected ──────────────────────────────────────────────> Draining ──────────────────────────────────> queue pair
-//!       ^                                                                                                   destroyed
-//!       │   the server has destroyed its side and made a new one:                                               │
-//!       └── failed chains are reported, then what waited is posted ── Exchanging <── a new queue pair ──────────┤
-//!                                                                         │                                     │
-//!                                                  no answer, gone        v       the server is gone            │
-//!                                                                        Lost <─────────────────────────────────┘
+//!                 a work request fails, none completes        all came back, or
+//!   Connected ─────── any more, or the server is gone ──> Draining ── DRAIN_NS passed ──> Destroying: tried until the
+//!       ^                                                                                     │    device does it
+//!       │   the server has destroyed its side and made a new one:                             │
+//!       └── failed chains are reported, then what waited is posted ── Exchanging <────────────┤
+//!                                                                       │  ^ asked again      │
+//!                                                                       v  │ if refused       │
+//!                              no answer, refused for EXCHANGE_NS     Pausing                 │ the server is gone
+//!                                                                       └───────> Lost <──────┘
+//!   any ── this host's device fails ──> Ending ── SETTLE_NS passed ────────────────^
 //! ```
 //!
 //! A chain that failed is reported only when neither side has the old queue pair any more: nothing of it takes effect
-//! after that. Nothing is posted twice. What this cannot cover is a server that is gone: nobody answers for it, and a
-//! packet that is under way to it may still arrive.
+//! after that. Nothing is posted twice. What this cannot cover is a server that nobody answers for, because it is gone
+//! or this host cannot go on: packets that are under way to it may still arrive. The latter case waits for them.
+//!
+//! A device that does not even destroy a queue pair may use the buffers of its chains for ever: nobody gets those back,
+//! but copies of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::cluster::ShardNumber;
 use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
@@ -40,6 +46,17 @@ const DRAIN_NS: u64 = 1_000_000_000;
 /// How long a server may take to connect a new queue pair. One that takes longer counts as gone.
 const EXCHANGE_NS: u64 = 10_000_000_000;
 
+/// Between two tries to get a queue pair connected again.
+const EXCHANGE_PAUSE_NS: u64 = 100_000_000;
+/// How often a device is asked to destroy a queue pair, and the pause in between.
+const DESTROY_TRIES: u32 = 50;
+const DESTROY_PAUSE_NS: u64 = 100_000_000;
+/// After this nothing is under way any more of a queue pair that does not exist any more.
+const SETTLE_NS: u64 = 1_000_000_000;
+/// A queue pair that completes nothing for that long is broken, although its device does not say so: it should have
+/// given up after 4 s (`qp`).
+const STUCK_NS: u64 = 30_000_000_000;
+
 /// What a shard's lanes share.
 pub(super) struct Tools {
     pub arenas: Arenas,
@@ -51,6 +68,8 @@ pub(super) struct Tools {
     pub clock: Clock,
     /// Chains whose outcome is known and was not reported.
     pub ended: Vec<(SlotKey, Outcome)>,
+    /// As whom servers know the shard.
+    pub number: ShardNumber,
 }
 
 /// A queue pair and the words that its atomics' findings land in.
@@ -68,12 +87,46 @@ impl Link {
         let side = Side::Requester { work_requests };
         Ok(Link { qp: QueuePair::new(&tools.port, &tools.cq, side, first_packet)?, words })
     }
+
+    /// Afterwards nothing uses the words, nor the buffers of the chains. If the device refuses it can be tried again.
+    fn destroy(self) -> Result<(), Self> {
+        let Link { qp, words } = self;
+        qp.destroy().map_err(|qp| Link { qp, words })
+    }
 }
 
+/// Times are in ns.
 enum State {
-    Connected { link: Link, region_address: u64, region_key: u32 },
-    Draining { link: Link, until: u64 },
-    Exchanging { link: Link, answer: Exchanged, until: u64 },
+    Connected {
+        link: Link,
+        region_address: u64,
+        region_key: u32,
+    },
+    Draining {
+        link: Link,
+        until: u64,
+    },
+    /// It is tried again at `next`. Afterwards a new one is made, or the lane is lost because of `cause`.
+    Destroying {
+        link: Link,
+        tries: u32,
+        next: u64,
+        cause: Option<FabricError>,
+    },
+    /// Nothing was posted on this link.
+    Exchanging {
+        link: Link,
+        answer: Exchanged,
+        until: u64,
+    },
+    Pausing {
+        next: u64,
+        until: u64,
+    },
+    Ending {
+        cause: FabricError,
+        until: u64,
+    },
     Lost(FabricError),
 }
 
@@ -103,7 +156,7 @@ impl Lane {
     /// Makes a queue pair and asks the server to connect it.
     pub(super) fn open(tools: &Tools, info: &ServerInfo, depth: u32) -> Result<Self, VerbsError> {
         Ok(Lane {
-            state: exchange(tools, info.id, depth)?,
+            state: exchange(tools, info.id, depth, tools.clock.now() + EXCHANGE_NS)?,
             server: info.id,
             region_bytes: info.region_bytes,
             window: Window::new(depth),
@@ -123,6 +176,10 @@ impl Lane {
     /// Connects the queue pair to the server's side.
     pub(super) fn connect(&mut self, answer: &Answer) -> Result<(), VerbsError> {
         let Answer { endpoint, region_address, region_key, .. } = *answer;
+        if region_address.checked_add(self.region_bytes).is_none() {
+            let cause = format!("its region cannot be at address {region_address:#x}");
+            return Err(VerbsError::Connect { server: self.server.0, cause });
+        }
         match self.take_state() {
             State::Exchanging { link, .. } => {
                 link.qp.connect(&endpoint)?;
@@ -253,6 +310,7 @@ impl Lane {
     pub(super) fn succeeded(&mut self, tag: Tag, now: u64, slots: &mut Slots) -> usize {
         let (State::Connected { link, .. } | State::Draining { link, .. }) = &self.state else { return 0 };
         let depth = u64::from(self.window.depth());
+        self.window.moved(now);
         let mut completed = 0;
         for _ in 0..self.window.completed_by(tag.number) {
             let posted = self.window.pop().expect("it was counted");
@@ -286,11 +344,38 @@ impl Lane {
         self.fail(tools);
     }
 
-    /// Breaks the queue pair if the server is gone. Without chains in flight nothing else would notice.
-    pub(super) fn look_after(&mut self, tools: &mut Tools) {
-        if matches!(self.state, State::Connected { .. }) && tools.exchange.is_gone(self.server) {
+    /// Breaks the queue pair if the server is gone, which nothing else would notice without chains in flight, or if it
+    /// is stuck.
+    pub(super) fn look_after(&mut self, now: u64, tools: &Tools) {
+        if !matches!(self.state, State::Connected { .. }) {
+            return;
+        }
+        let stands_ns = self.window.stands_since().map_or(0, |since| now.saturating_sub(since));
+        if stands_ns > STUCK_NS {
+            tracing::warn!(server = self.server.0, shard = tools.shard.0, "a queue pair is stuck");
+        }
+        if stands_ns > STUCK_NS || tools.exchange.is_gone(self.server) {
             self.fail(tools);
         }
+    }
+
+    /// This host's device failed: the queue pair goes, and no other is made.
+    pub(super) fn give_up(&mut self, cause: &FabricError, tools: &Tools) {
+        self.fail(tools);
+        match self.take_state() {
+            State::Connected { link, .. } | State::Draining { link, .. } => {
+                self.state = State::Destroying { link, tries: 0, next: 0, cause: Some(cause.clone()) };
+            }
+            State::Destroying { link, tries, next, .. } => {
+                self.state = State::Destroying { link, tries, next, cause: Some(cause.clone()) };
+            }
+            State::Exchanging { .. } | State::Pausing { .. } => self.end(cause.clone(), tools),
+            ending @ (State::Ending { .. } | State::Lost(_)) => self.state = ending,
+        }
+    }
+
+    fn end(&mut self, cause: FabricError, tools: &Tools) {
+        self.state = State::Ending { cause, until: tools.clock.now() + SETTLE_NS };
     }
 
     /// From here on nothing is posted, and everything in flight comes back.
@@ -316,13 +401,15 @@ impl Lane {
                     self.state = State::Draining { link, until };
                     return;
                 }
-                drop(link);
-                self.rebuild(tools);
+                self.destroy(link, 0, None, slots, tools);
+            }
+            State::Destroying { link, tries, next, cause } if now >= next => {
+                self.destroy(link, tries, cause, slots, tools);
             }
             State::Exchanging { link, mut answer, until } => match answer.try_recv() {
                 Ok(Some(Ok(answered))) => {
                     self.state = State::Exchanging { link, answer, until };
-                    self.reconnect(&answered, slots, tools);
+                    self.reconnect(&answered, until, slots, tools);
                 }
                 Ok(None) if now < until && !tools.exchange.is_gone(self.server) => {
                     self.state = State::Exchanging { link, answer, until };
@@ -330,36 +417,93 @@ impl Lane {
                 refused => {
                     drop(link);
                     tracing::warn!(server = self.server.0, ?refused, "a queue pair is not connected again");
-                    self.lose(self.server_gone(), tools);
+                    self.pause(self.server_gone(), until, tools);
                 }
             },
-            settled => self.state = settled,
+            State::Pausing { until, .. } if tools.exchange.is_gone(self.server) => {
+                self.pause(self.server_gone(), until, tools);
+            }
+            State::Pausing { next, until } if now >= next => self.rebuild(until, tools),
+            State::Ending { cause, until } if now >= until => self.lose(cause, tools),
+            unchanged => self.state = unchanged,
         }
     }
 
-    fn rebuild(&mut self, tools: &mut Tools) {
+    /// Destroys a queue pair, if not now then later, and takes the next step.
+    fn destroy(
+        &mut self,
+        link: Link,
+        tries: u32,
+        cause: Option<FabricError>,
+        slots: &mut Slots,
+        tools: &mut Tools,
+    ) {
+        let now = tools.clock.now();
+        match (link.destroy(), cause) {
+            (Ok(()), None) => self.rebuild(now + EXCHANGE_NS, tools),
+            (Ok(()), Some(cause)) => self.end(cause, tools),
+            (Err(link), cause) if tries < DESTROY_TRIES => {
+                self.state =
+                    State::Destroying { link, tries: tries + 1, next: now + DESTROY_PAUSE_NS, cause };
+            }
+            (Err(link), cause) => {
+                self.abandon(link, slots, tools);
+                let refused = || FabricError::Device { cause: "it does not destroy a queue pair".into() };
+                self.end(cause.unwrap_or_else(refused), tools);
+            }
+        }
+    }
+
+    /// Leaks a queue pair that cannot be destroyed, and whatever its device may still use.
+    fn abandon(&mut self, link: Link, slots: &mut Slots, tools: &Tools) {
+        tracing::error!(server = self.server.0, "a queue pair cannot be destroyed; its buffers are leaked");
+        for key in self.window.keys() {
+            if let Some(buf) = slots.chain_mut(key).buffer_mut() {
+                let copy = tools.arenas.copy_of(buf);
+                std::mem::forget(std::mem::replace(buf, copy));
+            }
+        }
+        std::mem::forget(link);
+    }
+
+    fn rebuild(&mut self, until: u64, tools: &mut Tools) {
         if tools.exchange.is_gone(self.server) {
             return self.lose(self.server_gone(), tools);
         }
-        match exchange(tools, self.server, self.window.depth()) {
+        match exchange(tools, self.server, self.window.depth(), until) {
             Ok(exchanging) => self.state = exchanging,
-            Err(error) => self.lose(device_error(&error), tools),
+            Err(error) => self.end(device_error(&error), tools),
         }
     }
 
-    fn reconnect(&mut self, answer: &Answer, slots: &mut Slots, tools: &mut Tools) {
+    fn reconnect(&mut self, answer: &Answer, until: u64, slots: &mut Slots, tools: &mut Tools) {
         match self.connect(answer) {
             Ok(()) => {
                 self.report_failed(&FabricError::QueuePair { server: self.server }, tools);
                 self.post_waiting(slots, tools);
             }
-            Err(error) => self.lose(device_error(&error), tools),
+            Err(error) => {
+                tracing::warn!(server = self.server.0, "a queue pair is not connected again: {error}");
+                self.pause(device_error(&error), until, tools);
+            }
+        }
+    }
+
+    /// Before the next try to get a queue pair connected; if there is none, the server is given up with `cause`.
+    fn pause(&mut self, cause: FabricError, until: u64, tools: &mut Tools) {
+        let next = tools.clock.now() + EXCHANGE_PAUSE_NS;
+        if tools.exchange.is_gone(self.server) {
+            self.lose(self.server_gone(), tools);
+        } else if next < until {
+            self.state = State::Pausing { next, until };
+        } else {
+            self.lose(cause, tools);
         }
     }
 
     /// Gives the server up: every chain fails with `cause`, now and later.
-    pub(super) fn lose(&mut self, cause: FabricError, tools: &mut Tools) {
-        // Destroys the queue pair, if there is one left, before anything is reported.
+    fn lose(&mut self, cause: FabricError, tools: &mut Tools) {
+        // A link that is left was never used: what was posted was posted on others, which are destroyed or leaked.
         self.state = State::Lost(cause.clone());
         self.report_failed(&cause, tools);
         tools.ended.extend(self.waiting.drain(..).map(|key| (key, Err(cause.clone()))));
@@ -389,10 +533,10 @@ impl Lane {
 }
 
 /// A new queue pair, and the question to the server.
-fn exchange(tools: &Tools, server: ServerId, depth: u32) -> Result<State, VerbsError> {
+fn exchange(tools: &Tools, server: ServerId, depth: u32, until: u64) -> Result<State, VerbsError> {
     let link = Link::new(tools, depth)?;
-    let answer = tools.exchange.exchange(server, tools.shard, link.qp.endpoint());
-    Ok(State::Exchanging { link, answer, until: tools.clock.now() + EXCHANGE_NS })
+    let answer = tools.exchange.exchange(server, tools.number.shard(), link.qp.endpoint());
+    Ok(State::Exchanging { link, answer, until })
 }
 
 fn device_error(error: &VerbsError) -> FabricError {

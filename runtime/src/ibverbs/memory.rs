@@ -167,6 +167,18 @@ impl Arenas {
         }
     }
 
+    /// A buffer like `buf`, which its device may still use.
+    #[cold]
+    pub(super) fn copy_of(&self, buf: &Buf) -> Buf {
+        let mut copy = self.pool.lease(buf.len());
+        let start = std::ptr::with_exposed_provenance::<u8>(buf.address() as usize);
+        for (place, byte) in copy.iter_mut().enumerate() {
+            // SAFETY: inside the buffer, which is leased. Volatile, because the device may write to it.
+            *byte = unsafe { start.add(place).read_volatile() };
+        }
+        copy
+    }
+
     #[cold]
     fn register(&mut self, place: usize, buf: &Buf) -> Result<u32, VerbsError> {
         let arena = self.pool.arena_of(buf);

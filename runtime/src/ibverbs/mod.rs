@@ -21,7 +21,8 @@
 //! Who keeps memory valid while a device uses it:
 //!
 //! - A chain's buffer: its slot, until the chain is reported. A chain is reported when its last work request has
-//!   succeeded, or, if it failed, after its queue pair was destroyed.
+//!   succeeded, or, if it failed, after its queue pair was destroyed. If the device does not destroy it, the buffer is
+//!   never used again; the chain is reported with a copy.
 //! - When a shard is dropped with chains in flight: its engine drops the device first, hence its queue pairs, then the
 //!   registrations, and only then the slots with their chains.
 //! - Arenas of buffers: the registration owns a handle to their pool, and a pool never frees an arena before its last

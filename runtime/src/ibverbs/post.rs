@@ -163,17 +163,18 @@ impl WorkRequests {
         number: u64,
         places: &Places,
     ) -> io::Result<()> {
-        self.fill(plan, server, number, places);
+        let first = self.fill(plan, server, number, places);
         let mut refused = std::ptr::null_mut();
         // SAFETY: the context is as libibverbs made it, and stays so while it is open.
         let post = unsafe { (*(*qp.raw()).context).ops.post_send }.expect("every provider posts");
         // SAFETY: the queue pair is alive; requests, pieces and words stay until the call returns, afterwards the
         // device uses only what the caller vouches for.
-        let failed = unsafe { post(qp.raw(), self.requests.as_mut_ptr(), &mut refused) };
+        let failed = unsafe { post(qp.raw(), first, &mut refused) };
         if failed == 0 { Ok(()) } else { Err(super::context::last_error(failed)) }
     }
 
-    fn fill(&mut self, plan: &Plan, server: ServerId, number: u64, places: &Places) {
+    /// Yields the first request of the linked list.
+    fn fill(&mut self, plan: &Plan, server: ServerId, number: u64, places: &Places) -> *mut ffi::ibv_send_wr {
         self.words.clear();
         self.words.extend(plan.iter().map(|request| match request.op {
             Op::WriteWord { word, .. } => word.to_le(),
@@ -188,15 +189,20 @@ impl WorkRequests {
             let tag = Tag { server: server.0, number, is_last: request.signalled };
             self.requests.push(work_request(request, tag, places));
         }
-        // Nothing is pushed any more: what the links point to stays where it is.
+        // Nothing is pushed or indexed any more: the links stay valid.
+        let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
         for place in 0..plan.len() {
-            self.requests[place].sg_list = &raw mut self.pieces[place];
-            self.requests[place].num_sge = 1;
+            let next =
+                if place + 1 == plan.len() { std::ptr::null_mut() } else { first.wrapping_add(place + 1) };
+            // SAFETY: there is a request and a piece for each place of the plan.
+            unsafe {
+                let request = first.add(place);
+                (*request).sg_list = pieces.add(place);
+                (*request).num_sge = 1;
+                (*request).next = next;
+            }
         }
-        let first = self.requests.as_mut_ptr();
-        for place in 1..plan.len() {
-            self.requests[place - 1].next = first.wrapping_add(place);
-        }
+        first
     }
 
     fn piece(&self, place: usize, request: &Request, places: &Places) -> ffi::ibv_sge {

@@ -51,6 +51,7 @@ pub(super) struct QueuePair {
     side: Side,
     port: Arc<Port>,
     first_packet: u32,
+    is_destroyed: bool,
     _cq: Arc<CompletionQueue>,
 }
 
@@ -88,7 +89,8 @@ impl QueuePair {
         let raw = unsafe { ffi::ibv_create_qp(port.protection().raw(), &mut init) };
         let raw = non_null("make a queue pair", raw)?;
         let first_packet = first_packet & FIRST_PACKET_MASK;
-        let qp = QueuePair { raw, side, port: Arc::clone(port), first_packet, _cq: Arc::clone(cq) };
+        let port = Arc::clone(port);
+        let qp = QueuePair { raw, side, port, first_packet, is_destroyed: false, _cq: Arc::clone(cq) };
         qp.initialise()?;
         Ok(qp)
     }
@@ -199,6 +201,30 @@ impl QueuePair {
         self.modify("stop a queue pair", &mut attributes, mask::IBV_QP_STATE)
     }
 
+    /// Destroys it: after `Ok` the device sends nothing more of it, uses none of its buffers, and executes nothing more
+    /// that comes for it. If the device refuses, nothing has changed, and it can be tried again.
+    pub(super) fn destroy(mut self) -> Result<(), Self> {
+        // SAFETY: made in `new` and not destroyed; what it uses is alive, since it holds it.
+        let failed = unsafe { ffi::ibv_destroy_qp(self.raw()) };
+        if failed == 0 {
+            self.is_destroyed = true;
+            return Ok(());
+        }
+        tracing::warn!("cannot destroy a queue pair: {}", last_error(failed));
+        Err(self)
+    }
+
+    /// Sees to it that nothing more takes effect that comes for it: stops it and destroys it. One that is stopped
+    /// discards what comes, so `Err` only if the device refuses both.
+    pub(super) fn retire(self) -> Result<(), Self> {
+        let stopped = self.fail();
+        let left = self.destroy();
+        if let (Ok(()), Err(_)) = (&stopped, &left) {
+            return Ok(());
+        }
+        left
+    }
+
     fn modify(
         &self,
         action: &'static str,
@@ -211,9 +237,12 @@ impl QueuePair {
 }
 
 impl Drop for QueuePair {
-    /// After this the device sends nothing more of it, and executes nothing more that comes for it.
+    /// As [`QueuePair::destroy`], for where nothing depends on whether the device refuses.
     fn drop(&mut self) {
-        // SAFETY: made in `new`; what it uses is alive, since it holds it.
+        if self.is_destroyed {
+            return;
+        }
+        // SAFETY: made in `new` and not destroyed; what it uses is alive, since it holds it.
         let failed = unsafe { ffi::ibv_destroy_qp(self.raw()) };
         if failed != 0 {
             // Its buffers are safe all the same: see `memory`.

@@ -6,10 +6,14 @@
 //! ```
 //! A shard is announced as parked before it arms its queue, so whatever event comes finds it so. An event of a shard
 //! that did not go to sleep after all wakes nobody.
+//!
+//! A queue whose descriptor has only an error to tell, as after its device was removed, is lost: it is not watched any
+//! more, and its shard is woken to see that ([`Watched::is_lost`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -35,8 +39,15 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    watched: BTreeMap<u64, (Arc<CompletionQueue>, Unpark)>,
+    watched: BTreeMap<u64, Sleeper>,
     last_token: u64,
+}
+
+/// Whom events of a queue wake.
+struct Sleeper {
+    cq: Arc<CompletionQueue>,
+    unpark: Unpark,
+    is_lost: Arc<AtomicBool>,
 }
 
 /// A completion queue that is watched until this is dropped.
@@ -44,6 +55,7 @@ pub(super) struct Watched {
     watch: Arc<Watch>,
     token: u64,
     fd: RawFd,
+    is_lost: Arc<AtomicBool>,
 }
 
 impl Watch {
@@ -74,13 +86,21 @@ impl Watch {
         let mut state = self.shared.state();
         state.last_token += 1;
         let token = state.last_token;
-        state.watched.insert(token, (Arc::clone(cq), unpark));
+        let is_lost = Arc::new(AtomicBool::new(false));
+        state.watched.insert(token, Sleeper { cq: Arc::clone(cq), unpark, is_lost: Arc::clone(&is_lost) });
         drop(state);
         // Made before it is added: if that fails, dropping it cleans up.
-        let watched = Watched { watch: Arc::clone(self), token, fd };
+        let watched = Watched { watch: Arc::clone(self), token, fd, is_lost };
         let refused = |cause| VerbsError::Refused { action: "watch its completions", cause };
         self.shared.add(fd, token).map_err(refused)?;
         Ok(watched)
+    }
+}
+
+impl Watched {
+    /// Whether no event will come any more: the device is gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
     }
 }
 
@@ -100,10 +120,8 @@ impl Drop for Watch {
 impl Drop for Watched {
     fn drop(&mut self) {
         let shared = &self.watch.shared;
-        // SAFETY: removal takes no event, and the descriptor is open: the completion queue is in the map still.
-        unsafe {
-            libc::epoll_ctl(shared.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, std::ptr::null_mut())
-        };
+        // The completion queue is in the map still.
+        shared.remove(self.fd);
         // Also waits for the thread if it is at this queue.
         let removed = shared.state().watched.remove(&self.token);
         drop(removed);
@@ -122,6 +140,14 @@ impl Shared {
         if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// Stops watching a descriptor that is open, if it is watched.
+    fn remove(&self, fd: RawFd) {
+        // SAFETY: removal takes no event.
+        unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+        }
+    }
+
     fn run(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
         loop {
@@ -129,23 +155,41 @@ impl Shared {
             // SAFETY: there is room for as many events as it is told.
             let count =
                 unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), room, forever) };
-            // Interrupted by a signal, that is; nothing else can fail.
-            for event in &events[..count.max(0) as usize] {
+            if count < 0 {
+                let cause = io::Error::last_os_error();
+                if cause.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                tracing::error!("cannot wait for completions any more: {cause}");
+                return self.state().watched.values().for_each(Sleeper::lose);
+            }
+            for event in &events[..count as usize] {
                 if event.u64 == STOP {
                     return;
                 }
-                self.wake(event.u64);
+                self.wake(event.u64, event.events);
             }
         }
     }
 
-    fn wake(&self, token: u64) {
+    fn wake(&self, token: u64, kinds: u32) {
         let state = self.state();
         // Else it was removed since.
-        let Some((cq, unpark)) = state.watched.get(&token) else { return };
-        if cq.take_events() > 0 {
-            unpark.unpark();
+        let Some(sleeper) = state.watched.get(&token) else { return };
+        if sleeper.cq.take_events() > 0 {
+            sleeper.unpark.unpark();
+        } else if kinds & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0 {
+            // Else it would be told again and again.
+            self.remove(sleeper.cq.fd().expect("a completion queue that is watched has a channel"));
+            sleeper.lose();
         }
+    }
+}
+
+impl Sleeper {
+    fn lose(&self) {
+        self.is_lost.store(true, Ordering::Release);
+        self.unpark.unpark();
     }
 }
 

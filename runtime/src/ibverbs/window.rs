@@ -34,6 +34,8 @@ pub(super) struct Window {
     /// The number of the oldest chain in flight, or of the next if there is none; modulo [`Tag::NUMBER_MASK`] + 1.
     head: u64,
     next_request: u64,
+    /// When a chain completed last, in ns.
+    moved_at: u64,
     /// Whether the last request of the newest chain has come back, after which nothing more comes.
     is_drained: bool,
 }
@@ -42,7 +44,7 @@ impl Window {
     /// For a send queue of `depth` work requests.
     pub(super) fn new(depth: u32) -> Self {
         let chains = VecDeque::new();
-        Window { depth, used: 0, chains, head: 0, next_request: 0, is_drained: true }
+        Window { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -93,6 +95,23 @@ impl Window {
         self.used -= posted.requests;
         self.head = self.head.wrapping_add(1) & Tag::NUMBER_MASK;
         Some(posted)
+    }
+
+    /// A chain has completed at `now`, in ns.
+    #[inline]
+    pub(super) fn moved(&mut self, now: u64) {
+        self.moved_at = now;
+    }
+
+    /// Since when the oldest chain in flight could have been executed, in ns: since it was posted, and nothing before
+    /// it was in its way. `None` if nothing is in flight.
+    pub(super) fn stands_since(&self) -> Option<u64> {
+        self.chains.front().map(|oldest| oldest.at.max(self.moved_at))
+    }
+
+    /// The chains in flight, oldest first.
+    pub(super) fn keys(&self) -> impl Iterator<Item = SlotKey> {
+        self.chains.iter().map(|posted| posted.key)
     }
 
     /// The last request of chain `number` came back as an error.
@@ -186,6 +205,23 @@ mod tests {
             assert_eq!(window.completed_by(window.next_number()), 0, "it was not posted");
             assert_eq!(window.completed_by(start.wrapping_sub(1) & Tag::NUMBER_MASK), 0);
         }
+    }
+
+    #[test]
+    fn stands_since_the_oldest_chain_could_have_been_executed() {
+        let [a, b] = keys();
+        let mut window = Window::new(64);
+        assert_eq!(window.stands_since(), None);
+        push(&mut window, a, 1, 100);
+        push(&mut window, b, 1, 120);
+        assert_eq!(window.stands_since(), Some(100));
+        window.pop();
+        window.moved(500);
+        assert_eq!(window.stands_since(), Some(500), "it had to wait for the one before");
+        window.pop();
+        assert_eq!(window.stands_since(), None);
+        push(&mut window, a, 1, 900);
+        assert_eq!(window.stands_since(), Some(900));
     }
 
     #[test]

@@ -89,6 +89,11 @@ impl Wire {
         self.refuses.store(true, Ordering::Release);
     }
 
+    /// From now on they do again.
+    pub(crate) fn relent(&self) {
+        self.refuses.store(false, Ordering::Release);
+    }
+
     pub(crate) fn spoil_next(&self, spoil: fn(&mut Answer)) {
         *self.spoil.lock().unwrap() = Some(spoil);
     }
