@@ -101,7 +101,8 @@ impl CliError {
     /// The message on one line, whatever it was made of.
     pub(crate) fn one_line(&self) -> String {
         let message = self.to_string();
-        message.split_whitespace().collect::<Vec<_>>().join(" ")
+        // Blanks inside a line may be part of a key.
+        message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
     }
 }
 

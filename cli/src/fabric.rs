@@ -42,6 +42,8 @@ pub(crate) enum Servers {
 pub(crate) struct VerbsOptions {
     /// The RDMA device; the first one with an active port if none is named.
     pub(crate) device: Option<String>,
+    /// The device's port; the first active one if none is given.
+    pub(crate) port: Option<u8>,
     /// Index of the port's GID; chosen by itself if none is given.
     pub(crate) gid_index: Option<u8>,
 }
@@ -50,7 +52,7 @@ impl VerbsOptions {
     /// As the runtime takes them.
     #[cfg(feature = "verbs")]
     pub(crate) fn config(&self) -> VerbsConfig {
-        VerbsConfig { device: self.device.clone(), gid_index: self.gid_index, ..VerbsConfig::default() }
+        VerbsConfig { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
     }
 
     fn is_default(&self) -> bool {
@@ -94,7 +96,11 @@ impl Fabric {
                 )));
             }
         };
-        if options.is_default() { Ok(fabric) } else { Err(only_verbs("--device and --gid-index", text)) }
+        if options.is_default() {
+            Ok(fabric)
+        } else {
+            Err(only_verbs("--device, --port and --gid-index", text))
+        }
     }
 
     /// As the command line spells it.
@@ -181,7 +187,7 @@ impl Place {
             return Err(only_verbs("--listen", text));
         }
         if !options.is_default() {
-            return Err(only_verbs("--device and --gid-index", text));
+            return Err(only_verbs("--device, --port and --gid-index", text));
         }
         match <[String; 1]>::try_from(shm_names(names)?) {
             Ok([name]) => Ok(Place::Shm(name)),
@@ -266,7 +272,7 @@ mod tests {
     }
 
     fn device() -> VerbsOptions {
-        VerbsOptions { device: Some("mlx5_0".to_owned()), gid_index: None }
+        VerbsOptions { device: Some("mlx5_0".to_owned()), ..VerbsOptions::default() }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Memory servers of this process: how one is started, whatever the fabric, and what it says of itself. What it serves
 //! and over what, the runtime knows.
 
+#[cfg(feature = "verbs")]
+use std::net::SocketAddr;
+
 use farwood::runtime::ServerParts;
 use farwood::runtime::control::ServerUsage;
 use farwood::runtime::control::wire::ConnectedNode;
@@ -89,9 +92,12 @@ impl Serving for ShmServer {
 #[cfg(feature = "verbs")]
 impl Serving for VerbsServer {
     fn address(&self) -> String {
-        // With HOST instead of an address that only this host understands.
-        let port = VerbsServer::address(self).rsplit_once(':').map_or("", |(_, port)| port);
-        format!("verbs:HOST:{port}")
+        let address = VerbsServer::address(self);
+        // All addresses of this host: which of them a client can reach, it has to know.
+        match address.parse::<SocketAddr>() {
+            Ok(all) if all.ip().is_unspecified() => format!("verbs:HOST:{}", all.port()),
+            _ => format!("verbs:{address}"),
+        }
     }
 
     fn holdings(&self) -> Holdings {

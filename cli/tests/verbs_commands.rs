@@ -33,7 +33,7 @@ fn lines(count: u32) -> Vec<u8> {
 #[test]
 fn every_command_does_what_it_says() {
     let server = Server::start_verbs(7101, MEMORY);
-    assert!(server.ready.contains("--fabric verbs:HOST:7101"), "{}", server.ready);
+    assert!(server.ready.contains("--fabric verbs:127.0.0.1:7101"), "{}", server.ready);
     assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
     assert_failed(&server.farwood("create", &["t", "--index", "sherman"]), 1, "an index named \"t\" already");
     let loaded = server.farwood_with_input("load", &["t"], &lines(2000));

@@ -73,7 +73,14 @@ impl ShmName {
         if name.contains(['\0', ',']) || name.ends_with('/') {
             return refused("it has a comma or a zero in it, or a slash at its end");
         }
-        let parsed = ShmName(name.into());
+        // A path means the same in every folder: the name of the socket is made of it.
+        let parsed = match name.contains('/') {
+            true => std::path::absolute(name).ok().and_then(|path| path.into_os_string().into_string().ok()),
+            false => Some(name.to_owned()),
+        };
+        let Some(parsed) = parsed.map(ShmName) else {
+            return refused("the folder that it is relative to has no name");
+        };
         if parsed.socket_path().as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return refused("it is too long for the address of a socket: choose a shorter one");
         }
@@ -283,6 +290,8 @@ mod tests {
         assert_eq!(path.huge_region_path(), Path::new("/mnt/100%/b"));
         assert_eq!(path.socket_path(), Path::new("/dev/shm/farwood.%2Fmnt%2F100%25%2Fb.sock"));
         assert_eq!(path.to_string(), "shm:/mnt/100%/b");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(ShmName::new("./x").unwrap().region_path(), here.join("x"));
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub(crate) struct VerbsArgs {
     /// verbs: the RDMA device, as `ibv_devices` names it [default: the first one with an active port]
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
+    /// verbs: the device's port, counted from 1 [default: the first active one]
+    #[arg(long, value_name = "N")]
+    pub(crate) port: Option<u8>,
     /// verbs: index of the port's GID [default: RoCE v2 before others, IPv4 before IPv6]
     #[arg(long, value_name = "N")]
     pub(crate) gid_index: Option<u8>,
@@ -22,7 +25,7 @@ pub(crate) struct VerbsArgs {
 
 impl From<VerbsArgs> for VerbsOptions {
     fn from(args: VerbsArgs) -> Self {
-        VerbsOptions { device: args.device, gid_index: args.gid_index }
+        VerbsOptions { device: args.device, port: args.port, gid_index: args.gid_index }
     }
 }
 
@@ -119,7 +122,7 @@ pub(crate) struct DropArgs {
 #[command(
     after_help = "Prints one line on standard output: `read N lines, stored N, rejected N`. Rejected lines and \
     the progress bar are for standard error.\n\
-    Exit status: 0 if every line was stored, 1 if one was rejected or storing failed, 2 if nothing was started, 130 \
+    Exit status: 0 if every line was stored, 1 if one was rejected or storing failed, 2 if the arguments or the file are nothing to start with, 130 \
     after Ctrl-C."
 )]
 pub(crate) struct LoadArgs {

@@ -50,6 +50,9 @@ pub(super) struct RegionFile {
     server: bool,
 }
 
+/// How much of a device has to be zero, or Farwood's, before it is taken: file systems begin within the first 64 KiB.
+const DEVICE_LOOK_BYTES: u64 = 2 << 20;
+
 impl RegionFile {
     /// Makes the file at `path`, as its memory server. `header.file_bytes` is what its parts need, and is rounded up to
     /// what the memory comes in.
@@ -140,6 +143,11 @@ impl RegionFile {
             return Ok(None);
         }
         if !fresh {
+            let begin = read_begin(&file).map_err(failed("read", new_path))?;
+            // A server that was killed here has not written its header, or all of it.
+            if !begin.starts_with(&MAGIC) && begin.iter().take(MAGIC.len()).any(|&byte| byte != 0) {
+                return Err(occupied(new_path, "it has other contents"));
+            }
             std::fs::remove_file(new_path).map_err(failed("remove the unfinished", new_path))?;
             return Ok(None);
         }
@@ -191,11 +199,8 @@ impl RegionFile {
         header.file_bytes = rounded(needed, device.align)?;
         let mapping = map(&file, header.file_bytes, device.align)?;
         let begin = begin_of(&mapping);
-        if !begin.starts_with(&MAGIC) && begin.iter().any(|&byte| byte != 0) {
-            return Err(occupied(
-                path,
-                "it has other contents (zero its first 56 bytes if they may be lost)",
-            ));
+        if !begin.starts_with(&MAGIC) && !begins_with_zeroes(&mapping) {
+            return Err(occupied(path, "it has other contents (zero its first 2 MiB if they may be lost)"));
         }
         // SAFETY: the whole mapping; the two locks keep every other process of Farwood away.
         unsafe { mapping.start().write_bytes(0, mapping.bytes() as usize) };
@@ -421,6 +426,15 @@ fn write_header(mapping: &Mapping, header: &Header) {
 fn begin_of(mapping: &Mapping) -> Vec<u8> {
     // SAFETY: a mapping has at least one page; a copy is made, since other processes may write.
     unsafe { mapping.start().cast::<[u8; CODED_BYTES]>().read_volatile() }.to_vec()
+}
+
+/// Whether nothing that others put there (a file system, a pool) can be on a device: they begin at various places,
+/// none of them far behind the first.
+fn begins_with_zeroes(mapping: &Mapping) -> bool {
+    let bytes = mapping.bytes().min(DEVICE_LOOK_BYTES) as usize;
+    // SAFETY: inside the mapping, which nobody writes to: the two locks keep every other process of Farwood away.
+    let begin = unsafe { std::slice::from_raw_parts(mapping.start().cast_const(), bytes) };
+    begin.iter().all(|&byte| byte == 0)
 }
 
 fn read_begin(file: &File) -> io::Result<Vec<u8>> {

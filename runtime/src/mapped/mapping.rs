@@ -46,8 +46,9 @@ impl Mapping {
         // SAFETY: inside `room`, which is `align` bytes larger than what begins here.
         let start = unsafe { room.start.add(before as usize) };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        map(Some(start), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file))?;
+        // Not given back whole from here on: should mapping fail half-way, somebody else may have got a part of it.
         let whole = std::mem::ManuallyDrop::new(room);
+        map(Some(start), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file))?;
         // SAFETY: the two ends of `whole` beside the file's pages, which nobody else knows of. A failure, which needs
         // a process at its limit of mappings, leaves address space behind, no memory.
         unsafe {

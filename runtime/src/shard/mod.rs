@@ -36,6 +36,7 @@ use rand::{Rng, SeedableRng};
 
 pub(crate) use self::clients::Clients;
 pub use self::clients::JoinHandle;
+use self::guard::Beat;
 pub(crate) use self::guard::Guard;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
@@ -92,8 +93,9 @@ pub(crate) struct Core<D> {
     deferred: Cell<usize>,
     /// How many shards of the node have been closed.
     closed: Arc<AtomicUsize>,
-    /// Watches the executor's heartbeat.
-    guard: Arc<Guard>,
+    /// The executor's heartbeat, and who watches it.
+    beat: Arc<Beat>,
+    _guard: Arc<Guard>,
     parking: Arc<Parking>,
     /// Whether the poller sleeps: then the next piece of work wakes it.
     parked: Cell<bool>,
@@ -131,7 +133,8 @@ impl<D: Device> Shard<D> {
             ports: Ports::default(),
             deferred: Cell::new(0),
             closed: parts.closed,
-            guard: parts.guard,
+            beat: parts.guard.watch(),
+            _guard: parts.guard,
             parking,
             parked: Cell::new(false),
             clock: parts.clock,

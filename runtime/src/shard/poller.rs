@@ -11,6 +11,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use futures::future::{Either, select};
 use smallvec::SmallVec;
 
 use super::Core;
-use super::guard::Guard;
+use super::guard::{self, Beat};
 use super::reactor::Reactor;
 use crate::engine::Device;
 use crate::message::{Envelope, ShardId};
@@ -26,7 +27,7 @@ use crate::waiter::Waiter;
 
 /// Messages taken from each ring in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second. [`Guard`] watches it.
+/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second. [`guard`] watches it.
 const HEARTBEAT: Duration = Duration::from_millis(50);
 /// How many times longer a poller spins while chains are in flight: one that sleeps sees their completion late, and a
 /// READ that seems to have taken long vouches for less ([`crate::verbs::Completion::span_ns`]).
@@ -38,13 +39,12 @@ const WAKE_EARLY_NS: u64 = 100_000;
 
 pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
     glommio::spawn_local(poll(Rc::clone(core))).detach();
-    glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::clone(&core.guard))).detach();
+    glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::downgrade(&core.beat))).detach();
 }
 
-async fn heartbeat<D: Device>(core: Weak<Core<D>>, guard: Arc<Guard>) {
-    let beat = guard.watch();
+async fn heartbeat<D: Device>(core: Weak<Core<D>>, beat: std::sync::Weak<Beat>) {
     while core.strong_count() > 0 {
-        beat.after(glommio::timer::sleep(HEARTBEAT)).await;
+        guard::after(&beat, glommio::timer::sleep(HEARTBEAT)).await;
     }
 }
 

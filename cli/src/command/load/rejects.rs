@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Lines that are kept.
-const KEPT_MAX: usize = 10;
+const KEPT_MAX: usize = 1000;
 
 /// Why a line was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
