@@ -5,8 +5,8 @@
 //!
 //! This crate is the facade: everything a user needs, re-exported from the crates that make it up.
 //!
-//! - [`Cluster`] (memory of this process), [`ShmCluster`] (memory servers on this host), `VerbsCluster` (behind RDMA NICs,
-//!   feature `verbs`): where the memory is; [`ShmServer`] and `VerbsServer` are memory servers of your own.
+//! - [`Cluster`] (memory of this process), [`ShmCluster`] (memory servers on this host), `VerbsCluster` (behind RDMA
+//!   NICs, feature `verbs`): where the memory is; [`ShmServer`] and `VerbsServer` are memory servers of your own.
 //! - [`ComputeNode`], [`Shard`]: the executors that work on it.
 //! - [`Sherman`] and [`RangeIndex`]: an index, and what it does.
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.

@@ -122,8 +122,8 @@ pub(crate) struct DropArgs {
 #[command(
     after_help = "Prints one line on standard output: `read N lines, stored N, rejected N`. Rejected lines and \
     the progress bar are for standard error.\n\
-    Exit status: 0 if every line was stored, 1 if one was rejected or storing failed, 2 if the arguments or the file are nothing to start with, 130 \
-    after Ctrl-C."
+    Exit status: 0 if every line was stored, 1 if one was rejected or storing failed, 2 if the arguments or the \
+    file are nothing to start with, 130 after Ctrl-C."
 )]
 pub(crate) struct LoadArgs {
     /// The index
