@@ -69,8 +69,9 @@ mod tests {
     #[test]
     fn the_first_ones_are_shown_and_all_are_counted() {
         let mut rejects = Rejects::default();
-        (1..=25).for_each(|line| rejects.push(line, Reason::NoTab));
-        assert_eq!((rejects.total(), rejects.shown().len()), (25, KEPT_MAX));
+        let lines = 2 * KEPT_MAX as u64;
+        (1..=lines).for_each(|line| rejects.push(line, Reason::NoTab));
+        assert_eq!((rejects.total(), rejects.shown().len()), (lines, KEPT_MAX));
         assert!(rejects.shown()[9].starts_with("line 10: there is no TAB"));
     }
 }
