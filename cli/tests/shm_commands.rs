@@ -9,38 +9,15 @@ use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kit::{Ran, Scratch};
+use kit::{Scratch, assert_failed, assert_ok, json_of, lines};
 use servers::{Running, Server};
 
 const MEMORY: &str = "64MiB";
-
-#[track_caller]
-fn assert_ok(ran: &Ran) {
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
-}
-
-fn json_of(ran: &Ran) -> serde_json::Value {
-    assert_ok(ran);
-    serde_json::from_str(&ran.stdout).expect("JSON")
-}
-
-/// It failed with that status and one line that has `part` in it.
-#[track_caller]
-fn assert_failed(ran: &Ran, code: i32, part: &str) {
-    assert_eq!(ran.code, code, "{}", ran.stderr);
-    let last = ran.stderr.lines().last().unwrap_or_default();
-    let begin = if code == 130 { "farwood: interrupted: " } else { "farwood: error: " };
-    assert!(last.starts_with(begin) && last.contains(part), "{part:?} is not in {}", ran.stderr);
-}
 
 fn with_index(memory: &str) -> Server {
     let server = Server::start(memory);
     assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
     server
-}
-
-fn lines(numbers: std::ops::Range<u32>) -> Vec<u8> {
-    numbers.flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
 }
 
 #[test]

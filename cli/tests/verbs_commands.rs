@@ -6,29 +6,10 @@ mod kit;
 #[path = "kit/servers.rs"]
 mod servers;
 
-use kit::Ran;
+use kit::{assert_failed, assert_ok, json_of, lines};
 use servers::Server;
 
 const MEMORY: &str = "64MiB";
-
-#[track_caller]
-fn assert_ok(ran: &Ran) {
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
-}
-
-fn json_of(ran: &Ran) -> serde_json::Value {
-    assert_ok(ran);
-    serde_json::from_str(&ran.stdout).expect("JSON")
-}
-
-#[track_caller]
-fn assert_failed(ran: &Ran, code: i32, part: &str) {
-    assert!(ran.code == code && ran.stderr.contains(part), "{part:?} is not in {}", ran.stderr);
-}
-
-fn lines(count: u32) -> Vec<u8> {
-    (0..count).flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
-}
 
 #[test]
 fn every_command_does_what_it_says() {
@@ -36,7 +17,7 @@ fn every_command_does_what_it_says() {
     assert!(server.ready.contains("--fabric verbs:127.0.0.1:7101"), "{}", server.ready);
     assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
     assert_failed(&server.farwood("create", &["t", "--index", "sherman"]), 1, "an index named \"t\" already");
-    let loaded = server.farwood_with_input("load", &["t"], &lines(2000));
+    let loaded = server.farwood_with_input("load", &["t"], &lines(0..2000));
     assert_ok(&loaded);
     assert_eq!(loaded.stdout, "read 2000 lines, stored 2000, rejected 0\n");
     let got = server.farwood("get", &["t", "key0000007"]);

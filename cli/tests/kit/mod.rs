@@ -99,3 +99,29 @@ pub(crate) fn costs(json: &serde_json::Value) -> [[f64; 6]; 2] {
         costs.map(|cost| (cost * 1e6).round() / 1e6)
     })
 }
+
+/// It succeeded and said nothing on standard error.
+#[track_caller]
+pub(crate) fn assert_ok(ran: &Ran) {
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
+}
+
+/// The JSON that it printed.
+pub(crate) fn json_of(ran: &Ran) -> serde_json::Value {
+    assert_ok(ran);
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+/// It failed with that status and one line that has `part` in it.
+#[track_caller]
+pub(crate) fn assert_failed(ran: &Ran, code: i32, part: &str) {
+    assert_eq!(ran.code, code, "{}", ran.stderr);
+    let last = ran.stderr.lines().last().unwrap_or_default();
+    let begin = if code == 130 { "farwood: interrupted: " } else { "farwood: error: " };
+    assert!(last.starts_with(begin) && last.contains(part), "{part:?} is not in {}", ran.stderr);
+}
+
+/// Lines for `load`, with keys in the order of the numbers.
+pub(crate) fn lines(numbers: std::ops::Range<u32>) -> Vec<u8> {
+    numbers.flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
+}
