@@ -2,6 +2,7 @@
 //! [`Held`] itself, never only in a future, so dropping any of its futures, or itself, loses nothing.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -14,7 +15,10 @@ use crate::handover::passes_on;
 use crate::janitor::{Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
-use crate::word::{FREE, LockWord};
+use crate::word::{FREE, LockWord, WORD_BYTES};
+
+/// What every fabric keeps whole.
+const LINE_BYTES: u64 = 64;
 
 /// The lock of one node, held locally at least. Ends with [`Held::release`]; if it is dropped instead (a cancelled
 /// operation), the shard's janitor undoes what it holds.
@@ -177,9 +181,9 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Says that the first `verbs` WRITEs of the coming write-back are to memory that nobody can reach before the WRITE
-    /// behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change every line
-    /// that it covers.
+    /// Says that the first `verbs` WRITEs of the coming write-back are to memory that nobody can reach before the
+    /// WRITE behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change every
+    /// line that it covers.
     ///
     /// The lock protects the new node only until then, so redoing those WRITEs later would be wrong:
     ///
@@ -198,13 +202,16 @@ impl<V: Verbs> Held<V> {
     /// and the unlock is a round trip of its own. If the lock is handed over to a waiter, nothing is unlocked, and an
     /// empty chain costs no round trip at all.
     ///
-    /// A chain that fails is redone while the lock is still ours, so that no node stays half written: that succeeds, or
-    /// costs a pause and a few round trips more (counted as one retry). `chain` should WRITE only: one with a READ or
-    /// an atomic in it is not redone.
+    /// A chain that fails is redone while the lock is still ours, so that no node stays half written: that succeeds,
+    /// or costs a pause and a few round trips more (counted as one retry). `chain` should WRITE only: one with a READ
+    /// or an atomic in it is not redone.
     ///
     /// # Errors
-    /// [`LockError::Fabric`] if the server does not answer any more: whether the write-back took effect is unknown. The
-    /// janitor goes on redoing it. Until it succeeds the global lock stays taken, for the node may be torn.
+    /// [`LockError::Fabric`] if the server does not answer any more: whether the write-back took effect is unknown.
+    /// The janitor goes on redoing it. Until it succeeds the global lock stays taken, for the node may be torn.
+    ///
+    /// A holder may post verbs of its own before, such as a CAS on another word of the node, and release with an empty
+    /// chain. It awaits them first: the unlock may overtake an atomic that is in flight. (The janitor's does not.)
     ///
     /// # Panics
     /// If `chain` goes to another server than the lock, or writes without the global lock.
@@ -245,13 +252,92 @@ impl<V: Verbs> Held<V> {
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
             }
         }
-        // Only now: the next holder may use another queue pair, and between queue pairs there is no order. Were it told
-        // when the write-back is posted (as in the paper's figure 6), it could read the node before the write-back:
-        //   holder, shard 0:  WRITE node ·······························> takes effect
-        //   next,   shard 1:      told ──> READ node (old) ──> WRITE node: the first write is lost
+        self.part(exit, word);
+        Ok(buf)
+    }
+
+    /// Writes back what ends where an embedded lock word begins ([`crate::LockTable::acquire_embedded`]), and
+    /// releases: one round trip. It is the rear lock of the SMART paper (section 4.1.1): one WRITE both stores the
+    /// data and clears the word.
+    ///
+    /// `data` is that part of `buf`, which comes back; the word's place in `buf` is the 8 bytes behind `data`, of any
+    /// content before and after. In the node, `data` goes right before the word.
+    ///
+    /// If the lock is handed over to a waiter, only `data` is written. Where lines of one WRITE may become visible in
+    /// any order, the unlock is a WRITE of its own behind it in the chain, unless all is within one line:
+    ///
+    /// ```text
+    ///   holder   WRITE line 0, line 1 with the word: line 1 arrives ······························ line 0 arrives: X
+    ///   other                                        CAS wins, READ line 0 (old), WRITE X to line 0 ──^ is lost
+    /// ```
+    ///
+    /// A chain that fails is redone as in [`Held::release`]. A single WRITE that cleared the word has arrived whole,
+    /// as the word is its last; one that did not has cleared nothing, whatever of its lines arrived, so the lock is
+    /// ours and they may be written again:
+    ///
+    /// ```text
+    ///   holder   WRITE lines 0, 1, 2 ✗   READ word
+    ///     lines 0, 1, 2 arrived                free, or another's: done; line 0 may be the next holder's by now
+    ///     none, line 0, or lines 0, 1          ours: nobody else wrote to the node; WRITE lines 0, 1, 2
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Held::release`].
+    ///
+    /// # Panics
+    /// Without the global lock, if `data` is empty or the word's place is not in `buf`, or after
+    /// [`Held::begins_with_new`], which is about several WRITEs.
+    pub async fn release_rear(
+        mut self,
+        meter: &Meter,
+        buf: Buf,
+        data: Range<usize>,
+    ) -> Result<Buf, LockError> {
+        let Global::Taken { word } = self.global else { panic!("a write-back needs the global lock") };
+        assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
+        assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
+        assert_eq!(self.fresh, 0, "there is one WRITE only, to the locked node");
+        let exit = if self.passes_on() { Exit::Kept } else { Exit::Unlocked };
+        let chain = self.rear_chain(buf, data, exit);
+        self.depart(meter, chain, Parting { word, exit, fresh: 0 });
+        let buf = poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
+        self.part(exit, word);
+        Ok(buf.expect("the chain was posted with a buffer"))
+    }
+
+    /// The chain of [`Held::release_rear`].
+    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, exit: Exit) -> Chain {
+        let server = self.lock.server();
+        let start = self.lock.offset() - data.len() as u64;
+        // The place of the first byte in its line decides: the word is aligned, so it never crosses a line's end.
+        let is_one_line = start / LINE_BYTES == self.lock.offset() / LINE_BYTES;
+        let start = RemotePtr::new(server, start);
+        let clears_at_once = is_one_line || self.table.verbs.capabilities().in_order_write;
+        let all = data.start..data.end + WORD_BYTES;
+        if exit == Exit::Unlocked && clears_at_once {
+            buf[data.end..all.end].copy_from_slice(&FREE.to_le_bytes());
+        }
+        let mut chain = Chain::with_buffer(server, buf);
+        match exit {
+            Exit::Unlocked if clears_at_once => chain.write(start, all),
+            Exit::Unlocked => chain.write(start, data).write_word(self.lock, FREE),
+            Exit::Kept | Exit::UnlockLater => chain.write(start, data),
+        };
+        chain
+    }
+
+    /// Ends the acquisition, whose last chain has completed.
+    ///
+    /// Only now: the next holder may use another queue pair, and between queue pairs there is no order. Were it told
+    /// when the write-back is posted (as in the paper's figure 6), it could read the node before the write-back:
+    ///
+    /// ```text
+    ///   holder, shard 0   WRITE node ·······························> takes effect
+    ///   next,   shard 1       told ──> READ node (old) ──> WRITE node: the first write is lost
+    /// ```
+    fn part(&mut self, exit: Exit, word: LockWord) {
         self.global = Global::Over;
         self.give_back((exit == Exit::Kept).then_some(word));
-        Ok(buf)
     }
 
     /// CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
@@ -320,8 +406,8 @@ impl<V: Verbs> Held<V> {
         Err(LockError::Contended { lock: self.lock, owner, attempts: failed })
     }
 
-    /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next finds
-    /// out what it did.
+    /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next
+    /// finds out what it did.
     async fn settle(&mut self) -> Result<(), LockError> {
         if let Global::Asked { .. } = self.global
             && let Err(failed) = poll_fn(|cx| self.poll_cas(cx)).await

@@ -11,11 +11,21 @@
 //! ```
 //!
 //! A chain that ended with the unlock is posted again only after the word was read back. If it is not ours, the unlock
-//! took effect, and so did all before it, since WRITEs of one queue pair keep their order: the release succeeded.
+//! took effect, and so did all before it, since WRITEs of one queue pair keep their order: the release succeeded. The
+//! same holds of a rear lock, whose word is the last of one WRITE in address order (`Held::release_rear`).
 //!
 //! ```text
 //!   holder   WRITE node, unlock: both arrive ✗ ····················· WRITE node, unlock: X is lost, its holder's
 //!   other                                      CAS wins, WRITE X                         lock is cleared under it
+//! ```
+//!
+//! A holder that is dropped may have an atomic of its own in flight. Rule 1 of the fabric contract lets a WRITE
+//! overtake it, so the word is cleared behind a READ and a fence: the READ is executed after all READs and atomics of
+//! the queue pair before it, of earlier chains too, and the fenced WRITE after the READ.
+//!
+//! ```text
+//!   holder    CAS link (dropped) ···········································> takes effect, and nobody holds the lock
+//!   janitor        unlock, without the fence ─> overtakes
 //! ```
 //!
 //! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. If they are
@@ -33,7 +43,7 @@ use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
-use crate::word::{FREE, LockWord};
+use crate::word::{FREE, LockWord, WORD_BYTES};
 
 /// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
 /// waits: 16 ms of pauses.
@@ -116,7 +126,7 @@ pub(crate) async fn redo<V: Verbs>(
 async fn settle<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, left: Global<V::Submission>) -> Settled {
     match left {
         Global::Free | Global::Over => Settled::Cleared,
-        Global::Taken { word } => unlock(table, lock, word).await,
+        Global::Taken { word } => unlock_behind_all(table, lock, word).await,
         Global::Doubtful { word } => clear_if_ours(table, lock, word).await,
         Global::Asked { word, cas } => match cas.await {
             Ok(done) if won(&done, word) => unlock(table, lock, word).await,
@@ -158,6 +168,16 @@ async fn settle_exit<V: Verbs>(
 /// Clears a word that is ours for certain, with nothing to write back.
 async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
     match table.verbs.submit(&Meter::default(), unlock_chain(lock)).await {
+        Ok(_) => Settled::Cleared,
+        Err(_) => clear_if_ours(table, lock, word).await,
+    }
+}
+
+/// The same where the holder may have posted what the unlock must not overtake.
+async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
+    let mut chain = Chain::with_buffer(lock.server(), table.verbs.lease(WORD_BYTES));
+    chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, FREE);
+    match table.verbs.submit(&Meter::default(), chain).await {
         Ok(_) => Settled::Cleared,
         Err(_) => clear_if_ours(table, lock, word).await,
     }
@@ -265,8 +285,8 @@ async fn without_reached<V: Verbs>(
 }
 
 async fn read_back<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<u64, Failed> {
-    let buf = table.verbs.read(&Meter::default(), lock, 8).await?.into_buf();
-    Ok(u64::from_le_bytes(buf[..8].try_into().expect("8 bytes were leased")))
+    let buf = table.verbs.read(&Meter::default(), lock, WORD_BYTES).await?.into_buf();
+    Ok(u64::from_le_bytes(buf[..WORD_BYTES].try_into().expect("8 bytes were leased")))
 }
 
 fn unlock_chain(lock: RemotePtr) -> Chain {

@@ -1,10 +1,10 @@
 //! Hierarchical node locks with hand-over (Sherman section 4.3), for any index over [`farwood_runtime::Verbs`].
 //!
-//! A lock has two halves. Its *global* half is a word in the lock region of the node's own memory server: 0 when
-//! free, taken by CAS, cleared by a WRITE that travels behind the write-back. Its *local* half is a FIFO queue on one
-//! shard of each compute node, the lock's home. Only the holder of the local half touches the word, so clients of one
-//! compute node never spin against each other on the network, and a releasing holder may pass the taken word on to
-//! the next.
+//! A lock has two halves. Its *global* half is a word in the lock region of the node's own memory server, or in the
+//! node itself: 0 when free, taken by CAS, cleared by a WRITE that travels behind the write-back. Its *local* half is
+//! a FIFO queue on one shard of each compute node, the lock's home. Only the holder of the local half touches the
+//! word, so clients of one compute node never spin against each other on the network, and a releasing holder may pass
+//! the taken word on to the next.
 //!
 //! ```text
 //!   acquire ──> local queue ──> lock_and_read ──> CAS + READ ──> ... ──> release: WRITE(s) + unlock WRITE
@@ -21,11 +21,18 @@
 //! | unlock apart | | 2 |
 //! | got by hand-over | 1 (READ) | |
 //! | passed on | | 1 (WRITE) |
+//! | rear lock, lines in order | | 1 (WRITE of both) |
+//!
+//! A *rear lock* (SMART section 4.1.1) is a word at the end of its node ([`LockTable::acquire_embedded`]), which the
+//! write-back itself clears ([`Held::release_rear`]).
 //!
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! what a dropped one leaves to do. The protocol between shards is pure: `handover` decides at a lock's home, `slots`
 //! keeps what waits on a client's shard, `message` is their codec. `place` says where a node's lock is, `word` what
 //! it holds; `audit` reads them all.
+//!
+//! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
+//! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks.
 //!
 //! Deliberately absent: node formats, caches, clocks, and a second lock: a holder never waits for one.
 
@@ -42,6 +49,7 @@ mod place;
 mod slots;
 mod stats;
 mod table;
+pub mod window;
 mod word;
 
 pub use config::LockConfig;

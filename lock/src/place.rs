@@ -53,24 +53,25 @@ impl Places {
 /// The shard that keeps a lock's queue.
 #[inline]
 pub(crate) fn home_of(lock: RemotePtr, shards: usize) -> ShardId {
-    // Lock words are dense and were chosen by a good hash already; here one multiplication spreads them over shards.
+    // Words of a region are dense and were chosen by a good hash already, embedded ones are as regular as an allocator
+    // is: one multiplication by the golden ratio spreads both over shards.
     ShardId(scale((lock.to_bits() / WORD_BYTES).wrapping_mul(SPREAD), shards as u64) as u16)
 }
 
 /// A hash in whose high bits every bit of `value` has a say.
 #[inline]
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let product = u128::from(value ^ SPREAD.rotate_left(31)) * u128::from(SPREAD);
     ((product as u64) ^ (product >> 64) as u64).wrapping_mul(SPREAD)
 }
 
 /// `hash` scaled to `0..count`: a remainder without the division.
 #[inline]
-fn scale(hash: u64, count: u64) -> u64 {
+pub(crate) fn scale(hash: u64, count: u64) -> u64 {
     ((u128::from(hash) * u128::from(count)) >> 64) as u64
 }
 
-/// The fixed hash of the local tables' maps, whose keys are addresses of lock words.
+/// The fixed hash of the local tables' maps, whose keys are addresses of lock words or come as one word.
 pub(crate) type FixedHash = BuildHasherDefault<AddressHasher>;
 
 #[derive(Default, Clone)]
@@ -157,6 +158,23 @@ mod tests {
     fn a_server_that_does_not_exist_is_left_to_the_fabric() {
         let node = RemotePtr::new(ServerId(9), 64);
         assert_eq!(places(10).lock_of(node).server(), ServerId(9));
+    }
+
+    #[test]
+    fn embedded_words_spread_over_homes() {
+        for node_bytes in [24, 40, 64, 128, 1 << 10, 1 << 12, 1 << 16, 8 << 20] {
+            for shards in [2, 3, 7, 8] {
+                let mut homes = [0u32; 8];
+                for i in 1..=4096 {
+                    let word = RemotePtr::new(ServerId(0), (8 << 20) + i * node_bytes - 8);
+                    homes[usize::from(home_of(word, shards).0)] += 1;
+                }
+                let expected = 4096 / shards as u32;
+                let homes = &homes[..shards];
+                let even = homes.iter().all(|&n| (expected * 3 / 4..expected * 5 / 4).contains(&n));
+                assert!(even, "{node_bytes} bytes, {shards} shards: {homes:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Counters of one shard's lock table.
+//! Counters of one shard's tables.
 
 use std::cell::Cell;
 
@@ -15,19 +15,19 @@ pub struct LockStats {
     pub remote_failed: u64,
 }
 
-/// The counters behind [`LockStats`].
+/// The counters behind [`LockStats`], and those of windows.
 #[derive(Default)]
-pub(crate) struct Counters(Cell<LockStats>);
+pub(crate) struct Counters<S>(Cell<S>);
 
-impl Counters {
+impl<S: Copy> Counters<S> {
     #[inline]
-    pub(crate) fn count(&self, change: impl FnOnce(&mut LockStats)) {
+    pub(crate) fn count(&self, change: impl FnOnce(&mut S)) {
         let mut stats = self.0.get();
         change(&mut stats);
         self.0.set(stats);
     }
 
-    pub(crate) fn read(&self) -> LockStats {
+    pub(crate) fn read(&self) -> S {
         self.0.get()
     }
 }

@@ -31,8 +31,8 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
-    /// The lock table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the home of
-    /// locks that clients elsewhere use, also when this handle is gone.
+    /// The lock table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the home
+    /// of locks that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
         let table = Rc::new(Table {
             me: verbs.shard(),
@@ -55,9 +55,26 @@ impl<V: Verbs> LockTable<V> {
     /// round trip; the global lock comes with [`Held::lock_and_read`] or [`Held::lock`].
     ///
     /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
-    pub async fn acquire(&self, node: RemotePtr) -> Held<V> {
+    pub fn acquire(&self, node: RemotePtr) -> impl Future<Output = Held<V>> {
+        self.acquire_word(node, self.0.places.lock_of(node))
+    }
+
+    /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
+    /// word of the lock region. It holds what a [`LockWord`] is, and 0 in a new node. Whoever locks the node must
+    /// name the same word, and nobody writes to it but with [`Held::release`] and [`Held::release_rear`]: a
+    /// write-back leaves it out.
+    ///
+    /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
+    ///
+    /// # Panics
+    /// If `word` is not on the node's server.
+    pub fn acquire_embedded(&self, node: RemotePtr, word: RemotePtr) -> impl Future<Output = Held<V>> {
+        assert_eq!(word.server(), node.server(), "a node's lock is on the node's server");
+        self.acquire_word(node, word)
+    }
+
+    async fn acquire_word(&self, node: RemotePtr, lock: RemotePtr) -> Held<V> {
         let table = &self.0;
-        let lock = table.places.lock_of(node);
         if !table.config.hierarchical {
             return Held::new(Rc::clone(table), node, lock, None, Grant::default());
         }
@@ -71,7 +88,7 @@ impl<V: Verbs> LockTable<V> {
         Held::new(Rc::clone(table), node, lock, Some(seat), grant)
     }
 
-    /// The word that locks `node`.
+    /// The word of the lock region that locks `node`.
     pub fn word_of(&self, node: RemotePtr) -> RemotePtr {
         self.0.places.lock_of(node)
     }
@@ -117,7 +134,7 @@ pub(crate) struct Seat {
 pub(crate) struct Table<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) config: LockConfig,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Counters<LockStats>,
     me: ShardId,
     shards: usize,
     port: Port,

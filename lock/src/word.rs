@@ -18,6 +18,8 @@ use farwood_runtime::{Port, ShardId};
 
 /// What a free lock's word holds.
 pub(crate) const FREE: u64 = 0;
+/// The bytes of a lock word in memory.
+pub(crate) const WORD_BYTES: usize = 8;
 
 /// The word of a lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -34,12 +36,12 @@ impl LockWord {
         LockWord(NonZeroU64::new(bits).expect("the owner is not 0"))
     }
 
-    /// The word that was read from a lock region; `None` if the lock is free. Every other bit pattern is a held word.
+    /// The word that was read from memory; `None` if the lock is free. Every other bit pattern is a held word.
     pub fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(LockWord)
     }
 
-    /// What is stored in the lock region.
+    /// What is stored in the lock region, or in the node.
     pub fn to_bits(self) -> u64 {
         self.0.get()
     }

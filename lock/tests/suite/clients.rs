@@ -1,6 +1,7 @@
 //! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on
 //! purpose: READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost
-//! update shows as a word that goes back. Each line ends with a stamp, so a torn node shows as stamps that differ.
+//! update shows as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last
+//! word of a node is its embedded lock.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -8,14 +9,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use farwood_lock::{LockError, LockTable};
+use farwood_lock::{Held, LockError, LockTable};
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 pub(crate) use crate::fake::NODE_BYTES;
-use crate::fake::{Fake, NODES, World};
+use crate::fake::{Fake, NODES, World, embedded};
 
 /// Where the lines of a node have their stamps.
-const STAMPS: [usize; 2] = [56, 120];
+const STAMPS: [usize; 2] = [56, 112];
+/// Where an embedded lock word is: what a node consists of besides it.
+pub(crate) const DATA_BYTES: usize = NODE_BYTES - 8;
 
 /// How a client works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,10 +28,29 @@ pub(crate) struct Style {
     /// The mistake of the paper's figure 6, for the negative control: the lock is passed on when the write-back is
     /// posted, not when it has completed.
     pub(crate) pass_on_early: bool,
+    pub(crate) place: Place,
+    /// What the world is: whether lines of one WRITE happen in address order.
+    pub(crate) in_order: bool,
+}
+
+/// Where a node's lock word is, and how it is cleared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    Region,
+    /// In the node, cleared by a WRITE of its own.
+    Embedded,
+    /// In the node, cleared with the write-back.
+    Rear,
 }
 
 impl Style {
-    pub(crate) const FAST: Style = Style { fused: true, combine: true, pass_on_early: false };
+    pub(crate) const FAST: Style =
+        Style { fused: true, combine: true, pass_on_early: false, place: Place::Region, in_order: true };
+    pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
+    pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
+    /// Every place of the lock word and way to clear it.
+    pub(crate) const PLACES: [Style; 4] =
+        [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }];
 }
 
 /// One client and what it knows of its own word.
@@ -36,12 +58,12 @@ impl Style {
 pub(crate) struct Client {
     pub(crate) fake: Fake,
     pub(crate) table: LockTable<Fake>,
-    /// Which client it is, below 14: that decides on its word in each node.
+    /// Which client it is, below 13: that decides on its word in each node.
     pub(crate) word: usize,
     pub(crate) style: Style,
     /// The least and the most that the word may hold: operations that were cut or failed count for the most only.
     pub(crate) bounds: Rc<Cell<(u64, u64)>>,
-    /// How often it held something else.
+    /// How often it held something else, or the node was torn.
     pub(crate) lost: Rc<Cell<u32>>,
 }
 
@@ -54,19 +76,26 @@ impl Client {
     /// Adds one to the client's word in `node`. Updates the bounds by what is seen on the way.
     pub(crate) async fn add_one(&self, meter: &Meter, node: RemotePtr) -> Result<(), LockError> {
         let buf = self.fake.lease(NODE_BYTES);
-        let mut held = self.table.acquire(node).await;
-        let done = held.lock_and_read(meter, buf, NODE_BYTES, self.style.fused).await?;
+        let mut held = self.acquire(node).await;
+        let done = held.lock_and_read(meter, buf, DATA_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
         let [stamp, other] = STAMPS.map(|at| word_in(&buf, at));
-        assert_eq!(stamp, other, "the node is torn");
+        // A torn node.
+        self.lost.set(self.lost.get() + u32::from(stamp != other));
         let value = word_in(&buf, self.place());
         self.see(value);
         self.bounds.set((value, value + 1));
         for (at, word) in [(self.place(), value + 1), (STAMPS[0], stamp + 1), (STAMPS[1], stamp + 1)] {
             buf[at..][..8].copy_from_slice(&word.to_le_bytes());
         }
+        if self.style.place == Place::Rear {
+            let buf = held.release_rear(meter, buf, 0..DATA_BYTES).await?;
+            assert_eq!(buf.len(), NODE_BYTES);
+            self.bounds.set((value + 1, value + 1));
+            return Ok(());
+        }
         let mut chain = Chain::with_buffer(node.server(), buf);
-        chain.write(node, 0..NODE_BYTES);
+        chain.write(node, 0..DATA_BYTES);
         if self.style.pass_on_early {
             let writing = self.fake.submit(meter, chain);
             held.release(meter, Chain::new(node.server()), true).await?;
@@ -76,6 +105,16 @@ impl Client {
         }
         self.bounds.set((value + 1, value + 1));
         Ok(())
+    }
+
+    pub(crate) async fn acquire(&self, node: RemotePtr) -> Held<Fake> {
+        match self.style.place {
+            Place::Region => self.table.acquire(node).await,
+            Place::Embedded | Place::Rear => {
+                let index = (node.offset() - NODES) / NODE_BYTES as u64;
+                self.table.acquire_embedded(node, embedded(index)).await
+            }
+        }
     }
 
     /// Compares what the word holds with what it may hold.

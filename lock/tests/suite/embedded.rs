@@ -15,15 +15,31 @@ const NODES: u64 = 3;
 const CLIENTS: u64 = 16;
 const OPERATIONS: u64 = 200;
 
-async fn count(shard: Shard, table: LockTable<Shard>, start: RemotePtr, client: u64) {
+/// The bytes of a node: several lines, the first with the counter, the last with the embedded lock word and a copy.
+const NODE_BYTES: usize = 192;
+const COPY: usize = NODE_BYTES - 16;
+
+async fn count(shard: Shard, table: LockTable<Shard>, start: RemotePtr, client: u64, rear: bool) {
     for i in 0..OPERATIONS {
         let meter = Meter::default();
-        let node = start.add((client + i) % NODES * 64);
-        let mut held = table.acquire(node).await;
-        let read = held.lock_and_read(&meter, shard.lease(64), 64, i % 3 != 0).await.expect("embedded");
+        let node = start.add((client + i) % NODES * NODE_BYTES as u64);
+        let word = node.add(NODE_BYTES as u64 - 8);
+        let mut held = match rear {
+            true => table.acquire_embedded(node, word).await,
+            false => table.acquire(node).await,
+        };
+        let buf = shard.lease(NODE_BYTES);
+        let read = held.lock_and_read(&meter, buf, NODE_BYTES, i % 3 != 0).await.expect("embedded");
         let mut buf = read.into_buf();
         let value = u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
         buf[..8].copy_from_slice(&(value + 1).to_le_bytes());
+        if rear {
+            let copy = u64::from_le_bytes(buf[COPY..][..8].try_into().expect("8 bytes"));
+            assert_eq!(copy, value, "unlocked before all was there");
+            buf[COPY..][..8].copy_from_slice(&(value + 1).to_le_bytes());
+            held.release_rear(&meter, buf, 0..NODE_BYTES - 8).await.expect("embedded");
+            continue;
+        }
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..64);
         held.release(&meter, chain, i % 5 != 0).await.expect("embedded");
@@ -35,11 +51,12 @@ async fn run_shard(
     shard: Shard,
     config: LockConfig,
     start: RemotePtr,
+    rear: bool,
     done: Arc<AtomicUsize>,
 ) -> (LockStats, u64) {
     let table = LockTable::attach(shard.clone(), Port(0), config);
     let clients: Vec<_> =
-        (0..CLIENTS).map(|i| shard.spawn(count(shard.clone(), table.clone(), start, i))).collect();
+        (0..CLIENTS).map(|i| shard.spawn(count(shard.clone(), table.clone(), start, i, rear))).collect();
     for client in clients {
         client.await;
     }
@@ -50,7 +67,7 @@ async fn run_shard(
     let mut sum = 0;
     for node in 0..NODES {
         let mut chain = Chain::with_buffer(start.server(), shard.lease(8));
-        chain.read(start.add(node * 64), 0..8);
+        chain.read(start.add(node * NODE_BYTES as u64), 0..8);
         let buf = shard.submit(&Meter::default(), chain).await.expect("embedded").into_buf();
         sum += u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
     }
@@ -60,7 +77,8 @@ async fn run_shard(
 
 #[test]
 fn counts_on_the_embedded_fabric() {
-    for config in [LockConfig::default(), LockConfig { hierarchical: false, ..LockConfig::default() }] {
+    let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
+    for (config, rear) in [LockConfig::default(), flat].into_iter().flat_map(|c| [(c, false), (c, true)]) {
         let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
         let cluster = Cluster::embedded(memory).expect("64 MiB");
         let index =
@@ -70,7 +88,7 @@ fn counts_on_the_embedded_fabric() {
         let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() });
         let done = Arc::new(AtomicUsize::new(0));
         let results = node
-            .run(move |shard| run_shard(shard, config, chunk.start, Arc::clone(&done)))
+            .run(move |shard| run_shard(shard, config, chunk.start, rear, Arc::clone(&done)))
             .expect("io_uring");
         let mut acquired = 0;
         for (stats, sum) in results {

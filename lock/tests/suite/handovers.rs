@@ -7,22 +7,28 @@ use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::{Chain, Meter};
 use futures::channel::oneshot;
 
+use crate::clients::{Client, Style};
 use crate::fake::{Fake, World, node};
 
 /// A holder waits until `clients` others are queued, then all go one after the other. Yields for each in turn whether
 /// the lock was handed over.
-fn turns(config: LockConfig, shards: u16, clients: usize) -> (Vec<bool>, Vec<(Fake, LockTable<Fake>)>) {
+fn turns(
+    config: LockConfig,
+    shards: u16,
+    clients: usize,
+    style: Style,
+) -> (Vec<bool>, Vec<(Fake, LockTable<Fake>)>) {
     let world = World::new(5, 1, shards);
     let tables = world.attach(config);
     let turns = Rc::new(RefCell::new(Vec::new()));
     let (go, gate) = oneshot::channel::<()>();
     let mut gate = Some(gate);
     for i in 0..=clients {
-        let table = tables[i % tables.len()].1.clone();
+        let client = Client::new(&tables[i % tables.len()], 0, style);
         let (turns, gate) = (Rc::clone(&turns), gate.take());
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = table.acquire(node(0)).await;
+            let mut held = client.acquire(node(0)).await;
             turns.borrow_mut().push((i, held.was_handed_over()));
             held.lock(&meter).await.expect("nobody else wants it");
             if let Some(gate) = gate {
@@ -46,8 +52,10 @@ fn turns(config: LockConfig, shards: u16, clients: usize) -> (Vec<bool>, Vec<(Fa
 
 #[test]
 fn four_hand_overs_then_the_global_lock_is_taken_anew() {
-    for shards in 1..=3 {
-        let (turns, tables) = turns(LockConfig::default(), shards, 11);
+    for (shards, style) in
+        (1..=3).flat_map(|shards| [Style::FAST, Style::EMBEDDED].map(|style| (shards, style)))
+    {
+        let (turns, tables) = turns(LockConfig::default(), shards, 11, style);
         let (no, yes) = (false, true);
         assert_eq!(turns, [no, yes, yes, yes, yes, no, yes, yes, yes, yes, no, yes], "{shards} shards");
         let stats = |pick: fn(farwood_lock::LockStats) -> u64| -> u64 {
@@ -61,12 +69,12 @@ fn four_hand_overs_then_the_global_lock_is_taken_anew() {
 #[test]
 fn the_limit_is_configurable_and_the_switch_turns_it_off() {
     let one = LockConfig { handovers_max: 1, ..LockConfig::default() };
-    assert_eq!(turns(one, 2, 4).0, [false, true, false, true, false]);
+    assert_eq!(turns(one, 2, 4, Style::FAST).0, [false, true, false, true, false]);
     for config in [
         LockConfig { handover: false, ..LockConfig::default() },
         LockConfig { handovers_max: 0, ..LockConfig::default() },
     ] {
-        assert_eq!(turns(config, 2, 4).0, [false; 5]);
+        assert_eq!(turns(config, 2, 4, Style::FAST).0, [false; 5]);
     }
 }
 

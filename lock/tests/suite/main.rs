@@ -9,3 +9,5 @@ mod fake;
 mod faults;
 mod handovers;
 mod traffic;
+mod window_shards;
+mod windows;

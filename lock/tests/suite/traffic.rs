@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use farwood_lock::{LockConfig, LockTable};
-use farwood_runtime::{Chain, Meter, Usage, Verbs};
+use farwood_runtime::{Chain, Meter, RemotePtr, ServerId, Usage, Verbs};
 use futures::channel::oneshot;
 
 use crate::clients::NODE_BYTES;
-use crate::fake::{Fake, World, node};
+use crate::fake::{Fake, World, embedded, node};
 
 async fn read_modify_write(
     fake: Fake,
@@ -151,4 +151,132 @@ fn the_unlock_is_fenced_where_it_could_overtake() {
         world.run();
         assert_eq!(world.fences(), fences);
     }
+}
+
+/// One READ, then the release of an embedded lock by `release_rear`: of a whole node, or of its last line.
+async fn rear_release(
+    (fake, table): (Fake, LockTable<Fake>),
+    from: usize,
+    meter: Rc<Meter>,
+    gate: Option<oneshot::Receiver<()>>,
+) {
+    let mut held = table.acquire_embedded(node(0), embedded(0)).await;
+    let buf = fake.lease(NODE_BYTES + 64);
+    let mut buf = held.lock_and_read(&meter, buf, 120, true).await.expect("nobody else wants it").into_buf();
+    buf[120..].fill(0xAA);
+    if let Some(gate) = gate {
+        gate.await.expect("it is opened");
+    }
+    let buf = held.release_rear(&meter, buf, from..120).await.expect("the fabric does not fail");
+    assert!(buf[128..].iter().all(|&byte| byte == 0xAA), "only the word's place is used");
+}
+
+#[test]
+fn a_rear_lock_is_cleared_by_the_write_back_where_that_is_safe() {
+    // Whether lines come in order, where the data begins, whether somebody waits: WRITEs, and bytes besides the data.
+    for (in_order, from, waiter, writes, tail) in [
+        (true, 0, false, 1, 8),
+        (false, 0, false, 2, 8),
+        // Within one line, which is whole on every fabric.
+        (false, 64, false, 1, 8),
+        (false, 56, false, 2, 8),
+        (true, 56, false, 1, 8),
+        (true, 0, true, 1, 0),
+        (false, 0, true, 1, 0),
+        (false, 64, true, 1, 0),
+    ] {
+        let world = World::new(9, 1, 2).with_lines(in_order);
+        let tables = world.attach(LockConfig::default());
+        let meters = [Rc::new(Meter::default()), Rc::new(Meter::default())];
+        let (go, gate) = oneshot::channel();
+        world.spawn(rear_release(tables[0].clone(), from, Rc::clone(&meters[0]), Some(gate)));
+        world.run_until_idle();
+        if waiter {
+            world.spawn(rear_release(tables[1].clone(), from, Rc::clone(&meters[1]), None));
+            world.run_until_idle();
+        }
+        go.send(()).expect("the holder waits");
+        world.run();
+        let bytes_written = 120 - from as u64 + tail;
+        let expected = Usage {
+            round_trips: 2,
+            reads: 1,
+            writes,
+            cas: 1,
+            bytes_read: 120,
+            bytes_written,
+            ..Usage::default()
+        };
+        assert_eq!(meters[0].usage(), expected, "in order {in_order}, from {from}, waiter {waiter}");
+        assert_eq!(meters[1].usage().cas, 0, "it was handed over, if at all");
+        world.assert_at_rest(&tables);
+    }
+}
+
+/// Both kinds of locks in one table: the queues are those of the words, whatever nodes they are for.
+#[test]
+fn embedded_and_other_locks_do_not_meet() {
+    let world = World::new(3, 1, 2);
+    let tables = world.attach(LockConfig::default());
+    let table = tables[0].1.clone();
+    world.spawn(async move {
+        let meter = Meter::default();
+        let mut first = table.acquire(node(0)).await;
+        let mut second = table.acquire_embedded(node(0), embedded(0)).await;
+        first.lock(&meter).await.expect("free");
+        second.lock(&meter).await.expect("free");
+        assert!(!first.was_handed_over() && !second.was_handed_over());
+        first.release(&meter, Chain::new(node(0).server()), true).await.expect("the fabric does not fail");
+        second.release(&meter, Chain::new(node(0).server()), true).await.expect("the fabric does not fail");
+    });
+    world.run();
+    world.assert_at_rest(&tables);
+}
+
+/// A holder of an embedded lock that releases `data` of a buffer of `bytes`, with or without the global lock.
+fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, fresh: u8) {
+    let world = World::new(1, 1, 1);
+    let (fake, table) = world.attach(LockConfig::default()).remove(0);
+    world.spawn(async move {
+        let meter = Meter::default();
+        let mut held = table.acquire_embedded(node(0), embedded(0)).await;
+        if locked {
+            held.lock(&meter).await.expect("nobody else wants it");
+        }
+        held.begins_with_new(fresh);
+        held.release_rear(&meter, fake.lease(bytes), data).await.expect("the fabric does not fail");
+    });
+    world.run();
+}
+
+#[test]
+#[should_panic(expected = "needs the global lock")]
+fn a_write_back_needs_the_global_lock() {
+    misuse(128, 0..120, false, 0);
+}
+
+#[test]
+#[should_panic(expected = "use `release`")]
+fn a_rear_release_writes_something() {
+    misuse(128, 8..8, true, 0);
+}
+
+#[test]
+#[should_panic(expected = "behind the data in the buffer")]
+fn a_rear_release_has_room_for_the_word() {
+    misuse(120, 0..120, true, 0);
+}
+
+#[test]
+#[should_panic(expected = "one WRITE only")]
+fn a_rear_release_is_of_one_node() {
+    misuse(128, 0..120, true, 1);
+}
+
+#[test]
+#[should_panic(expected = "on the node's server")]
+fn a_nodes_lock_is_not_elsewhere() {
+    let world = World::new(1, 1, 1);
+    let table = world.attach(LockConfig::default()).remove(0).1;
+    drop(table.acquire_embedded(node(0), RemotePtr::new(ServerId(1), 64)));
 }

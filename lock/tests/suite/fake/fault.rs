@@ -7,7 +7,7 @@ use farwood_runtime::{Buf, Chain, FabricError, RemotePtr, ServerId};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-const LINE_BYTES: usize = 64;
+const LINE_BYTES: u64 = 64;
 
 /// One failure of one chain.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,14 +51,34 @@ impl Faults {
     }
 }
 
-/// Those of the WRITE's lines that arrive before the chain fails. A word arrives or does not.
-pub(super) fn execute_in_part(memory: &mut [u8], op: Op, buf: &Option<Buf>, lines: u32) {
-    let Op::Write { at, from, len } = op else { return };
-    let data = &buf.as_ref().expect("a WRITE has a buffer")[from as usize..][..len as usize];
-    for (i, line) in data.chunks(LINE_BYTES).enumerate() {
-        if lines >> i & 1 == 1 {
-            memory[at as usize + i * LINE_BYTES..][..line.len()].copy_from_slice(line);
+/// Lines that an access covers.
+pub(super) fn lines_of(op: Op) -> u32 {
+    match op {
+        Op::Write { at, len, .. } if len > 0 => {
+            let lines = (at + u64::from(len) - 1) / LINE_BYTES - at / LINE_BYTES + 1;
+            lines as u32
         }
+        _ => 1,
+    }
+}
+
+/// One line of a WRITE.
+pub(super) fn write_line(memory: &mut [u8], op: Op, buf: &Option<Buf>, line: u32) {
+    let Op::Write { at, from, len } = op else { unreachable!("only WRITEs go line by line") };
+    let data = &buf.as_ref().expect("a WRITE has a buffer")[from as usize..][..len as usize];
+    let begin = (at / LINE_BYTES + u64::from(line)) * LINE_BYTES;
+    let (begin, end) = (begin.max(at), (begin + LINE_BYTES).min(at + u64::from(len)));
+    let piece = &data[(begin - at) as usize..(end - at) as usize];
+    memory[begin as usize..][..piece.len()].copy_from_slice(piece);
+}
+
+/// Those of the WRITE's lines that arrive before the chain fails, if they come in order: the first ones. A word
+/// arrives or does not.
+pub(super) fn execute_in_part(memory: &mut [u8], op: Op, buf: &Option<Buf>, lines: u32, in_order: bool) {
+    let Op::Write { .. } = op else { return };
+    let arrived = if in_order { (1 << lines.trailing_ones().min(31)) - 1 } else { lines };
+    for line in (0..lines_of(op)).filter(|line| arrived >> line & 1 == 1) {
+        write_line(memory, op, buf, line);
     }
 }
 

@@ -2,9 +2,10 @@
 //! verb of some queue pair, a completion, a message, a timer, a task that was woken) is chosen by a seeded generator,
 //! among all that the fabric contract allows; the same seed gives the same run.
 //!
-//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. A chain
-//! that fails has executed any prefix of its verbs and any lines of the WRITE behind it. Not modelled: WRITEs that
-//! overtake READs.
+//! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. WRITEs
+//! happen line by line, in address order or in any. A chain that fails has executed any prefix of its verbs and any
+//! lines of the WRITE behind it (the first ones, where they come in order). Not modelled: WRITEs that overtake READs
+//! and atomics.
 
 mod fault;
 mod task;
@@ -18,18 +19,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
+use farwood_lock::window::{WindowConfig, WindowTable};
 use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Buf, BufferPool, Completion, Control, Failed, Message, Port, RemotePtr, ServerId, ShardId,
+    Buf, BufferPool, Capabilities, Completion, Control, Failed, Message, Port, RemotePtr, ServerId, ShardId,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
 pub(crate) use fault::Fault;
-use fault::{Faults, execute_in_part, rebuilt};
+use fault::{Faults, execute_in_part, lines_of, rebuilt, write_line};
 use task::Woken;
 pub(crate) use verbs::Fake;
 use verbs::{Flight, Memory};
@@ -49,6 +52,7 @@ const PORT: Port = Port(3);
 pub(crate) struct World {
     state: Rc<RefCell<State>>,
     control: Arc<dyn Control>,
+    capabilities: Capabilities,
 }
 
 struct State {
@@ -61,6 +65,9 @@ struct State {
     /// Messages on their way, by sender and receiver.
     wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
     faults: Faults,
+    in_order_write: bool,
+    /// Messages that were sent between shards.
+    sent: usize,
     /// Fenced verbs that were posted.
     fences: usize,
 }
@@ -86,6 +93,8 @@ struct Posted {
     verbs: Vec<Verb>,
     /// How many of them were executed.
     executed: usize,
+    /// The lines of the next one that were: bit i for its i-th line.
+    lines: u32,
     buf: Option<Buf>,
     atomics: SmallVec<[u64; 2]>,
     fault: Option<Fault>,
@@ -126,9 +135,26 @@ impl World {
             timers: Vec::new(),
             wires: HashMap::new(),
             faults: Faults::default(),
+            in_order_write: true,
+            sent: 0,
             fences: 0,
         };
-        World { state: Rc::new(RefCell::new(state)), control: Arc::new(Memory::new()) }
+        let (state, control) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
+        World { state, control, capabilities: MappedDevice::EMBEDDED }
+    }
+
+    /// Lines of one WRITE happen in address order or in any, and the fabric says so. They are in order otherwise.
+    pub(crate) fn with_lines(mut self, in_order: bool) -> Self {
+        self.capabilities.in_order_write = in_order;
+        self.state.borrow_mut().in_order_write = in_order;
+        self
+    }
+
+    /// Lines of one WRITE happen in any order, and the fabric says the opposite: for negative controls.
+    pub(crate) fn with_lines_that_lie(self) -> Self {
+        let lying = self.with_lines(true);
+        lying.state.borrow_mut().in_order_write = false;
+        lying
     }
 
     /// From now on chains fail with this probability.
@@ -155,6 +181,21 @@ impl World {
             (fake.clone(), LockTable::attach(fake, PORT, config))
         };
         (0..shards).map(attach).collect()
+    }
+
+    /// The same with window tables.
+    pub(crate) fn attach_windows(&self, config: WindowConfig) -> Vec<(Fake, WindowTable<Fake>)> {
+        let shards = self.state.borrow().shards.len();
+        let attach = |shard| {
+            let fake = Fake::new(self.clone(), shard);
+            (fake.clone(), WindowTable::attach(fake, PORT, config))
+        };
+        (0..shards).map(attach).collect()
+    }
+
+    /// Messages that were sent.
+    pub(crate) fn sent(&self) -> usize {
+        self.state.borrow().sent
     }
 
     pub(crate) fn fences(&self) -> usize {
@@ -192,6 +233,9 @@ impl World {
     pub(crate) fn assert_at_rest(&self, tables: &[(Fake, LockTable<Fake>)]) {
         for lock in 0..LOCKS {
             assert_eq!(self.word(LOCK_BASE + lock * 8), 0, "lock word {lock} stays set");
+        }
+        for index in 0..(REGION_BYTES as u64 - NODES) / NODE_BYTES as u64 {
+            assert_eq!(self.word(embedded(index).offset()), 0, "the lock word in node {index} stays set");
         }
         for (fake, table) in tables {
             assert_eq!(table.in_use(), (0, 0), "a local lock or a slot is left");
@@ -270,14 +314,29 @@ impl State {
         steps
     }
 
-    /// The next verb of the shard's queue pair.
+    /// The next verb of the shard's queue pair, or the next line of it.
     fn execute(&mut self, shard: usize) {
         let (memory, shard) = (&mut self.memory, &mut self.shards[shard]);
         let posted = shard.queue.front_mut().expect("enabled");
         let next = posted.verbs.get(posted.executed).map(|verb| verb.op);
         let failed = posted.fault.filter(|fault| fault.verbs == posted.executed);
         match (failed, next) {
-            (Some(fault), Some(op)) => execute_in_part(memory, op, &posted.buf, fault.lines),
+            (Some(fault), Some(op)) => {
+                execute_in_part(memory, op, &posted.buf, fault.lines, self.in_order_write)
+            }
+            (None, Some(op @ Op::Write { .. })) => {
+                let all = (1 << lines_of(op)) - 1;
+                let left: SmallVec<[u32; 4]> =
+                    (0..32).filter(|line| (all & !posted.lines) >> line & 1 == 1).collect();
+                let line =
+                    if self.in_order_write { left[0] } else { left[self.rng.random_range(0..left.len())] };
+                write_line(memory, op, &posted.buf, line);
+                posted.lines |= 1 << line;
+                if posted.lines == all {
+                    posted.lines = 0;
+                    posted.executed += 1;
+                }
+            }
             (None, Some(op)) => {
                 execute(memory, op, &mut posted.buf, &mut posted.atomics);
                 posted.executed += 1;
@@ -304,10 +363,7 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
             let buf = buf.as_mut().expect("a READ has a buffer");
             buf[to as usize..][..len as usize].copy_from_slice(&memory[at as usize..][..len as usize]);
         }
-        Op::Write { at, from, len } => {
-            let buf = buf.as_ref().expect("a WRITE has a buffer");
-            memory[at as usize..][..len as usize].copy_from_slice(&buf[from as usize..][..len as usize]);
-        }
+        Op::Write { .. } => unreachable!("goes line by line"),
         Op::WriteWord { at, word } => memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes()),
         Op::Cas { at, expected, desired } => {
             let found = word(memory, at);
@@ -322,6 +378,11 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
             memory[at as usize..][..8].copy_from_slice(&found.wrapping_add(add).to_le_bytes());
         }
     }
+}
+
+/// The lock word in a node: its last word.
+pub(crate) fn embedded(index: u64) -> RemotePtr {
+    node(index).add(NODE_BYTES as u64 - 8)
 }
 
 /// A node of the fake memory.

@@ -1,5 +1,5 @@
-//! The fake's side of the fabric contract: what a shard posts, sends and waits for goes into the [`World`]'s state, and
-//! the world's steps take it from there.
+//! The fake's side of the fabric contract: what a shard posts, sends and waits for goes into the [`World`]'s state,
+//! and the world's steps take it from there.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -100,7 +100,7 @@ impl Verbs for Fake {
     }
 
     fn capabilities(&self) -> &Capabilities {
-        panic!("locks ask for no capability")
+        &self.world.capabilities
     }
 
     fn control(&self) -> &Arc<dyn Control> {
@@ -121,6 +121,7 @@ impl Verbs for Fake {
         let posted = Posted {
             verbs: chain.verbs().to_vec(),
             executed: 0,
+            lines: 0,
             buf: chain.into_buffer(),
             atomics: SmallVec::new(),
             fault,
@@ -164,6 +165,7 @@ impl Verbs for Fake {
     fn send(&self, to: ShardId, port: Port, message: Message) {
         let to = self.sibling(to);
         let mut state = self.world.state.borrow_mut();
+        state.sent += 1;
         state.wires.entry((self.shard, to)).or_default().push_back((port, message));
     }
 

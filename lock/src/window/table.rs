@@ -1,0 +1,390 @@
+//! A shard's part of the windows: the handle that clients enter with, and the actor that talks to the other shards. It
+//! carries out what [`super::home`] decides; it decides nothing itself.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use farwood_runtime::{Message, Port, ShardId, Verbs, Waiter};
+
+use super::config::{Access, WindowConfig};
+use super::home::{Action, Home};
+use super::key::{KeyHash, KeyId};
+use super::lead::{Entered, Lead, Outcome};
+use super::message::{Note, Piece, Value};
+use super::shelf::Shelf;
+use super::slots::{Met, Slots, Told};
+use super::stats::WindowStats;
+use crate::handover::Party;
+use crate::stats::Counters;
+
+/// A handle to a shard's windows; clones are cheap. There is one table per shard and index, with the same port and
+/// configuration on all shards of a compute node.
+///
+/// ```
+/// # use farwood_lock::window::{Access, Entered, Outcome, WindowTable};
+/// # use farwood_runtime::{FabricError, Verbs};
+/// # async fn lookup(key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> { Ok(None) }
+/// async fn get<V: Verbs>(windows: &WindowTable<V>, key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> {
+///     match windows.enter(key, Access::Read).await {
+///         Entered::Led(lead) => {
+///             // An error drops `lead`: whoever has joined tries for itself.
+///             let value = lookup(key).await?;
+///             lead.finish(Outcome::read(value.as_deref()));
+///             Ok(value)
+///         }
+///         Entered::Read(value) => Ok(value.map(|value| value.to_vec())),
+///         Entered::Alone => lookup(key).await,
+///         Entered::Written { .. } => unreachable!("only writers are told so"),
+///     }
+/// }
+/// ```
+pub struct WindowTable<V: Verbs>(Rc<Table<V>>);
+
+impl<V: Verbs> Clone for WindowTable<V> {
+    fn clone(&self) -> Self {
+        WindowTable(Rc::clone(&self.0))
+    }
+}
+
+impl<V: Verbs> WindowTable<V> {
+    /// The window table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the
+    /// home of keys that clients elsewhere use, also when this handle is gone.
+    pub fn attach(verbs: V, port: Port, config: WindowConfig) -> Self {
+        let shards = verbs.shards();
+        let table = Rc::new(Table {
+            me: verbs.shard(),
+            shards,
+            port,
+            config,
+            hash: KeyHash::new(config.seed),
+            home: RefCell::default(),
+            slots: RefCell::new(Slots::new()),
+            shelf: Shelf::default(),
+            came: RefCell::new(vec![Vec::new(); shards].into()),
+            sent: RefCell::new(vec![0; shards].into()),
+            endings: Cell::new(0),
+            counters: Counters::default(),
+            verbs,
+        });
+        let actor = Rc::clone(&table);
+        table.verbs.listen(port, Rc::new(move |from, message| actor.receive(from, message)));
+        WindowTable(table)
+    }
+
+    /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
+    /// joins it. No round trip; messages to another shard if the key's home is there.
+    ///
+    /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
+    pub fn enter<'a>(&'a self, key: &[u8], access: Access) -> impl Future<Output = Entered<V>> + use<'a, V> {
+        let Table { config, hash, .. } = &*self.0;
+        self.enter_identified(config.lets_in(access).then(|| hash.identify(key)), access)
+    }
+
+    /// `None` for a key whose windows are not for this access.
+    async fn enter_identified(&self, key: Option<KeyId>, access: Access) -> Entered<V> {
+        let table = &self.0;
+        let Some(key) = key else { return Entered::Alone };
+        let home = key.home(table.shards);
+        let Some(token) = table.request(key, home, access) else {
+            return Entered::Led(Lead::new(Rc::clone(table), key, home, access, false));
+        };
+        match (Waiting { table, key, home, token: Some(token) }.await) {
+            Told::Lead { readers } => Entered::Led(Lead::new(Rc::clone(table), key, home, access, readers)),
+            Told::Read(value) => {
+                table.counters.count(|stats| stats.reads_delegated += 1);
+                Entered::Read(value.map(|bytes| table.shelf.value(bytes)))
+            }
+            Told::Written(applied) => {
+                table.counters.count(|stats| stats.writes_combined += 1);
+                Entered::Written { applied }
+            }
+            Told::Alone => {
+                table.counters.count(|stats| stats.alone += 1);
+                Entered::Alone
+            }
+        }
+    }
+
+    /// What happened on this shard so far.
+    pub fn stats(&self) -> WindowStats {
+        self.0.counters.read()
+    }
+
+    /// Memory that this shard's part of the table takes, in bytes: it grows with the largest number of concurrent
+    /// clients and what they read, not with keys.
+    pub fn bytes(&self) -> usize {
+        let table = &self.0;
+        let came: usize = table.came.borrow().iter().map(Vec::capacity).sum();
+        size_of::<Table<V>>()
+            + table.shards * (size_of::<Vec<u8>>() + size_of::<u64>())
+            + came
+            + table.home.borrow().bytes()
+            + table.slots.borrow().bytes()
+            + table.shelf.bytes()
+    }
+
+    /// Clients of this shard that wait or are being cancelled, and keys at home here that have a window. Both are 0 at
+    /// rest.
+    pub fn in_use(&self) -> (usize, usize) {
+        (self.0.slots.borrow().len(), self.0.home.borrow().len())
+    }
+}
+
+/// What the handles of one shard share.
+pub(super) struct Table<V: Verbs> {
+    verbs: V,
+    config: WindowConfig,
+    counters: Counters<WindowStats>,
+    me: ShardId,
+    shards: usize,
+    port: Port,
+    hash: KeyHash,
+    home: RefCell<Home>,
+    slots: RefCell<Slots<Waiter>>,
+    shelf: Shelf,
+    /// The value that came last from each shard, in pieces.
+    came: RefCell<Box<[Vec<u8>]>>,
+    /// For each shard the last ending of a window of which it was sent the value.
+    sent: RefCell<Box<[u64]>>,
+    endings: Cell<u64>,
+}
+
+/// The value at the end of a window, as its home knows it.
+#[derive(Clone, Copy)]
+enum Found<'a> {
+    Absent,
+    Known(&'a [u8]),
+    TooLong,
+}
+
+impl<V: Verbs> Table<V> {
+    /// The leader of `key` is done.
+    #[inline]
+    pub(super) fn finish(self: &Rc<Self>, key: KeyId, home: ShardId, readers: bool, outcome: Outcome<'_>) {
+        let Outcome { applied, value, .. } = outcome;
+        if home == self.me {
+            let found = value.map_or(Found::Absent, Found::Known);
+            return self.end(key, self.me, applied, found);
+        }
+        let value = match value {
+            Some(value) if readers => self.send_value(home, value),
+            _ => Value::Absent,
+        };
+        self.send(home, Note::Finish { key, applied, value });
+    }
+
+    /// The leader of `key` has given up.
+    #[cold]
+    pub(super) fn fail(self: &Rc<Self>, key: KeyId, home: ShardId) {
+        tracing::debug!(name: "window.failed", home = home.0, "the leader of a window has given up");
+        if home == self.me {
+            self.fail_here(key, self.me);
+        } else {
+            self.send(home, Note::Fail { key });
+        }
+    }
+
+    /// Asks for the key. `None`: the client leads at once, which only a home on this very shard can tell; otherwise
+    /// the token that it waits with.
+    #[inline]
+    fn request(self: &Rc<Self>, key: KeyId, home: ShardId, access: Access) -> Option<u32> {
+        if home == self.me && self.home.borrow_mut().open(key, self.me) {
+            self.counters.count(|stats| stats.windows += 1);
+            return None;
+        }
+        let token = self.slots.borrow_mut().open();
+        if home == self.me {
+            self.home.borrow_mut().wait(key, Party { shard: self.me, token }, access);
+        } else {
+            self.send(home, Note::Enter { key, token, access });
+        }
+        Some(token)
+    }
+
+    fn abandon(self: &Rc<Self>, key: KeyId, home: ShardId, token: u32) {
+        let told = self.slots.borrow_mut().abandon(token);
+        match told {
+            None if home == self.me => {
+                let party = Party { shard: self.me, token };
+                let action = self.home.borrow_mut().cancel(key, party);
+                self.perform(key, action);
+            }
+            None => self.send(home, Note::Cancel { key, token }),
+            Some(Told::Lead { .. }) => self.fail(key, home),
+            Some(Told::Read(Some(bytes))) => self.shelf.take_back(bytes),
+            Some(Told::Read(None) | Told::Written(_) | Told::Alone) => {}
+        }
+    }
+
+    fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
+        let note = Note::decode(message).expect("the port carries window notes only");
+        match note {
+            Note::Piece(piece) => piece.add_to(&mut self.came.borrow_mut()[usize::from(from.0)]),
+            Note::Enter { key, token, access } => self.admit(key, Party { shard: from, token }, access),
+            Note::Cancel { key, token } => {
+                let action = self.home.borrow_mut().cancel(key, Party { shard: from, token });
+                self.perform(key, action);
+            }
+            Note::Finish { key, applied, value } => {
+                let came = self.came.borrow();
+                let found = match value {
+                    Value::Absent => Found::Absent,
+                    Value::Sent => Found::Known(&came[usize::from(from.0)]),
+                    Value::TooLong => Found::TooLong,
+                };
+                self.end(key, from, applied, found);
+            }
+            Note::Fail { key } => self.fail_here(key, from),
+            Note::Lead { key, token, readers } => self.appoint(key, from, token, readers),
+            Note::Read { token, value } => self.tell(token, || match value {
+                Value::Absent => Told::Read(None),
+                Value::Sent => Told::Read(Some(self.shelf.copy(&self.came.borrow()[usize::from(from.0)]))),
+                Value::TooLong => Told::Alone,
+            }),
+            Note::Written { token, applied } => self.tell(token, || Told::Written(applied)),
+            Note::Cancelled { token } => self.slots.borrow_mut().cancelled(token),
+        }
+    }
+
+    /// A client elsewhere wants a key that is at home here.
+    fn admit(self: &Rc<Self>, key: KeyId, party: Party, access: Access) {
+        let mut home = self.home.borrow_mut();
+        if !home.open(key, party.shard) {
+            return home.wait(key, party, access);
+        }
+        drop(home);
+        self.perform(key, Action::Lead { to: party, readers: false });
+    }
+
+    /// Ends the window of a key that is at home here: tells everyone in its group, and starts the next.
+    #[inline]
+    fn end(self: &Rc<Self>, key: KeyId, leader: ShardId, applied: bool, found: Found<'_>) {
+        let ending = self.endings.get() + 1;
+        self.endings.set(ending);
+        let action = self.home.borrow_mut().finish(key, leader, |to, access| match access {
+            Access::Read => self.tell_reader(to, found, ending),
+            Access::Write(_) if to.shard == self.me => self.tell(to.token, || Told::Written(applied)),
+            Access::Write(_) => self.send(to.shard, Note::Written { token: to.token, applied }),
+        });
+        self.perform(key, action);
+    }
+
+    fn fail_here(self: &Rc<Self>, key: KeyId, leader: ShardId) {
+        let action = self.home.borrow_mut().fail(key, leader);
+        self.perform(key, action);
+    }
+
+    fn tell_reader(&self, to: Party, found: Found<'_>, ending: u64) {
+        let Party { shard, token } = to;
+        if shard == self.me {
+            return self.tell(token, || match found {
+                Found::Absent => Told::Read(None),
+                Found::Known(value) => Told::Read(Some(self.shelf.copy(value))),
+                Found::TooLong => Told::Alone,
+            });
+        }
+        let value = match found {
+            Found::Absent => Value::Absent,
+            Found::TooLong => Value::TooLong,
+            Found::Known(value) if value.len() > self.config.value_bytes_max => Value::TooLong,
+            Found::Known(_) if self.has_been_sent(shard, ending) => Value::Sent,
+            Found::Known(value) => self.send_value(shard, value),
+        };
+        self.send(shard, Note::Read { token, value });
+    }
+
+    /// Whether `shard` was sent the value of this ending. If not, it is sent now.
+    fn has_been_sent(&self, shard: ShardId, ending: u64) -> bool {
+        let sent = &mut self.sent.borrow_mut()[usize::from(shard.0)];
+        std::mem::replace(sent, ending) == ending
+    }
+
+    /// Sends `value` ahead of a note, unless it is too long.
+    fn send_value(&self, to: ShardId, value: &[u8]) -> Value {
+        if value.len() > self.config.value_bytes_max {
+            return Value::TooLong;
+        }
+        Piece::all_of(value).for_each(|piece| self.send(to, Note::Piece(piece)));
+        Value::Sent
+    }
+
+    fn perform(self: &Rc<Self>, key: KeyId, action: Action) {
+        match action {
+            Action::Nothing => {}
+            Action::Lead { to, readers } => {
+                self.counters.count(|stats| stats.windows += 1);
+                if to.shard == self.me {
+                    self.appoint(key, self.me, to.token, readers);
+                } else {
+                    self.send(to.shard, Note::Lead { key, token: to.token, readers });
+                }
+            }
+            Action::Cancelled { to } if to.shard == self.me => self.slots.borrow_mut().cancelled(to.token),
+            Action::Cancelled { to } => self.send(to.shard, Note::Cancelled { token: to.token }),
+        }
+    }
+
+    /// Tells a client here that it leads.
+    fn appoint(self: &Rc<Self>, key: KeyId, home: ShardId, token: u32, readers: bool) {
+        let met = self.slots.borrow_mut().tell(token, || Told::Lead { readers });
+        match met {
+            Met::Waiting(waiter) => self.resume(waiter),
+            Met::Nobody => self.fail(key, home),
+        }
+    }
+
+    /// Tells a client here what became of its wish.
+    fn tell(&self, token: u32, told: impl FnOnce() -> Told) {
+        let met = self.slots.borrow_mut().tell(token, told);
+        if let Met::Waiting(waiter) = met {
+            self.resume(waiter);
+        }
+    }
+
+    fn resume(&self, waiter: Option<Waiter>) {
+        if let Some(waiter) = waiter {
+            self.verbs.wake(waiter);
+        }
+    }
+
+    fn send(&self, to: ShardId, note: Note) {
+        self.verbs.send(to, self.port, note.encode());
+    }
+}
+
+/// A client that waits for a window. Dropping it leaves the queue.
+struct Waiting<'a, V: Verbs> {
+    table: &'a Rc<Table<V>>,
+    key: KeyId,
+    home: ShardId,
+    /// `None` once it was told something.
+    token: Option<u32>,
+}
+
+impl<V: Verbs> Future for Waiting<'_, V> {
+    type Output = Told;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
+        let table = self.table;
+        let token = self.token.expect("polled after it was ready");
+        let polled = table.slots.borrow_mut().poll(token, || table.verbs.waiter(cx));
+        match polled {
+            Some(told) => {
+                self.token = None;
+                Poll::Ready(told)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Waiting<'_, V> {
+    fn drop(&mut self) {
+        if let Some(token) = self.token {
+            self.table.abandon(self.key, self.home, token);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Windows allocate nothing once they are warm: counted by the global allocator on the shards' threads.
+//!
+//! The executor allocates a little on its own account, at moments that have nothing to do with windows. So there are
+//! short rounds, and what windows allocate is what the cheapest round shows.
+#![expect(unsafe_code, reason = "a global allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
+use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Port, Shard, Verbs};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps `realloc`'s contract.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const ROUNDS_TO_WARM_UP: u64 = 300;
+const ROUNDS: u64 = 300;
+const WINDOWS_PER_ROUND: u64 = 10;
+const VALUE: [u8; 100] = [7; 100];
+
+async fn work(table: &WindowTable<Shard>, key: u64, access: Access) {
+    match table.enter(&key.to_be_bytes(), access).await {
+        Entered::Led(lead) if access == Access::Read => lead.finish(Outcome::read(Some(&VALUE))),
+        Entered::Led(lead) => lead.finish(Outcome::written(true, &VALUE)),
+        Entered::Read(value) => assert_eq!(*value.expect("it was read"), VALUE),
+        Entered::Written { applied } => assert!(applied),
+        Entered::Alone => panic!("values are short and everything is on"),
+    }
+}
+
+/// A window of one client, and then one with a group: those who come while the first leader is at work.
+async fn use_windows(table: &WindowTable<Shard>, key: u64) {
+    work(table, key, Access::Read).await;
+    let Entered::Led(lead) = table.enter(&key.to_be_bytes(), Access::Read).await else {
+        panic!("no other client uses the key")
+    };
+    futures::join!(
+        work(table, key, Access::Read),
+        work(table, key, Access::Write(0)),
+        work(table, key, Access::Read),
+        work(table, key, Access::Write(0)),
+        async { lead.finish(Outcome::read(Some(&VALUE))) },
+    );
+}
+
+/// Allocations of the cheapest round on this shard, and how many operations were shared.
+async fn cheapest_round(shard: Shard, done: Arc<AtomicUsize>) -> (u64, u64) {
+    let table = WindowTable::attach(shard.clone(), Port(0), WindowConfig::default());
+    let mut cheapest = u64::MAX;
+    for round in 0..ROUNDS_TO_WARM_UP + ROUNDS {
+        let before = ALLOCATIONS.get();
+        for i in 0..WINDOWS_PER_ROUND {
+            // Keys of this shard's client alone, at home on any shard.
+            let key = (round * WINDOWS_PER_ROUND + i) << 8 | u64::from(shard.shard().0);
+            use_windows(&table, key).await;
+        }
+        if round >= ROUNDS_TO_WARM_UP {
+            cheapest = cheapest.min(ALLOCATIONS.get() - before);
+        }
+    }
+    done.fetch_add(1, Ordering::SeqCst);
+    while done.load(Ordering::SeqCst) < shard.shards() || table.in_use() != (0, 0) {
+        shard.pause(10_000).await;
+    }
+    let stats = table.stats();
+    (cheapest, stats.reads_delegated + stats.writes_combined)
+}
+
+#[test]
+fn warm_windows_allocate_nothing() {
+    for shards in [1, 2] {
+        let memory = EmbeddedConfig { bytes_per_server: 16 << 20, ..EmbeddedConfig::default() };
+        let cluster = Cluster::embedded(memory).expect("16 MiB");
+        let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
+        let done = Arc::new(AtomicUsize::new(0));
+        let results = node.run(move |shard| cheapest_round(shard, Arc::clone(&done))).expect("io_uring");
+        for (allocations, shared) in results {
+            assert_eq!(
+                allocations, 0,
+                "on one of {shards} shards, in {WINDOWS_PER_ROUND} windows with groups"
+            );
+            // Of four who come behind a leader one leads, the last writer, and three join.
+            assert_eq!(shared, (ROUNDS_TO_WARM_UP + ROUNDS) * WINDOWS_PER_ROUND * 3);
+        }
+    }
+}
