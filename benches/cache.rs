@@ -1,9 +1,16 @@
-//! Finding the leaf of a key in the index cache: as many nodes as a tree of 10 M keys has above its leaves.
+//! Finding the leaf of a key in the index cache: as many nodes as a tree of 10 M keys has above its leaves. And in
+//! the radix tree's cache, with that many keys.
+
+#[path = "../cache/tests/radix_kit/keys.rs"]
+mod radix_keys;
+#[path = "../cache/tests/radix_kit/mod.rs"]
+mod radix_kit;
 
 use std::sync::Arc;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use farwood::cache::radix::{RadixCache, RadixConfig};
 use farwood::cache::{CacheConfig, NodeCache, NodeImage, Policy, Root};
 use farwood::runtime::{RemotePtr, ServerId};
 use rand::rngs::SmallRng;
@@ -15,6 +22,8 @@ const LEAVES: u64 = NODES * LEAVES_PER_NODE;
 /// Keys are spread over the key space.
 const KEYS_PER_LEAF: u64 = u64::MAX / LEAVES;
 const LOOKUPS: usize = 1024;
+/// Few where it only has to run.
+const RADIX_KEYS: u64 = if cfg!(debug_assertions) { 50_000 } else { 10_000_000 };
 
 fn main() {
     divan::main();
@@ -70,4 +79,28 @@ fn replace(bencher: Bencher) {
         let address = RemotePtr::new(ServerId(1), 2048);
         cache.insert(&NodeImage { address, level: 1, low: &[], high: Some(&high), separators: &separators })
     });
+}
+
+/// Lookups of random keys in the radix tree's cache, all nodes of which are cached.
+#[divan::bench]
+fn radix_find(bencher: Bencher) {
+    let config = RadixConfig { budget_bytes: 600 << 20, policy: Policy::TwoChoices, seed: 1 };
+    let cache = RadixCache::new(config);
+    let keys = radix_keys::integer_keys(RADIX_KEYS, 0);
+    let mut memory = radix_kit::Allocator::new(8, 1);
+    cache.set_root(radix_kit::build(&keys, &mut memory, &mut radix_kit::in_order, &mut |image| {
+        assert!(cache.insert(image));
+    }));
+    let reader = cache.reader();
+    let mut rng = SmallRng::seed_from_u64(1);
+    bencher
+        .counter(ItemsCount::new(LOOKUPS))
+        .with_inputs(|| -> Vec<[u8; 8]> {
+            (0..LOOKUPS).map(|_| keys[rng.random_range(0..keys.len())]).collect()
+        })
+        .bench_local_values(|wanted| {
+            for key in &wanted {
+                divan::black_box(reader.find(key).expect("the root is known"));
+            }
+        });
 }

@@ -20,6 +20,7 @@
 //! key_list     keys that writers unpack and pack again
 //! children     addresses in as few bits as the node's children need
 //! eviction/    which node goes: one policy per file
+//! radix/       the cache of a radix tree's nodes (SMART), a cache of its own
 //! ```
 //!
 //! # What a lookup does
@@ -42,6 +43,7 @@ mod keys;
 mod level;
 mod node;
 mod node_cache;
+pub mod radix;
 mod reader;
 
 pub use eviction::Policy;

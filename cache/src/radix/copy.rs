@@ -1,0 +1,477 @@
+//! One cached node as a string of bits: packed when it comes in, searched where it lies, never changed.
+//!
+//! ```text
+//! bits   48   |   8   |   3   |   5   | 9     |    6   |  2   |   2    |  1   |  1  | 1 |   1  |  2   |  7
+//!       node   depth   prefix   class  claimed  offset   kind   server  stride null END bitmap  base  kind
+//!                      bytes                    width    width  width                          bytes
+//! then:  prefix | base (from the node's address) | kinds, if not all alike | partials | per slot: kind, child
+//! ```
+//!
+//! Partials are a byte each, or, where there are many and they ascend, a bitmap. A child is the base plus a
+//! server and an offset of as few bits as the node needs; children allocated together take two or three bits
+//! each, children anywhere in the memory of a few servers about 30.
+
+use std::sync::atomic::AtomicU64;
+
+use super::RadixImage;
+use super::bits::{self, Bits};
+use super::slot::{self, CHILD, CHILD_BITS, CHILD_SERVER_SHIFT, CLASS_BITS, END, FROZEN};
+
+/// Most slots of a node that is cached.
+pub const SLOTS_MAX: usize = (1 << 9) - 1;
+/// Most prefix bytes of a node.
+pub const PREFIX_BYTES_MAX: usize = 6;
+
+/// Bits before the variable part.
+const FIXED_BITS: usize = 96;
+/// Copies begin at multiples of this and take at least [`BITS_MIN`], so that each has a use stamp of its own.
+pub(super) const GRANULE_BITS: usize = 32;
+const BITS_MIN: usize = 128;
+/// From so many slots on a bitmap is smaller than a byte each.
+const BITMAP_SLOTS_MIN: usize = 33;
+const BITMAP_BITS: usize = 256;
+/// What the codes of the three field widths stand for.
+const KIND_WIDTHS: [u32; 4] = [0, 2, 4, 7];
+const SERVER_WIDTHS: [u32; 4] = [0, 3, 6, 10];
+const BASE_BYTES: [u32; 4] = [1, 2, 4, 6];
+
+const OFFSET_MASK: u64 = (1 << CHILD_SERVER_SHIFT) - 1;
+const SERVER_MASK: u64 = CHILD >> CHILD_SERVER_SHIFT;
+
+/// How the slots of a copy are packed: the second part of the fixed fields.
+#[derive(Clone, Copy)]
+struct Shape {
+    claimed: usize,
+    offset_width: u32,
+    kind_code: usize,
+    server_code: usize,
+    /// Trailing zero bits that all offsets have in common and that are not stored: 0 or 1.
+    stride: u32,
+    /// An all-zero value stands for child 0, not for the base.
+    null: bool,
+    end: bool,
+    bitmap: bool,
+    base_code: usize,
+    /// The kind of all slots, if there is one.
+    kind: u8,
+}
+
+impl Shape {
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        let field = |at: u32, width: u32| (word >> at) as usize & ((1 << width) - 1);
+        Shape {
+            claimed: field(0, 9),
+            offset_width: field(9, 6) as u32,
+            kind_code: field(15, 2),
+            server_code: field(17, 2),
+            stride: field(19, 1) as u32,
+            null: field(20, 1) == 1,
+            end: field(21, 1) == 1,
+            bitmap: field(22, 1) == 1,
+            base_code: field(23, 2),
+            kind: field(25, 7) as u8,
+        }
+    }
+
+    fn pack(&self, bits: &mut Bits) {
+        bits.push(self.claimed as u64, 9);
+        bits.push(u64::from(self.offset_width), 6);
+        bits.push(self.kind_code as u64, 2);
+        bits.push(self.server_code as u64, 2);
+        bits.push(u64::from(self.stride), 1);
+        bits.push(u64::from(self.null), 1);
+        bits.push(u64::from(self.end), 1);
+        bits.push(u64::from(self.bitmap), 1);
+        bits.push(self.base_code as u64, 2);
+        bits.push(u64::from(self.kind), 7);
+    }
+
+    #[inline]
+    fn kind_width(&self) -> u32 {
+        KIND_WIDTHS[self.kind_code]
+    }
+
+    /// Bits of the table of kinds.
+    #[inline]
+    fn kinds_bits(&self) -> usize {
+        if self.kind_code == 0 { 0 } else { 8 << self.kind_width() }
+    }
+
+    #[inline]
+    fn partials_bits(&self) -> usize {
+        if self.bitmap { BITMAP_BITS } else { self.claimed * 8 }
+    }
+
+    #[inline]
+    fn child_width(&self) -> u32 {
+        SERVER_WIDTHS[self.server_code] + self.offset_width
+    }
+}
+
+/// A node's copy where it lies.
+pub(super) struct Copy<'a> {
+    words: &'a [AtomicU64],
+    at: usize,
+    identity: u64,
+    shape: Shape,
+}
+
+impl<'a> Copy<'a> {
+    /// The copy that begins at bit `at`. Whatever is there: nothing that is called on it fails, and the caller
+    /// finds out that it was nonsense.
+    #[inline]
+    pub(super) fn at(words: &'a [AtomicU64], at: usize) -> Self {
+        let shape = Shape::unpack(bits::read(words, at + 64));
+        Copy { words, at, identity: bits::read(words, at), shape }
+    }
+
+    /// The node's address.
+    #[inline]
+    pub(super) fn node(&self) -> u64 {
+        self.identity & CHILD
+    }
+
+    #[inline]
+    pub(super) fn depth(&self) -> u8 {
+        (self.identity >> CHILD_BITS) as u8
+    }
+
+    #[inline]
+    pub(super) fn prefix_len(&self) -> usize {
+        (self.identity >> 56) as usize & 7
+    }
+
+    #[inline]
+    pub(super) fn class(&self) -> u8 {
+        (self.identity >> 59) as u8
+    }
+
+    #[inline]
+    pub(super) fn claimed(&self) -> usize {
+        self.shape.claimed
+    }
+
+    /// The prefix, its first byte lowest.
+    #[inline]
+    pub(super) fn prefix(&self) -> u64 {
+        bits::low(bits::read(self.words, self.at + FIXED_BITS), self.prefix_len() as u32 * 8)
+    }
+
+    /// Some slot, or all, may lead to an inner node: the copy is not one of the many at the bottom.
+    pub(super) fn is_upper(&self) -> bool {
+        let leaf = 1 << (slot::KIND_BITS - 1);
+        (0..self.shape.claimed).any(|index| self.kind_at(index) & leaf == 0)
+    }
+
+    /// Bits of the whole copy, a multiple of [`GRANULE_BITS`].
+    pub(super) fn len(&self) -> usize {
+        let values = self.shape.claimed * (self.shape.kind_width() + self.shape.child_width()) as usize;
+        padded(self.values_at() + values - self.at)
+    }
+
+    /// The slot at `index`, which is below [`Copy::claimed`].
+    #[inline]
+    pub(super) fn slot(&self, index: usize) -> u64 {
+        slot::word(self.partial(index), self.kind_at(index), self.child(index))
+    }
+
+    /// The slot that matches the key byte `byte`, or the key's end.
+    #[inline]
+    pub(super) fn find(&self, byte: Option<u8>) -> Option<(usize, u64)> {
+        let index = match byte {
+            Some(byte) if self.shape.bitmap => self.find_in_bitmap(byte),
+            Some(byte) => self.find_in_bytes(byte),
+            None if self.shape.end => (0..self.shape.claimed).find(|index| self.is_end(*index)),
+            None => None,
+        }?;
+        let partial = byte.unwrap_or(0);
+        Some((index, slot::word(partial, self.kind_at(index), self.child(index))))
+    }
+
+    /// Whether this is a copy of `image` and nothing has changed since.
+    pub(super) fn is_copy_of(&self, image: &RadixImage<'_>) -> bool {
+        let fixed = identity(image) == self.identity && image.slots.len() == self.shape.claimed;
+        fixed
+            && prefix_word(image.prefix) == self.prefix()
+            && image.slots.iter().enumerate().all(|(index, word)| self.slot(index) == *word)
+    }
+
+    fn find_in_bytes(&self, byte: u8) -> Option<usize> {
+        const LOW: u64 = 0x7F7F_7F7F_7F7F_7F7F;
+        let wanted = u64::from(byte) * 0x0101_0101_0101_0101;
+        let at = self.partials_at();
+        for first in (0..self.shape.claimed).step_by(8) {
+            let other = bits::read(self.words, at + first * 8) ^ wanted;
+            // The top bit of each byte that is equal, exactly.
+            let mut equal = !(((other & LOW) + LOW) | other | LOW);
+            while equal != 0 {
+                let index = first + equal.trailing_zeros() as usize / 8;
+                if index >= self.shape.claimed {
+                    return None;
+                }
+                // The slot of the key's end has partial 0 but is not about a key byte.
+                if !self.shape.end || !self.is_end(index) {
+                    return Some(index);
+                }
+                equal &= equal - 1;
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn find_in_bitmap(&self, byte: u8) -> Option<usize> {
+        let at = self.partials_at();
+        if bits::read(self.words, at + usize::from(byte)) & 1 == 0 {
+            return None;
+        }
+        // All words, whatever the byte: which ones it takes cannot be predicted.
+        let before = (0..BITMAP_BITS / 64).map(|word| {
+            let width = usize::from(byte).saturating_sub(word * 64).min(64);
+            bits::low(bits::read(self.words, at + word * 64), width as u32).count_ones()
+        });
+        Some(before.sum::<u32>() as usize)
+    }
+
+    fn partial(&self, index: usize) -> u8 {
+        let at = self.partials_at();
+        if !self.shape.bitmap {
+            return bits::read(self.words, at + index * 8) as u8;
+        }
+        let mut left = index;
+        for word in 0..BITMAP_BITS / 64 {
+            let mut map = bits::read(self.words, at + word * 64);
+            let ones = map.count_ones() as usize;
+            if left < ones {
+                (0..left).for_each(|_| map &= map - 1);
+                return (word * 64) as u8 + map.trailing_zeros() as u8;
+            }
+            left -= ones;
+        }
+        0
+    }
+
+    #[inline]
+    fn is_end(&self, index: usize) -> bool {
+        self.kind_at(index) >> CLASS_BITS & 1 == 1
+    }
+
+    #[inline]
+    fn kind_at(&self, index: usize) -> u8 {
+        if self.shape.kind_code == 0 {
+            return self.shape.kind;
+        }
+        let number = bits::low(self.value(index), self.shape.kind_width()) as usize;
+        let kinds_at = self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8;
+        bits::read(self.words, kinds_at + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
+    }
+
+    #[inline]
+    fn child(&self, index: usize) -> u64 {
+        let value = bits::low(self.value(index) >> self.shape.kind_width(), self.shape.child_width());
+        if self.shape.null && value == 0 {
+            return 0;
+        }
+        let width = BASE_BYTES[self.shape.base_code] * 8;
+        let distance = bits::read(self.words, self.base_at()) << (64 - width);
+        // Signed: the base is behind the node or before it.
+        let base = self.node().wrapping_add(((distance as i64) >> (64 - width)) as u64) & CHILD;
+        let offset = bits::low(value, self.shape.offset_width) << self.shape.stride;
+        let server = (value >> self.shape.offset_width) + (base >> CHILD_SERVER_SHIFT);
+        (server & SERVER_MASK) << CHILD_SERVER_SHIFT | base.wrapping_add(offset) & OFFSET_MASK
+    }
+
+    /// The slot's kind and child, with what follows.
+    #[inline]
+    fn value(&self, index: usize) -> u64 {
+        let width = self.shape.kind_width() + self.shape.child_width();
+        bits::read(self.words, self.values_at() + index * width as usize)
+    }
+
+    #[inline]
+    fn base_at(&self) -> usize {
+        self.at + FIXED_BITS + self.prefix_len() * 8
+    }
+
+    #[inline]
+    fn partials_at(&self) -> usize {
+        self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8 + self.shape.kinds_bits()
+    }
+
+    #[inline]
+    fn values_at(&self) -> usize {
+        self.partials_at() + self.shape.partials_bits()
+    }
+}
+
+/// The copy of a node. None if the image makes no sense or may not be cached; see `RadixCache::insert`.
+pub(super) fn pack(image: &RadixImage<'_>) -> Option<Bits> {
+    if !is_sound(image) {
+        return None;
+    }
+    let children = Children::of(image);
+    let kinds = Kinds::of(image.slots);
+    let bitmap = image.slots.len() >= BITMAP_SLOTS_MIN
+        && image.slots.iter().all(|word| word & END == 0)
+        && image.slots.is_sorted_by(|one, next| slot::partial(*one) < slot::partial(*next));
+    // Distances wrap around at 48 bits, and are read with their sign.
+    let distance = (children.base.wrapping_sub(image.node) << (64 - CHILD_BITS)) as i64 >> (64 - CHILD_BITS);
+    let base_code = code_of(|code| {
+        let unused = 64 - BASE_BYTES[code] * 8;
+        distance << unused >> unused == distance
+    });
+    let shape = Shape {
+        claimed: image.slots.len(),
+        offset_width: children.offset_width,
+        kind_code: kinds.code,
+        server_code: children.server_code,
+        stride: children.stride,
+        null: children.null,
+        end: image.slots.iter().any(|word| word & END != 0),
+        bitmap,
+        base_code,
+        kind: kinds.list.first().copied().unwrap_or(0),
+    };
+    let mut bits = Bits::default();
+    bits.push(identity(image), 64);
+    shape.pack(&mut bits);
+    bits.push(prefix_word(image.prefix), image.prefix.len() as u32 * 8);
+    bits.push(distance as u64, BASE_BYTES[base_code] * 8);
+    for number in 0..shape.kinds_bits() / 8 {
+        bits.push(u64::from(kinds.list.get(number).copied().unwrap_or(0)), 8);
+    }
+    push_partials(&mut bits, image.slots, bitmap);
+    for word in image.slots {
+        bits.push(kinds.number(*word), shape.kind_width());
+        bits.push(children.value(*word), shape.child_width());
+    }
+    let padding = padded(bits.len()) - bits.len();
+    (0..padding).for_each(|_| bits.push(0, 1));
+    Some(bits)
+}
+
+fn is_sound(image: &RadixImage<'_>) -> bool {
+    let claimed = |word: &u64| {
+        let end_has_no_partial = word & END == 0 || slot::partial(*word) == 0;
+        *word != 0 && word & FROZEN == 0 && end_has_no_partial
+    };
+    image.node != 0
+        && image.node <= CHILD
+        && image.class < 1 << CLASS_BITS
+        && image.prefix.len() <= PREFIX_BYTES_MAX
+        && image.slots.len() <= SLOTS_MAX
+        && image.slots.iter().all(claimed)
+}
+
+fn identity(image: &RadixImage<'_>) -> u64 {
+    let prefix_len = image.prefix.len() as u64;
+    image.node | u64::from(image.depth) << CHILD_BITS | prefix_len << 56 | u64::from(image.class) << 59
+}
+
+/// At most six bytes, the first one lowest.
+pub(super) fn prefix_word(prefix: &[u8]) -> u64 {
+    prefix.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn push_partials(bits: &mut Bits, slots: &[u64], bitmap: bool) {
+    if !bitmap {
+        return slots.iter().for_each(|word| bits.push(u64::from(slot::partial(*word)), 8));
+    }
+    let mut map = [0u64; BITMAP_BITS / 64];
+    for word in slots {
+        let partial = slot::partial(*word);
+        map[usize::from(partial) / 64] |= 1 << (partial % 64);
+    }
+    map.iter().for_each(|word| bits.push(*word, 64));
+}
+
+/// The first of the four codes that is enough.
+fn code_of(fits: impl Fn(usize) -> bool) -> usize {
+    (0..3).find(|code| fits(*code)).unwrap_or(3)
+}
+
+fn padded(bits: usize) -> usize {
+    bits.next_multiple_of(GRANULE_BITS).max(BITS_MIN)
+}
+
+/// The distinct kinds of a node's slots.
+struct Kinds {
+    list: smallvec::SmallVec<[u8; 8]>,
+    code: usize,
+}
+
+impl Kinds {
+    fn of(slots: &[u64]) -> Self {
+        let mut list = smallvec::SmallVec::new();
+        for word in slots {
+            let kind = slot::kind(*word);
+            if !list.contains(&kind) {
+                list.push(kind);
+            }
+        }
+        Kinds { code: code_of(|code| list.len() <= 1 << KIND_WIDTHS[code]), list }
+    }
+
+    fn number(&self, word: u64) -> u64 {
+        let kind = slot::kind(word);
+        self.list.iter().position(|other| *other == kind).expect("the list is of these slots") as u64
+    }
+}
+
+/// How the children of a node are packed.
+struct Children {
+    base: u64,
+    /// The lowest server and offset of a child, and the value that the lowest offset gets.
+    server: u64,
+    offset: u64,
+    first: u64,
+    offset_width: u32,
+    server_code: usize,
+    stride: u32,
+    null: bool,
+}
+
+impl Children {
+    fn of(image: &RadixImage<'_>) -> Self {
+        let live = || image.slots.iter().map(|word| word & CHILD).filter(|child| *child != 0);
+        let null = live().count() < image.slots.len();
+        let (mut server, mut offset) = ((u64::MAX, 0), (u64::MAX, 0));
+        for child in live() {
+            let parts = (child >> CHILD_SERVER_SHIFT, child & OFFSET_MASK);
+            server = (server.0.min(parts.0), server.1.max(parts.0));
+            offset = (offset.0.min(parts.1), offset.1.max(parts.1));
+        }
+        if server.0 > server.1 {
+            // No children at all: the base does not matter, so it is as near as possible.
+            (server, offset) = ((image.node >> CHILD_SERVER_SHIFT, 0), (image.node & OFFSET_MASK, 0));
+            (server.1, offset.1) = (server.0, offset.0);
+        }
+        let stride = u32::from(live().all(|child| ((child & OFFSET_MASK) - offset.0) & 1 == 0));
+        // Where the value 0 stands for no child, the first child gets 1.
+        let first = u64::from(null);
+        let largest = ((offset.1 - offset.0) >> stride) + first;
+        Children {
+            base: server.0 << CHILD_SERVER_SHIFT | offset.0.wrapping_sub(first << stride) & OFFSET_MASK,
+            server: server.0,
+            offset: offset.0,
+            first,
+            offset_width: u64::BITS - largest.leading_zeros(),
+            server_code: code_of(|code| (server.1 - server.0) >> SERVER_WIDTHS[code] == 0),
+            stride,
+            null,
+        }
+    }
+
+    fn value(&self, word: u64) -> u64 {
+        let child = word & CHILD;
+        if child == 0 {
+            return 0;
+        }
+        let offset = (((child & OFFSET_MASK) - self.offset) >> self.stride) + self.first;
+        ((child >> CHILD_SERVER_SHIFT) - self.server) << self.offset_width | offset
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! A shard's way into the cache. Takes no lock, allocates nothing and writes nothing shared, except a copy's use
+//! stamp once per epoch.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::copy::{self, Copy};
+use super::slot::{self, CHILD, LEAF};
+use super::{RadixCache, RadixImage};
+
+/// A reader moves the use clock on once in this many lookups.
+const LOOKUPS_PER_TICK: u64 = 1 << 20;
+
+/// As far as the cache leads on a key's path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Steer {
+    /// The deepest cached node on the path; 0 for the root slot itself.
+    pub node: u64,
+    /// The node's type; 0 for the root slot.
+    pub class: u8,
+    /// The index of the key byte that the node's slots are about: its depth and the length of its prefix. 0 for
+    /// the root slot.
+    pub pos: usize,
+    /// The slot that matches the key: its index in the node and its word, exactly as it came. The root slot has
+    /// index 0. None if the copy has none for the key.
+    pub slot: Option<(usize, u64)>,
+    /// Slots in the copy.
+    pub claimed: usize,
+}
+
+/// One shard's reader of a [`RadixCache`]. Not `Sync`; make one per shard.
+pub struct RadixReader {
+    cache: Arc<RadixCache>,
+    lookups: Cell<u64>,
+    hits: Cell<u64>,
+}
+
+impl RadixReader {
+    pub(super) fn new(cache: Arc<RadixCache>) -> Self {
+        RadixReader { cache, lookups: Cell::new(0), hits: Cell::new(0) }
+    }
+
+    /// The cache that this reads.
+    pub fn cache(&self) -> &Arc<RadixCache> {
+        &self.cache
+    }
+
+    /// The deepest cached node on the path of `key`, and its slot. None if the root is not known.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Option<Steer> {
+        let lookups = self.lookups.get() + 1;
+        self.lookups.set(lookups);
+        if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
+            self.cache.clock.advance();
+        }
+        let root = self.cache.root();
+        if root == 0 {
+            return None;
+        }
+        let mut steer = Steer { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+        while let Some((_, word)) = steer.slot {
+            if word & LEAF != 0 {
+                self.hits.set(self.hits.get() + u64::from(slot::is_live_leaf(word)));
+                break;
+            }
+            // The root slot is before all key bytes; a node's slot is about the byte at its position.
+            let next = if steer.node == 0 { 0 } else { steer.pos + 1 };
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, next)).flatten() {
+                Some(deeper) => steer = deeper,
+                None => break,
+            }
+        }
+        Some(steer)
+    }
+
+    /// Caches a node: see [`RadixCache::insert`].
+    pub fn insert(&self, image: &RadixImage<'_>) -> bool {
+        self.cache.insert(image)
+    }
+
+    /// Lookups so far.
+    pub fn lookups(&self) -> u64 {
+        self.lookups.get()
+    }
+
+    /// How many of the lookups found the address of a leaf.
+    pub fn hits(&self) -> u64 {
+        self.hits.get()
+    }
+}
+
+/// Where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy does not say
+/// all that is needed about the bytes from there on (a header split has put a node above it that is not cached),
+/// or is not about `key`.
+#[inline]
+fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<Steer> {
+    let depth = usize::from(copy.depth());
+    let pos = depth + copy.prefix_len();
+    // A child is about a later byte than its parent: also what ends the descent if the words are not of a tree.
+    if depth > next || pos < next || copy::prefix_word(key.get(depth..pos)?) != copy.prefix() {
+        return None;
+    }
+    let slot = copy.find(key.get(pos).copied());
+    Some(Steer { node: copy.node(), class: copy.class(), pos, slot, claimed: copy.claimed() })
+}

@@ -1,0 +1,122 @@
+//! Two threads read while two write: whatever steers a reader is one copy that was inserted for its node, though
+//! the memory under it is used again all the time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use farwood_cache::Policy;
+use farwood_cache::radix::slot::{CLASS_SHIFT, LEAF, PARTIAL_SHIFT};
+use farwood_cache::radix::{RadixCache, RadixConfig, RadixImage};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// The root's children are nodes 1 to 256.
+const ROOT: u64 = 1 << 20;
+const VERSIONS: u64 = if cfg!(debug_assertions) { 40_000 } else { 400_000 };
+
+fn slots_of_root() -> Vec<u64> {
+    (0..256).map(|byte| byte << PARTIAL_SHIFT | 3 << CLASS_SHIFT | (byte + 1)).collect()
+}
+
+fn root_word() -> u64 {
+    4 << CLASS_SHIFT | ROOT
+}
+
+/// All that is in a copy follows from the node and the version, which every child contains.
+fn claimed(node: u64, version: u64) -> usize {
+    let few = (node * 31 + version * 7) % 23;
+    if few == 0 { 256 } else { few as usize }
+}
+
+fn word(node: u64, version: u64, index: usize) -> u64 {
+    let partial = (index as u64 * 17 + version) % 256;
+    let child = node << 38 | version << 16 | (index as u64 * 3);
+    partial << PARTIAL_SHIFT | LEAF | (version % 32) << CLASS_SHIFT | child
+}
+
+fn class(node: u64, version: u64) -> u8 {
+    ((node + version) % 32) as u8
+}
+
+/// The key bytes before the slots' one: always the same for a node.
+fn prefix(node: u64) -> Vec<u8> {
+    (0..node % 7).map(|index| (node + index) as u8).collect()
+}
+
+fn write(cache: &RadixCache, seed: u64) -> u64 {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let root = RadixImage { node: ROOT, class: 4, depth: 0, prefix: &[], slots: &slots_of_root() };
+    let mut refused = 0;
+    for version in 1..VERSIONS {
+        let node = rng.random_range(1..=256);
+        let slots: Vec<u64> = (0..claimed(node, version)).map(|index| word(node, version, index)).collect();
+        let (class, prefix) = (class(node, version), prefix(node));
+        let image = RadixImage { node, class, depth: 1, prefix: &prefix, slots: &slots };
+        refused += u64::from(!cache.insert(&image));
+        if version % 8 == 0 {
+            cache.invalidate(rng.random_range(1..=256));
+        }
+        if version % 5_000 == 0 {
+            cache.clear();
+        }
+        cache.set_root(root_word());
+        refused += u64::from(!cache.insert(&root));
+    }
+    refused
+}
+
+/// Returns how many lookups ended at a leaf.
+fn read(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> u64 {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let reader = cache.reader();
+    let slots_of_root = slots_of_root();
+    while !done.load(Ordering::Relaxed) {
+        let node = rng.random_range(1..=256u64);
+        let mut key = vec![(node - 1) as u8];
+        key.extend(prefix(node));
+        key.push(rng.random());
+        let Some(steer) = reader.find(&key) else { continue };
+        match steer.node {
+            0 => assert_eq!(steer.slot, Some((0, root_word()))),
+            ROOT => {
+                let byte = usize::from(key[0]);
+                assert_eq!((steer.slot, steer.claimed), (Some((byte, slots_of_root[byte])), 256));
+                assert_eq!((steer.pos, steer.class), (0, 4));
+            }
+            found => {
+                assert_eq!((found, steer.pos), (node, key.len() - 1));
+                let Some((index, found)) = steer.slot else { continue };
+                let version = found >> 16 & ((1 << 22) - 1);
+                assert!(version < VERSIONS && index < steer.claimed, "{steer:?}");
+                assert_eq!(found, word(node, version, index), "{steer:?}");
+                assert_eq!(found >> PARTIAL_SHIFT, u64::from(key[key.len() - 1]), "{steer:?}");
+                assert_eq!(steer.claimed, claimed(node, version), "{steer:?}");
+                assert_eq!(steer.class, class(node, version), "{steer:?}");
+            }
+        }
+    }
+    reader.hits()
+}
+
+#[test]
+fn readers_see_only_whole_copies() {
+    for policy in [Policy::TwoChoices, Policy::Fifo] {
+        let cache = RadixCache::new(RadixConfig { budget_bytes: 30_000, policy, seed: 1 });
+        let empty = cache.bytes();
+        let done = AtomicBool::new(false);
+        let hits = thread::scope(|scope| {
+            let (cache, done) = (&cache, &done);
+            let readers = [21, 22].map(|seed| scope.spawn(move || read(cache, seed, done)));
+            let writers = [31, 32].map(|seed| scope.spawn(move || write(cache, seed)));
+            let refused = writers.map(|writer| writer.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(refused, [0, 0]);
+            readers.map(|reader| reader.join().unwrap())
+        });
+        let stats = cache.stats();
+        assert!(hits.iter().all(|hits| *hits > 1_000), "{policy:?} {hits:?}");
+        assert!(stats.evicted > 10_000 && stats.invalidated > 1_000, "{policy:?} {stats:?}");
+        assert!(stats.bytes <= 30_000 && stats.bytes > empty, "{policy:?} {stats:?}");
+    }
+}

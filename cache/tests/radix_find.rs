@@ -1,0 +1,244 @@
+//! Finding a key's way in the radix cache against a plain map of nodes that follows the same rules: random trees
+//! with keys that are prefixes of each other, with tombstones, stale copies, copies that are missing, and header
+//! splits.
+
+#[path = "radix_kit/node.rs"]
+mod node;
+mod radix_kit;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use farwood_cache::Policy;
+use farwood_cache::radix::slot::{CHILD, CLASS_SHIFT, END, LEAF, PARTIAL_SHIFT};
+use farwood_cache::radix::{RadixCache, RadixConfig, RadixImage, RadixReader, Steer};
+use node::Node;
+use radix_kit::{Allocator, build, in_order};
+use rand::rngs::SmallRng;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+
+/// The key byte that the node's slots are about.
+fn pos(node: &Node) -> usize {
+    usize::from(node.depth) + node.prefix.len()
+}
+
+fn child(word: u64) -> u64 {
+    word & CHILD
+}
+
+/// What is cached, by address.
+type Model = HashMap<u64, Node>;
+
+/// The rules, written down once more.
+fn expected(model: &Model, root: u64, key: &[u8]) -> Option<Steer> {
+    if root == 0 {
+        return None;
+    }
+    let mut steer = Steer { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+    let mut next = 0;
+    loop {
+        let Some((_, word)) = steer.slot else { return Some(steer) };
+        let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return Some(steer) };
+        let prefix = usize::from(node.depth)..pos(node);
+        if usize::from(node.depth) > next || key.get(prefix) != Some(&node.prefix[..]) {
+            return Some(steer);
+        }
+        let matches = |word: &u64| match key.get(pos(node)) {
+            Some(byte) => word & END == 0 && (word >> PARTIAL_SHIFT) as u8 == *byte,
+            None => word & END != 0,
+        };
+        let slot = node.slots.iter().position(matches).map(|index| (index, node.slots[index]));
+        let claimed = node.slots.len();
+        steer = Steer { node: child(word), class: node.class, pos: pos(node), slot, claimed };
+        next = pos(node) + 1;
+    }
+}
+
+fn cache() -> (Arc<RadixCache>, RadixReader) {
+    let cache = RadixCache::new(RadixConfig { budget_bytes: 64 << 20, policy: Policy::TwoChoices, seed: 1 });
+    let reader = cache.reader();
+    (cache, reader)
+}
+
+/// Keys of all lengths from 0 to 255, many of which begin alike, over few bytes or all.
+fn random_keys(rng: &mut SmallRng) -> Vec<Vec<u8>> {
+    let mut keys = BTreeSet::new();
+    let letters = [2, 3, 256][rng.random_range(0..3)];
+    let letter = |rng: &mut SmallRng| [0, 255, 1][rng.random_range(0..letters.min(3))];
+    for _ in 0..rng.random_range(1..300) {
+        let mut key: Vec<u8> = match keys.iter().nth(rng.random_range(0..20)) {
+            Some(other) if rng.random_bool(0.5) => Vec::clone(other),
+            _ => Vec::new(),
+        };
+        let tail = [0, 1, 3, 20, 255][rng.random_range(0..5)];
+        for _ in 0..tail {
+            let byte = if letters == 256 { rng.random() } else { letter(rng) };
+            key.push(byte);
+        }
+        key.truncate(255);
+        keys.insert(key);
+    }
+    keys.into_iter().collect()
+}
+
+/// The key, or one that leaves its way.
+fn near(rng: &mut SmallRng, keys: &[Vec<u8>]) -> Vec<u8> {
+    let mut key = keys.choose(rng).unwrap().clone();
+    match rng.random_range(0..5) {
+        0 => key.truncate(rng.random_range(0..=key.len())),
+        1 => key.push([0, 1, 255][rng.random_range(0..3)]),
+        2 if !key.is_empty() => {
+            let at = rng.random_range(0..key.len());
+            key[at] ^= 1;
+        }
+        _ => {}
+    }
+    key.truncate(255);
+    key
+}
+
+/// An older or newer state of the node.
+fn varied(rng: &mut SmallRng, node: &Node) -> Node {
+    let mut node = node.clone();
+    match rng.random_range(0..6) {
+        // Slots that were not claimed yet, or in another order.
+        0 => node.slots.truncate(rng.random_range(0..=node.slots.len())),
+        1 => node.slots.shuffle(rng),
+        // Keys that are gone.
+        2 => node.slots.iter_mut().filter(|word| **word & LEAF != 0).for_each(|word| *word &= !CHILD),
+        // A header split has taken bytes away.
+        3 => {
+            let taken = rng.random_range(0..=node.prefix.len());
+            node.prefix.drain(..taken);
+            node.depth += taken as u8;
+        }
+        _ => {}
+    }
+    node
+}
+
+#[test]
+fn finds_what_a_map_of_nodes_finds() {
+    for seed in 0..if cfg!(debug_assertions) { 600 } else { 6_000 } {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let keys = random_keys(&mut rng);
+        let (cache, reader) = cache();
+        let mut nodes = Vec::new();
+        let root = build(&keys, &mut Allocator::new(3, 1), &mut in_order, &mut |image| {
+            nodes.push(Node::of(image));
+        });
+        let mut model = Model::new();
+        assert_eq!(reader.find(b""), None);
+        cache.set_root(root);
+        let stale = [0.0, 0.1, 0.5][rng.random_range(0..3)];
+        let mut hits = 0;
+        for round in 0..4 {
+            for node in &nodes {
+                let address = node.address;
+                if rng.random_bool(0.6) {
+                    let node = if rng.random_bool(stale) { varied(&mut rng, node) } else { node.clone() };
+                    assert!(cache.insert(&node.image()));
+                    model.insert(address, node);
+                } else if rng.random_bool(0.1) {
+                    cache.invalidate(address);
+                    model.remove(&address);
+                }
+            }
+            for _ in 0..200 {
+                let key = near(&mut rng, &keys);
+                let found = reader.find(&key);
+                assert_eq!(found, expected(&model, root, &key), "seed {seed}, round {round}, key {key:?}");
+                let word = found.and_then(|steer| steer.slot).map_or(0, |(_, word)| word);
+                hits += u64::from(word & LEAF != 0 && word & CHILD != 0);
+            }
+            assert_eq!((reader.lookups(), reader.hits()), (1 + 200 * (round + 1), hits));
+        }
+        assert_eq!(cache.stats().nodes, model.len());
+    }
+}
+
+#[test]
+fn a_whole_cached_tree_leads_every_key_to_its_leaf() {
+    let mut rng = SmallRng::seed_from_u64(9);
+    let keys: BTreeSet<Vec<u8>> = (0..20).flat_map(|_| random_keys(&mut rng)).collect();
+    let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+    assert!(keys[0].is_empty() && keys.iter().any(|key| key.len() == 255));
+    let (cache, reader) = cache();
+    let mut leaves = Vec::new();
+    let mut leaf = |memory: &mut Allocator| {
+        leaves.push(in_order(memory));
+        leaves[leaves.len() - 1]
+    };
+    let root = build(&keys, &mut Allocator::new(8, 2), &mut leaf, &mut |image| assert!(cache.insert(image)));
+    cache.set_root(root);
+    for (key, leaf) in keys.iter().zip(&leaves) {
+        let (_, word) = reader.find(key).unwrap().slot.unwrap();
+        assert_eq!((word & LEAF, child(word)), (LEAF, *leaf), "{key:?}");
+    }
+    assert_eq!(reader.hits(), keys.len() as u64);
+}
+
+fn inner(partial: u8, node: u64) -> u64 {
+    u64::from(partial) << PARTIAL_SHIFT | 2 << CLASS_SHIFT | node
+}
+
+fn leaf(partial: u8, child: u64) -> u64 {
+    u64::from(partial) << PARTIAL_SHIFT | LEAF | 1 << CLASS_SHIFT | child
+}
+
+#[test]
+fn the_root_slot_alone() {
+    let (cache, reader) = cache();
+    assert_eq!(reader.find(b"k"), None);
+    let slot = |word| Some(Steer { node: 0, class: 0, pos: 0, slot: Some((0, word)), claimed: 1 });
+    for (word, hits) in [(leaf(0, 77), 1), (leaf(0, 0), 1), (inner(0, 5), 1)] {
+        cache.set_root(word);
+        assert_eq!((cache.root(), reader.find(b"k"), reader.hits()), (word, slot(word), hits));
+    }
+    // A root that says it begins behind the first byte is not the root any more.
+    assert!(cache.insert(&RadixImage { node: 5, class: 2, depth: 1, prefix: b"", slots: &[leaf(b'x', 9)] }));
+    assert_eq!(reader.find(b"kx"), slot(inner(0, 5)));
+    cache.clear();
+    assert_eq!((cache.root(), reader.find(b"k")), (0, None));
+}
+
+#[test]
+fn a_header_split_is_followed_from_either_side() {
+    let (cache, reader) = cache();
+    let key = b"pabcdefz";
+    let parent = |child| RadixImage { node: 1, class: 2, depth: 0, prefix: b"", slots: child };
+    let leaves = [leaf(b'z', 9)];
+    let node = |depth, prefix| RadixImage { node: 2, class: 2, depth, prefix, slots: &leaves };
+    let both = [inner(b'c', 2), leaf(b'x', 8)];
+    let above = RadixImage { node: 3, class: 2, depth: 1, prefix: b"ab", slots: &both };
+    let (to_node, to_above) = ([inner(b'p', 2)], [inner(b'p', 3)]);
+    let at = |key: &[u8]| reader.find(key).map(|steer| (steer.node, steer.pos));
+    cache.set_root(inner(0, 1));
+    assert!(cache.insert(&parent(&to_node)) && cache.insert(&node(1, b"abcdef")));
+    assert_eq!(at(key), Some((2, 7)));
+    // The node is new, its parent old: the bytes between them are nowhere.
+    assert!(cache.insert(&node(4, b"def")));
+    assert_eq!(at(key), Some((1, 0)));
+    // All new.
+    assert!(cache.insert(&parent(&to_above)) && cache.insert(&above));
+    assert_eq!(at(key), Some((2, 7)));
+    assert_eq!(at(b"pabxdefz"), Some((3, 3)));
+    // The node is old: it says more than is needed, and must agree.
+    assert!(cache.insert(&node(1, b"abcdef")));
+    assert_eq!((at(key), at(b"pabcdeg"), at(b"pabc")), (Some((2, 7)), Some((3, 3)), Some((3, 3))));
+}
+
+#[test]
+fn words_that_are_not_of_a_tree_end_the_descent() {
+    let (cache, reader) = cache();
+    cache.set_root(inner(0, 1));
+    // A node that leads to itself.
+    let slots = [inner(b'a', 1)];
+    assert!(cache.insert(&RadixImage { node: 1, class: 2, depth: 0, prefix: b"", slots: &slots }));
+    assert_eq!(reader.find(b"aaaa").unwrap().node, 1);
+    // An inner slot without a child.
+    let slots = [inner(b'a', 0)];
+    assert!(cache.insert(&RadixImage { node: 1, class: 2, depth: 0, prefix: b"", slots: &slots }));
+    assert_eq!(reader.find(b"aaaa").unwrap().slot, Some((0, slots[0])));
+}
