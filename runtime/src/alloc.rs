@@ -12,7 +12,7 @@ use futures::lock::Mutex;
 use thiserror::Error;
 
 use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN, ServerInfo};
-use crate::pointer::RemotePtr;
+use crate::pointer::{RemotePtr, ServerId};
 
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;
@@ -69,25 +69,41 @@ impl NodeAllocator {
     /// # Errors
     /// [`AllocError::OutOfMemory`] if no server has a chunk left.
     pub async fn allocate(&self, bytes: u64) -> Result<RemotePtr, AllocError> {
+        self.allocate_of(None, bytes).await
+    }
+
+    /// The same on that server if it has memory left, so that what is written there and elsewhere on the server is one
+    /// chain; else on any.
+    ///
+    /// # Errors
+    /// As [`NodeAllocator::allocate`].
+    pub async fn allocate_near(&self, server: ServerId, bytes: u64) -> Result<RemotePtr, AllocError> {
+        match self.allocate_of(Some(server), bytes).await {
+            Err(AllocError::OutOfMemory { .. }) => self.allocate(bytes).await,
+            done => done,
+        }
+    }
+
+    async fn allocate_of(&self, server: Option<ServerId>, bytes: u64) -> Result<RemotePtr, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         loop {
-            if let Some(node) = self.carve(bytes) {
+            if let Some(node) = self.carve(server, bytes) {
                 return Ok(node);
             }
             // One client asks for all: else each of hundreds would take a chunk of its own.
             let _asking = self.asking.lock().await;
-            if let Some(node) = self.carve(bytes) {
+            if let Some(node) = self.carve(server, bytes) {
                 return Ok(node);
             }
-            if let Err(error) = self.take_chunk(bytes).await {
+            if let Err(error) = self.take_chunk(server, bytes).await {
                 // Another client of the shard may have given something back meanwhile.
-                return self.carve(bytes).ok_or(error);
+                return self.carve(server, bytes).ok_or(error);
             }
         }
     }
 
-    fn carve(&self, bytes: u64) -> Option<RemotePtr> {
-        self.state.borrow_mut().carve(bytes)
+    fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<RemotePtr> {
+        self.state.borrow_mut().carve(server, bytes)
     }
 
     /// Takes back a node that was allocated here and never became reachable.
@@ -103,12 +119,19 @@ impl NodeAllocator {
         self.state.borrow().used_bytes
     }
 
-    /// Takes a chunk with room for such a node from the first server in turn that has one.
-    async fn take_chunk(&self, bytes: u64) -> Result<(), AllocError> {
+    /// Takes a chunk with room for such a node from that server, or from the first server in turn that has one.
+    async fn take_chunk(&self, near: Option<ServerId>, bytes: u64) -> Result<(), AllocError> {
         let servers = self.control.servers();
         let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
         if chunk_bytes < bytes {
             return Err(AllocError::TooLarge { bytes, chunk_bytes });
+        }
+        if let Some(near) = near {
+            let server = servers.get(usize::from(near.0)).filter(|server| server.chunk_bytes >= bytes);
+            return match server {
+                Some(server) if self.take_chunk_of(server, bytes).await? => Ok(()),
+                _ => Err(AllocError::OutOfMemory { servers: 1 }),
+            };
         }
         for _ in servers {
             let server = {
@@ -159,13 +182,16 @@ impl Drop for NodeAllocator {
 }
 
 impl State {
-    fn carve(&mut self, bytes: u64) -> Option<RemotePtr> {
+    fn carve(&mut self, server: Option<ServerId>, bytes: u64) -> Option<RemotePtr> {
         self.largest = self.largest.max(bytes);
-        if let Some(node) = self.returned.get_mut(&bytes).and_then(Vec::pop) {
+        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
+        if let Some(nodes) = self.returned.get_mut(&bytes)
+            && let Some(place) = nodes.iter().rposition(|&node| is_there(node))
+        {
             self.used_bytes += bytes;
-            return Some(node);
+            return Some(nodes.swap_remove(place));
         }
-        let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes)?;
+        let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes && is_there(piece.start))?;
         let mut piece = self.pieces.swap_remove(place);
         let node = piece.start;
         piece.bytes -= bytes;
@@ -186,7 +212,6 @@ mod tests {
 
     use super::*;
     use crate::memory::{Cluster, EmbeddedConfig};
-    use crate::pointer::ServerId;
 
     fn cluster(servers: u16) -> Arc<dyn Control> {
         Cluster::embedded(EmbeddedConfig {
