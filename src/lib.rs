@@ -8,7 +8,8 @@
 //! - [`Cluster`] (memory of this process), [`ShmCluster`] (memory servers on this host), `VerbsCluster` (behind RDMA
 //!   NICs, feature `verbs`): where the memory is; [`ShmServer`] and `VerbsServer` are memory servers of your own.
 //! - [`ComputeNode`], [`Shard`]: the executors that work on it.
-//! - [`Sherman`] and [`RangeIndex`]: an index, and what it does.
+//! - [`Sherman`] (a B+tree) and [`Smart`] (a radix tree): the indexes; [`RangeIndex`]: what they do. What goes with the
+//!   first is re-exported here, what goes with the second is in [`smart`].
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.
 //!
 //! `examples/quickstart.rs` is the place to begin; ARCHITECTURE.md says what is where and why.
@@ -16,12 +17,13 @@
 
 pub use farwood_cache as cache;
 pub use farwood_index as index;
+pub use farwood_index::smart;
 pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
     AnyIndex, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options,
-    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Survey, Techniques, Value, Violation,
+    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Survey, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,

@@ -8,6 +8,7 @@ use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::range_index::{RangeIndex, Scan, Survey};
 use crate::sherman::ShermanIndex;
+use crate::smart::SmartIndex;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
@@ -16,12 +17,15 @@ use crate::value::Value;
 pub enum AnyIndex<V: Verbs> {
     /// A Sherman tree.
     Sherman(ShermanIndex<V>),
+    /// A SMART tree.
+    Smart(SmartIndex<V>),
 }
 
 impl<V: Verbs> Clone for AnyIndex<V> {
     fn clone(&self) -> Self {
         match self {
             AnyIndex::Sherman(index) => AnyIndex::Sherman(index.clone()),
+            AnyIndex::Smart(index) => AnyIndex::Smart(index.clone()),
         }
     }
 }
@@ -46,6 +50,7 @@ impl<V: Verbs> AnyIndex<V> {
     ) -> Result<CheckReport, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.check_each(options, visit).await,
+            AnyIndex::Smart(index) => index.check_each(options, visit).await,
         }
     }
 }
@@ -56,46 +61,59 @@ impl<V: Verbs> From<ShermanIndex<V>> for AnyIndex<V> {
     }
 }
 
+impl<V: Verbs> From<SmartIndex<V>> for AnyIndex<V> {
+    fn from(index: SmartIndex<V>) -> Self {
+        AnyIndex::Smart(index)
+    }
+}
+
 impl<V: Verbs> RangeIndex for AnyIndex<V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.get(key).await,
+            AnyIndex::Smart(index) => index.get(key).await,
         }
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.put(key, value).await,
+            AnyIndex::Smart(index) => index.put(key, value).await,
         }
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.insert(key, value).await,
+            AnyIndex::Smart(index) => index.insert(key, value).await,
         }
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.update(key, value).await,
+            AnyIndex::Smart(index) => index.update(key, value).await,
         }
     }
 
     async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.remove(key).await,
+            AnyIndex::Smart(index) => index.remove(key).await,
         }
     }
 
     fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
         match self {
             AnyIndex::Sherman(index) => index.scan(range, limit),
+            AnyIndex::Smart(index) => index.scan(range, limit),
         }
     }
 
     async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.multi_get(keys).await,
+            AnyIndex::Smart(index) => index.multi_get(keys).await,
         }
     }
 
@@ -106,18 +124,21 @@ impl<V: Verbs> RangeIndex for AnyIndex<V> {
     ) -> Result<u64, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.bulk_load(pairs, fill).await,
+            AnyIndex::Smart(index) => index.bulk_load(pairs, fill).await,
         }
     }
 
     async fn survey(&self) -> Result<Survey, IndexError> {
         match self {
             AnyIndex::Sherman(index) => index.survey().await,
+            AnyIndex::Smart(index) => index.survey().await,
         }
     }
 
     fn stats(&self) -> IndexStats {
         match self {
             AnyIndex::Sherman(index) => index.stats(),
+            AnyIndex::Smart(index) => index.stats(),
         }
     }
 }

@@ -3,17 +3,17 @@
 //!
 //! A check only reads. It is meant for an index at rest: a writer at work is reported as what it leaves in between.
 //! It takes nothing for granted that comes from a memory server: whatever the bytes, it ends, and says so in a report.
-//! This file knows no node format; `sherman/check.rs` walks the tree.
+//! This file knows no node format; `sherman/check.rs` and `smart/check.rs` walk the trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
 
 use farwood_lock::LockWord;
-use farwood_runtime::RemotePtr;
+use farwood_runtime::{RemotePtr, ServerInfo};
 use thiserror::Error;
 
-use crate::layout::{Bytes, Rejection};
+use crate::layout::{Bytes, LINE_BYTES, Rejection};
 use crate::range_index::Survey;
 
 /// Bytes of a key that a message shows.
@@ -45,6 +45,9 @@ pub struct CheckReport {
     /// Nodes that their parent does not know. No violation: a split failed or was interrupted before its separator was
     /// in, and the node is reached over its neighbour.
     pub missing_separators: Kept<MissingSeparator>,
+    /// Inner nodes of a radix tree whose replacement was begun and not completed. No violation: who writes there next
+    /// completes it.
+    pub unfinished: Kept<RemotePtr>,
     /// Locks of dead compute nodes.
     pub orphaned: Kept<HeldLock>,
     /// Nodes under those locks that are torn. What is in them is not among the pairs that were found.
@@ -57,6 +60,7 @@ impl CheckReport {
             survey: Survey::default(),
             violations: Kept::new(kept_max),
             missing_separators: Kept::new(kept_max),
+            unfinished: Kept::new(kept_max),
             orphaned: Kept::new(kept_max),
             torn: Kept::new(kept_max),
         }
@@ -185,6 +189,18 @@ pub enum Broken {
     /// A key twice in one leaf.
     #[error("its key {} is in it twice", shown(.key))]
     DuplicateKey { key: Bytes },
+    /// A node of a radix tree that begins with key bytes behind those that lead to it.
+    #[error("its header begins at key byte {depth}, but node {from} leads here for keys from byte {next} on")]
+    MissingBytes { depth: usize, next: usize, from: RemotePtr },
+    /// A node or leaf of a radix tree below a slot that is for other keys.
+    #[error("its keys begin with {}, but node {from} leads here for those with {}", shown(.found), shown(.path))]
+    OutOfPlace { found: Bytes, path: Bytes, from: RemotePtr },
+    /// Two slots of a node for the same next key byte, or for the end of keys.
+    #[error("its slots {first} and {second} are for the same symbol")]
+    SymbolTwice { first: usize, second: usize },
+    /// An inner node of a radix tree that two slots lead to.
+    #[error("the walk was here before, and node {from} leads here again")]
+    ReachedTwice { from: RemotePtr },
     /// A lock that somebody holds who is not known to be dead.
     #[error("the lock is taken by compute node {}, epoch {}, nonce {:#x}", .word.owner(), .word.epoch(), .word.nonce())]
     LockHeld { word: LockWord },
@@ -255,6 +271,21 @@ pub struct HeldLock {
     pub at: RemotePtr,
     /// By whom.
     pub word: LockWord,
+}
+
+/// Whether `bytes` bytes of a node can be at `at`.
+pub(crate) fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
+    if at.is_null() {
+        return Err(AddressFault::Null);
+    }
+    if !at.offset().is_multiple_of(LINE_BYTES as u64) {
+        return Err(AddressFault::Misaligned);
+    }
+    let server = servers.get(usize::from(at.server().0)).ok_or(AddressFault::NoSuchServer)?;
+    if at.offset() + bytes as u64 > server.region_bytes {
+        return Err(AddressFault::OutsideRegion);
+    }
+    Ok(())
 }
 
 /// Pairs that a check came across, to be compared with what must be there.

@@ -43,6 +43,9 @@ pub enum IndexError {
     /// The catalog's configuration of the index cannot be read.
     #[error("the configuration of index {name:?} in the catalog is unreadable: {cause}")]
     Config { name: String, cause: String },
+    /// The cluster is not one that this kind of index can work on.
+    #[error("{what}")]
+    Cluster { what: String },
     /// Too many steps in vain: the node is damaged, or contention beyond what the budget was made for.
     #[error("gave up after {retries} retries at node {node}{}", .last.map(|r| format!(" ({r})")).unwrap_or_default())]
     RetriesExhausted { node: RemotePtr, retries: u32, last: Option<Rejection> },

@@ -3,9 +3,11 @@
 //! A map:
 //!
 //! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
-//! - [`sherman`]: the B+tree of the Sherman paper. Its `mod.rs` tabulates its round trips.
+//! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
+//!   tabulate their round trips.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
+//! - `sharing`: one client's work for several: read delegation, write combining.
 //! - `step`: what an operation does next, as a value, and the budget that bounds it.
 //! - [`error`], [`stats`], [`value`]: what users see.
 //!
@@ -15,9 +17,12 @@
 pub mod any_index;
 pub mod check;
 pub mod error;
+mod intent;
 pub mod layout;
 pub mod range_index;
+mod sharing;
 pub mod sherman;
+pub mod smart;
 pub mod stats;
 mod step;
 pub mod value;
@@ -28,5 +33,6 @@ pub use error::IndexError;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
-pub use stats::{IndexStats, KindStats, OpKind};
+pub use smart::{Smart, SmartIndex};
+pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
 pub use value::Value;

@@ -134,6 +134,15 @@ pub struct LockCounters {
     pub remote_failed: u64,
 }
 
+/// Operations that clients did for each other (read delegation and write combining).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SharingCounters {
+    /// Gets whose value another client found or wrote.
+    pub reads_delegated: u64,
+    /// Puts and updates that another client's overwrote before they were done.
+    pub writes_combined: u64,
+}
+
 /// Cache activity: lookups and hits of one shard, the rest of the whole node's cache.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CacheCounters {
@@ -156,9 +165,11 @@ pub struct IndexStats {
     pub kinds: [KindStats; OpKind::ALL.len()],
     /// Locks.
     pub locks: LockCounters,
+    /// Sharing.
+    pub sharing: SharingCounters,
     /// Cache.
     pub cache: CacheCounters,
-    /// Bytes of local lock tables of this shard now.
+    /// Bytes of local lock tables and of windows of this shard now.
     pub lock_table_bytes: u64,
 }
 
@@ -183,6 +194,8 @@ impl AddAssign<&IndexStats> for IndexStats {
         self.locks.waited += other.locks.waited;
         self.locks.handed_over += other.locks.handed_over;
         self.locks.remote_failed += other.locks.remote_failed;
+        self.sharing.reads_delegated += other.sharing.reads_delegated;
+        self.sharing.writes_combined += other.sharing.writes_combined;
         self.cache.lookups += other.cache.lookups;
         self.cache.hits += other.cache.hits;
         self.cache.invalidated = self.cache.invalidated.max(other.cache.invalidated);
@@ -202,6 +215,8 @@ impl SubAssign<&IndexStats> for IndexStats {
         self.locks.waited -= earlier.locks.waited;
         self.locks.handed_over -= earlier.locks.handed_over;
         self.locks.remote_failed -= earlier.locks.remote_failed;
+        self.sharing.reads_delegated -= earlier.sharing.reads_delegated;
+        self.sharing.writes_combined -= earlier.sharing.writes_combined;
         self.cache.lookups -= earlier.cache.lookups;
         self.cache.hits -= earlier.cache.hits;
         self.cache.invalidated -= earlier.cache.invalidated;

@@ -1,7 +1,7 @@
 //! Steps: what an operation does next after it has read a node, as a value; and the budget that bounds them. Pure:
 //! decided without I/O, tested without a fabric. Contention and torn reads end here.
 
-use farwood_runtime::{Meter, RemotePtr};
+use farwood_runtime::{Chain, Failed, Meter, RemotePtr};
 
 use crate::error::IndexError;
 use crate::layout::Rejection;
@@ -60,6 +60,24 @@ impl Budget {
             return Err(IndexError::RetriesExhausted { node, retries: self.spent - 1, last });
         }
         Ok(())
+    }
+
+    /// What to post again after a chain to `node` failed that leaves nothing half done, or of which the poster finds
+    /// out what it did. Spends a retry.
+    ///
+    /// # Errors
+    /// The cause, if asking again does not help or the budget is spent.
+    #[cold]
+    pub(crate) fn post_again(
+        &mut self,
+        meter: &Meter,
+        node: RemotePtr,
+        failed: Failed,
+    ) -> Result<Chain, IndexError> {
+        if failed.cause().is_passing() && self.spend(meter, node, None).is_ok() {
+            return Ok(failed.into_parts().1);
+        }
+        Err(failed.into())
     }
 
     /// Counts a step from a leaf to its right neighbour; yields how many there were.

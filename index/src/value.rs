@@ -1,31 +1,51 @@
-//! What a lookup returns: the value, still in the buffer that it was read into.
+//! What a lookup returns: the value, still in the buffer that it was read into, or in one that clients share.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 
+use farwood_lock::window::SharedValue;
 use farwood_runtime::Buf;
 
 use crate::layout::{StreamRange, make_contiguous};
 
 /// A value, as bytes. It keeps a leased buffer: copy it out (`to_vec`) to keep it for long.
-pub struct Value {
-    buf: Buf,
-    range: Range<usize>,
+pub struct Value(Kept);
+
+/// Where a value is.
+enum Kept {
+    /// In the buffer that it was read into.
+    Leased { buf: Buf, range: Range<usize> },
+    /// Read by another client, or written.
+    Shared(SharedValue),
 }
 
 impl Value {
     /// The bytes of `stream` in the node image in `buf`.
     pub(crate) fn in_node(mut buf: Buf, stream: StreamRange) -> Self {
         let range = make_contiguous(&mut buf, stream);
-        Value { buf, range }
+        Value(Kept::Leased { buf, range })
+    }
+
+    /// The bytes at `range` of `buf`.
+    pub(crate) fn at(buf: Buf, range: Range<usize>) -> Self {
+        Value(Kept::Leased { buf, range })
+    }
+
+    /// What another client has found.
+    pub(crate) fn shared(value: SharedValue) -> Self {
+        Value(Kept::Shared(value))
     }
 }
 
 impl Deref for Value {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.buf[self.range.clone()]
+        match &self.0 {
+            Kept::Leased { buf, range } => &buf[range.clone()],
+            Kept::Shared(value) => value,
+        }
     }
 }
 

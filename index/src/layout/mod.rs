@@ -1,4 +1,5 @@
-//! Codecs of the nodes of the B+tree: bytes in, typed values out, and back. No async, no fabric, no clock.
+//! Codecs of nodes: bytes in, typed values out, and back. No async, no fabric, no clock. Those of the B+tree are here,
+//! those of the radix tree in [`radix`].
 //!
 //! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
 //! about the order or the time in which the lines of one READ or WRITE are accessed (DESIGN.md section 2). So each
@@ -20,6 +21,7 @@
 mod header;
 mod inner;
 mod leaf;
+pub mod radix;
 mod slot;
 mod stream;
 mod version;
@@ -130,6 +132,24 @@ pub enum Malformed {
         /// The slot's index.
         slot: usize,
     },
+    /// The slot of a radix tree's node that leads to no kind of node.
+    #[error("the slot {word:#x} leads to no kind of node")]
+    RadixSlot {
+        /// The slot.
+        word: u64,
+    },
+    /// The header of a radix tree's node.
+    #[error("no node has the header {word:#x}")]
+    RadixHeader {
+        /// The header.
+        word: u64,
+    },
+    /// The body word of a radix tree's leaf.
+    #[error("no leaf has the lengths in {word:#x}")]
+    RadixLeaf {
+        /// The body word.
+        word: u64,
+    },
 }
 
 /// Why there is no layout for the sizes asked for.
@@ -138,6 +158,15 @@ pub enum LayoutError {
     /// The key size is out of range.
     #[error("keys of up to {max_key} bytes are not supported: choose 1 to {MAX_KEY_BYTES}")]
     KeyBytes {
+        /// The key size asked for.
+        max_key: usize,
+    },
+    /// The key size is out of range for a radix tree.
+    #[error(
+        "a radix tree takes keys of up to {} bytes, not {max_key}: choose 1 to that, or an index of another kind",
+        radix::MAX_RADIX_KEY_BYTES
+    )]
+    RadixKeyBytes {
         /// The key size asked for.
         max_key: usize,
     },

@@ -8,14 +8,14 @@ mod sighting;
 
 use std::collections::BTreeSet;
 
-use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, ServerInfo, Verbs};
+use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
 pub(super) use self::sighting::Depth;
 use self::sighting::Sighting;
 use super::descend::parse_root;
 use super::{ShermanIndex, Tree};
-use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation};
+use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
 use crate::step::Budget;
@@ -269,19 +269,4 @@ impl<'t, V: Verbs> Walk<'t, V> {
             survey.load_factor = survey.keys as f64 / (survey.leaves * leaf.slots() as u64) as f64;
         }
     }
-}
-
-/// Whether `bytes` bytes of a node can be at `at`.
-fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
-    if at.is_null() {
-        return Err(AddressFault::Null);
-    }
-    if !at.offset().is_multiple_of(LINE_BYTES as u64) {
-        return Err(AddressFault::Misaligned);
-    }
-    let server = servers.get(usize::from(at.server().0)).ok_or(AddressFault::NoSuchServer)?;
-    if at.offset() + bytes as u64 > server.region_bytes {
-        return Err(AddressFault::OutsideRegion);
-    }
-    Ok(())
 }

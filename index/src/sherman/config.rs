@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::IndexError;
 use crate::layout::{InnerLayout, LayoutError, LeafLayout};
 
-/// The techniques of the paper (section 4), and ours, as switches. All off is the paper's baseline FG+.
+/// The techniques of the paper (section 4), ours, and two of SMART's, as switches. All off is the paper's baseline FG+.
 ///
 /// Each compute node chooses for itself, but for `on_chip`: two compute nodes that looked for the same lock in
 /// different memory would not exclude each other. It is decided when a tree is created and kept in the catalog;
@@ -28,14 +28,18 @@ pub struct Techniques {
     pub two_level: bool,
     /// The lock's CAS and the node's READ in one chain. Not in the paper.
     pub fused: bool,
+    /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one READ.
+    pub delegation: bool,
+    /// Write combining, likewise: puts, or updates, of one key that wait for each other become one.
+    pub combining: bool,
 }
 
 impl Techniques {
     /// The names of the switches, as the command line spells them.
-    pub const NAMES: [&'static str; 6] =
-        ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused"];
+    pub const NAMES: [&'static str; 8] =
+        ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused", "delegation", "combining"];
 
-    /// Everything on.
+    /// Everything of the paper on, and `fused`; not what is another index's.
     pub const ALL: Techniques = Techniques {
         combine: true,
         on_chip: true,
@@ -43,6 +47,8 @@ impl Techniques {
         handover: true,
         two_level: true,
         fused: true,
+        delegation: false,
+        combining: false,
     };
 
     /// Everything off: the paper's FG+.
@@ -53,6 +59,8 @@ impl Techniques {
         handover: false,
         two_level: false,
         fused: false,
+        delegation: false,
+        combining: false,
     };
 
     /// Sets the switch with that name; false if there is none.
@@ -64,6 +72,8 @@ impl Techniques {
             "handover" => &mut self.handover,
             "two_level" => &mut self.two_level,
             "fused" => &mut self.fused,
+            "delegation" => &mut self.delegation,
+            "combining" => &mut self.combining,
             _ => return false,
         };
         *switch = on;
@@ -72,8 +82,16 @@ impl Techniques {
 
     /// The switches by name, in the order of [`Techniques::NAMES`].
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let values =
-            [self.combine, self.on_chip, self.hierarchical, self.handover, self.two_level, self.fused];
+        let values = [
+            self.combine,
+            self.on_chip,
+            self.hierarchical,
+            self.handover,
+            self.two_level,
+            self.fused,
+            self.delegation,
+            self.combining,
+        ];
         Self::NAMES.into_iter().zip(values)
     }
 
@@ -229,7 +247,7 @@ mod tests {
         for name in Techniques::NAMES {
             assert!(techniques.set(name, true));
         }
-        assert_eq!(techniques, Techniques::ALL);
+        assert_eq!(techniques, Techniques { delegation: true, combining: true, ..Techniques::ALL });
         assert!(!techniques.set("warp", true));
         assert!(techniques.iter().all(|(_, on)| on));
     }

@@ -189,7 +189,7 @@ impl<V: Verbs> Tree<V> {
         failed: Failed,
         budget: &mut Budget,
     ) -> Result<(), IndexError> {
-        self.post_again(meter, node, failed, budget).map(drop)
+        budget.post_again(meter, node, failed).map(drop)
     }
 
     /// WRITEs `range` of `buf` to a node that nobody can reach yet: one round trip, and one more for each queue pair
@@ -221,24 +221,11 @@ impl<V: Verbs> Tree<V> {
             match write.await {
                 Ok(done) => return Ok(done.into_buf()),
                 Err(failed) => {
-                    let chain = self.post_again(meter, node, failed, &mut budget)?;
+                    let chain = budget.post_again(meter, node, failed)?;
                     write = self.verbs.submit(meter, chain);
                 }
             }
         }
-    }
-
-    fn post_again(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        failed: Failed,
-        budget: &mut Budget,
-    ) -> Result<Chain, IndexError> {
-        if failed.cause().is_passing() && budget.spend(meter, node, None).is_ok() {
-            return Ok(failed.into_parts().1);
-        }
-        Err(failed.into())
     }
 
     /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads.

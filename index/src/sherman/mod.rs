@@ -56,10 +56,11 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Options, Techniques};
-use self::write::Intent;
 use crate::error::IndexError;
+use crate::intent::Intent;
 use crate::layout::{InnerLayout, LeafLayout};
 use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
+use crate::sharing::{Crowd, Sharing};
 use crate::stats::{CacheCounters, IndexStats, LockCounters, OpKind};
 use crate::step::Budget;
 use crate::value::Value;
@@ -79,7 +80,10 @@ pub(crate) struct Shared {
     leaf: LeafLayout,
     inner: InnerLayout,
     cache: Arc<NodeCache>,
-    port: Port,
+    /// Of the lock tables and of the windows.
+    ports: [Port; 2],
+    crowd: Crowd,
+    seed: u64,
 }
 
 impl Sherman {
@@ -134,8 +138,9 @@ impl Sherman {
         let config =
             CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed: host.seed() };
         let cache = NodeCache::new(config);
-        let port = host.allocate_port();
-        Ok(Sherman(Arc::new(Shared { entry, agreed, options, leaf, inner, cache, port })))
+        let ports = [host.allocate_port(), host.allocate_port()];
+        let (crowd, seed) = (Crowd::new(), host.seed());
+        Ok(Sherman(Arc::new(Shared { entry, agreed, options, leaf, inner, cache, ports, crowd, seed })))
     }
 
     /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
@@ -146,12 +151,14 @@ impl Sherman {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
         let lock_config = shared.options.locks(techniques);
-        let locks = LockTable::attach(verbs.clone(), shared.port, lock_config);
+        let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
+        let switches = (techniques.delegation, techniques.combining);
+        let sharing = Sharing::attach(verbs.clone(), shared.ports[1], switches, &shared.crowd, shared.seed);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();
         let stats = RefCell::default();
-        ShermanIndex(Rc::new(Tree { shared, techniques, verbs, locks, reader, allocator, stats }))
+        ShermanIndex(Rc::new(Tree { shared, techniques, verbs, locks, sharing, reader, allocator, stats }))
     }
 
     /// Sizes of the tree's nodes.
@@ -190,10 +197,10 @@ impl<V: Verbs> ShermanIndex<V> {
         self.0.techniques
     }
 
-    /// Local locks that are held or waited for here: 0 when no operation runs.
+    /// Local locks and windows that are held or waited for here: 0 when no operation runs.
     pub fn locks_in_use(&self) -> usize {
         let (held, waiting) = self.0.locks.in_use();
-        held + waiting
+        held + waiting + self.0.sharing.in_use()
     }
 }
 
@@ -203,6 +210,7 @@ pub(crate) struct Tree<V: Verbs> {
     techniques: Techniques,
     verbs: V,
     locks: LockTable<V>,
+    sharing: Sharing<V>,
     reader: CacheReader,
     allocator: NodeAllocator,
     stats: RefCell<IndexStats>,
@@ -245,7 +253,8 @@ impl<V: Verbs> ShermanIndex<V> {
         self.0.check_key(key)?;
         self.0.check_value(intent.value())?;
         let meter = Meter::default();
-        let applied = Tree::write(&self.0, &meter, key, intent).await?;
+        let write = Tree::write(&self.0, &meter, key, intent);
+        let applied = self.0.sharing.write(key, intent, write).await?;
         self.0.record(kind, &meter, applied, 0);
         Ok(applied)
     }
@@ -255,7 +264,7 @@ impl<V: Verbs> RangeIndex for ShermanIndex<V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.0.check_key(key)?;
         let meter = Meter::default();
-        let value = self.0.lookup(&meter, key).await?;
+        let value = self.0.sharing.get(key, self.0.lookup(&meter, key)).await?;
         self.0.record(OpKind::Get, &meter, value.is_some(), 0);
         Ok(value)
     }
@@ -314,7 +323,10 @@ impl<V: Verbs> RangeIndex for ShermanIndex<V> {
             evicted: cache.evicted as u64,
             bytes: cache.bytes as u64,
         };
-        stats.lock_table_bytes = tree.locks.bytes() as u64;
+        stats.sharing = tree.sharing.counters();
+        // The crowd is of the whole node: each shard reports its share of it.
+        let crowd = tree.shared.crowd.bytes() / tree.verbs.shards();
+        stats.lock_table_bytes = (tree.locks.bytes() + tree.sharing.bytes() + crowd) as u64;
         stats
     }
 }

@@ -7,31 +7,9 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::error::IndexError;
+use crate::intent::Intent;
 use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
 use crate::step::Step;
-
-/// What an operation wants of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Intent<'v> {
-    Put(&'v [u8]),
-    Insert(&'v [u8]),
-    Update(&'v [u8]),
-    Remove,
-}
-
-impl<'v> Intent<'v> {
-    pub(super) fn value(self) -> &'v [u8] {
-        match self {
-            Intent::Put(value) | Intent::Insert(value) | Intent::Update(value) => value,
-            Intent::Remove => b"",
-        }
-    }
-
-    /// Whether it makes a key that was absent present.
-    fn creates(self) -> bool {
-        matches!(self, Intent::Put(_) | Intent::Insert(_))
-    }
-}
 
 /// What a write does to the leaf that answers for its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

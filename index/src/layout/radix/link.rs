@@ -1,0 +1,123 @@
+//! The first word of every node: its reverse pointer, and of a leaf also what became of it. One word, so that one CAS
+//! both says that a leaf is gone and fails if anything else happened to it.
+//!
+//! ```text
+//!  63    62 61       54 53    49 48 47                                   0
+//! +--------+-----------+--------+--+--------------------------------------+
+//! | state  | 0         | class  | 0| address                              |
+//! +--------+-----------+--------+--+--------------------------------------+
+//! ```
+//!
+//! | state | | address |
+//! |---|---|---|
+//! | 0 | no node | |
+//! | 1 | live | the parent; all ones is the root word |
+//! | 2 | moved | the leaf that took its place, of that class |
+//! | 3 | removed, or replaced by a node with other slots | who did it: a random number |
+
+use crate::layout::Rejection;
+
+use super::slot::Child;
+
+const STATE_SHIFT: u32 = 62;
+const CLASS_SHIFT: u32 = 49;
+const ADDRESS_MASK: u64 = (1 << 48) - 1;
+
+/// Who leads to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parent {
+    /// The catalog's root word.
+    Root,
+    /// An inner node.
+    Node(Child),
+}
+
+impl Parent {
+    const fn bits(self) -> u64 {
+        match self {
+            Parent::Root => ADDRESS_MASK,
+            Parent::Node(at) => at.bits(),
+        }
+    }
+}
+
+/// A node's first word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// A child of that parent. The parent may be out of date: then other children of it are not to be trusted either.
+    Live(Parent),
+    /// A leaf that another leaf replaces: the same key, another value.
+    Moved {
+        /// The new leaf.
+        to: Child,
+        /// Its size class.
+        class: u8,
+    },
+    /// A leaf whose key was removed, or an inner node that is being replaced, or was. The number tells whoever did it,
+    /// and lost its queue pair over it, that it was done.
+    Removed {
+        /// Random, of 48 bits.
+        by: u64,
+    },
+}
+
+impl Link {
+    /// A removal by whoever drew that random number.
+    pub const fn removed(random: u64) -> Self {
+        Link::Removed { by: random & ADDRESS_MASK }
+    }
+
+    /// What is stored.
+    pub const fn bits(self) -> u64 {
+        match self {
+            Link::Live(parent) => 1 << STATE_SHIFT | parent.bits(),
+            Link::Moved { to, class } => 2 << STATE_SHIFT | (class as u64) << CLASS_SHIFT | to.bits(),
+            Link::Removed { by } => 3 << STATE_SHIFT | by & ADDRESS_MASK,
+        }
+    }
+
+    /// Reads a word.
+    ///
+    /// # Errors
+    /// If no node begins with it.
+    pub fn from_bits(bits: u64) -> Result<Self, Rejection> {
+        let address = bits & ADDRESS_MASK;
+        let class = (bits >> CLASS_SHIFT & 0x1f) as u8;
+        match bits >> STATE_SHIFT {
+            1 if address == ADDRESS_MASK => Ok(Link::Live(Parent::Root)),
+            1 if address != 0 => Ok(Link::Live(Parent::Node(Child::from_bits(address)))),
+            2 if address != 0 && class != 0 => Ok(Link::Moved { to: Child::from_bits(address), class }),
+            3 => Ok(Link::Removed { by: address }),
+            _ => Err(Rejection::NotANode { found: (bits >> 56) as u8 }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::{RemotePtr, ServerId};
+
+    use super::*;
+
+    #[test]
+    fn links_come_back() {
+        let at = Child::new(RemotePtr::new(ServerId(5), 128)).unwrap();
+        for link in [
+            Link::Live(Parent::Root),
+            Link::Live(Parent::Node(at)),
+            Link::Moved { to: at, class: 1 },
+            Link::Moved { to: at, class: 31 },
+            Link::Removed { by: 0 },
+            Link::Removed { by: ADDRESS_MASK },
+        ] {
+            assert_eq!(Link::from_bits(link.bits()), Ok(link));
+        }
+    }
+
+    #[test]
+    fn what_is_no_link_is_rejected() {
+        for bits in [0, 1 << 62, 2 << 62, 2 << 62 | 64, 2 << 62 | 1 << 49, 0x41] {
+            assert!(matches!(Link::from_bits(bits), Err(Rejection::NotANode { .. })), "{bits:#x}");
+        }
+    }
+}

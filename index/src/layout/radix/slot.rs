@@ -1,0 +1,320 @@
+//! A slot of an inner node: which key symbol it is for, and where it leads, in the 64 bits that CAS compares (SMART
+//! figure 6a). Knows nothing of whole nodes.
+//!
+//! ```text
+//!  63       56 55   54   53    49 48     47                                   0
+//! +-----------+----+----+--------+------+--------------------------------------+
+//! | key byte  | L  | E  | class  | F    | child: server (10), line (38)        |
+//! +-----------+----+----+--------+------+--------------------------------------+
+//! ```
+//!
+//! L: the child is a leaf, and the class its size; otherwise the class is the inner node's type. E: the slot is for
+//! keys that end here, and the key byte is 0. F: frozen, the node is being replaced and the slot changes no more. A
+//! leaf without an address is a tombstone: the slot is claimed for its symbol, whose key is gone.
+//!
+//! Nodes begin at lines of 64 bytes, so an address needs 38 bits for 16 TiB a server. The paper has a 7-bit length of
+//! leaves, in whose place are E and F.
+
+use std::fmt;
+
+use farwood_cache::radix::slot as cached;
+use farwood_runtime::{RemotePtr, ServerId};
+
+use crate::layout::{LINE_BYTES, Malformed};
+
+const KEY_SHIFT: u32 = 56;
+const LEAF: u64 = 1 << 55;
+const END: u64 = 1 << 54;
+const CLASS_SHIFT: u32 = 49;
+const CLASS_MASK: u64 = 0x1f;
+const FROZEN: u64 = 1 << 48;
+const CHILD_MASK: u64 = (1 << 48) - 1;
+const SYMBOL_MASK: u64 = 0xff << KEY_SHIFT | END;
+const LINE_BITS: u32 = 38;
+
+// The cache reads slots too.
+const _: () = assert!(
+    KEY_SHIFT == cached::PARTIAL_SHIFT
+        && LEAF == cached::LEAF
+        && END == cached::END
+        && CLASS_SHIFT == cached::CLASS_SHIFT
+        && CLASS_MASK + 1 == 1 << cached::CLASS_BITS
+        && FROZEN == cached::FROZEN
+        && CHILD_MASK == cached::CHILD
+        && LINE_BITS == cached::CHILD_SERVER_SHIFT
+);
+
+/// The address of a node in 48 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Child(u64);
+
+impl Child {
+    /// Memory servers that can hold a radix tree.
+    pub const SERVERS_MAX: usize = 1 << 10;
+    /// Bytes of a server's region that can.
+    pub const REGION_BYTES_MAX: u64 = (1 << LINE_BITS) * LINE_BYTES as u64;
+
+    /// The address as it stands in a slot; `None` if nothing of a radix tree can be there.
+    pub fn new(at: RemotePtr) -> Option<Self> {
+        let line = at.offset() / LINE_BYTES as u64;
+        let fits = at.offset().is_multiple_of(LINE_BYTES as u64)
+            && line < 1 << LINE_BITS
+            && usize::from(at.server().0) < Self::SERVERS_MAX;
+        fits.then_some(Child(u64::from(at.server().0) << LINE_BITS | line))
+    }
+
+    /// Where it is.
+    pub fn ptr(self) -> RemotePtr {
+        let server = ServerId((self.0 >> LINE_BITS) as u16);
+        RemotePtr::new(server, (self.0 & ((1 << LINE_BITS) - 1)) * LINE_BYTES as u64)
+    }
+
+    /// Its 48 bits; 0 is no address, since offset 0 of a region is its header.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The address with these 48 bits; none for 0.
+    pub const fn of(bits: u64) -> Option<Self> {
+        match bits & CHILD_MASK {
+            0 => None,
+            bits => Some(Child(bits)),
+        }
+    }
+
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Child(bits & CHILD_MASK)
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.ptr(), f)
+    }
+}
+
+/// What distinguishes the slots of a node: the end of a key, or its next byte. Ordered as keys are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Symbol {
+    /// The key ends here.
+    End,
+    /// It goes on with this byte.
+    Byte(u8),
+}
+
+impl Symbol {
+    /// What `key` has at `position`, which is at most its length.
+    #[inline]
+    pub fn of(key: &[u8], position: usize) -> Self {
+        key.get(position).map_or(Symbol::End, |&byte| Symbol::Byte(byte))
+    }
+
+    #[inline]
+    const fn bits(self) -> u64 {
+        match self {
+            Symbol::End => END,
+            Symbol::Byte(byte) => (byte as u64) << KEY_SHIFT,
+        }
+    }
+}
+
+/// A slot's word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot(u64);
+
+impl Slot {
+    /// Not claimed.
+    pub const EMPTY: Slot = Slot(0);
+
+    /// A slot that leads to a leaf of that size class.
+    pub fn leaf(symbol: Symbol, at: Child, class: u8) -> Self {
+        Slot(symbol.bits() | LEAF | u64::from(class) << CLASS_SHIFT | at.bits())
+    }
+
+    /// A slot that leads to an inner node of that type.
+    pub fn inner(symbol: Symbol, at: Child, node_type: u8) -> Self {
+        Slot(symbol.bits() | u64::from(node_type) << CLASS_SHIFT | at.bits())
+    }
+
+    /// A slot that is claimed and leads nowhere.
+    pub fn tombstone(symbol: Symbol) -> Self {
+        Slot(symbol.bits() | LEAF)
+    }
+
+    /// Reads a slot's word.
+    pub const fn from_bits(bits: u64) -> Self {
+        Slot(bits)
+    }
+
+    /// What is stored.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it was claimed for a symbol. A frozen slot may not have been.
+    #[inline]
+    pub const fn is_claimed(self) -> bool {
+        self.0 & !FROZEN != 0
+    }
+
+    /// Whether its node is being replaced.
+    #[inline]
+    pub const fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// The same, frozen.
+    pub const fn frozen(self) -> Self {
+        Slot(self.0 | FROZEN)
+    }
+
+    /// The same, not frozen.
+    pub const fn thawed(self) -> Self {
+        Slot(self.0 & !FROZEN)
+    }
+
+    /// Whether it was claimed for `symbol`.
+    #[inline]
+    pub const fn is_of(self, symbol: Symbol) -> bool {
+        self.is_claimed() && self.0 & SYMBOL_MASK == symbol.bits()
+    }
+
+    /// The symbol that it was claimed for.
+    pub const fn symbol(self) -> Symbol {
+        match self.0 & END {
+            0 => Symbol::Byte((self.0 >> KEY_SHIFT) as u8),
+            _ => Symbol::End,
+        }
+    }
+
+    /// Whether it leads to a leaf.
+    #[inline]
+    pub const fn is_leaf(self) -> bool {
+        self.0 & LEAF != 0 && self.0 & CHILD_MASK != 0
+    }
+
+    /// Whether it leads to an inner node.
+    #[inline]
+    pub const fn is_inner(self) -> bool {
+        self.0 & LEAF == 0 && self.0 & CHILD_MASK != 0
+    }
+
+    /// The size class of the leaf, or the type of the inner node.
+    #[inline]
+    pub const fn class(self) -> u8 {
+        (self.0 >> CLASS_SHIFT & CLASS_MASK) as u8
+    }
+
+    /// The same with another class.
+    #[must_use]
+    pub const fn with_class(self, class: u8) -> Self {
+        Slot(self.0 & !(CLASS_MASK << CLASS_SHIFT) | (class as u64) << CLASS_SHIFT)
+    }
+
+    /// Where it leads, if anywhere.
+    #[inline]
+    pub const fn child(self) -> Option<Child> {
+        match self.0 & CHILD_MASK {
+            0 => None,
+            bits => Some(Child(bits)),
+        }
+    }
+
+    /// Whether it leads to the same node as `other`, whatever the type that it gives for it.
+    pub const fn leads_as(self, other: Slot) -> bool {
+        const SAME: u64 = CHILD_MASK | LEAF;
+        self.0 & SAME == other.0 & SAME
+    }
+
+    /// What is wrong with a claimed slot: an inner node of no type, or nowhere.
+    pub(super) const fn check(self, types: u8) -> Result<(), Malformed> {
+        let class = self.class();
+        let leads = self.0 & CHILD_MASK != 0;
+        let whole = match self.0 & LEAF {
+            0 => leads && class >= 1 && class <= types,
+            _ => leads == (class >= 1),
+        };
+        let end = self.0 & END == 0 || self.0 >> KEY_SHIFT == 0;
+        if whole && end { Ok(()) } else { Err(Malformed::RadixSlot { word: self.0 }) }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let frozen = if self.is_frozen() { " frozen" } else { "" };
+        match (self.child(), self.is_claimed()) {
+            (_, false) => write!(f, "vacant{frozen}"),
+            (None, true) => write!(f, "{:?} -> tombstone{frozen}", self.symbol()),
+            (Some(at), true) => {
+                let kind = if self.is_leaf() { "leaf" } else { "inner" };
+                write!(f, "{:?} -> {kind} {at:?} of class {}{frozen}", self.symbol(), self.class())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SYMBOLS: [Symbol; 5] =
+        [Symbol::End, Symbol::Byte(0), Symbol::Byte(1), Symbol::Byte(0x80), Symbol::Byte(255)];
+
+    fn child() -> Child {
+        Child::new(RemotePtr::new(ServerId(1023), Child::REGION_BYTES_MAX - 64)).unwrap()
+    }
+
+    #[test]
+    fn addresses_come_back() {
+        for (server, offset) in [(0, 64), (1, 4096), (1023, Child::REGION_BYTES_MAX - 64)] {
+            let at = RemotePtr::new(ServerId(server), offset);
+            assert_eq!(Child::new(at).map(Child::ptr), Some(at));
+        }
+        for (server, offset) in [(0, 8), (1024, 64), (0, Child::REGION_BYTES_MAX)] {
+            assert_eq!(Child::new(RemotePtr::new(ServerId(server), offset)), None);
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_slot_comes_back() {
+        for symbol in SYMBOLS {
+            for class in 1..=31 {
+                let (leaf, inner) = (Slot::leaf(symbol, child(), class), Slot::inner(symbol, child(), class));
+                for slot in [leaf, inner] {
+                    assert_eq!((slot.symbol(), slot.class(), slot.child()), (symbol, class, Some(child())));
+                    assert!(slot.is_claimed() && !slot.is_frozen() && slot.frozen().is_frozen());
+                    assert_eq!(slot.frozen().thawed(), slot);
+                    assert_eq!(slot.with_class(7).class(), 7);
+                    assert!(slot.leads_as(slot.with_class(3).frozen()));
+                    assert_eq!(slot.check(31), Ok(()));
+                }
+                assert!(leaf.is_leaf() && !leaf.is_inner() && inner.is_inner() && !inner.is_leaf());
+                assert!(!leaf.leads_as(inner));
+                assert!(inner.check(class - 1).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_of_one_symbol() {
+        for a in SYMBOLS {
+            for b in SYMBOLS {
+                assert_eq!(Slot::tombstone(a).is_of(b), a == b);
+                assert_eq!(Slot::leaf(a, child(), 1).frozen().is_of(b), a == b);
+            }
+            assert!(!Slot::EMPTY.is_of(a) && !Slot::EMPTY.frozen().is_of(a));
+        }
+        assert!(SYMBOLS.is_sorted());
+    }
+
+    #[test]
+    fn tombstones_are_claimed_and_lead_nowhere() {
+        for symbol in SYMBOLS {
+            let slot = Slot::tombstone(symbol);
+            assert!(slot.is_claimed() && !slot.is_leaf() && !slot.is_inner());
+            assert_eq!((slot.child(), slot.check(31)), (None, Ok(())));
+        }
+        assert!(!Slot::EMPTY.is_claimed() && !Slot::EMPTY.frozen().is_claimed());
+        assert!(Slot::EMPTY.frozen() != Slot::EMPTY);
+    }
+}

@@ -1,0 +1,260 @@
+//! Filling an empty tree from sorted pairs: inner nodes are closed as the keys leave their prefixes, from the bottom
+//! up, then the root word.
+//!
+//! A node is written when its parent is closed, since its link names the parent. A node's children lie on its server,
+//! one behind the other, as inserts would place them. Nothing can be read before the root word is swung, so readers
+//! see all pairs or none; the cache, which is shown the nodes as they are written, hears of the root after that only.
+//! A load that fails, is dropped, or loses the CAS to a writer gives its nodes back.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
+
+use super::Tree;
+use super::new_node::Swing;
+use crate::error::IndexError;
+use crate::layout::radix::{
+    Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
+};
+use crate::layout::{Bytes, LINE_BYTES};
+
+/// Nodes that are written at the same time.
+const WRITES_IN_FLIGHT: usize = 32;
+
+/// Loads `pairs`; yields how many.
+pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+    tree: &Rc<Tree<V>>,
+    pairs: impl IntoIterator<Item = (K, U)>,
+    fill: f64,
+) -> Result<u64, IndexError> {
+    if !(fill > 0.0 && fill <= 1.0) {
+        return Err(IndexError::Fill { fill });
+    }
+    let meter = Meter::default();
+    let mut budget = tree.budget();
+    if tree.read_root(&meter, &mut budget).await?.slot != Slot::EMPTY {
+        return Err(IndexError::NotEmpty);
+    }
+    let mut loader =
+        Loader { tree, meter, fill, open: Vec::new(), writes: VecDeque::new(), allocated: Vec::new() };
+    let (count, root) = loader.load(pairs).await?;
+    let Some(root) = root else { return Ok(0) };
+    let at = tree.shared.entry.root;
+    let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
+    loader.drain(0).await?;
+    let link = Link::Live(Parent::Root);
+    let swing = Swing { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
+    // The swing may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
+    let allocated = std::mem::take(&mut loader.allocated);
+    if tree.swing(&loader.meter, &swing, &mut budget).await?.is_err() {
+        loader.allocated = allocated;
+        return Err(IndexError::NotEmpty);
+    }
+    tree.cache().set_root(slot.bits());
+    Ok(count)
+}
+
+/// A node that was not placed yet: its parent is not known.
+enum Pending {
+    Leaf { key: Bytes, value: Bytes },
+    Inner(Closed),
+}
+
+/// An inner node all of whose children are known and placed.
+struct Closed {
+    at: Child,
+    header: Header,
+    slots: Vec<Slot>,
+}
+
+/// An inner node that more children may come to.
+struct Open {
+    /// The key byte that its slots are about.
+    position: usize,
+    /// A key below it: its first bytes are the node's.
+    key: Bytes,
+    children: Vec<(Symbol, Pending)>,
+}
+
+struct Loader<'t, V: Verbs> {
+    tree: &'t Rc<Tree<V>>,
+    meter: Meter,
+    fill: f64,
+    /// From the top; positions ascend.
+    open: Vec<Open>,
+    writes: VecDeque<(RemotePtr, V::Submission)>,
+    /// Nodes that nothing refers to yet.
+    allocated: Vec<Run>,
+}
+
+/// Nodes of one size, one behind the other.
+struct Run {
+    first: RemotePtr,
+    bytes: u64,
+    count: u64,
+}
+
+impl<V: Verbs> Drop for Loader<'_, V> {
+    fn drop(&mut self) {
+        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
+        for Run { first, bytes, count } in &self.allocated {
+            (0..*count).for_each(|place| self.tree.allocator.give_back(first.add(place * bytes), *bytes));
+        }
+        if !self.allocated.is_empty() {
+            // It was shown some of them, at addresses that others will get.
+            self.tree.cache().clear();
+        }
+    }
+}
+
+impl<V: Verbs> Loader<'_, V> {
+    /// Places everything but the root, which it yields.
+    async fn load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &mut self,
+        pairs: impl IntoIterator<Item = (K, U)>,
+    ) -> Result<(u64, Option<Pending>), IndexError> {
+        let mut count = 0;
+        let mut last: Option<(Bytes, Bytes)> = None;
+        for (key, value) in pairs {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            self.tree.check_key(key)?;
+            self.tree.check_value(value)?;
+            let pair = (Bytes::from_slice(key), Bytes::from_slice(value));
+            if let Some((before, its_value)) = last.replace(pair) {
+                if before.as_slice() >= key {
+                    return Err(IndexError::Unsorted { position: count });
+                }
+                let parting = before.iter().zip(key).take_while(|(a, b)| a == b).count();
+                self.add(before, its_value, parting).await?;
+            }
+            count += 1;
+        }
+        let Some((key, value)) = last else { return Ok((0, None)) };
+        let mut rest = Pending::Leaf { key: key.clone(), value };
+        while let Some(mut node) = self.open.pop() {
+            node.children.push((Symbol::of(&key, node.position), rest));
+            let above = self.open.last().map(|above| above.position);
+            rest = self.close(node, above).await?;
+        }
+        Ok((count, Some(rest)))
+    }
+
+    /// Adds a pair, from which the next key parts at byte `parting`: all nodes below that are closed.
+    async fn add(&mut self, key: Bytes, value: Bytes, parting: usize) -> Result<(), IndexError> {
+        let mut child = Pending::Leaf { key: key.clone(), value };
+        while let Some(mut node) = self.open.pop_if(|node| node.position > parting) {
+            node.children.push((Symbol::of(&key, node.position), child));
+            // Its parent is the next one that is open, or the one that the next key calls for.
+            let above = self.open.last().map_or(parting, |above| above.position.max(parting));
+            child = self.close(node, Some(above)).await?;
+        }
+        let symbol = Symbol::of(&key, parting);
+        match self.open.last_mut().filter(|node| node.position == parting) {
+            Some(node) => node.children.push((symbol, child)),
+            None => self.open.push(Open { position: parting, key, children: vec![(symbol, child)] }),
+        }
+        Ok(())
+    }
+
+    /// Places a node's children, and makes it a child of the node whose slots are about byte `above`, or of the root
+    /// word. Bytes in between that do not fit into its header take nodes of their own above it.
+    async fn close(&mut self, node: Open, above: Option<usize>) -> Result<Pending, IndexError> {
+        let Open { position, key, children } = node;
+        let from = above.map_or(0, |above| above + 1);
+        let spans: Vec<(usize, usize)> = super::split::prefixes(from, position).collect();
+        let mut spans = spans.into_iter().rev();
+        let (begin, _) = spans.next().expect("there is at least one");
+        let mut closed = self.inner(begin, &key[begin..position], children).await?;
+        for (begin, end) in spans {
+            debug_assert!(end - begin <= PREFIX_BYTES_MAX);
+            let only = vec![(Symbol::Byte(key[end]), Pending::Inner(closed))];
+            closed = self.inner(begin, &key[begin..end], only).await?;
+        }
+        Ok(Pending::Inner(closed))
+    }
+
+    /// An inner node with these children, which are placed behind it.
+    async fn inner(
+        &mut self,
+        depth: usize,
+        prefix: &[u8],
+        children: Vec<(Symbol, Pending)>,
+    ) -> Result<Closed, IndexError> {
+        let slots = ((children.len() as f64 / self.fill).ceil() as usize).clamp(children.len(), 257);
+        let node_type = self.tree.types().for_slots(slots);
+        let at = self.allocate(None, self.tree.types().node_bytes(node_type)).await?;
+        let mut slots = Vec::with_capacity(children.len());
+        for (symbol, child) in children {
+            let placed = self.place(child, at.ptr().server(), symbol, Parent::Node(at)).await?;
+            slots.push(placed.1);
+        }
+        Ok(Closed { at, header: Header::new(depth, node_type, prefix), slots })
+    }
+
+    /// Writes a node whose parent is known; yields the slot that leads to it.
+    async fn place(
+        &mut self,
+        node: Pending,
+        server: ServerId,
+        symbol: Symbol,
+        parent: Parent,
+    ) -> Result<(Child, Slot), IndexError> {
+        let tree = self.tree;
+        match node {
+            Pending::Leaf { key, value } => {
+                let class = tree.leaf().class_for(key.len(), value.len());
+                let bytes = tree.leaf().leaf_bytes(class);
+                let at = self.allocate(Some(server), bytes).await?;
+                let mut buf = tree.verbs.lease(bytes);
+                tree.leaf().build(&mut buf, Link::Live(parent), &key, &value);
+                self.write(at, buf).await?;
+                Ok((at, Slot::leaf(symbol, at, class)))
+            }
+            Pending::Inner(Closed { at, header, slots }) => {
+                let mut buf = tree.verbs.lease(tree.types().node_bytes(header.node_type));
+                build_inner(&mut buf, Link::Live(parent), &header, slots);
+                // Nothing leads there as long as the cache knows no root.
+                tree.show_cache(at, &InnerView::new(&buf, tree.types()).expect("it was built here"));
+                self.write(at, buf).await?;
+                Ok((at, Slot::inner(symbol, at, header.node_type)))
+            }
+        }
+    }
+
+    async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<Child, IndexError> {
+        let allocator = &self.tree.allocator;
+        let node = match near {
+            Some(server) => allocator.allocate_near(server, bytes as u64).await?,
+            None => allocator.allocate(bytes as u64).await?,
+        };
+        let bytes = (bytes as u64).next_multiple_of(LINE_BYTES as u64);
+        match self.allocated.last_mut() {
+            Some(run) if run.bytes == bytes && run.first.add(run.count * bytes) == node => run.count += 1,
+            _ => self.allocated.push(Run { first: node, bytes, count: 1 }),
+        }
+        Child::new(node)
+            .ok_or_else(|| IndexError::Corrupt { node, what: "it is beyond what slots can name".into() })
+    }
+
+    async fn write(&mut self, node: Child, buf: Buf) -> Result<(), IndexError> {
+        self.drain(WRITES_IN_FLIGHT - 1).await?;
+        let (at, bytes) = (node.ptr(), buf.len());
+        let mut chain = Chain::with_buffer(at.server(), buf);
+        chain.write(at, 0..bytes);
+        self.writes.push_back((at, self.tree.verbs.post(&self.meter, chain)));
+        Ok(())
+    }
+
+    /// Waits until at most `left` writes are in flight.
+    async fn drain(&mut self, left: usize) -> Result<(), IndexError> {
+        let mut budget = self.tree.budget();
+        while self.writes.len() > left {
+            let (at, mut write) = self.writes.pop_front().expect("there are more than `left`");
+            while let Err(failed) = write.await {
+                write = self.tree.verbs.submit(&self.meter, budget.post_again(&self.meter, at, failed)?);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Normal insert (SMART section 4.1.2): a new leaf, and the CAS of the slot that leads to it; and the node type switch
+//! that makes a slot visible which lies behind those in use.
+//!
+//! ```text
+//!   client 1   READ node: vacancy at 2        CAS slot 2 ─> a wins
+//!   client 2   READ node: vacancy at 2   CAS slot 2 ─> finds a: its own symbol? follow it : CAS slot 3
+//! ```
+//!
+//! Slots are tried in order, and never become vacant again (a removed key's slot stays its symbol's). So a symbol is
+//! not claimed twice, however old the copy of the node was that the first try rests on.
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, Verbs};
+
+use super::Tree;
+use super::way::Way;
+use super::write::Outcome;
+use crate::error::IndexError;
+use crate::layout::radix::{Child, Header, Link, Parent, Slot};
+use crate::step::Budget;
+
+impl<V: Verbs> Tree<V> {
+    /// Gives `key`, which has none, a leaf in the slot of `way`: one round trip with `fused`, else two; two more
+    /// without `lock_free_nodes`.
+    pub(super) async fn insert_at(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        value: &[u8],
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        if self.is_beyond_room(&way) {
+            // It takes the way to the node to move it, and that was not asked for yet.
+            return self.look_again(meter, &way, budget);
+        }
+        let held = self.lock_holder(meter, &way).await?;
+        let done = self.insert_locked(meter, key, value, way, budget).await;
+        self.unlock_holder(meter, held).await?;
+        done
+    }
+
+    async fn insert_locked(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        value: &[u8],
+        mut way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let class = self.leaf().class_for(key.len(), value.len());
+        let bytes = self.leaf().leaf_bytes(class);
+        let server = way.at(self.shared.entry.root).server();
+        let (nodes, leaf) = self.new_node_near(server, bytes).await?;
+        let link = Link::Live(way.holder);
+        let mut buf: Buf = self.verbs.lease(bytes);
+        self.leaf().build(&mut buf, link, key, value);
+        let slot = Slot::leaf(way.symbol, leaf, class);
+        let published = nodes.publish();
+        let swing = self.swing_of(&way, slot, leaf, link);
+        let mut swung = self.write_and_swing(meter, buf, &swing, budget).await?;
+        loop {
+            let Err(found) = swung else {
+                self.amend_cache(&way, slot);
+                self.show_slot(meter, &way, budget).await?;
+                return Ok(Outcome::Done(true));
+            };
+            budget.spend(meter, way.at(self.shared.entry.root), None)?;
+            let outcome = match self.next_vacancy(meter, key, way, Slot::from_bits(found), budget).await? {
+                Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => {
+                    way = next;
+                    let swing = self.swing_of(&way, slot, leaf, link);
+                    swung = self.swing(meter, &swing, budget).await?;
+                    continue;
+                }
+                outcome => outcome,
+            };
+            published.give_back(self);
+            return Ok(outcome);
+        }
+    }
+
+    /// Where to try next after the slot of `way` was found to hold something else: the slot behind it, unless the
+    /// symbol has one already, or the node is of no use any more. Who came by a copy of the node reads it first: any
+    /// number of slots may have been claimed since.
+    async fn next_vacancy(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        way: Way,
+        found: Slot,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        if way.holder != Parent::Root && (found.is_frozen() || !found.is_claimed()) {
+            return self.look_again(meter, &way, budget);
+        }
+        if way.holder == Parent::Root || found.is_of(way.symbol) {
+            // Whoever claimed it may have gone no further: it has to be visible before it counts.
+            self.show_slot(meter, &way, budget).await?;
+            return Ok(Outcome::On(way.with(found)));
+        }
+        let next = match way.fresh {
+            true => Way { index: way.index + 1, slot: Slot::EMPTY, ..way },
+            false => self.refresh(meter, key, &way, budget).await?,
+        };
+        match next.holder == way.holder && self.is_beyond_room(&next) {
+            true => self.look_again(meter, &next, budget),
+            false => Ok(Outcome::On(next)),
+        }
+    }
+
+    /// Tells the cached copy of the holder of `way` what its slot holds now.
+    pub(super) fn amend_cache(&self, way: &Way, slot: Slot) {
+        match way.holder {
+            Parent::Root => self.cache().set_root(slot.bits()),
+            Parent::Node(holder) => self.cache().amend(holder.bits(), way.index, slot.bits()),
+        }
+    }
+
+    fn is_beyond_room(&self, way: &Way) -> bool {
+        let is_new = way.slot == Slot::EMPTY;
+        is_new && matches!(way.holder, Parent::Node(_)) && way.index >= self.types().room(way.holder_type)
+    }
+
+    /// Begins anew without the cached copy of the holder of `way`, whose slots do not serve any more.
+    pub(super) fn look_again(
+        &self,
+        meter: &Meter,
+        way: &Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        budget.spend(meter, way.at(self.shared.entry.root), None)?;
+        if let Parent::Node(holder) = way.holder {
+            self.cache().invalidate(holder.bits());
+        }
+        Ok(Outcome::Again)
+    }
+
+    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot. Two round
+    /// trips, or none if it is covered. What leads to the node is told by whoever comes that way ([`Tree::descend`]).
+    async fn show_slot(&self, meter: &Meter, way: &Way, budget: &mut Budget) -> Result<(), IndexError> {
+        let Parent::Node(holder) = way.holder else { return Ok(()) };
+        if way.index < self.types().slots(way.holder_type) {
+            return Ok(());
+        }
+        self.cache().invalidate(holder.bits());
+        self.switch_type(meter, holder, way.index, budget).await
+    }
+
+    async fn switch_type(
+        &self,
+        meter: &Meter,
+        node: Child,
+        index: usize,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        let at = node.ptr().add(Header::AT);
+        let corrupt = |what: String| IndexError::Corrupt { node: node.ptr(), what };
+        let mut word = self.read_word(meter, at, budget).await?;
+        loop {
+            let header = Header::from_bits(word, self.types()).map_err(|wrong| corrupt(wrong.to_string()))?;
+            let larger = self.types().with_slot(header.node_type, index);
+            let node_type = larger.ok_or_else(|| corrupt(format!("it has no room for slot {index}")))?;
+            if node_type == header.node_type {
+                return Ok(());
+            }
+            let mut chain = Chain::new(at.server());
+            chain.cas(at, word, header.with_type(node_type).bits());
+            word = match self.verbs.submit(meter, chain).await {
+                Ok(done) if done.atomics[0] == word => return Ok(()),
+                Ok(done) => done.atomics[0],
+                Err(failed) => {
+                    budget.post_again(meter, at, failed)?;
+                    self.read_word(meter, at, budget).await?
+                }
+            };
+            budget.spend(meter, at, None)?;
+        }
+    }
+
+    /// The lock of the holder of `way`, where inner nodes are locked before they change (ROWEX): one round trip.
+    pub(super) async fn lock_holder(&self, meter: &Meter, way: &Way) -> Result<Option<Held<V>>, IndexError> {
+        if self.techniques.lock_free_nodes {
+            return Ok(None);
+        }
+        let node = match way.holder {
+            Parent::Root => self.shared.entry.root,
+            Parent::Node(holder) => holder.ptr(),
+        };
+        let mut held = self.locks.acquire(node).await;
+        held.lock(meter).await?;
+        Ok(Some(held))
+    }
+
+    /// Gives it back: one round trip.
+    pub(super) async fn unlock_holder(&self, meter: &Meter, held: Option<Held<V>>) -> Result<(), IndexError> {
+        match held {
+            Some(held) => self.unlock(meter, held).await,
+            None => Ok(()),
+        }
+    }
+}

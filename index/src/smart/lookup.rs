@@ -1,0 +1,105 @@
+//! Looking a key up (SMART section 4.4, "Search"): one READ of one leaf, no lock.
+
+use farwood_runtime::{Buf, Meter, Verbs};
+
+use super::Tree;
+use super::descend::Spot;
+use super::way::{LeafStep, Way, decide_leaf};
+use crate::error::IndexError;
+use crate::layout::Rejection;
+use crate::layout::radix::Slot;
+use crate::step::Budget;
+use crate::value::Value;
+
+/// After so many torn READs of a leaf a reader takes its lock, under which nothing can be torn. Far beyond what happens
+/// in practice.
+const TORN_BEFORE_LOCK: u32 = 64;
+/// From so many on it pauses before the next, in ns for each.
+const TORN_BEFORE_PAUSE: u32 = 4;
+const TORN_PAUSE_NS: u64 = 500;
+
+impl<V: Verbs> Tree<V> {
+    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        let mut budget = self.budget();
+        let mut torn = 0;
+        let mut way = self.begin(meter, key, &mut budget).await?;
+        loop {
+            let leaf = match self.descend(meter, key, way, false, &mut budget).await? {
+                Spot::Leaf(way) => way,
+                Spot::Vacant(way) if way.fresh => return Ok(None),
+                Spot::Fork(fork) if fork.certain => return Ok(None),
+                Spot::Fork(fork) => {
+                    way = self.refresh(meter, key, &fork.way, &mut budget).await?;
+                    continue;
+                }
+                Spot::Vacant(stale) | Spot::Full(stale) | Spot::Replaced(stale) => {
+                    way = self.refresh(meter, key, &stale, &mut budget).await?;
+                    continue;
+                }
+            };
+            let buf = match self.read_leaf(meter, key.len(), &leaf, torn, &mut budget).await? {
+                Ok(buf) => buf,
+                Err(rejection) => {
+                    way = self.rejected(meter, key, &leaf, rejection, &mut budget).await?;
+                    continue;
+                }
+            };
+            let view = self.leaf().view(&buf);
+            way = match decide_leaf(view.as_ref().map_err(|rejection| *rejection), &leaf, key) {
+                LeafStep::Here => match view.and_then(|view| view.value()) {
+                    Ok(range) => return Ok(Some(Value::at(buf, range))),
+                    Err(rejection) => {
+                        torn += 1;
+                        budget.spend(
+                            meter,
+                            leaf.slot.child().expect("it was read").ptr(),
+                            Some(rejection),
+                        )?;
+                        leaf
+                    }
+                },
+                LeafStep::Other | LeafStep::Gone => return Ok(None),
+                LeafStep::Moved(to, class) => self.follow(meter, &leaf, Slot::leaf(leaf.symbol, to, class)),
+                LeafStep::Stale => self.refresh(meter, key, &leaf, &mut budget).await?,
+                LeafStep::Not(rejection) => self.rejected(meter, key, &leaf, rejection, &mut budget).await?,
+            };
+        }
+    }
+
+    /// Reads what a lookup of a key of `key_bytes` needs of a leaf, which was torn so many times: one round trip, in
+    /// the end under its lock.
+    #[inline]
+    async fn read_leaf(
+        &self,
+        meter: &Meter,
+        key_bytes: usize,
+        way: &Way,
+        torn: u32,
+        budget: &mut Budget,
+    ) -> Result<Result<Buf, Rejection>, IndexError> {
+        let class = match self.leaf().class_of(way.slot) {
+            Ok(class) => class,
+            Err(rejection) => return Ok(Err(rejection)),
+        };
+        let node = way.slot.child().expect("a leaf has an address").ptr();
+        if torn >= TORN_BEFORE_LOCK && self.techniques.in_place_leaves {
+            let (held, image) = self.lock_leaf(meter, node, class).await?;
+            self.unlock(meter, held).await?;
+            return Ok(Ok(image));
+        }
+        if torn >= TORN_BEFORE_PAUSE {
+            let most = TORN_PAUSE_NS * u64::from(torn);
+            self.verbs.pause(most - self.verbs.random() % (most / 2)).await;
+        }
+        self.read(meter, node, self.leaf().lookup_bytes(class, key_bytes), budget).await.map(Ok)
+    }
+
+    /// The way to the leaf that took the place of the one that `way` leads to, and a hint to its slot, for those who
+    /// come later.
+    pub(super) fn follow(&self, meter: &Meter, way: &Way, slot: Slot) -> Way {
+        let at = way.at(self.shared.entry.root);
+        self.cas_without_awaiting(meter, at, way.slot.bits(), slot.bits());
+        self.amend_cache(way, slot);
+        way.with(slot)
+    }
+}

@@ -1,0 +1,210 @@
+//! Nodes that nobody can reach yet: allocating them, writing them, and the CAS that makes them part of the tree.
+//!
+//! A CAS of unknown outcome is never simply posted again. What it would have put in place has an address that nobody
+//! else uses, so what is found tells what became of it ([`Tree::swing`]).
+
+use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
+use smallvec::SmallVec;
+
+use super::Tree;
+use super::way::Way;
+use crate::error::IndexError;
+use crate::layout::radix::{Child, Link, Slot};
+use crate::step::Budget;
+
+/// Nodes that go back to the allocator unless they are published.
+pub(super) struct NewNodes<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    nodes: SmallVec<[(RemotePtr, usize); 2]>,
+}
+
+impl<V: Verbs> NewNodes<'_, V> {
+    /// From here on others may find them: they never go back by themselves.
+    pub(super) fn publish(mut self) -> Published {
+        Published(std::mem::take(&mut self.nodes))
+    }
+
+    /// Allocates one more, on the server of those before it.
+    pub(super) async fn add(&mut self, bytes: usize) -> Result<Child, IndexError> {
+        let near = self.nodes.first().map(|(node, _)| node.server());
+        let allocator = &self.tree.allocator;
+        let node = match near {
+            Some(server) => allocator.allocate_near(server, bytes as u64).await?,
+            None => allocator.allocate(bytes as u64).await?,
+        };
+        self.keep(node, bytes)
+    }
+
+    fn keep(&mut self, node: RemotePtr, bytes: usize) -> Result<Child, IndexError> {
+        self.nodes.push((node, bytes));
+        Child::new(node)
+            .ok_or_else(|| IndexError::Corrupt { node, what: "it is beyond what slots can name".into() })
+    }
+}
+
+impl<V: Verbs> Drop for NewNodes<'_, V> {
+    fn drop(&mut self) {
+        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
+        for &(node, bytes) in &self.nodes {
+            self.tree.allocator.give_back(node, bytes as u64);
+        }
+    }
+}
+
+/// What was published, in case it turns out that nobody took notice.
+#[must_use]
+pub(super) struct Published(SmallVec<[(RemotePtr, usize); 2]>);
+
+impl Published {
+    /// They are for certain not part of the tree.
+    pub(super) fn give_back<V: Verbs>(self, tree: &Tree<V>) {
+        for (node, bytes) in self.0 {
+            tree.allocator.give_back(node, bytes as u64);
+        }
+    }
+}
+
+/// A CAS that puts a new node in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Swing {
+    /// The word.
+    pub(super) at: RemotePtr,
+    pub(super) expected: u64,
+    pub(super) desired: u64,
+    /// The new node and the link that it was written with: once others have found it, its word or its link has changed.
+    pub(super) node: RemotePtr,
+    pub(super) link: Link,
+}
+
+impl<V: Verbs> Tree<V> {
+    /// An empty list of new nodes.
+    pub(super) fn new_nodes(&self) -> NewNodes<'_, V> {
+        NewNodes { tree: self, nodes: SmallVec::new() }
+    }
+
+    /// A new node on the server of what it will hang below, so that one chain can write it and show it.
+    pub(super) async fn new_node_near(
+        &self,
+        server: ServerId,
+        bytes: usize,
+    ) -> Result<(NewNodes<'_, V>, Child), IndexError> {
+        let mut nodes = self.new_nodes();
+        let node = self.allocator.allocate_near(server, bytes as u64).await?;
+        let child = nodes.keep(node, bytes)?;
+        Ok((nodes, child))
+    }
+
+    /// WRITEs new nodes, all at the same time: one round trip, and one more for each queue pair that breaks meanwhile.
+    pub(super) async fn write_new(
+        &self,
+        meter: &Meter,
+        images: impl IntoIterator<Item = (Child, Buf)>,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        meter.round_trip();
+        let posted: SmallVec<[_; 4]> = images
+            .into_iter()
+            .map(|(node, buf)| {
+                let (at, bytes) = (node.ptr(), buf.len());
+                let mut chain = Chain::with_buffer(at.server(), buf);
+                chain.write(at, 0..bytes);
+                (at, self.verbs.post(meter, chain))
+            })
+            .collect();
+        for (at, mut write) in posted {
+            while let Err(failed) = write.await {
+                write = self.verbs.submit(meter, budget.post_again(meter, at, failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// WRITEs the leaf in `buf`, which nobody can reach, and puts it in place: one round trip with `fused`, if it is on
+    /// the same server. Yields what was found in its place if it lost.
+    ///
+    /// # Errors
+    /// If the fabric fails for good. The leaf may be in place then.
+    pub(super) async fn write_and_swing(
+        &self,
+        meter: &Meter,
+        buf: Buf,
+        swing: &Swing,
+        budget: &mut Budget,
+    ) -> Result<Result<(), u64>, IndexError> {
+        let bytes = buf.len();
+        let together = self.techniques.fused && swing.node.server() == swing.at.server();
+        let mut buf = buf;
+        loop {
+            let mut chain = Chain::with_buffer(swing.node.server(), buf);
+            chain.write(swing.node, 0..bytes);
+            if together {
+                chain.cas(swing.at, swing.expected, swing.desired);
+            }
+            match self.verbs.submit(meter, chain).await {
+                Ok(done) if together => return Ok(swung(&done, swing)),
+                Ok(_) => return self.swing(meter, swing, budget).await,
+                Err(failed) => {
+                    let chain = budget.post_again(meter, swing.node, failed)?;
+                    buf = chain.into_buffer().expect("it was posted with one");
+                    if together && self.has_swung(meter, swing, budget).await? {
+                        return Ok(Ok(()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a new node that was written in place. Yields what was found there if it lost.
+    ///
+    /// # Errors
+    /// As [`Tree::write_and_swing`].
+    pub(super) async fn swing(
+        &self,
+        meter: &Meter,
+        swing: &Swing,
+        budget: &mut Budget,
+    ) -> Result<Result<(), u64>, IndexError> {
+        loop {
+            let mut chain = Chain::new(swing.at.server());
+            chain.cas(swing.at, swing.expected, swing.desired);
+            match self.verbs.submit(meter, chain).await {
+                Ok(done) => return Ok(swung(&done, swing)),
+                Err(failed) => {
+                    budget.post_again(meter, swing.at, failed)?;
+                    if self.has_swung(meter, swing, budget).await? {
+                        return Ok(Ok(()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a CAS of unknown outcome took effect. Nothing of it will any more.
+    ///
+    /// If it did, the word is as it left it (frozen, perhaps), or somebody has changed it since. Who changes a slot
+    /// that leads to a node has changed the node's link before.
+    async fn has_swung(&self, meter: &Meter, swing: &Swing, budget: &mut Budget) -> Result<bool, IndexError> {
+        let word = self.read_word(meter, swing.at, budget).await?;
+        if word == swing.expected {
+            return Ok(false);
+        }
+        // The same place in a slot and in a link.
+        if Slot::from_bits(word).leads_as(Slot::from_bits(swing.desired)) {
+            return Ok(true);
+        }
+        Ok(self.read_word(meter, swing.node, budget).await? != swing.link.bits())
+    }
+
+    /// The CAS that lets the slot of `way` lead to `slot`, a node with `link`.
+    pub(super) fn swing_of(&self, way: &Way, slot: Slot, node: Child, link: Link) -> Swing {
+        let at = way.at(self.shared.entry.root);
+        Swing { at, expected: way.slot.bits(), desired: slot.bits(), node: node.ptr(), link }
+    }
+}
+
+fn swung(done: &Completion, swing: &Swing) -> Result<(), u64> {
+    match done.atomics[0] {
+        found if found == swing.expected => Ok(()),
+        found => Err(found),
+    }
+}

@@ -1,0 +1,396 @@
+//! Replacing an inner node: it moves to where it has more room, or path compression takes it out (SMART section 4.4,
+//! "Delete").
+//!
+//! The paper gives every node the room of the largest type and never moves one. Here a node has the room of its type
+//! (`layout/radix/types.rs`), so that it moves now and then. That is lock-free as everything else: whoever comes across
+//! a half-replaced node completes what was begun, so a client that dies leaves nothing behind.
+//!
+//! 1. The node's link says that it is being replaced: nothing is concluded any more from the reverse check.
+//! 2. Its slots are frozen, each by a CAS, those included that are not claimed. After that nothing of it changes.
+//! 3. A copy is made of what it has then, or it turns out that nothing, or a single child, is left.
+//! 4. The slot that leads to the node is swung to that.
+//!
+//! ```text
+//!   insert      READ N: vacancy ····························· CAS N's slot: it is frozen ─> help, try again
+//!   replace     CAS link    CAS slots: frozen    WRITE copy    CAS P's slot: copy
+//!   get                 READ P: N                                               READ N: what it had when P led there
+//! ```
+//!
+//! Children's links still name the old node then. That is safe, since it is nobody's parent any more; they are told
+//! the new one without anybody waiting for it.
+
+use std::rc::Rc;
+
+use farwood_runtime::{Chain, Meter, Verbs};
+use smallvec::SmallVec;
+
+use super::Tree;
+use super::way::{InnerStep, Way, decide_inner};
+use super::write::Outcome;
+use crate::error::IndexError;
+use crate::layout::radix::{
+    Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner, slot_at,
+};
+use crate::step::Budget;
+
+/// Atomics that go into one chain.
+const CAS_PER_CHAIN: usize = 8;
+/// A node of the smallest type is looked after whenever a key below it was removed, others one time in so many.
+const LOOK_AFTER_ONE_IN: u64 = 16;
+
+/// A node of which nothing changes any more.
+#[derive(Debug, PartialEq)]
+struct Frozen {
+    header: Header,
+    /// Slots that lead somewhere, thawed.
+    live: Vec<Slot>,
+}
+
+/// What takes the place of a frozen node.
+#[derive(Debug, PartialEq)]
+enum Heir {
+    /// This slot: nothing, or the only child, a leaf.
+    Slot(Slot),
+    /// The child of the only slot, which is an inner node, with the bytes that lead there, if they fit into its header.
+    Merged { child: Child, node_type: u8, symbol: Symbol },
+    /// A node of that type with the same slots.
+    Copy(u8),
+}
+
+/// Decides what takes the place of a node to which `symbol` leads.
+fn heir(frozen: &Frozen, symbol: Symbol, type_for: impl Fn(usize) -> u8) -> Heir {
+    match frozen.live[..] {
+        [] => Heir::Slot(Slot::tombstone(symbol)),
+        [only] if only.is_leaf() => {
+            Heir::Slot(Slot::leaf(symbol, only.child().expect("it is live"), only.class()))
+        }
+        [only] => Heir::Merged {
+            child: only.child().expect("it is live"),
+            node_type: only.class(),
+            symbol: only.symbol(),
+        },
+        // One more than there are, so that it has not to move again at once.
+        _ => Heir::Copy(type_for(frozen.live.len() + 1)),
+    }
+}
+
+/// The header of a node that takes over the prefix of the one above it, if it fits.
+fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
+    let Symbol::Byte(byte) = symbol else { return None };
+    let below = below.from_depth(above.position() + 1);
+    if usize::from(below.depth) != above.position() + 1 {
+        return None;
+    }
+    let mut prefix: SmallVec<[u8; 16]> = SmallVec::from_slice(above.prefix());
+    prefix.push(byte);
+    prefix.extend_from_slice(below.prefix());
+    (prefix.len() <= PREFIX_BYTES_MAX)
+        .then(|| Header::new(usize::from(above.depth), below.node_type, &prefix))
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Replaces the inner node that `way` leads to. Some four round trips.
+    pub(super) async fn replace(
+        &self,
+        meter: &Meter,
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let held = self.lock_holder(meter, &way).await?;
+        let done = self.replace_locked(meter, way, budget).await;
+        self.unlock_holder(meter, held).await?;
+        done
+    }
+
+    async fn replace_locked(
+        &self,
+        meter: &Meter,
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let node = way.slot.child().expect("it was read");
+        let mut frozen = self.freeze(meter, node, way.slot.class(), budget).await?;
+        let mut emptied: SmallVec<[Child; 2]> = SmallVec::from_slice(&[node]);
+        loop {
+            match heir(&frozen, way.symbol, |slots| self.types().for_slots(slots)) {
+                Heir::Slot(slot) => {
+                    let found = self.cas_until_known(meter, &way, slot, budget).await?;
+                    return self.replaced(meter, way, found, slot, &emptied, budget);
+                }
+                Heir::Copy(node_type) => {
+                    return self.put_copy(meter, way, frozen, node_type, &emptied, budget).await;
+                }
+                Heir::Merged { child, node_type, symbol } => {
+                    let below = self.header_of(meter, child, budget).await?;
+                    match below.and_then(|below| merged(&frozen.header, symbol, &below)) {
+                        Some(header) => {
+                            let Frozen { live, header: below } =
+                                self.freeze(meter, child, node_type, budget).await?;
+                            emptied.push(child);
+                            frozen = Frozen { header: header.with_type(below.node_type), live };
+                        }
+                        None => {
+                            let node_type = self.types().for_slots(2);
+                            return self.put_copy(meter, way, frozen, node_type, &emptied, budget).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a fresh copy of a frozen node in its place.
+    async fn put_copy(
+        &self,
+        meter: &Meter,
+        way: Way,
+        frozen: Frozen,
+        node_type: u8,
+        emptied: &[Child],
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let Frozen { header, live } = frozen;
+        let mut nodes = self.new_nodes();
+        let copy = nodes.add(self.types().node_bytes(node_type)).await?;
+        let header = header.with_type(node_type);
+        let link = Link::Live(way.holder);
+        let mut buf = self.verbs.lease(self.types().node_bytes(node_type));
+        build_inner(&mut buf, link, &header, live.iter().copied());
+        self.write_new(meter, [(copy, buf)], budget).await?;
+        let slot = Slot::inner(way.symbol, copy, node_type);
+        let swing = self.swing_of(&way, slot, copy, link);
+        let published = nodes.publish();
+        match self.swing(meter, &swing, budget).await? {
+            Ok(()) => {
+                self.tell_children(meter, &live, emptied, copy);
+                self.replaced(meter, way, slot, slot, emptied, budget)
+            }
+            Err(found) => {
+                published.give_back(self);
+                self.replaced(meter, way, Slot::from_bits(found), slot, emptied, budget)
+            }
+        }
+    }
+
+    /// Goes on after the slot of `way` was to hold `wanted` and holds `found`.
+    fn replaced(
+        &self,
+        meter: &Meter,
+        way: Way,
+        found: Slot,
+        wanted: Slot,
+        emptied: &[Child],
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        for node in emptied {
+            self.cache().invalidate(node.bits());
+        }
+        if found == wanted {
+            self.amend_cache(&way, wanted);
+            return Ok(Outcome::On(way.with(wanted)));
+        }
+        budget.spend(meter, way.at(self.shared.entry.root), None)?;
+        self.after_lost_slot(meter, way, found, budget)
+    }
+
+    /// Swings the slot of `way` to what anybody else would swing it to; yields what it holds then.
+    async fn cas_until_known(
+        &self,
+        meter: &Meter,
+        way: &Way,
+        slot: Slot,
+        budget: &mut Budget,
+    ) -> Result<Slot, IndexError> {
+        let at = way.at(self.shared.entry.root);
+        loop {
+            let mut chain = Chain::new(at.server());
+            chain.cas(at, way.slot.bits(), slot.bits());
+            match self.verbs.submit(meter, chain).await {
+                Ok(done) if done.atomics[0] == way.slot.bits() => return Ok(slot),
+                Ok(done) => return Ok(Slot::from_bits(done.atomics[0])),
+                Err(failed) => drop(budget.post_again(meter, at, failed)?),
+            }
+        }
+    }
+
+    /// Lets the children's links name their new parent, where they name one of `emptied`. Nobody waits for it, and if
+    /// it comes to nothing, those who do not find what they look for there read the parent once more.
+    fn tell_children(&self, meter: &Meter, live: &[Slot], emptied: &[Child], parent: Child) {
+        let link = Link::Live(Parent::Node(parent));
+        for child in live.iter().filter_map(|slot| slot.child()) {
+            for &old in emptied {
+                let old = Link::Live(Parent::Node(old));
+                self.cas_without_awaiting(meter, child.ptr(), old.bits(), link.bits());
+            }
+        }
+    }
+
+    /// The header of an inner node. One round trip.
+    async fn header_of(
+        &self,
+        meter: &Meter,
+        node: Child,
+        budget: &mut Budget,
+    ) -> Result<Option<Header>, IndexError> {
+        let word = self.read_word(meter, node.ptr().add(Header::AT), budget).await?;
+        Ok(Header::from_bits(word, self.types()).ok())
+    }
+
+    /// Freezes all slots of a node, and says in its link that it is being replaced. Two round trips, if nobody else
+    /// changes it at the same time.
+    async fn freeze(
+        &self,
+        meter: &Meter,
+        node: Child,
+        node_type: u8,
+        budget: &mut Budget,
+    ) -> Result<Frozen, IndexError> {
+        let removed = Link::removed(self.verbs.random());
+        loop {
+            let image = self.read(meter, node.ptr(), self.types().node_bytes(node_type), budget).await?;
+            let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
+            let corrupt = |what: String| IndexError::Corrupt { node: node.ptr(), what };
+            let header = Header::from_bits(word(Header::AT as usize), self.types())
+                .map_err(|rejection| corrupt(rejection.to_string()))?;
+            if self.types().room(header.node_type) != self.types().room(node_type) {
+                return Err(corrupt("its type is of another room than its parent's slot says".into()));
+            }
+            let slots: Vec<Slot> = (0..self.types().room(node_type))
+                .map(|index| Slot::from_bits(word(slot_at(index) as usize)))
+                .collect();
+            let live_link = Link::from_bits(word(0)).ok().filter(|link| matches!(link, Link::Live(_)));
+            if live_link.is_none() && slots.iter().all(|slot| slot.is_frozen()) {
+                let live = slots.iter().filter(|slot| slot.child().is_some()).map(|slot| slot.thawed());
+                return Ok(Frozen { header, live: live.collect() });
+            }
+            budget.spend(meter, node.ptr(), None)?;
+            self.freeze_once(meter, node, live_link.map(|link| (link, removed)), &slots, budget).await?;
+        }
+    }
+
+    /// One CAS for each word that is not frozen, all at the same time: one round trip. What became of them the next
+    /// READ tells.
+    async fn freeze_once(
+        &self,
+        meter: &Meter,
+        node: Child,
+        link: Option<(Link, Link)>,
+        slots: &[Slot],
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        let link = link.map(|(live, removed)| (node.ptr(), live.bits(), removed.bits()));
+        let slots = slots.iter().enumerate().filter(|(_, slot)| !slot.is_frozen());
+        let slots =
+            slots.map(|(index, slot)| (node.ptr().add(slot_at(index)), slot.bits(), slot.frozen().bits()));
+        let words: SmallVec<[_; 32]> = link.into_iter().chain(slots).collect();
+        meter.round_trip();
+        let posted: SmallVec<[V::Submission; 8]> = words
+            .chunks(CAS_PER_CHAIN)
+            .map(|words| {
+                let mut chain = Chain::new(node.ptr().server());
+                for &(at, expected, desired) in words {
+                    chain.cas(at, expected, desired);
+                }
+                self.verbs.post(meter, chain)
+            })
+            .collect();
+        for done in posted {
+            if let Err(failed) = done.await {
+                drop(budget.post_again(meter, node.ptr(), failed)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// After a key below the holder of `way` was removed: takes the holder out if it is needed no more. In the
+    /// background, and not every time: a READ for each removal would be more than what it saves.
+    pub(super) fn look_after(self: &Rc<Self>, key: &[u8], way: &Way) {
+        let Parent::Node(holder) = way.holder else { return };
+        let small = way.holder_type == 1;
+        if !small && !self.verbs.random().is_multiple_of(LOOK_AFTER_ONE_IN) {
+            return;
+        }
+        let (tree, key, way) = (Rc::clone(self), key.to_vec(), *way);
+        self.verbs.defer(async move {
+            if let Err(error) = tree.compress_paths(&key, holder, way.holder_type).await {
+                tracing::debug!(name: "smart.compress", %error, "path compression was given up: the tree is whole");
+            }
+        });
+    }
+
+    /// Takes nodes on the way to `key` out that have one child or none.
+    async fn compress_paths(&self, key: &[u8], holder: Child, holder_type: u8) -> Result<(), IndexError> {
+        let meter = Meter::default();
+        let mut budget = self.budget();
+        let bytes = self.types().read_bytes(holder_type.max(1));
+        let image = self.read(&meter, holder.ptr(), bytes, &mut budget).await?;
+        if InnerView::new(&image, self.types()).is_ok_and(|view| !is_needless(&view)) {
+            return Ok(());
+        }
+        let mut way = self.read_root(&meter, &mut budget).await?;
+        while way.slot.is_inner() && self.types().slots(way.slot.class()) > 0 {
+            let node = way.slot.child().expect("an inner node has an address");
+            let bytes = self.types().read_bytes(way.slot.class());
+            let image = self.read(&meter, node.ptr(), bytes, &mut budget).await?;
+            let Ok(view) = InnerView::new(&image, self.types()) else { return Ok(()) };
+            if is_needless(&view) {
+                self.replace(&meter, way, &mut budget).await?;
+                return Ok(());
+            }
+            let room = self.types().room(view.header.node_type);
+            way = match decide_inner(&view, node, &way, key, room, false) {
+                InnerStep::On(on) => on,
+                InnerStep::ReadMore => Way { slot: way.slot.with_class(view.header.node_type), ..way },
+                _ => return Ok(()),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Whether a node has one child or none. One that is being replaced is left to those who do so.
+fn is_needless(view: &InnerView<'_>) -> bool {
+    view.is_whole() && view.claimed().filter(|(_, slot)| slot.child().is_some()).take(2).count() < 2
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::{RemotePtr, ServerId};
+
+    use super::*;
+
+    fn child(line: u64) -> Child {
+        Child::new(RemotePtr::new(ServerId(0), line * 64)).unwrap()
+    }
+
+    fn frozen(live: &[Slot]) -> Frozen {
+        Frozen { header: Header::new(3, 1, b"ab"), live: live.to_vec() }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_node() {
+        let way = Symbol::Byte(b'x');
+        let leaf = Slot::leaf(Symbol::Byte(1), child(5), 2);
+        let inner = Slot::inner(Symbol::Byte(2), child(6), 3);
+        let heir = |live: &[Slot]| heir(&frozen(live), way, |slots| slots as u8 + 10);
+        assert_eq!(heir(&[]), Heir::Slot(Slot::tombstone(way)));
+        assert_eq!(heir(&[leaf]), Heir::Slot(Slot::leaf(way, child(5), 2)));
+        let merged = Heir::Merged { child: child(6), node_type: 3, symbol: Symbol::Byte(2) };
+        assert_eq!(heir(&[inner]), merged);
+        assert_eq!(heir(&[leaf, inner]), Heir::Copy(13));
+    }
+
+    #[test]
+    fn headers_merge_if_they_fit() {
+        let above = Header::new(3, 1, b"ab");
+        let below = Header::new(6, 4, b"de");
+        assert_eq!(merged(&above, Symbol::Byte(b'c'), &below), Some(Header::new(3, 4, b"abcde")));
+        // Bytes that the node below has taken over from the one above already, or not given up yet.
+        let twice = Header::new(4, 4, b"bcde");
+        assert_eq!(merged(&above, Symbol::Byte(b'c'), &twice), Some(Header::new(3, 4, b"abcde")));
+        let lacking = Header::new(7, 4, b"e");
+        assert_eq!(merged(&above, Symbol::Byte(b'c'), &lacking), None);
+        let long = Header::new(6, 4, b"defg");
+        assert_eq!(merged(&above, Symbol::Byte(b'c'), &long), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! Leaf split and header split (SMART section 4.1.2): new nodes between a slot and what it leads to.
+//!
+//! ```text
+//! leaf split      P ─> old leaf            P ─> M ─┬─> old leaf
+//!                                                  └─> new leaf
+//! header split    P ─> N (abcd)            P ─> Q (ab) ─┬─> N (d)
+//!                                                       └─> new leaf
+//! ```
+//!
+//! New nodes are written and the link of the old one is changed, all at the same time; then the CAS of P's slot shows
+//! them. The order matters to who comes by a cached copy of P, finds the old node and would conclude that another key
+//! is absent: the link tells it from then on that P is not the parent any more.
+//!
+//! ```text
+//!   split    WRITE M, leaf; CAS old's link: M      CAS P's slot: M       done
+//!   get                                                                   READ old: not its key, link M: P is read
+//!   wrong                                          CAS P's slot: M       done    CAS old's link
+//!   get                                                                   READ old: not its key, link P: "absent"
+//! ```
+//!
+//! If the CAS of the slot is lost, the link leads to a node that is none: who comes there reads P once more, and is
+//! right.
+
+use farwood_runtime::{Buf, Chain, Meter, Verbs};
+use smallvec::SmallVec;
+
+use super::Tree;
+use super::descend::Fork;
+use super::new_node::{NewNodes, Swing};
+use super::way::Way;
+use super::write::Outcome;
+use crate::error::IndexError;
+use crate::layout::Rejection;
+use crate::layout::radix::{Child, Header, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner};
+use crate::step::Budget;
+
+/// The type of new nodes: the smallest.
+const NEW_TYPE: u8 = 1;
+
+/// The prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the last
+/// leads on with the byte behind its prefix.
+pub(super) fn prefixes(from: usize, parting: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut begin = Some(from);
+    std::iter::from_fn(move || {
+        let at = begin?;
+        let end = parting.min(at + PREFIX_BYTES_MAX);
+        begin = (end < parting).then_some(end + 1);
+        Some((at, end))
+    })
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Puts a node above the leaf that `way` leads to, whose key is another one, and a new leaf beside it. The keys
+    /// part somewhere behind the way's bytes; what they share is in the new node, or in several of them.
+    pub(super) async fn split_leaf(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        value: &[u8],
+        way: Way,
+        (old, image): (Child, &Buf),
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let (old_key, old_link) = match self.leaf().view(image).and_then(|view| Ok((view.key()?, view.link)))
+        {
+            Ok(found) => found,
+            Err(rejection) => return self.not_a_child(meter, key, &way, rejection, budget).await,
+        };
+        let parting = key.iter().zip(old_key).take_while(|(a, b)| a == b).count();
+        if parting < way.next || key == old_key {
+            let rejection = Rejection::NotANode { found: 0 };
+            return self.not_a_child(meter, key, &way, rejection, budget).await;
+        }
+        let held = self.lock_holder(meter, &way).await?;
+        let sides =
+            [(old, way.slot.class(), Symbol::of(old_key, parting)), (old, 0, Symbol::of(key, parting))];
+        let [(_, class, old_symbol), (.., symbol)] = sides;
+        let old_slot = Slot::leaf(old_symbol, old, class);
+        let split = Split { way, key, value, symbol, parting, old_slot, old, old_link };
+        let done = self.put_between(meter, split, budget).await;
+        self.unlock_holder(meter, held).await?;
+        done
+    }
+
+    /// Puts a node above one whose prefix the key leaves, and a new leaf beside it.
+    pub(super) async fn split_header(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        value: &[u8],
+        fork: Fork,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let Fork { way, node, header, link, shared, .. } = fork;
+        let parting = usize::from(header.depth) + shared;
+        if parting < way.next {
+            let rejection = Rejection::NotANode { found: 0 };
+            return self.not_a_child(meter, key, &way, rejection, budget).await;
+        }
+        if let Link::Removed { .. } = link {
+            return self.replace(meter, way, budget).await;
+        }
+        let held = self.lock_holder(meter, &way).await?;
+        let old_symbol = Symbol::Byte(header.prefix()[shared]);
+        let old_slot = Slot::inner(old_symbol, node, header.node_type);
+        let symbol = Symbol::of(key, parting);
+        let split = Split { way, key, value, symbol, parting, old_slot, old: node, old_link: link };
+        let done = self.put_between(meter, split, budget).await;
+        if let Ok(Outcome::Done(true)) = done {
+            // Only now: until the new node is in place, who comes from above needs these bytes. If it comes to nothing,
+            // they stay, and are compared twice.
+            let shorter = header.from_depth(parting + 1);
+            self.cas_without_awaiting(meter, node.ptr().add(Header::AT), header.bits(), shorter.bits());
+        }
+        self.unlock_holder(meter, held).await?;
+        done
+    }
+
+    /// What leads here does not lead where it says.
+    async fn not_a_child(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        way: &Way,
+        rejection: Rejection,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        Ok(Outcome::On(self.rejected(meter, key, way, rejection, budget).await?))
+    }
+
+    /// Writes the nodes and the leaf, changes the old node's link, and swings the slot: two round trips.
+    async fn put_between(
+        &self,
+        meter: &Meter,
+        split: Split<'_>,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let Split { way, key, .. } = split;
+        let mut nodes = self.new_nodes();
+        let (images, places) = self.new_images(&split, &mut nodes).await?;
+        let (first, last) = (places[0], places[places.len() - 1]);
+        let new_link = Link::Live(Parent::Node(last));
+        let linked = self.verbs.post(meter, link_chain(split.old, split.old_link, new_link));
+        self.write_new(meter, images, budget).await?;
+        if !self.until_linked(meter, &split, new_link, linked, budget).await? {
+            drop(nodes);
+            return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?));
+        }
+        let slot = Slot::inner(way.symbol, first, NEW_TYPE);
+        let swing: Swing = self.swing_of(&way, slot, first, Link::Live(way.holder));
+        let published = nodes.publish();
+        let Err(found) = self.swing(meter, &swing, budget).await? else {
+            self.amend_cache(&way, slot);
+            return Ok(Outcome::Done(true));
+        };
+        published.give_back(self);
+        budget.spend(meter, swing.at, None)?;
+        self.after_lost_slot(meter, way, Slot::from_bits(found), budget)
+    }
+
+    /// Where to go on after the slot of `way` turned out to hold `found`.
+    pub(super) fn after_lost_slot(
+        &self,
+        meter: &Meter,
+        way: Way,
+        found: Slot,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        match found.is_frozen() || !(way.holder == Parent::Root || found.is_of(way.symbol)) {
+            true => self.look_again(meter, &way, budget),
+            false => Ok(Outcome::On(way.with(found))),
+        }
+    }
+
+    /// The images of all new nodes with their places, and the places of the inner ones from the top.
+    async fn new_images(
+        &self,
+        split: &Split<'_>,
+        nodes: &mut NewNodes<'_, V>,
+    ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>), IndexError> {
+        let Split { way, key, value, symbol, parting, old_slot, .. } = *split;
+        let spans: SmallVec<[(usize, usize); 2]> = prefixes(way.next, parting).collect();
+        let bytes = self.types().node_bytes(NEW_TYPE);
+        let mut places: SmallVec<[Child; 2]> = SmallVec::new();
+        for _ in &spans {
+            places.push(nodes.add(bytes).await?);
+        }
+        let class = self.leaf().class_for(key.len(), value.len());
+        let leaf_bytes = self.leaf().leaf_bytes(class);
+        let leaf = nodes.add(leaf_bytes).await?;
+        let mut images = SmallVec::new();
+        let mut holder = way.holder;
+        for (place, &(begin, end)) in spans.iter().enumerate() {
+            let header = Header::new(begin, NEW_TYPE, &key[begin..end]);
+            let slots: SmallVec<[Slot; 2]> = match places.get(place + 1) {
+                Some(&next) => [Slot::inner(Symbol::Byte(key[end]), next, NEW_TYPE)].into_iter().collect(),
+                None => [old_slot, Slot::leaf(symbol, leaf, class)].into_iter().collect(),
+            };
+            let mut buf = self.verbs.lease(bytes);
+            build_inner(&mut buf, Link::Live(holder), &header, slots);
+            images.push((places[place], buf));
+            holder = Parent::Node(places[place]);
+        }
+        let mut buf = self.verbs.lease(leaf_bytes);
+        self.leaf().build(&mut buf, Link::Live(holder), key, value);
+        images.push((leaf, buf));
+        Ok((images, places))
+    }
+
+    /// Waits until the old node's link leads to the new one; false if the old one is none any more.
+    async fn until_linked(
+        &self,
+        meter: &Meter,
+        split: &Split<'_>,
+        link: Link,
+        mut linked: V::Submission,
+        budget: &mut Budget,
+    ) -> Result<bool, IndexError> {
+        let at = split.old.ptr();
+        let mut expected = split.old_link;
+        loop {
+            let found = match linked.await {
+                Ok(done) if done.atomics[0] == expected.bits() => return Ok(true),
+                Ok(done) => done.atomics[0],
+                Err(failed) => {
+                    budget.post_again(meter, at, failed)?;
+                    self.read_word(meter, at, budget).await?
+                }
+            };
+            if found == link.bits() {
+                return Ok(true);
+            }
+            match Link::from_bits(found) {
+                Ok(Link::Live(parent)) => expected = Link::Live(parent),
+                _ => return Ok(false),
+            }
+            budget.spend(meter, at, None)?;
+            linked = self.verbs.submit(meter, link_chain(split.old, expected, link));
+        }
+    }
+}
+
+/// What is put between a slot and what it leads to.
+#[derive(Clone, Copy)]
+struct Split<'k> {
+    /// The slot.
+    way: Way,
+    /// The new leaf.
+    key: &'k [u8],
+    value: &'k [u8],
+    symbol: Symbol,
+    /// The key byte at which the new leaf and the old node part.
+    parting: usize,
+    /// What will lead to the old node.
+    old_slot: Slot,
+    old: Child,
+    old_link: Link,
+}
+
+fn link_chain(node: Child, expected: Link, desired: Link) -> Chain {
+    let mut chain = Chain::new(node.ptr().server());
+    chain.cas(node.ptr(), expected.bits(), desired.bits());
+    chain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_common_prefixes_take_nodes_of_their_own() {
+        let spans = |from, parting| prefixes(from, parting).collect::<Vec<_>>();
+        assert_eq!(spans(0, 0), [(0, 0)]);
+        assert_eq!(spans(2, 8), [(2, 8)]);
+        assert_eq!(spans(2, 9), [(2, 8), (9, 9)]);
+        assert_eq!(spans(0, 20), [(0, 6), (7, 13), (14, 20)]);
+        for from in 0..5 {
+            for parting in from..255 {
+                let spans = spans(from, parting);
+                assert_eq!((spans[0].0, spans.last().unwrap().1), (from, parting));
+                assert!(spans.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0));
+                assert!(spans.iter().all(|(begin, end)| end - begin <= PREFIX_BYTES_MAX));
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Ways down the tree, and what a node that was read says about a key: pure decisions, without I/O.
+//!
+//! A [`Way`] is a slot as somebody saw it. It is *fresh* if the slot had that content at some moment since the
+//! operation began, of a node that was part of the tree at that moment; a way from the cache is not. What is concluded
+//! from a fresh way is true at that moment. From another one only this is concluded:
+//!
+//! - A live leaf with the key is the key's leaf, whichever way led there.
+//! - A slot of an inner node that is not frozen belongs to the tree: going on is fresh.
+//! - A node whose link names the parent that the way comes from is still that parent's child (the *reverse check*,
+//!   SMART section 4.3): links change before slots do. Then the way may count as fresh.
+
+use farwood_runtime::RemotePtr;
+
+use crate::layout::Rejection;
+use crate::layout::radix::{Child, InnerView, LeafView, Link, Parent, Slot, Sought, Symbol, slot_at};
+
+/// A slot as it was seen, of an inner node or the root word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Way {
+    /// Whose slot it is.
+    pub(super) holder: Parent,
+    /// The slot's index there.
+    pub(super) index: usize,
+    pub(super) slot: Slot,
+    /// What the slot is for: also where it was not claimed yet.
+    pub(super) symbol: Symbol,
+    /// The key byte behind those that lead here.
+    pub(super) next: usize,
+    /// The type of the holder, as far as known.
+    pub(super) holder_type: u8,
+    /// Whether the slot was so since the operation began.
+    pub(super) fresh: bool,
+}
+
+impl Way {
+    /// The root word.
+    pub(super) fn root(slot: Slot, fresh: bool) -> Self {
+        let symbol = Symbol::Byte(0);
+        Way { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
+    }
+
+    /// Where the slot is.
+    pub(super) fn at(&self, root: RemotePtr) -> RemotePtr {
+        match self.holder {
+            Parent::Root => root,
+            Parent::Node(node) => node.ptr().add(slot_at(self.index)),
+        }
+    }
+
+    /// The same way with what the slot holds now.
+    #[must_use]
+    pub(super) fn with(&self, slot: Slot) -> Self {
+        Way { slot, fresh: true, ..*self }
+    }
+}
+
+/// What to do after an inner node was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum InnerStep {
+    /// Go on with this slot, which may lead nowhere.
+    On(Way),
+    /// The key leaves the node's prefix after so many of its bytes.
+    Fork {
+        /// Bytes of the prefix that the key shares.
+        shared: usize,
+        /// Whether this is so, and not a matter of a way that is out of date.
+        certain: bool,
+    },
+    /// The key has no slot, and the room for slots is full: the node has to move before one is added.
+    Full(Way),
+    /// The node is being replaced: who wants to change it helps first.
+    Replaced,
+    /// The node has grown: more of it must be read.
+    ReadMore,
+    /// What led here is out of date.
+    Stale,
+}
+
+/// What the inner node in `view`, to which `way` leads, says about `key`. A reader may use a node that is being
+/// replaced, if it was still in its place when the reader came.
+pub(super) fn decide_inner(
+    view: &InnerView<'_>,
+    at: Child,
+    way: &Way,
+    key: &[u8],
+    room: usize,
+    writes: bool,
+) -> InnerStep {
+    let header = &view.header;
+    if usize::from(header.depth) > way.next {
+        // A node above took over the bytes between, and the way does not know it.
+        return InnerStep::Stale;
+    }
+    if view.is_frozen() && (writes || !way.fresh) {
+        return if writes { InnerStep::Replaced } else { InnerStep::Stale };
+    }
+    let shared = header.matches(key);
+    if shared < header.prefix().len() {
+        let certain = way.fresh || view.link == Link::Live(way.holder);
+        return InnerStep::Fork { shared, certain };
+    }
+    let position = header.position();
+    let symbol = Symbol::of(key, position);
+    let on = |index, slot: Slot| Way {
+        holder: Parent::Node(at),
+        index,
+        slot: slot.thawed(),
+        symbol,
+        next: position + 1,
+        holder_type: header.node_type,
+        fresh: true,
+    };
+    match view.seek(symbol) {
+        Sought::Slot { index, slot } => InnerStep::On(on(index, slot)),
+        Sought::Vacant { index } if index >= room && writes => InnerStep::Full(on(index, Slot::EMPTY)),
+        Sought::Vacant { index } => InnerStep::On(on(index, Slot::EMPTY)),
+        Sought::Beyond => InnerStep::ReadMore,
+    }
+}
+
+/// What to do after a leaf was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LeafStep {
+    /// It is the key's.
+    Here,
+    /// It is another key's, whose slot it is.
+    Other,
+    /// It was the key's, which is removed.
+    Gone,
+    /// It was the key's: a leaf of that class took its place.
+    Moved(Child, u8),
+    /// What led here is out of date.
+    Stale,
+    /// No leaf, or not a whole one.
+    Not(Rejection),
+}
+
+/// What the leaf in `view`, to which `way` leads, says about `key`.
+pub(super) fn decide_leaf(view: Result<&LeafView<'_>, Rejection>, way: &Way, key: &[u8]) -> LeafStep {
+    let view = match view {
+        Ok(view) => view,
+        Err(rejection) => return LeafStep::Not(rejection),
+    };
+    match (view.link, view.is_of(key)) {
+        (Link::Live(_), true) => LeafStep::Here,
+        (Link::Live(parent), false) if way.fresh || parent == way.holder => LeafStep::Other,
+        (Link::Removed { .. }, _) if way.fresh => LeafStep::Gone,
+        (Link::Moved { to, class }, _) if way.fresh => LeafStep::Moved(to, class),
+        _ => LeafStep::Stale,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::ServerId;
+
+    use super::*;
+    use crate::layout::radix::{Header, LeafFormat, NodeTypes, build_inner};
+
+    const TYPES: &NodeTypes = &NodeTypes::TINY;
+
+    fn child(line: u64) -> Child {
+        Child::new(RemotePtr::new(ServerId(1), line * 64)).unwrap()
+    }
+
+    /// A way from node 10 to node 20, whose keys begin with "x".
+    fn way(fresh: bool) -> Way {
+        Way {
+            holder: Parent::Node(child(10)),
+            index: 0,
+            slot: Slot::inner(Symbol::Byte(b'x'), child(20), 2),
+            symbol: Symbol::Byte(b'x'),
+            next: 1,
+            holder_type: 2,
+            fresh,
+        }
+    }
+
+    fn decide(
+        header: Header,
+        slots: &[Slot],
+        link: Link,
+        fresh: bool,
+        key: &[u8],
+        writes: bool,
+    ) -> InnerStep {
+        let mut image = vec![0; TYPES.node_bytes(header.node_type)];
+        build_inner(&mut image, link, &header, slots.iter().copied());
+        let view = InnerView::new(&image, TYPES).unwrap();
+        decide_inner(&view, child(20), &way(fresh), key, TYPES.room(header.node_type), writes)
+    }
+
+    fn leaf_slot(byte: u8) -> Slot {
+        Slot::leaf(Symbol::Byte(byte), child(30), 1)
+    }
+
+    #[test]
+    fn a_slot_of_a_node_in_the_tree_is_fresh() {
+        let header = Header::new(1, 2, b"yz");
+        let link = Link::Live(Parent::Node(child(99)));
+        for fresh in [false, true] {
+            for writes in [false, true] {
+                let step = decide(header, &[leaf_slot(b'a')], link, fresh, b"xyza", writes);
+                let InnerStep::On(on) = step else { panic!("{step:?}") };
+                assert_eq!((on.index, on.slot, on.next, on.fresh), (0, leaf_slot(b'a'), 4, true));
+                let step = decide(header, &[leaf_slot(b'a')], link, fresh, b"xyz", writes);
+                let InnerStep::On(on) = step else { panic!("{step:?}") };
+                assert_eq!((on.index, on.slot, on.symbol), (1, Slot::EMPTY, Symbol::End));
+            }
+        }
+    }
+
+    #[test]
+    fn a_fork_is_certain_only_by_a_fresh_way_or_the_reverse_check() {
+        let header = Header::new(1, 2, b"yz");
+        let (parent, other) = (Link::Live(Parent::Node(child(10))), Link::Live(Parent::Node(child(11))));
+        for (link, fresh, certain) in [
+            (parent, false, true),
+            (other, false, false),
+            (other, true, true),
+            (Link::removed(1), false, false),
+        ] {
+            assert_eq!(
+                decide(header, &[leaf_slot(b'a')], link, fresh, b"xyb", false),
+                InnerStep::Fork { shared: 1, certain }
+            );
+        }
+    }
+
+    #[test]
+    fn missing_bytes_mean_a_node_in_between() {
+        let link = Link::Live(Parent::Node(child(10)));
+        for fresh in [false, true] {
+            let step = decide(Header::new(2, 2, b"z"), &[leaf_slot(b'a')], link, fresh, b"xyza", false);
+            assert_eq!(step, InnerStep::Stale);
+        }
+        // Bytes too many do no harm.
+        let step = decide(Header::new(0, 2, b"xyz"), &[leaf_slot(b'a')], link, true, b"xyza", false);
+        assert!(matches!(step, InnerStep::On(Way { next: 4, .. })));
+    }
+
+    #[test]
+    fn a_frozen_node_is_for_readers_who_came_in_time() {
+        let header = Header::new(1, 2, b"");
+        let slots = [leaf_slot(b'a').frozen(), Slot::EMPTY.frozen()];
+        let link = Link::removed(7);
+        assert_eq!(decide(header, &slots, link, false, b"xa", false), InnerStep::Stale);
+        assert_eq!(decide(header, &slots, link, true, b"xa", true), InnerStep::Replaced);
+        let step = decide(header, &slots, link, true, b"xa", false);
+        assert!(matches!(step, InnerStep::On(on) if on.slot == leaf_slot(b'a')), "{step:?}");
+        assert!(
+            matches!(decide(header, &slots, link, true, b"xb", false), InnerStep::On(on) if on.index == 1)
+        );
+    }
+
+    #[test]
+    fn a_full_room_is_for_writers_to_leave() {
+        let link = Link::Live(Parent::Node(child(10)));
+        let full = [leaf_slot(b'a'), leaf_slot(b'b')];
+        let header = Header::new(1, 1, b"");
+        assert!(matches!(decide(header, &full, link, true, b"xc", true), InnerStep::Full(_)));
+        assert!(matches!(decide(header, &full, link, true, b"xc", false), InnerStep::On(_)));
+        assert!(matches!(decide(header, &full, link, true, b"xb", true), InnerStep::On(_)));
+    }
+
+    #[test]
+    fn every_leaf_on_every_way() {
+        use LeafStep::{Gone, Here, Moved, Other, Stale};
+        let format = LeafFormat::new(8, 8).unwrap();
+        let (parent, other) = (Link::Live(Parent::Node(child(10))), Link::Live(Parent::Node(child(11))));
+        let moved = Link::Moved { to: child(40), class: 1 };
+        let on = Moved(child(40), 1);
+        for (link, key, not_fresh, fresh) in [
+            (parent, b"own", Here, Here),
+            (other, b"own", Here, Here),
+            (parent, b"oth", Other, Other),
+            (other, b"oth", Stale, Other),
+            (Link::removed(1), b"own", Stale, Gone),
+            (Link::removed(1), b"oth", Stale, Gone),
+            (moved, b"own", Stale, on),
+            (moved, b"oth", Stale, on),
+        ] {
+            let mut image = vec![0; 64];
+            format.build(&mut image, link, b"own", b"value");
+            let view = format.view(&image).unwrap();
+            assert_eq!(decide_leaf(Ok(&view), &way(false), key), not_fresh, "{link:?} {key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &way(true), key), fresh, "{link:?} {key:?}");
+        }
+        let not = Rejection::NotANode { found: 0 };
+        assert_eq!(decide_leaf(Err(not), &way(true), b"own"), LeafStep::Not(not));
+    }
+}

@@ -1,0 +1,326 @@
+//! Changing one key (SMART section 4.1.2 and 4.4): find its slot, then do what its leaf, or the lack of one, calls for.
+//!
+//! | what is there | | |
+//! |---|---|---|
+//! | the key's leaf | in-place update, a new leaf that takes its place, or removal | here |
+//! | another key's leaf | leaf split | `split.rs` |
+//! | nothing | normal insert, with a node type switch | `insert.rs` |
+//! | the prefix of a node that the key leaves | header split | `split.rs` |
+//! | a node without room, or one that is being replaced | it moves | `replace.rs` |
+//!
+//! Only writers in place lock a leaf, against each other. Whoever removes a leaf or puts another one in its place
+//! does so by a CAS of its link. A writer in place that read the link before that CAS and writes after it has written
+//! just before it, as far as anybody can tell:
+//!
+//! ```text
+//!   update   lock, READ: live ························· WRITE v1, unlock     linearized here ─┐
+//!   remove                      READ: live ─> CAS link: removed          <── and this after ──┘
+//!   get                                                 READ: removed
+//! ```
+
+use std::rc::Rc;
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::Spot;
+use super::new_node::Swing;
+use super::way::{LeafStep, Way, decide_leaf};
+use crate::error::IndexError;
+use crate::intent::Intent;
+use crate::layout::Rejection;
+use crate::layout::radix::{Child, LeafFormat, Link, Slot};
+use crate::step::Budget;
+
+/// What came of a part of an operation.
+pub(super) enum Outcome {
+    /// The operation is over: whether it took effect.
+    Done(bool),
+    /// It goes on from here.
+    On(Way),
+    /// It begins anew.
+    Again,
+}
+
+/// A leaf that a writer has read, and its lock if it will be written in place.
+struct Leaf<V: Verbs> {
+    node: Child,
+    class: u8,
+    image: Buf,
+    held: Option<Held<V>>,
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Does what `intent` says; yields whether it took effect.
+    pub(super) async fn write(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+    ) -> Result<bool, IndexError> {
+        let mut budget = self.budget();
+        let budget = &mut budget;
+        let mut way = self.begin(meter, key, budget).await?;
+        loop {
+            let outcome = match self.descend(meter, key, way, intent.creates(), budget).await? {
+                Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, way, budget).await?,
+                Spot::Vacant(way) if intent.creates() => {
+                    self.insert_at(meter, key, intent.value(), way, budget).await?
+                }
+                Spot::Fork(fork) if intent.creates() => {
+                    self.split_header(meter, key, intent.value(), fork, budget).await?
+                }
+                Spot::Vacant(way) if way.fresh => Outcome::Done(false),
+                Spot::Fork(fork) if fork.certain => Outcome::Done(false),
+                Spot::Vacant(way) => Outcome::On(self.refresh(meter, key, &way, budget).await?),
+                Spot::Fork(fork) => Outcome::On(self.refresh(meter, key, &fork.way, budget).await?),
+                Spot::Full(way) | Spot::Replaced(way) => {
+                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
+                    self.replace(meter, way, budget).await?
+                }
+            };
+            way = match outcome {
+                Outcome::Done(applied) => return Ok(applied),
+                Outcome::On(way) => way,
+                Outcome::Again => self.begin(meter, key, budget).await?,
+            };
+        }
+    }
+
+    /// Goes on at a leaf, which may be the key's.
+    async fn write_at_leaf(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let leaf = match self.take_leaf(meter, &way, intent, budget).await? {
+            Ok(leaf) => leaf,
+            Err(rejection) => {
+                return Ok(Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?));
+            }
+        };
+        let view = self.leaf().view(&leaf.image);
+        let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &way, key);
+        if step == LeafStep::Here {
+            return self.change_leaf(meter, key, intent, way, leaf, budget).await;
+        }
+        let Leaf { image, held, node, .. } = leaf;
+        if let Some(held) = held {
+            self.unlock(meter, held).await?;
+        }
+        Ok(match step {
+            LeafStep::Here => unreachable!("handled above"),
+            LeafStep::Other | LeafStep::Gone if !intent.creates() => Outcome::Done(false),
+            LeafStep::Other => {
+                self.split_leaf(meter, key, intent.value(), way, (node, &image), budget).await?
+            }
+            // What was removed is out of the tree, but for its slot: the new leaf takes it over at once.
+            LeafStep::Gone => self.insert_at(meter, key, intent.value(), way, budget).await?,
+            LeafStep::Moved(to, class) => {
+                budget.spend(meter, node.ptr(), None)?;
+                Outcome::On(self.follow(meter, &way, Slot::leaf(way.symbol, to, class)))
+            }
+            LeafStep::Stale => Outcome::On(self.refresh(meter, key, &way, budget).await?),
+            LeafStep::Not(rejection) => {
+                Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?)
+            }
+        })
+    }
+
+    /// Reads the leaf that `way` leads to, and locks it if the operation writes leaves in place: one round trip with
+    /// `fused`.
+    async fn take_leaf(
+        &self,
+        meter: &Meter,
+        way: &Way,
+        intent: Intent<'_>,
+        budget: &mut Budget,
+    ) -> Result<Result<Leaf<V>, Rejection>, IndexError> {
+        let class = match self.leaf().class_of(way.slot) {
+            Ok(class) => class,
+            Err(rejection) => return Ok(Err(rejection)),
+        };
+        let node = way.slot.child().expect("a leaf has an address");
+        let in_place =
+            matches!(intent, Intent::Put(_) | Intent::Update(_)) && self.techniques.in_place_leaves;
+        if in_place {
+            let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
+            return Ok(Ok(Leaf { node, class, image, held: Some(held) }));
+        }
+        let image = self.read(meter, node.ptr(), self.leaf().body_bytes(class), budget).await?;
+        Ok(Ok(Leaf { node, class, image, held: None }))
+    }
+
+    /// Locks a leaf and reads it: one round trip with `fused`, else two.
+    pub(super) async fn lock_leaf(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        class: u8,
+    ) -> Result<(Held<V>, Buf), IndexError> {
+        let format = self.leaf();
+        let mut held = match self.techniques.rear_lock {
+            true => self.locks.acquire_embedded(node, node.add(format.lock_at(class) as u64)).await,
+            false => self.locks.acquire(node).await,
+        };
+        let buf = self.verbs.lease(format.leaf_bytes(class));
+        let read = held.lock_and_read(meter, buf, format.body_bytes(class), self.techniques.fused).await?;
+        Ok((held, read.into_buf()))
+    }
+
+    /// Gives a lock back under which nothing was changed.
+    pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
+        let chain = Chain::new(held.node().server());
+        held.release(meter, chain, true).await?;
+        Ok(())
+    }
+
+    /// Does what `intent` says to the key's leaf, which is live, and locked if it will be written in place.
+    async fn change_leaf(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+        way: Way,
+        leaf: Leaf<V>,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let Leaf { node, class, image, held } = leaf;
+        match (intent, held) {
+            (Intent::Insert(_), _) => Ok(Outcome::Done(false)),
+            (Intent::Remove, _) => self.remove_leaf(meter, key, way, (node, &image), budget).await,
+            (Intent::Put(value) | Intent::Update(value), None) => {
+                self.supersede(meter, (key, value), way, (node, &image), budget).await
+            }
+            (Intent::Put(value) | Intent::Update(value), Some(held)) => {
+                if self.leaf().has_room(class, key.len(), value.len()) {
+                    self.write_in_place(meter, key, value, class, image, held).await?;
+                    return Ok(Outcome::Done(true));
+                }
+                let done = self.supersede(meter, (key, value), way, (node, &image), budget).await;
+                let unlocked = self.unlock(meter, held).await;
+                let outcome = done?;
+                unlocked.map(|()| outcome)
+            }
+        }
+    }
+
+    /// In-place leaf update (section 4.1.2): the value with its checksum, and the lock behind it. One round trip with
+    /// `rear_lock`, else two.
+    async fn write_in_place(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        value: &[u8],
+        class: u8,
+        mut image: Buf,
+        held: Held<V>,
+    ) -> Result<(), IndexError> {
+        let format = self.leaf();
+        format.set_value(&mut image, key.len(), value);
+        let body = LeafFormat::BODY_AT..format.lock_at(class);
+        if self.techniques.rear_lock {
+            held.release_rear(meter, image, body).await?;
+        } else {
+            let node = held.node();
+            let mut chain = Chain::with_buffer(node.server(), image);
+            chain.write(node.add(body.start as u64), body);
+            held.release(meter, chain, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Out-of-place update: a new leaf, and the CAS that lets the old one's link lead to it. From then on the new one
+    /// is the key's, for everyone; that the slot leads there at once spares others a round trip.
+    async fn supersede(
+        &self,
+        meter: &Meter,
+        (key, value): (&[u8], &[u8]),
+        way: Way,
+        (old, image): (Child, &Buf),
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let class = self.leaf().class_for(key.len(), value.len());
+        let bytes = self.leaf().leaf_bytes(class);
+        let mut link = self.leaf().view(image).expect("it was parsed").link;
+        loop {
+            let (nodes, new) = self.new_node_near(old.ptr().server(), bytes).await?;
+            let mut buf = self.verbs.lease(bytes);
+            self.leaf().build(&mut buf, link, key, value);
+            let desired = Link::Moved { to: new, class };
+            let (expected, desired) = (link.bits(), desired.bits());
+            let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
+            let published = nodes.publish();
+            let Err(found) = self.write_and_swing(meter, buf, &swing, budget).await? else {
+                self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
+                return Ok(Outcome::Done(true));
+            };
+            published.give_back(self);
+            match self.lost_link(meter, old, found, budget)? {
+                Link::Live(parent) => link = Link::Live(parent),
+                // It was removed, or replaced: what is there now tells what to do.
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+            }
+        }
+    }
+
+    /// Removes the key's leaf: a CAS of its link. That its slot leads nowhere any more is for others' convenience.
+    async fn remove_leaf(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        way: Way,
+        (leaf, image): (Child, &Buf),
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let mut link = self.leaf().view(image).expect("it was parsed").link;
+        // Its number tells the removal from others': after a CAS of unknown outcome the link says whose it was.
+        let removed = Link::removed(self.verbs.random());
+        loop {
+            let mut chain = Chain::new(leaf.ptr().server());
+            chain.cas(leaf.ptr(), link.bits(), removed.bits());
+            let found = match self.verbs.submit(meter, chain).await {
+                Ok(done) => done.atomics[0],
+                Err(failed) => {
+                    budget.post_again(meter, leaf.ptr(), failed)?;
+                    match self.read_word(meter, leaf.ptr(), budget).await? {
+                        found if found == removed.bits() => link.bits(),
+                        found if found == link.bits() => continue,
+                        found => found,
+                    }
+                }
+            };
+            if found == link.bits() {
+                let at = way.at(self.shared.entry.root);
+                let vacated = Slot::tombstone(way.symbol);
+                self.cas_without_awaiting(meter, at, way.slot.bits(), vacated.bits());
+                self.amend_cache(&way, vacated);
+                self.look_after(key, &way);
+                return Ok(Outcome::Done(true));
+            }
+            match self.lost_link(meter, leaf, found, budget)? {
+                Link::Live(parent) => link = Link::Live(parent),
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+            }
+        }
+    }
+
+    /// What the link of a leaf has become, where a CAS expected something else.
+    fn lost_link(
+        &self,
+        meter: &Meter,
+        leaf: Child,
+        found: u64,
+        budget: &mut Budget,
+    ) -> Result<Link, IndexError> {
+        budget.spend(meter, leaf.ptr(), None)?;
+        Link::from_bits(found).map_err(|rejection| IndexError::Corrupt {
+            node: leaf.ptr(),
+            what: format!("its link became {found:#x}: {rejection}"),
+        })
+    }
+}
