@@ -36,6 +36,15 @@ pub enum AllocError {
     Control(ControlError),
 }
 
+/// Memory for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// Where it is.
+    pub at: RemotePtr,
+    /// Whether nothing was ever written there.
+    pub zeroed: bool,
+}
+
 /// Carves nodes of one index on one shard.
 pub struct NodeAllocator {
     control: Arc<dyn Control>,
@@ -69,22 +78,22 @@ impl NodeAllocator {
     /// # Errors
     /// [`AllocError::OutOfMemory`] if no server has a chunk left.
     pub async fn allocate(&self, bytes: u64) -> Result<RemotePtr, AllocError> {
-        self.allocate_of(None, bytes).await
+        Ok(self.allocate_of(None, bytes).await?.at)
     }
 
     /// The same on that server if it has memory left, so that what is written there and elsewhere on the server is one
-    /// chain; else on any.
+    /// chain; else on any. Says whether the memory is zeroed.
     ///
     /// # Errors
     /// As [`NodeAllocator::allocate`].
-    pub async fn allocate_near(&self, server: ServerId, bytes: u64) -> Result<RemotePtr, AllocError> {
+    pub async fn allocate_near(&self, server: ServerId, bytes: u64) -> Result<Allocated, AllocError> {
         match self.allocate_of(Some(server), bytes).await {
-            Err(AllocError::OutOfMemory { .. }) => self.allocate(bytes).await,
+            Err(AllocError::OutOfMemory { .. }) => self.allocate_of(None, bytes).await,
             done => done,
         }
     }
 
-    async fn allocate_of(&self, server: Option<ServerId>, bytes: u64) -> Result<RemotePtr, AllocError> {
+    async fn allocate_of(&self, server: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         loop {
             if let Some(node) = self.carve(server, bytes) {
@@ -102,7 +111,7 @@ impl NodeAllocator {
         }
     }
 
-    fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<RemotePtr> {
+    fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         self.state.borrow_mut().carve(server, bytes)
     }
 
@@ -182,14 +191,14 @@ impl Drop for NodeAllocator {
 }
 
 impl State {
-    fn carve(&mut self, server: Option<ServerId>, bytes: u64) -> Option<RemotePtr> {
+    fn carve(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         self.largest = self.largest.max(bytes);
         let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
         if let Some(nodes) = self.returned.get_mut(&bytes)
             && let Some(place) = nodes.iter().rposition(|&node| is_there(node))
         {
             self.used_bytes += bytes;
-            return Some(nodes.swap_remove(place));
+            return Some(Allocated { at: nodes.swap_remove(place), zeroed: false });
         }
         let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes && is_there(piece.start))?;
         let mut piece = self.pieces.swap_remove(place);
@@ -200,7 +209,7 @@ impl State {
             self.pieces.push(piece);
         }
         self.used_bytes += bytes;
-        Some(node)
+        Some(Allocated { at: node, zeroed: true })
     }
 }
 

@@ -225,7 +225,7 @@ impl<V: Verbs> Loader<'_, V> {
     async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<Child, IndexError> {
         let allocator = &self.tree.allocator;
         let node = match near {
-            Some(server) => allocator.allocate_near(server, bytes as u64).await?,
+            Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
             None => allocator.allocate(bytes as u64).await?,
         };
         let bytes = (bytes as u64).next_multiple_of(LINE_BYTES as u64);

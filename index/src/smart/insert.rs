@@ -51,14 +51,14 @@ impl<V: Verbs> Tree<V> {
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
         let server = way.at(self.shared.entry.root).server();
-        let (nodes, leaf) = self.new_node_near(server, bytes).await?;
+        let (nodes, leaf, zeroed) = self.new_node_near(server, bytes).await?;
         let link = Link::Live(way.holder);
         let mut buf: Buf = self.verbs.lease(bytes);
         self.leaf().build(&mut buf, link, key, value);
         let slot = Slot::leaf(way.symbol, leaf, class);
         let published = nodes.publish();
         let swing = self.swing_of(&way, slot, leaf, link);
-        let mut swung = self.write_and_swing(meter, buf, &swing, budget).await?;
+        let mut swung = self.write_and_swing(meter, buf, zeroed, &swing, budget).await?;
         loop {
             let Err(found) = swung else {
                 self.amend_cache(&way, slot);

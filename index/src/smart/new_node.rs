@@ -3,6 +3,7 @@
 //! A CAS of unknown outcome is never simply posted again. What it would have put in place has an address that nobody
 //! else uses, so what is found tells what became of it ([`Tree::swing`]).
 
+use farwood_runtime::alloc::Allocated;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
 use smallvec::SmallVec;
 
@@ -29,7 +30,7 @@ impl<V: Verbs> NewNodes<'_, V> {
         let near = self.nodes.first().map(|(node, _)| node.server());
         let allocator = &self.tree.allocator;
         let node = match near {
-            Some(server) => allocator.allocate_near(server, bytes as u64).await?,
+            Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
             None => allocator.allocate(bytes as u64).await?,
         };
         self.keep(node, bytes)
@@ -82,16 +83,17 @@ impl<V: Verbs> Tree<V> {
         NewNodes { tree: self, nodes: SmallVec::new() }
     }
 
-    /// A new node on the server of what it will hang below, so that one chain can write it and show it.
+    /// A new node on the server of what it will hang below, so that one chain can write it and show it; and whether
+    /// its memory is zeroed.
     pub(super) async fn new_node_near(
         &self,
         server: ServerId,
         bytes: usize,
-    ) -> Result<(NewNodes<'_, V>, Child), IndexError> {
+    ) -> Result<(NewNodes<'_, V>, Child, bool), IndexError> {
         let mut nodes = self.new_nodes();
-        let node = self.allocator.allocate_near(server, bytes as u64).await?;
-        let child = nodes.keep(node, bytes)?;
-        Ok((nodes, child))
+        let Allocated { at, zeroed } = self.allocator.allocate_near(server, bytes as u64).await?;
+        let child = nodes.keep(at, bytes)?;
+        Ok((nodes, child, zeroed))
     }
 
     /// WRITEs new nodes, all at the same time: one round trip, and one more for each queue pair that breaks meanwhile.
@@ -120,20 +122,23 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// WRITEs the leaf in `buf`, which nobody can reach, and puts it in place: one round trip with `fused`, if it is on
-    /// the same server. Yields what was found in its place if it lost.
+    /// the same server and its memory is `zeroed`. Yields what was found in its place if it lost.
+    ///
+    /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
+    /// one that was changed since the leaf was found.
     ///
     /// # Errors
     /// If the fabric fails for good. The leaf may be in place then.
     pub(super) async fn write_and_swing(
         &self,
         meter: &Meter,
-        buf: Buf,
+        mut buf: Buf,
+        zeroed: bool,
         swing: &Swing,
         budget: &mut Budget,
     ) -> Result<Result<(), u64>, IndexError> {
         let bytes = buf.len();
-        let together = self.techniques.fused && swing.node.server() == swing.at.server();
-        let mut buf = buf;
+        let together = self.techniques.fused && zeroed && swing.node.server() == swing.at.server();
         loop {
             let mut chain = Chain::with_buffer(swing.node.server(), buf);
             chain.write(swing.node, 0..bytes);
@@ -181,18 +186,17 @@ impl<V: Verbs> Tree<V> {
 
     /// Whether a CAS of unknown outcome took effect. Nothing of it will any more.
     ///
-    /// If it did, the word is as it left it (frozen, perhaps), or somebody has changed it since. Who changes a slot
-    /// that leads to a node has changed the node's link before.
+    /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or somebody has changed it
+    /// since, perhaps back to what was expected (a tombstone). Who changes a slot that leads to a node has changed the
+    /// node's link before: from what was written there, and not from the zeros before it.
     async fn has_swung(&self, meter: &Meter, swing: &Swing, budget: &mut Budget) -> Result<bool, IndexError> {
         let word = self.read_word(meter, swing.at, budget).await?;
-        if word == swing.expected {
-            return Ok(false);
-        }
         // The same place in a slot and in a link.
         if Slot::from_bits(word).leads_as(Slot::from_bits(swing.desired)) {
             return Ok(true);
         }
-        Ok(self.read_word(meter, swing.node, budget).await? != swing.link.bits())
+        let link = self.read_word(meter, swing.node, budget).await?;
+        Ok(link != 0 && link != swing.link.bits())
     }
 
     /// The CAS that lets the slot of `way` lead to `slot`, a node with `link`.

@@ -248,14 +248,14 @@ impl<V: Verbs> Tree<V> {
         let bytes = self.leaf().leaf_bytes(class);
         let mut link = self.leaf().view(image).expect("it was parsed").link;
         loop {
-            let (nodes, new) = self.new_node_near(old.ptr().server(), bytes).await?;
+            let (nodes, new, zeroed) = self.new_node_near(old.ptr().server(), bytes).await?;
             let mut buf = self.verbs.lease(bytes);
             self.leaf().build(&mut buf, link, key, value);
             let desired = Link::Moved { to: new, class };
             let (expected, desired) = (link.bits(), desired.bits());
             let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
             let published = nodes.publish();
-            let Err(found) = self.write_and_swing(meter, buf, &swing, budget).await? else {
+            let Err(found) = self.write_and_swing(meter, buf, zeroed, &swing, budget).await? else {
                 self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
