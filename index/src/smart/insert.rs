@@ -51,16 +51,16 @@ impl<V: Verbs> Tree<V> {
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
         let server = way.at(self.shared.entry.root).server();
-        let (nodes, leaf, zeroed) = self.new_node_near(server, bytes).await?;
+        let new = self.new_leaf(server, bytes).await?;
+        let leaf = new.at;
         let link = Link::Live(way.holder);
         let mut buf: Buf = self.verbs.lease(bytes);
         self.leaf().build(&mut buf, link, key, value);
         let slot = Slot::leaf(way.symbol, leaf, class);
-        let published = nodes.publish();
         let swing = self.swing_of(&way, slot, leaf, link);
-        let mut swung = self.write_and_swing(meter, buf, zeroed, &swing, budget).await?;
+        let mut swung = self.write_and_swing(meter, (new, buf), &swing, budget).await?;
         loop {
-            let Err(found) = swung else {
+            let Err((published, found)) = swung else {
                 self.amend_cache(&way, slot);
                 self.show_slot(meter, &way, budget).await?;
                 return Ok(Outcome::Done(true));
@@ -70,7 +70,7 @@ impl<V: Verbs> Tree<V> {
                 Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => {
                     way = next;
                     let swing = self.swing_of(&way, slot, leaf, link);
-                    swung = self.swing(meter, &swing, budget).await?;
+                    swung = self.swing(meter, &swing, budget).await?.map_err(|found| (published, found));
                     continue;
                 }
                 outcome => outcome,

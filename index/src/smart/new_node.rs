@@ -52,8 +52,18 @@ impl<V: Verbs> Drop for NewNodes<'_, V> {
     }
 }
 
+/// A leaf that goes back to the allocator unless it is published.
+pub(super) struct NewLeaf<'t, V: Verbs> {
+    nodes: NewNodes<'t, V>,
+    /// Where it is.
+    pub(super) at: Child,
+    /// Whether nothing was ever written there.
+    zeroed: bool,
+}
+
 /// What was published, in case it turns out that nobody took notice.
 #[must_use]
+#[derive(Debug)]
 pub(super) struct Published(SmallVec<[(RemotePtr, usize); 2]>);
 
 impl Published {
@@ -83,17 +93,16 @@ impl<V: Verbs> Tree<V> {
         NewNodes { tree: self, nodes: SmallVec::new() }
     }
 
-    /// A new node on the server of what it will hang below, so that one chain can write it and show it; and whether
-    /// its memory is zeroed.
-    pub(super) async fn new_node_near(
+    /// A new leaf on the server of what it will hang below, so that one chain can write it and show it.
+    pub(super) async fn new_leaf(
         &self,
         server: ServerId,
         bytes: usize,
-    ) -> Result<(NewNodes<'_, V>, Child, bool), IndexError> {
+    ) -> Result<NewLeaf<'_, V>, IndexError> {
         let mut nodes = self.new_nodes();
         let Allocated { at, zeroed } = self.allocator.allocate_near(server, bytes as u64).await?;
-        let child = nodes.keep(at, bytes)?;
-        Ok((nodes, child, zeroed))
+        let at = nodes.keep(at, bytes)?;
+        Ok(NewLeaf { nodes, at, zeroed })
     }
 
     /// WRITEs new nodes, all at the same time: one round trip, and one more for each queue pair that breaks meanwhile.
@@ -122,7 +131,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// WRITEs the leaf in `buf`, which nobody can reach, and puts it in place: one round trip with `fused`, if it is on
-    /// the same server and its memory is `zeroed`. Yields what was found in its place if it lost.
+    /// the same server and its memory is zeroed. Yields what was found in its place if it lost.
     ///
     /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
     /// one that was changed since the leaf was found.
@@ -132,26 +141,29 @@ impl<V: Verbs> Tree<V> {
     pub(super) async fn write_and_swing(
         &self,
         meter: &Meter,
-        mut buf: Buf,
-        zeroed: bool,
+        (leaf, mut buf): (NewLeaf<'_, V>, Buf),
         swing: &Swing,
         budget: &mut Budget,
-    ) -> Result<Result<(), u64>, IndexError> {
+    ) -> Result<Result<(), (Published, u64)>, IndexError> {
         let bytes = buf.len();
-        let together = self.techniques.fused && zeroed && swing.node.server() == swing.at.server();
+        let NewLeaf { nodes, at, zeroed } = leaf;
+        if !(self.techniques.fused && zeroed && swing.node.server() == swing.at.server()) {
+            self.write_new(meter, [(at, buf)], budget).await?;
+            // From here on it may be found, even if this future is dropped: better lose a leaf than share it.
+            let published = nodes.publish();
+            let swung = self.swing(meter, swing, budget).await?;
+            return Ok(swung.map_err(|found| (published, found)));
+        }
+        let published = nodes.publish();
         loop {
             let mut chain = Chain::with_buffer(swing.node.server(), buf);
-            chain.write(swing.node, 0..bytes);
-            if together {
-                chain.cas(swing.at, swing.expected, swing.desired);
-            }
+            chain.write(swing.node, 0..bytes).cas(swing.at, swing.expected, swing.desired);
             match self.verbs.submit(meter, chain).await {
-                Ok(done) if together => return Ok(swung(&done, swing)),
-                Ok(_) => return self.swing(meter, swing, budget).await,
+                Ok(done) => return Ok(swung(&done, swing).map_err(|found| (published, found))),
                 Err(failed) => {
                     let chain = budget.post_again(meter, swing.node, failed)?;
                     buf = chain.into_buffer().expect("it was posted with one");
-                    if together && self.has_swung(meter, swing, budget).await? {
+                    if self.has_swung(meter, swing, budget).await? {
                         return Ok(Ok(()));
                     }
                 }

@@ -25,6 +25,7 @@ use farwood_runtime::{Chain, Meter, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::new_node::NewNodes;
 use super::way::{InnerStep, Way, decide_inner};
 use super::write::Outcome;
 use crate::error::IndexError;
@@ -44,6 +45,13 @@ struct Frozen {
     header: Header,
     /// Slots that lead somewhere, thawed.
     live: Vec<Slot>,
+}
+
+/// A place for a copy of a node.
+struct Spare<'t, V: Verbs> {
+    nodes: NewNodes<'t, V>,
+    at: Child,
+    node_type: u8,
 }
 
 /// What takes the place of a frozen node.
@@ -89,6 +97,26 @@ fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
 }
 
 impl<V: Verbs> Tree<V> {
+    /// Moves the inner node that `way` leads to, which has no room left. Some four round trips.
+    ///
+    /// # Errors
+    /// [`IndexError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
+    pub(super) async fn make_room(
+        &self,
+        meter: &Meter,
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
+        let Some(node_type) = self.types().beyond(way.slot.class()) else {
+            let what = "it has a slot for every symbol, and lacks one".into();
+            return Err(IndexError::Corrupt { node: way.at(self.shared.entry.root), what });
+        };
+        // Before anything is frozen, which would be for nothing.
+        let mut nodes = self.new_nodes();
+        let at = nodes.add(self.types().node_bytes(node_type)).await?;
+        self.replace_with(meter, way, Some(Spare { nodes, at, node_type }), budget).await
+    }
+
     /// Replaces the inner node that `way` leads to. Some four round trips.
     pub(super) async fn replace(
         &self,
@@ -96,8 +124,18 @@ impl<V: Verbs> Tree<V> {
         way: Way,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
+        self.replace_with(meter, way, None, budget).await
+    }
+
+    async fn replace_with(
+        &self,
+        meter: &Meter,
+        way: Way,
+        spare: Option<Spare<'_, V>>,
+        budget: &mut Budget,
+    ) -> Result<Outcome, IndexError> {
         let held = self.lock_holder(meter, &way).await?;
-        let done = self.replace_locked(meter, way, budget).await;
+        let done = self.replace_locked(meter, way, spare, budget).await;
         self.unlock_holder(meter, held).await?;
         done
     }
@@ -106,6 +144,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         way: Way,
+        spare: Option<Spare<'_, V>>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let node = way.slot.child().expect("it was read");
@@ -118,7 +157,8 @@ impl<V: Verbs> Tree<V> {
                     return self.replaced(meter, way, found, slot, &emptied, budget);
                 }
                 Heir::Copy(node_type) => {
-                    return self.put_copy(meter, way, frozen, node_type, &emptied, budget).await;
+                    let place = self.place_for(node_type, spare).await?;
+                    return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
                 }
                 Heir::Merged { child, node_type, symbol } => {
                     let below = self.header_of(meter, child, budget).await?;
@@ -130,10 +170,30 @@ impl<V: Verbs> Tree<V> {
                             frozen = Frozen { header: header.with_type(below.node_type), live };
                         }
                         None => {
-                            let node_type = self.types().for_slots(2);
-                            return self.put_copy(meter, way, frozen, node_type, &emptied, budget).await;
+                            let place = self.place_for(self.types().for_slots(2), spare).await?;
+                            return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
                         }
                     }
+                }
+            }
+        }
+    }
+
+    /// A place for a copy of that type: the spare one if it is of that size, or there is no other.
+    async fn place_for<'t>(
+        &'t self,
+        node_type: u8,
+        spare: Option<Spare<'t, V>>,
+    ) -> Result<Spare<'t, V>, IndexError> {
+        let bytes = self.types().node_bytes(node_type);
+        match spare {
+            Some(spare) if self.types().node_bytes(spare.node_type) == bytes => Ok(spare),
+            spare => {
+                let mut nodes = self.new_nodes();
+                match (nodes.add(bytes).await, spare) {
+                    (Ok(at), _) => Ok(Spare { nodes, at, node_type }),
+                    (Err(IndexError::Alloc(_)), Some(spare)) => Ok(spare),
+                    (Err(error), _) => Err(error),
                 }
             }
         }
@@ -145,13 +205,12 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         way: Way,
         frozen: Frozen,
-        node_type: u8,
+        place: Spare<'_, V>,
         emptied: &[Child],
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let Frozen { header, live } = frozen;
-        let mut nodes = self.new_nodes();
-        let copy = nodes.add(self.types().node_bytes(node_type)).await?;
+        let Spare { nodes, at: copy, node_type } = place;
         let header = header.with_type(node_type);
         let link = Link::Live(way.holder);
         let mut buf = self.verbs.lease(self.types().node_bytes(node_type));

@@ -66,6 +66,17 @@ struct Range {
     end: Bound<Bytes>,
 }
 
+impl<V: Verbs> Tree<V> {
+    /// How many wanted pairs there are below a slot, at a guess on the low side: half the slots of its node's type, each
+    /// with one, or what lies at a bound of the range, one.
+    fn expected_pairs(&self, ahead: &Ahead) -> usize {
+        match ahead.slot.is_leaf() || ahead.low != Edge::Inside || ahead.high != Edge::Inside {
+            true => 1,
+            false => self.types().slots(ahead.slot.class()) / 2,
+        }
+    }
+}
+
 /// What a node that was read becomes.
 enum Became {
     Items(Vec<Item>),
@@ -272,12 +283,18 @@ impl<V: Verbs> Cursor<V> {
         let mut window: SmallVec<[Ahead; 32]> = SmallVec::new();
         // Pairs among them keep their places.
         let mut taken: VecDeque<Item> = VecDeque::new();
+        let mut expected = 0;
         while window.len() < most
+            && expected < self.left
             && let Some(item) = queue.pop_front()
         {
-            if let Item::Ahead(ahead) = &item {
-                window.push(*ahead);
-            }
+            expected += match &item {
+                Item::Ahead(ahead) => {
+                    window.push(*ahead);
+                    tree.expected_pairs(ahead)
+                }
+                Item::Pair(_) => 1,
+            };
             taken.push_back(item);
         }
         let slowest = window.iter().map(|ahead| ahead.vain).max().unwrap_or(0);

@@ -43,11 +43,12 @@ pub(super) enum Outcome {
     Again,
 }
 
-/// A leaf that a writer has read, and its lock if it will be written in place.
+/// A leaf that a writer has read.
 struct Leaf<V: Verbs> {
     node: Child,
     class: u8,
     image: Buf,
+    /// The leaf's lock if it will be written in place; if another will take its place, the local half alone.
     held: Option<Held<V>>,
 }
 
@@ -62,9 +63,15 @@ impl<V: Verbs> Tree<V> {
         let mut budget = self.budget();
         let budget = &mut budget;
         let mut way = self.begin(meter, key, budget).await?;
+        // Why a node that should move cannot.
+        let mut stuck = None;
         loop {
-            let outcome = match self.descend(meter, key, way, intent.creates(), budget).await? {
+            let helps = intent.creates() && stuck.is_none();
+            let outcome = match self.descend(meter, key, way, helps, budget).await? {
                 Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, way, budget).await?,
+                Spot::Vacant(_) | Spot::Fork(_) if stuck.is_some() => {
+                    return Err(stuck.expect("it was looked at"));
+                }
                 Spot::Vacant(way) if intent.creates() => {
                     self.insert_at(meter, key, intent.value(), way, budget).await?
                 }
@@ -75,9 +82,20 @@ impl<V: Verbs> Tree<V> {
                 Spot::Fork(fork) if fork.certain => Outcome::Done(false),
                 Spot::Vacant(way) => Outcome::On(self.refresh(meter, key, &way, budget).await?),
                 Spot::Fork(fork) => Outcome::On(self.refresh(meter, key, &fork.way, budget).await?),
-                Spot::Full(way) | Spot::Replaced(way) => {
+                Spot::Full(way) => {
                     budget.spend(meter, way.at(self.shared.entry.root), None)?;
-                    self.replace(meter, way, budget).await?
+                    self.make_room(meter, way, budget).await?
+                }
+                Spot::Replaced(way) => {
+                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
+                    match self.replace(meter, way, budget).await {
+                        // A key that is there can be written all the same.
+                        Err(error @ IndexError::Alloc(_)) => {
+                            stuck = Some(error);
+                            Outcome::Again
+                        }
+                        done => done?,
+                    }
                 }
             };
             way = match outcome {
@@ -145,14 +163,16 @@ impl<V: Verbs> Tree<V> {
             Err(rejection) => return Ok(Err(rejection)),
         };
         let node = way.slot.child().expect("a leaf has an address");
-        let in_place =
-            matches!(intent, Intent::Put(_) | Intent::Update(_)) && self.techniques.in_place_leaves;
-        if in_place {
+        let changes = matches!(intent, Intent::Put(_) | Intent::Update(_));
+        if changes && self.techniques.in_place_leaves {
             let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
             return Ok(Ok(Leaf { node, class, image, held: Some(held) }));
         }
+        // The local lock alone excludes nobody: those of one compute node who would replace the same leaf go one after
+        // the other, instead of losing the same CAS.
+        let held = if changes { Some(self.locks.acquire(node.ptr()).await) } else { None };
         let image = self.read(meter, node.ptr(), self.leaf().body_bytes(class), budget).await?;
-        Ok(Ok(Leaf { node, class, image, held: None }))
+        Ok(Ok(Leaf { node, class, image, held }))
     }
 
     /// Locks a leaf and reads it: one round trip with `fused`, else two.
@@ -197,7 +217,8 @@ impl<V: Verbs> Tree<V> {
                 self.supersede(meter, (key, value), way, (node, &image), budget).await
             }
             (Intent::Put(value) | Intent::Update(value), Some(held)) => {
-                if self.leaf().has_room(class, key.len(), value.len()) {
+                let in_place = self.techniques.in_place_leaves;
+                if in_place && self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
@@ -248,14 +269,15 @@ impl<V: Verbs> Tree<V> {
         let bytes = self.leaf().leaf_bytes(class);
         let mut link = self.leaf().view(image).expect("it was parsed").link;
         loop {
-            let (nodes, new, zeroed) = self.new_node_near(old.ptr().server(), bytes).await?;
+            let leaf = self.new_leaf(old.ptr().server(), bytes).await?;
+            let new = leaf.at;
             let mut buf = self.verbs.lease(bytes);
             self.leaf().build(&mut buf, link, key, value);
             let desired = Link::Moved { to: new, class };
             let (expected, desired) = (link.bits(), desired.bits());
             let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
-            let published = nodes.publish();
-            let Err(found) = self.write_and_swing(meter, buf, zeroed, &swing, budget).await? else {
+            let swung = self.write_and_swing(meter, (leaf, buf), &swing, budget).await?;
+            let Err((published, found)) = swung else {
                 self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
