@@ -70,7 +70,8 @@ pub(crate) enum SimCommand {
 pub(crate) struct SimPaperArgs {
     /// The experiment [default: all, one after the other]
     pub(crate) name: Option<String>,
-    /// Keys that are stored; popularity is that of a thousand million keys
+    /// Keys that are stored in Sherman's experiments, and ten times those of SMART's; popularity is that of the papers'
+    /// numbers of keys
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub(crate) keys: u64,
     /// Virtual time, in percent of what each experiment takes by itself
@@ -93,7 +94,7 @@ pub(crate) struct SimPaperArgs {
     the swarm was not started."
 )]
 pub(crate) struct SimRunArgs {
-    /// The index: sherman (smart, chime and dolphin are not in this release)
+    /// The index: sherman or smart (chime and dolphin are not in this release)
     #[arg(long, value_name = "KIND", default_value = "sherman")]
     pub(crate) index: String,
     /// The seeds, from A up to B, which is excluded
@@ -131,7 +132,8 @@ pub(crate) struct SimRunArgs {
     values belong to their keys), 1 if not, 2 if it was not started, 130 after Ctrl-C."
 )]
 pub(crate) struct BenchArgs {
-    /// The index: sherman (smart, chime and dolphin are not in this release)
+    /// The index: sherman (B+tree) or smart (radix tree, keys of up to 255 bytes); chime and dolphin are not in this
+    /// release
     #[arg(long, value_name = "KIND", default_value = "sherman")]
     pub(crate) index: String,
     /// The fabric: embedded, sim:connectx5, sim:connectx6, or running memory servers: shm:NAME[,NAME..] or
@@ -142,7 +144,7 @@ pub(crate) struct BenchArgs {
     pub(crate) verbs: VerbsArgs,
     /// What clients do: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only, range-write
     /// (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw (READs of
-    /// one leaf's size, no index)
+    /// what a get of the index reads, no index)
     #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
     pub(crate) workload: String,
     /// How many keys are loaded before the run; `load` inserts them in the run [default: 10M, or all of a key file]
@@ -187,7 +189,9 @@ pub(crate) struct BenchArgs {
     /// Memory for the compute node's cache of internal nodes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512MiB")]
     pub(crate) cache: u64,
-    /// Switch a technique of the index: combine, on_chip, hierarchical, handover, two_level, fused [all on]
+    /// Switch a technique of the index. sherman: combine, on_chip, hierarchical, handover, two_level, fused [on],
+    /// delegation, combining [off]; smart: lock_free_nodes, in_place_leaves, rear_lock, delegation, combining, fused
+    /// [on]
     #[arg(long, value_name = "NAME=on|off")]
     pub(crate) technique: Vec<String>,
     /// Open loop: start that many operations a second, and count latency from the intended start

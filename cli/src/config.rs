@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use farwood::lock::on_chip_possible;
 use farwood::runtime::ServerInfo;
 use farwood::runtime::control::ServerUsage;
-use farwood::{Geometry, NodeSize, Techniques};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,6 +13,8 @@ use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::fabric::{Fabric, VerbsOptions};
 use crate::footprint;
+use crate::kind::Kind;
+use crate::recipe::{Limits, Recipe};
 use crate::report::files;
 use crate::workload::Workload;
 use crate::workload::distribution::{Distribution, LATEST_THETA};
@@ -74,10 +75,8 @@ pub(crate) struct BenchConfig {
     pub(crate) memory_bytes: u64,
     /// Byte budget of the cache.
     pub(crate) cache_bytes: u64,
-    /// Sizes of the index's keys, values and nodes.
-    pub(crate) geometry: Geometry,
-    /// The index's switches, as far as the fabric can follow.
-    pub(crate) techniques: Techniques,
+    /// The index: its kind, sizes of its nodes, its switches as far as the fabric can follow.
+    pub(crate) recipe: Recipe,
     /// Whether locks were to be in on-chip memory and the fabric has none.
     pub(crate) no_on_chip: bool,
     /// When the run ends.
@@ -123,41 +122,17 @@ impl Output {
     }
 }
 
-pub(crate) fn techniques(switches: &[String]) -> Result<Techniques, CliError> {
-    let mut techniques = Techniques::ALL;
-    for switch in switches {
-        let Some((name, state)) = switch.split_once('=') else {
-            return Err(CliError::Usage(format!("--technique {switch}: write NAME=on or NAME=off")));
-        };
-        let on = match state {
-            "on" => true,
-            "off" => false,
-            _ => {
-                return Err(CliError::Usage(format!(
-                    "--technique {switch}: '{state}' is neither on nor off"
-                )));
-            }
-        };
-        // Both two_level and two-level are what people type.
-        if !techniques.set(&name.replace('-', "_"), on) {
-            let known = Techniques::NAMES.join(", ");
-            return Err(CliError::Usage(format!("sherman has no technique '{name}': it has {known}")));
-        }
-    }
-    Ok(techniques)
-}
-
 impl BenchConfig {
     /// Decides what the arguments mean together. `cores` is how many this process may use.
     pub(crate) fn new(mut args: BenchArgs, cores: usize) -> Result<Self, CliError> {
-        check_index(&args.index)?;
+        let kind = Kind::parse(&args.index)?;
         let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
         let fabric = Fabric::parse(&args.fabric, options)?;
         let (servers, memory_bytes) = servers(&args, &fabric)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
-        let wanted = techniques(&args.technique)?;
-        let techniques = wanted.effective(fabric.may_have_on_chip_memory());
+        // Before a file of keys is read.
+        kind.switches(&args.technique)?;
         let shards = match fabric {
             Fabric::Embedded | Fabric::Connected(_) => shards(&args, cores)?,
             Fabric::Sim(_) => shards_simulated(&args)?,
@@ -168,8 +143,10 @@ impl BenchConfig {
         let output = output(&args, workload)?;
         let (key_set, keys) = key_set(&args)?;
         let adds_keys = workload.adds_keys() && workload != Workload::Load;
-        let key_bytes = key_set.bytes_max(adds_keys).max(1);
-        let geometry = footprint::geometry(key_bytes, args.value_size as usize)?;
+        let max_key = key_set.bytes_max(adds_keys).max(1);
+        let limits = Limits { max_key, max_value: args.value_size as usize };
+        let wanted = Recipe::new(kind, limits)?.switched(&args.technique)?;
+        let recipe = wanted.effective(fabric.may_have_on_chip_memory());
         let config = BenchConfig {
             latency_sampling: latency_sampling(&args, &fabric),
             warmup_ns: warmup_ns(&args, workload, &fabric),
@@ -186,9 +163,8 @@ impl BenchConfig {
             servers,
             memory_bytes,
             cache_bytes: args.cache,
-            geometry,
-            techniques,
-            no_on_chip: wanted.on_chip && !techniques.on_chip,
+            recipe,
+            no_on_chip: wanted.wants_on_chip() && !recipe.wants_on_chip(),
             end,
             rate: args.rate,
             seed: args.seed,
@@ -207,18 +183,10 @@ impl BenchConfig {
     pub(crate) fn connect(&mut self, servers: &[ServerInfo], usage: &[ServerUsage]) -> Result<(), CliError> {
         self.servers = servers.len() as u16;
         self.memory_bytes = servers.iter().map(|server| server.region_bytes).min().unwrap_or(0);
-        let wanted = self.techniques;
-        self.techniques = wanted.effective(on_chip_possible(servers));
-        self.no_on_chip = wanted.on_chip && !self.techniques.on_chip;
+        let wanted = self.recipe;
+        self.recipe = wanted.effective(on_chip_possible(servers));
+        self.no_on_chip |= wanted.wants_on_chip() && !self.recipe.wants_on_chip();
         footprint::check_left(self, servers, usage)
-    }
-
-    /// Bytes of a node of the index.
-    pub(crate) fn node_bytes(&self) -> usize {
-        match self.geometry.size {
-            NodeSize::Bytes(bytes) => bytes,
-            NodeSize::Slots { .. } => unreachable!("footprint::geometry chooses bytes"),
-        }
     }
 
     /// What an operation costs a client in virtual time, in ns, beside posting, polling and searching. What profiles
@@ -232,14 +200,15 @@ impl BenchConfig {
 
     /// The configuration for machines: everything that decides what is measured, the digest of that, and the seed.
     pub(crate) fn to_json(&self) -> serde_json::Value {
+        let techniques = self.recipe.techniques().into_iter().map(|(name, on)| (name.to_owned(), json!(on)));
         let mut config = json!({
-            "index": "sherman",
+            "index": self.recipe.kind().name(),
             "fabric": self.fabric.name(),
             "workload": self.workload.name(),
             "dist": self.distribution.name(),
             "keys": self.keys,
             "key": self.key_name,
-            "key_bytes_max": self.geometry.max_key,
+            "key_bytes_max": self.recipe.limits().max_key,
             "value_size": self.values.size(),
             "scan_length": self.scan_length,
             "shards": self.shards,
@@ -247,8 +216,8 @@ impl BenchConfig {
             "servers": self.servers,
             "memory_bytes": self.memory_bytes,
             "cache_bytes": self.cache_bytes,
-            "node_bytes": self.node_bytes(),
-            "techniques": self.techniques.iter().map(|(name, on)| (name.to_owned(), json!(on))).collect::<Value>(),
+            "leaf_bytes": self.recipe.leaf_bytes(),
+            "techniques": techniques.collect::<Value>(),
             "ops": self.end.ops,
             "duration_s": self.end.after_ns.map(|ns| ns as f64 / 1e9),
             "warmup_s": self.warmup_ns as f64 / 1e9,
@@ -260,19 +229,6 @@ impl BenchConfig {
         config["digest"] = json!(format!("{:016x}", xxh3_64(config.to_string().as_bytes())));
         config["seed"] = json!(self.seed);
         config
-    }
-}
-
-pub(crate) fn check_index(name: &str) -> Result<(), CliError> {
-    match name {
-        "sherman" => Ok(()),
-        "smart" | "chime" | "dolphin" => {
-            Err(CliError::Usage(format!("the index {name} is not in this release: choose sherman")))
-        }
-        _ => {
-            let message = format!("there is no index '{name}': choose sherman, smart, chime or dolphin");
-            Err(CliError::Usage(message))
-        }
     }
 }
 

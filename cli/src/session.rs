@@ -64,18 +64,20 @@ pub(crate) mod kit {
     use futures::executor::block_on;
 
     use super::Desk;
-    use crate::open_index::{OpenIndex, geometry};
+    use crate::kind::Kind;
+    use crate::open_index::OpenIndex;
+    use crate::recipe::{Limits, Recipe};
 
     /// Keys and values of the index of [`cluster`] have that many bytes at most.
-    pub(crate) const BYTES_MAX: u64 = 16;
+    pub(crate) const BYTES_MAX: usize = 16;
 
-    /// Two memory servers of 32 MiB with an empty index "t".
-    pub(crate) fn cluster() -> Arc<Cluster> {
-        cluster_of(32 << 20)
+    /// Two memory servers of 32 MiB with an empty index "t" of that kind.
+    pub(crate) fn cluster(kind: Kind) -> Arc<Cluster> {
+        cluster_of(kind, 32 << 20)
     }
 
     /// The same with servers of that many bytes.
-    pub(crate) fn cluster_of(bytes_per_server: u64) -> Arc<Cluster> {
+    pub(crate) fn cluster_of(kind: Kind, bytes_per_server: u64) -> Arc<Cluster> {
         let config = EmbeddedConfig {
             servers: 2,
             bytes_per_server,
@@ -83,8 +85,8 @@ pub(crate) mod kit {
             ..EmbeddedConfig::default()
         };
         let cluster = Cluster::embedded(config).unwrap();
-        let geometry = geometry(BYTES_MAX, BYTES_MAX).unwrap();
-        block_on(OpenIndex::create(&Desk::at(&cluster), "t", geometry)).unwrap();
+        let recipe = Recipe::new(kind, Limits { max_key: BYTES_MAX, max_value: BYTES_MAX }).unwrap();
+        block_on(OpenIndex::create(&Desk::at(&cluster), "t", &recipe, 0)).unwrap();
         cluster
     }
 }
@@ -94,13 +96,18 @@ mod tests {
     use farwood::RangeIndex;
 
     use super::*;
+    use crate::kind::Kind;
 
     /// A command takes memory for its nodes; the rest of the chunk is there for the next command.
     #[test]
     fn commands_share_chunks() {
+        Kind::ALL.into_iter().for_each(commands_share_chunks_of);
+    }
+
+    fn commands_share_chunks_of(kind: Kind) {
         const COMMANDS: u64 = 25;
         const KEYS: u64 = 100;
-        let cluster = kit::cluster();
+        let cluster = kit::cluster(kind);
         let taken = || -> u64 {
             let usage = block_on(cluster.usage()).unwrap();
             usage.iter().map(|server| server.chunk_bytes).sum()
@@ -115,7 +122,7 @@ mod tests {
             })
             .unwrap();
         }
-        // Every command has split nodes, and one chunk holds them all.
+        // Every command has made nodes, and one chunk holds them all.
         assert!(used > COMMANDS * 1024, "{used} bytes");
         assert_eq!(taken(), 256 << 10);
     }

@@ -15,7 +15,7 @@ fn assert_refused(ran: &Ran, part: &str) {
 
 #[test]
 fn flags_that_make_no_sense_are_refused() {
-    let cases: [(&[&str], &str); 34] = [
+    let cases: [(&[&str], &str); 37] = [
         (&["--nonsense"], "--nonsense"),
         (&["positional"], "positional"),
         (&["--keys", "ten"], "--keys"),
@@ -29,6 +29,12 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--memory", "99999999999999999999GiB"], "too large"),
         (&["--index", "btree"], "choose sherman"),
         (&["--index", "dolphin"], "not in this release"),
+        (&["--index", "smart", "--technique", "combine=off"], "it has lock_free_nodes, in_place_leaves"),
+        (
+            &["--technique", "lock_free_nodes=off"],
+            "sherman has no technique 'lock_free_nodes': it has combine",
+        ),
+        (&["--index", "smart", "--memory", "128MiB"], "keys in leaves of 64 bytes"),
         (&["--fabric", "shm:"], "shm:NAME"),
         (&["--fabric", "shm:a,a"], "twice"),
         (&["--fabric", "shm:a", "--servers", "2"], "--servers"),
@@ -60,7 +66,7 @@ fn flags_that_make_no_sense_are_refused() {
 #[test]
 fn commands_that_make_no_sense_are_refused() {
     let shm = "--fabric=shm:no-such-server";
-    let cases: [(&[&str], &str); 29] = [
+    let cases: [(&[&str], &str); 31] = [
         (&["memory-server", "--fabric", "shm:a"], "--memory"),
         (&["memory-server", "--memory", "1GiB"], "--fabric"),
         (&["memory-server", "--fabric", "embedded", "--memory", "1GiB"], "shm:NAME or verbs"),
@@ -70,7 +76,9 @@ fn commands_that_make_no_sense_are_refused() {
         (&["memory-server", "--fabric", "shm:a", "--memory", "1GiB", "--device", "x"], "--device"),
         (&["memory-server", "--fabric", "verbs:host:1", "--memory", "1GiB"], "--listen ADDR:PORT"),
         (&["create", "t", shm], "--index"),
-        (&["create", "t", shm, "--index", "smart"], "not in this release"),
+        (&["create", "t", shm, "--index", "chime"], "not in this release"),
+        (&["create", "t", shm, "--index", "smart", "--max-key", "256"], "keys of up to 255 bytes, not 256"),
+        (&["create", "t", shm, "--index", "smart", "--max-value", "1MiB"], "choose 0 to 4096"),
         (&["create", "t", shm, "--index", "btree"], "choose sherman"),
         (&["create", "t", shm, "--index", "sherman", "--max-key", "1GiB"], "choose 1 to 1024"),
         (&["create", "", shm, "--index", "sherman"], "empty"),

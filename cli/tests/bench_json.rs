@@ -4,7 +4,7 @@ mod kit;
 
 use std::fs;
 
-use kit::{Scratch, farwood, farwood_with_input};
+use kit::{KINDS, Scratch, farwood, farwood_with_input};
 use serde_json::Value;
 
 const WORKLOADS: [&str; 14] = [
@@ -47,14 +47,16 @@ fn assert_floats(object: &Value, keys: &[&str]) {
     }
 }
 
-fn check_config(config: &Value, workload: &str) {
+fn check_config(config: &Value, index: &str, workload: &str) {
     for key in ["index", "fabric", "workload", "dist", "key", "digest", "version"] {
         assert!(config[key].is_string(), "{key} is {}", config[key]);
     }
     assert_integers(config, &["keys", "value_size", "shards", "clients", "servers", "cache_bytes", "seed"]);
-    assert_eq!(config["workload"], workload);
+    assert_eq!((&config["index"], &config["workload"]), (&index.into(), &workload.into()));
     let techniques = config["techniques"].as_object().expect("an object");
-    assert!(techniques.len() == 6 && techniques.values().all(Value::is_boolean));
+    assert!(techniques.values().all(Value::is_boolean));
+    let own = if index == "smart" { "rear_lock" } else { "two_level" };
+    assert!(techniques[own] == true && techniques["fused"] == true, "{techniques:?}");
     assert!(u64::from_str_radix(config["digest"].as_str().expect("checked above"), 16).is_ok());
 }
 
@@ -87,17 +89,21 @@ fn check_phase(phase: &Value) {
 
 #[test]
 fn every_workload_keeps_the_contract() {
+    KINDS.iter().for_each(|index| check_every_workload(index));
+}
+
+fn check_every_workload(index: &str) {
     for workload in WORKLOADS {
-        let result = bench(&["--workload", workload, "--ops", "3000"]);
+        let result = bench(&["--index", index, "--workload", workload, "--ops", "3000"]);
         assert_eq!(result["schema"], 1);
-        check_config(&result["config"], workload);
+        check_config(&result["config"], index, workload);
         let phases = result["phases"].as_array().expect("an array");
         phases.iter().for_each(check_phase);
         let run = phases.last().expect("a run");
         assert_eq!((&run["name"], &run["ops"]), (&"run".into(), &3000.into()), "{workload}");
         let kinds = run["kinds"].as_object().expect("checked above");
         let sum: u64 = kinds.values().filter_map(|kind| kind["ops"].as_u64()).sum();
-        assert_eq!(sum, 3000, "{workload}");
+        assert_eq!(sum, 3000, "{index} {workload}");
         assert_integers(&result["memory"], &["used_bytes", "keys", "leaves", "inner_nodes"]);
         assert_floats(&result["memory"], &["bytes_per_key", "leaf_load_factor"]);
         assert_integers(
@@ -110,6 +116,11 @@ fn every_workload_keeps_the_contract() {
 
 #[test]
 fn all_keys_are_loaded_and_added() {
+    KINDS.iter().for_each(|index| check_keys(index));
+}
+
+fn check_keys(index: &str) {
+    let bench = |flags: &[&str]| bench(&[&["--index", index], flags].concat());
     let loaded = bench(&["--workload", "load"]);
     assert_eq!((&loaded["memory"]["keys"], &loaded["phases"][0]["ops"]), (&5000.into(), &5000.into()));
     // Fewer clients than shards: the shards without clients leave no keys out.
@@ -120,24 +131,69 @@ fn all_keys_are_loaded_and_added() {
     // The warm-up added some too.
     assert!(added > 0 && inserts["memory"]["keys"].as_u64() >= Some(5000 + added));
     assert_eq!(inserts["config"]["dist"], "latest");
+    // What a survey counts.
+    let memory = &loaded["memory"];
+    let (leaves, full) = (memory["leaves"].as_u64(), memory["leaf_load_factor"].as_f64().expect("a number"));
+    assert!(full > 0.1 && full <= 1.0, "{memory}");
+    assert_eq!(leaves == Some(5000), index == "smart", "one leaf per key, or many keys: {memory}");
+}
+
+/// With one client and a cache that knows every node, what an operation costs does not depend on chance.
+#[test]
+fn a_get_takes_one_round_trip() {
+    for (index, get_bytes) in [("sherman", 1024.0), ("smart", 32.0)] {
+        let flags =
+            ["--index", index, "--workload", "ycsb-a", "--ops", "20k", "--shards", "1", "--clients", "1"];
+        let [get, update] = kit::costs(&bench(&flags), get_bytes);
+        assert_eq!(get, [1.0, 1.0, get_bytes, 0.0, 0.0, 0.0], "{index}");
+        // CAS and READ in one, WRITE and unlock in the other.
+        assert_eq!((update[0], update[1], update[4]), (2.0, 1.0, 1.0), "{index}: {update:?}");
+    }
+}
+
+#[test]
+fn reads_are_delegated_and_writes_combined() {
+    let sharing = |flags: &[&str]| {
+        let hot = ["--index", "smart", "--dist", "zipf:1.5", "--ops", "50k", "--clients", "256"];
+        let result = bench(&[&hot, flags].concat());
+        let sharing = &result["phases"][1]["sharing"];
+        ["reads_delegated", "writes_combined"].map(|name| sharing[name].as_u64().expect("a number"))
+    };
+    let [reads, writes] = sharing(&[]);
+    assert!(reads > 0 && writes > 0, "{reads} {writes}");
+    let off = ["--technique", "delegation=off", "--technique", "combining=off"];
+    assert_eq!(sharing(&off), [0, 0]);
 }
 
 #[test]
 fn keys_and_values_of_all_kinds_work() {
-    for flags in [
-        &["--key", "string", "--value-size", "100"][..],
-        &["--key", "int", "--value-size", "0"],
-        &["--value-size", "3"],
-        &["--value-size", "2000", "--servers", "3"],
-        &["--dist", "uniform"],
-        &["--dist", "zipf:1.2"],
+    let own: [&[&str]; 2] = [
         &["--technique", "fused=off", "--technique", "combine=off", "--technique", "hierarchical=off"],
-        &["--rate", "20k"],
-    ] {
-        for workload in ["write-intensive", "ycsb-e"] {
-            let words: Vec<&str> =
-                ["--workload", workload, "--ops", "2000"].iter().chain(flags).copied().collect();
-            assert_eq!(bench(&words)["phases"][1]["ops"], 2000, "{flags:?}");
+        &[
+            "--technique",
+            "fused=off",
+            "--technique",
+            "in_place_leaves=off",
+            "--technique",
+            "lock_free_nodes=off",
+        ],
+    ];
+    for (index, own) in KINDS.into_iter().zip(own) {
+        for flags in [
+            &["--key", "string", "--value-size", "100"][..],
+            &["--key", "int", "--value-size", "0"],
+            &["--value-size", "3"],
+            &["--value-size", "2000", "--servers", "3"],
+            &["--dist", "uniform"],
+            &["--dist", "zipf:1.2"],
+            own,
+            &["--rate", "20k"],
+        ] {
+            for workload in ["write-intensive", "ycsb-e"] {
+                let words = ["--index", index, "--workload", workload, "--ops", "2000"];
+                let words: Vec<&str> = words.iter().chain(flags).copied().collect();
+                assert_eq!(bench(&words)["phases"][1]["ops"], 2000, "{words:?}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ mod kit;
 
 use std::fs;
 
-use kit::{Scratch, farwood};
+use kit::{KINDS, Scratch, farwood};
 use serde_json::Value;
 
 const WORKLOADS: [&str; 14] = [
@@ -52,14 +52,18 @@ fn virtual_part(mut result: Value) -> Value {
 
 #[test]
 fn every_workload_runs_and_reports() {
+    KINDS.iter().for_each(|index| check_every_workload(index));
+}
+
+fn check_every_workload(index: &str) {
     for workload in WORKLOADS {
-        let result = json(&["--workload", workload, "--ops", "1500"]);
+        let result = json(&["--index", index, "--workload", workload, "--ops", "1500"]);
         assert_eq!((&result["schema"], &result["latency_sampling"]), (&1.into(), &1.into()));
         let config = &result["config"];
         assert_eq!((&config["fabric"], &config["workload"]), (&"sim:connectx5".into(), &workload.into()));
         assert_eq!((&config["shards"], &config["servers"]), (&5.into(), &1.into()));
         // The NICs that are simulated have memory of their own.
-        assert_eq!(config["techniques"]["on_chip"], true, "{workload}");
+        assert!(index == "smart" || config["techniques"]["on_chip"] == true, "{workload}");
         let phases = result["phases"].as_array().expect("an array");
         let has_load = !["load", "lock", "raw"].contains(&workload);
         assert_eq!(phases.len(), if has_load { 2 } else { 1 }, "{workload}");
@@ -81,6 +85,8 @@ fn a_seed_determines_the_result() {
         &["--workload", "write-intensive", "--duration", "2ms"][..],
         &["--workload", "lock", "--ops", "2000", "--servers", "2"],
         &["--workload", "ycsb-d", "--duration", "2ms", "--key", "string", "--rate", "500k"],
+        &["--workload", "write-intensive", "--duration", "2ms", "--index", "smart"],
+        &["--workload", "ycsb-d", "--duration", "2ms", "--key", "string", "--index", "smart"],
     ] {
         let of_seed = |seed| virtual_part(json(&[flags, &["--seed", seed]].concat()));
         let first = of_seed("7");

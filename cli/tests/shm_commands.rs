@@ -9,27 +9,42 @@ use std::io::{BufRead, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kit::{Scratch, assert_failed, assert_ok, json_of, lines};
+use kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, lines};
 use servers::{Running, Server};
 
 const MEMORY: &str = "64MiB";
 
-fn with_index(memory: &str) -> Server {
+fn with_index(kind: &str, memory: &str) -> Server {
     let server = Server::start(memory);
-    assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
+    assert_ok(&server.farwood("create", &["t", "--index", kind]));
     server
+}
+
+/// An index for keys and values of up to 32 bytes, with room for a few hundred thousand.
+fn with_index_of_32(kind: &str) -> Server {
+    let server = Server::start("256MiB");
+    let sizes = ["--max-key", "32", "--max-value", "32"];
+    assert_ok(&server.farwood("create", &[&["t", "--index", kind], &sizes[..]].concat()));
+    server
+}
+
+fn for_each_kind(body: fn(&str)) {
+    KINDS.into_iter().for_each(body);
 }
 
 #[test]
 fn every_command_does_what_it_says() {
+    for_each_kind(use_every_command);
+}
+
+fn use_every_command(kind: &str) {
     let server = Server::start(MEMORY);
     assert!(server.ready.starts_with("ready: shm:") && server.ready.contains("64.0 MiB"), "{}", server.ready);
     assert!(server.ready.contains(&format!("--fabric {}", server.fabric)) && server.ready.ends_with('\n'));
-    let created =
-        server.farwood("create", &["t", "--index", "sherman", "--max-key", "24", "--max-value", "40"]);
+    let created = server.farwood("create", &["t", "--index", kind, "--max-key", "24", "--max-value", "40"]);
     assert_ok(&created);
     assert!(created.stdout.contains("keys up to 24 bytes, values up to 40 bytes"), "{}", created.stdout);
-    assert_failed(&server.farwood("create", &["t", "--index", "sherman"]), 1, "an index named \"t\" already");
+    assert_failed(&server.farwood("create", &["t", "--index", kind]), 1, "an index named \"t\" already");
     assert_failed(&server.farwood("get", &["t", "k"]), 1, "has no key \"k\"");
     assert_failed(&server.farwood("get", &["none", "k"]), 1, "no index named \"none\"");
     assert_ok(&server.farwood("put", &["t", "k", "first"]));
@@ -52,7 +67,7 @@ fn every_command_does_what_it_says() {
     assert!(checked.stdout.starts_with("keys         2\n"), "{}", checked.stdout);
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);
-    assert!(stat.stdout.contains("index    \"t\": sherman, keys up to 24 bytes"), "{}", stat.stdout);
+    assert!(stat.stdout.contains(&format!("index    \"t\": {kind}, keys up to 24 bytes")), "{}", stat.stdout);
     assert!(stat.stdout.starts_with("server   0: 64.0 MiB"), "{}", stat.stdout);
     let dropped = server.farwood("drop", &["t"]);
     assert_ok(&dropped);
@@ -65,7 +80,7 @@ fn every_command_does_what_it_says() {
 
 #[test]
 fn a_server_says_what_it_loses() {
-    let server = with_index(MEMORY);
+    let server = with_index("sherman", MEMORY);
     assert_ok(&server.farwood("put", &["t", "k", "v"]));
     let stopped = server.stop();
     assert_eq!(stopped.code, 0);
@@ -74,7 +89,11 @@ fn a_server_says_what_it_loses() {
 
 #[test]
 fn a_file_is_loaded_and_its_bad_lines_are_named() {
-    let server = with_index("256MiB");
+    for_each_kind(load_a_file);
+}
+
+fn load_a_file(kind: &str) {
+    let server = with_index_of_32(kind);
     let scratch = Scratch::new("load");
     let path = scratch.path("lines");
     let mut text = lines(0..200_000);
@@ -103,7 +122,11 @@ fn a_file_is_loaded_and_its_bad_lines_are_named() {
 /// Two processes write into the same tree, each its own keys and some that both write.
 #[test]
 fn two_clients_at_once_leave_an_intact_tree() {
-    let server = with_index("256MiB");
+    for_each_kind(load_with_two_clients);
+}
+
+fn load_with_two_clients(kind: &str) {
+    let server = with_index(kind, "256MiB");
     std::thread::scope(|scope| {
         for half in [0..60_000, 40_000..100_000] {
             let server = &server;
@@ -118,6 +141,10 @@ fn two_clients_at_once_leave_an_intact_tree() {
 
 #[test]
 fn two_servers_hold_one_tree() {
+    for_each_kind(load_into_two_servers);
+}
+
+fn load_into_two_servers(kind: &str) {
     let (first, second) = (Server::start(MEMORY), Server::start(MEMORY));
     let name = second.fabric.strip_prefix("shm:").expect("it is one of shm");
     let both = format!("{},{name}", first.fabric);
@@ -125,7 +152,7 @@ fn two_servers_hold_one_tree() {
         let words: Vec<&str> = words.iter().copied().chain(["--fabric", both.as_str()]).collect();
         kit::farwood_with_input(&words, input)
     };
-    assert_ok(&on_both(&["create", "t", "--index", "sherman"], b""));
+    assert_ok(&on_both(&["create", "t", "--index", kind], b""));
     assert_ok(&on_both(&["load", "t"], &lines(0..100_000)));
     assert_ok(&on_both(&["check", "t"], b""));
     let stat = on_both(&["stat"], b"").stdout;
@@ -149,9 +176,16 @@ fn indexes(server: &Server) -> Vec<String> {
 
 #[test]
 fn a_benchmark_brings_its_index_and_takes_it_away() {
+    for_each_kind(run_benchmarks);
+}
+
+fn run_benchmarks(kind: &str) {
     let server = Server::start(MEMORY);
     for workload in ["ycsb-a", "ycsb-c", "ycsb-e", "load", "lock", "raw"] {
-        let ran = server.farwood("bench", &bench(&["--ops", "20k", "--workload", workload, "--json", "-"]));
+        let ran = server.farwood(
+            "bench",
+            &bench(&["--index", kind, "--ops", "20k", "--workload", workload, "--json", "-"]),
+        );
         assert_ok(&ran);
         let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
         assert_eq!(
@@ -160,8 +194,11 @@ fn a_benchmark_brings_its_index_and_takes_it_away() {
         );
         assert_eq!(indexes(&server), [""; 0], "{workload}");
     }
-    assert_failed(&server.farwood("bench", &["--keys", "100M"]), 2, "left: drop an index");
-    let full = server.farwood("bench", &bench(&["--duration", "1000s", "--workload", "write-only"]));
+    assert_failed(&server.farwood("bench", &["--index", kind, "--keys", "100M"]), 2, "left: drop an index");
+    // One that is soon full.
+    let server = Server::start("16MiB");
+    let endless = bench(&["--index", kind, "--duration", "1000s", "--workload", "write-only"]);
+    let full = server.farwood("bench", &endless);
     assert_failed(&full, 1, "out of memory");
     assert_eq!(indexes(&server), [""; 0]);
 }
@@ -170,11 +207,15 @@ fn a_benchmark_brings_its_index_and_takes_it_away() {
 #[test]
 fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let server = Server::start(MEMORY);
-    // One client from the first operation on: what the cache knows when does not depend on chance.
-    let flags = ["--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
-    let flags = bench(&[&flags[..], &["--json", "-"]].concat());
-    let (here, there) = (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-    assert_eq!(kit::costs(&json_of(&here)), kit::costs(&json_of(&there)));
+    for (kind, get_bytes) in [("sherman", 1024.0), ("smart", 32.0)] {
+        // One client from the first operation on: what the cache knows when does not depend on chance.
+        let flags = ["--index", kind, "--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
+        let flags = bench(&[&flags[..], &["--json", "-"]].concat());
+        let (here, there) =
+            (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
+        let costs = |ran| kit::costs(&json_of(ran), get_bytes);
+        assert_eq!(costs(&here), costs(&there), "{kind}");
+    }
 }
 
 /// Starts a benchmark that runs until it is ended, and waits until its clients are at work.
@@ -227,8 +268,12 @@ fn a_benchmark_that_is_interrupted_says_so() {
 /// too.
 #[test]
 fn a_client_that_is_killed_does_not_disturb_others() {
-    let server = with_index(MEMORY);
-    let mut killed = endless_bench(&server, &["--clients", "1"]);
+    for_each_kind(kill_a_client);
+}
+
+fn kill_a_client(kind: &str) {
+    let server = with_index(kind, MEMORY);
+    let mut killed = endless_bench(&server, &["--clients", "1", "--index", kind]);
     let mut other = server.beside("load", &["t"]);
     let mut input = other.stdin();
     let mut feed = |rounds| (0..rounds).for_each(|_| input.write_all(&lines(0..200)).expect("it reads"));
@@ -254,7 +299,7 @@ fn a_client_that_is_killed_does_not_disturb_others() {
 
 #[test]
 fn a_load_that_is_interrupted_says_how_far_it_came() {
-    let server = with_index(MEMORY);
+    let server = with_index("sherman", MEMORY);
     let mut process = server.beside("load", &["t"]);
     let mut input = process.stdin();
     input.write_all(&lines(0..10_000)).expect("it reads");
@@ -274,7 +319,7 @@ fn a_load_that_is_interrupted_says_how_far_it_came() {
 
 #[test]
 fn a_scan_whose_reader_leaves_ends_quietly() {
-    let server = with_index(MEMORY);
+    let server = with_index("sherman", MEMORY);
     assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..100_000)));
     let mut process = server.beside("scan", &["t"]);
     let mut first = String::new();
@@ -306,7 +351,7 @@ fn a_server_that_is_not_there_is_a_clear_error() {
 
 #[test]
 fn a_server_that_is_killed_ends_its_clients_with_an_error() {
-    let server = with_index(MEMORY);
+    let server = with_index("sherman", MEMORY);
     let (bench, mut load) = (endless_bench(&server, &[]), server.beside("load", &["t"]));
     let mut input = load.stdin();
     let feeding = AtomicUsize::new(0);

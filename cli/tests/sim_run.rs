@@ -29,6 +29,10 @@ fn wishes_are_heard() {
     let other =
         ["sim", "run", "--seeds", "7..8", "--faults", "none", "--ops", "5", "--technique", "combine=off"];
     assert_ne!(farwood(&other).stdout, plain.stdout);
+    let smart =
+        farwood(&["sim", "run", "--seeds", "7..8", "--faults", "none", "--ops", "5", "--index", "smart"]);
+    assert!(smart.code == 0 && smart.stdout.ends_with("  ok\n"), "{}", smart.stdout);
+    assert_ne!(smart.stdout, plain.stdout);
 }
 
 #[test]
@@ -53,7 +57,8 @@ fn a_swarm_that_makes_no_sense_is_refused() {
         (&["--seeds", "5"][..], "A..B"),
         (&["--seeds", "5..5"], "A..B"),
         (&["--faults", "storm"], "crashes (a compute node stops"),
-        (&["--index", "dolphin"], "sherman"),
+        (&["--index", "dolphin"], "choose sherman or smart"),
+        (&["--index", "smart", "--technique", "two_level=on"], "lock_free_nodes"),
         (&["--technique", "warp=on"], "combine, on_chip"),
         (&["--ops", "5000000000"], "--ops"),
         (&["--ops", "0"], "--ops"),

@@ -6,7 +6,7 @@ mod kit;
 #[path = "kit/servers.rs"]
 mod servers;
 
-use kit::{assert_failed, assert_ok, json_of, lines};
+use kit::{KINDS, assert_failed, assert_ok, json_of, lines};
 use servers::Server;
 
 const MEMORY: &str = "64MiB";
@@ -15,8 +15,15 @@ const MEMORY: &str = "64MiB";
 fn every_command_does_what_it_says() {
     let server = Server::start_verbs(7101, MEMORY);
     assert!(server.ready.contains("--fabric verbs:127.0.0.1:7101"), "{}", server.ready);
-    assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
-    assert_failed(&server.farwood("create", &["t", "--index", "sherman"]), 1, "an index named \"t\" already");
+    KINDS.iter().for_each(|kind| use_every_command(&server, kind));
+    let stopped = server.stop();
+    assert_eq!(stopped.code, 0);
+    assert!(stopped.stderr.contains("stopping: nothing is lost"), "{}", stopped.stderr);
+}
+
+fn use_every_command(server: &Server, kind: &str) {
+    assert_ok(&server.farwood("create", &["t", "--index", kind]));
+    assert_failed(&server.farwood("create", &["t", "--index", kind]), 1, "an index named \"t\" already");
     let loaded = server.farwood_with_input("load", &["t"], &lines(0..2000));
     assert_ok(&loaded);
     assert_eq!(loaded.stdout, "read 2000 lines, stored 2000, rejected 0\n");
@@ -34,11 +41,8 @@ fn every_command_does_what_it_says() {
     assert!(checked.stdout.starts_with("keys         1999\n"), "{}", checked.stdout);
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);
-    assert!(stat.stdout.contains("index    \"t\": sherman"), "{}", stat.stdout);
+    assert!(stat.stdout.contains(&format!("index    \"t\": {kind}")), "{}", stat.stdout);
     assert_ok(&server.farwood("drop", &["t"]));
-    let stopped = server.stop();
-    assert_eq!(stopped.code, 0);
-    assert!(stopped.stderr.contains("stopping: nothing is lost"), "{}", stopped.stderr);
 }
 
 /// Round trips and bytes of an operation do not depend on where the memory is. (In an emulated guest, reading on the
@@ -50,7 +54,8 @@ fn operations_cost_what_they_cost_on_the_embedded_fabric() {
         ["--keys", "5k", "--ops", "2k", "--warmup", "0", "--shards", "1", "--clients", "1", "--json", "-"];
     let flags = [&["--workload", "ycsb-a"], &flags[..]].concat();
     let (here, there) = (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-    let ([_, here], [get, there]) = (kit::costs(&json_of(&here)), kit::costs(&json_of(&there)));
+    let ([_, here], [get, there]) =
+        (kit::costs(&json_of(&here), 1024.0), kit::costs(&json_of(&there), 1024.0));
     assert_eq!(get, [1.0, 1.0, 1024.0, 0.0, 0.0, 0.0]);
     assert_eq!(here, there);
 }

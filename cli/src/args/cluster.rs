@@ -87,15 +87,17 @@ pub(crate) struct CreateArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) servers: ServersArgs,
-    /// The kind of index: sherman (smart, chime and dolphin are not in this release)
+    /// The kind of index: sherman (a B+tree: short scans and little memory) or smart (a radix tree: fewer bytes per
+    /// operation, one leaf per key); chime and dolphin are not in this release
     #[arg(long, value_name = "KIND")]
     pub(crate) index: String,
-    /// Bytes of the longest key. Every entry takes room for it
-    #[arg(long, value_name = "N", default_value = "32", value_parser = parse_size)]
-    pub(crate) max_key: u64,
-    /// Bytes of the longest value. Every entry takes room for it
-    #[arg(long, value_name = "N", default_value = "32", value_parser = parse_size)]
-    pub(crate) max_value: u64,
+    /// Bytes of the longest key [default: 32 with sherman, where every entry takes room for it; 255 with smart, which
+    /// takes no longer ones]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub(crate) max_key: Option<u64>,
+    /// Bytes of the longest value [default: 32 with sherman, where every entry takes room for it; 1024 with smart]
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    pub(crate) max_value: Option<u64>,
 }
 
 /// Drop an index with all that is in it. Asks nothing, and says what it freed.

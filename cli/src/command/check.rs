@@ -11,6 +11,7 @@ use crate::args::CheckArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
+use crate::kind::Kind;
 use crate::open_index::check_name;
 use crate::report::output::print;
 use crate::session::on_index;
@@ -29,8 +30,8 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let report = with_cluster(&servers, Check { name: args.name.clone() })?;
-    print(&shown(&report))?;
+    let (kind, report) = with_cluster(&servers, Check { name: args.name.clone() })?;
+    print(&shown(kind, &report))?;
     interrupt.check("the walk was finished")?;
     verdict(&args.name, &report)
 }
@@ -40,25 +41,28 @@ struct Check {
 }
 
 impl Action for Check {
-    type Output = CheckReport;
+    type Output = (Kind, CheckReport);
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<CheckReport, CliError> {
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(Kind, CheckReport), CliError> {
         let walk = |dead: BTreeSet<u16>| {
             on_index(Arc::clone(&cluster), &self.name, move |index| {
                 let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
-                async move { index.check(&options).await.map_err(CliError::failed) }
+                async move {
+                    let report = index.check(&options).await.map_err(CliError::failed)?;
+                    Ok((Kind::of(&index), report))
+                }
             })
         };
-        let report = walk(BTreeSet::new())?;
-        let mut gone = owners(&report);
+        let found = walk(BTreeSet::new())?;
+        let mut gone = owners(&found.1);
         if gone.is_empty() {
-            return Ok(report);
+            return Ok(found);
         }
         // Asked after the walk: whoever held a lock and is not connected now will not give it back.
         for alive in cluster.nodes()?.into_iter().filter_map(|node| node.id) {
             gone.remove(&alive);
         }
-        if gone.is_empty() { Ok(report) } else { walk(gone) }
+        if gone.is_empty() { Ok(found) } else { walk(gone) }
     }
 }
 
@@ -80,17 +84,22 @@ fn verdict(name: &str, report: &CheckReport) -> Result<(), CliError> {
     )))
 }
 
-fn shown(report: &CheckReport) -> String {
+fn shown(kind: Kind, report: &CheckReport) -> String {
     let mut out = String::new();
-    write_report(report, &mut out).expect("a string takes everything");
+    write_report(kind, report, &mut out).expect("a string takes everything");
     out
 }
 
-fn write_report(report: &CheckReport, out: &mut String) -> fmt::Result {
+fn write_report(kind: Kind, report: &CheckReport, out: &mut String) -> fmt::Result {
     let survey = &report.survey;
+    let full = format!(", {:.1} % full", survey.load_factor * 100.0);
+    let (of_leaves, of_inner_nodes) = match kind {
+        Kind::Sherman => (full.as_str(), ""),
+        Kind::Smart => ("", full.as_str()),
+    };
     writeln!(out, "keys         {}", survey.keys)?;
-    writeln!(out, "leaves       {}, {:.1} % full", survey.leaves, survey.load_factor * 100.0)?;
-    writeln!(out, "inner nodes  {}", survey.inner_nodes)?;
+    writeln!(out, "leaves       {}{of_leaves}", survey.leaves)?;
+    writeln!(out, "inner nodes  {}{of_inner_nodes}", survey.inner_nodes)?;
     writeln!(out, "height       {}", survey.height)?;
     writeln!(out, "memory       {}", show_bytes(survey.used_bytes))?;
     let missing = &report.missing_separators;
@@ -122,25 +131,30 @@ mod tests {
     use super::*;
     use crate::session::kit;
 
-    fn check(cluster: &Arc<farwood::Cluster>) -> CheckReport {
+    fn check(cluster: &Arc<farwood::Cluster>) -> (Kind, CheckReport) {
         Check { name: "t".to_owned() }.on(Arc::clone(cluster)).unwrap()
     }
 
     #[test]
     fn an_intact_index_has_a_shape() {
-        let cluster = kit::cluster();
-        assert!(shown(&check(&cluster)).starts_with("keys         0\nleaves       0"));
-        let filled = on_index(Arc::clone(&cluster), "t", |index| async move {
-            for n in 0..500u32 {
-                index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
-            }
-            Ok(())
-        });
-        filled.unwrap();
-        let report = check(&cluster);
-        assert!(verdict("t", &report).is_ok());
-        let shown = shown(&report);
-        assert!(shown.starts_with("keys         500\n") && !shown.contains("broken"), "{shown}");
+        for kind in Kind::ALL {
+            let cluster = kit::cluster(kind);
+            let (found, report) = check(&cluster);
+            assert_eq!(found, kind);
+            assert!(shown(kind, &report).starts_with("keys         0\nleaves       0"), "{kind:?}");
+            let filled = on_index(Arc::clone(&cluster), "t", |index| async move {
+                for n in 0..500u32 {
+                    index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
+                }
+                Ok(())
+            });
+            filled.unwrap();
+            let (_, report) = check(&cluster);
+            assert!(verdict("t", &report).is_ok());
+            let shown = shown(kind, &report);
+            assert!(shown.starts_with("keys         500\n") && !shown.contains("broken"), "{shown}");
+            assert_eq!(shown.matches(" % full\n").count(), 1, "{shown}");
+        }
     }
 
     fn write_word(cluster: &Arc<farwood::Cluster>, at: RemotePtr, word: u64) {
@@ -157,25 +171,28 @@ mod tests {
 
     #[test]
     fn a_lock_of_a_client_that_is_gone_is_no_fault() {
-        let cluster = kit::cluster();
+        let cluster = kit::cluster(Kind::Sherman);
         let lock = Control::servers(&*cluster)[1].locks.base;
         write_word(&cluster, lock, LockWord::new(7, 1, 0xff).to_bits());
-        let report = check(&cluster);
+        let (kind, report) = check(&cluster);
         assert!(verdict("t", &report).is_ok());
-        assert!(shown(&report).contains("orphaned     lock 1:0x"), "{}", shown(&report));
-        assert!(shown(&report).contains("compute node 7, which is gone"), "{}", shown(&report));
+        let shown = shown(kind, &report);
+        assert!(shown.contains("orphaned     lock 1:0x"), "{shown}");
+        assert!(shown.contains("compute node 7, which is gone"), "{shown}");
     }
 
     #[test]
     fn a_damaged_index_is_named_with_the_node() {
-        let cluster = kit::cluster();
-        let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
-        // An address where no node was ever written.
-        write_word(&cluster, entry.root, 0x41);
-        let report = check(&cluster);
-        let error = verdict("t", &report).unwrap_err();
-        assert_eq!(error.exit_code(), 1);
-        assert!(error.one_line().contains("breaks") && error.one_line().contains("node 0:0x"), "{error}");
-        assert!(shown(&report).contains("\nbroken       node"), "{}", shown(&report));
+        for kind in Kind::ALL {
+            let cluster = kit::cluster(kind);
+            let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
+            // An address where no node was ever written.
+            write_word(&cluster, entry.root, 0x41);
+            let (_, report) = check(&cluster);
+            let error = verdict("t", &report).unwrap_err();
+            assert_eq!(error.exit_code(), 1);
+            assert!(error.one_line().contains("breaks"), "{error}");
+            assert!(shown(kind, &report).contains("\nbroken       "), "{}", shown(kind, &report));
+        }
     }
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use farwood::Geometry;
 use futures::executor::block_on;
 
 use crate::args::CreateArgs;
-use crate::config::check_index;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
-use crate::open_index::{OpenIndex, check_name, geometry};
+use crate::kind::Kind;
+use crate::open_index::{OpenIndex, check_name};
+use crate::recipe::{Limits, Recipe};
 use crate::report::output::print;
 use crate::session::Desk;
 
@@ -20,31 +20,50 @@ use crate::session::Desk;
 /// If the arguments make no index, or the catalog refuses.
 pub(crate) fn run(args: CreateArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
-    check_index(&args.index)?;
-    let geometry = geometry(args.max_key, args.max_value)?;
+    let recipe = recipe(&args)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let told = with_cluster(&servers, Create { name: args.name, geometry })?;
+    let told = with_cluster(&servers, Create { name: args.name, recipe })?;
     print(&told)?;
     interrupt.check("the index was created")
 }
 
+fn recipe(args: &CreateArgs) -> Result<Recipe, CliError> {
+    let kind = Kind::parse(&args.index)?;
+    let size = |flag: &str, bytes: Option<u64>, usual: usize| match bytes {
+        None => Ok(usual),
+        Some(bytes) => {
+            usize::try_from(bytes).map_err(|_| CliError::Usage(format!("{flag} {bytes}: that is too long")))
+        }
+    };
+    let usual = Limits::usual(kind);
+    let max_key = size("--max-key", args.max_key, usual.max_key)?;
+    let max_value = size("--max-value", args.max_value, usual.max_value)?;
+    Recipe::new(kind, Limits { max_key, max_value })
+}
+
 struct Create {
     name: String,
-    geometry: Geometry,
+    recipe: Recipe,
 }
 
 impl Action for Create {
     type Output = String;
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
-        let index = block_on(OpenIndex::create(&Desk::at(&cluster), &self.name, self.geometry))?;
+        // Nobody works with what is opened here.
+        const CACHE_BYTES: usize = 0;
+        block_on(OpenIndex::create(&Desk::at(&cluster), &self.name, &self.recipe, CACHE_BYTES))?;
+        let Limits { max_key, max_value } = self.recipe.limits();
+        let (kind, leaf_bytes) = (self.recipe.kind(), self.recipe.leaf_bytes());
+        let leaves = match kind {
+            Kind::Sherman => format!("leaves of {leaf_bytes} bytes"),
+            Kind::Smart => format!("leaves of up to {leaf_bytes} bytes"),
+        };
         Ok(format!(
-            "created index {:?}: sherman, keys up to {} bytes, values up to {} bytes, nodes of {} bytes\n",
+            "created index {:?}: {}, keys up to {max_key} bytes, values up to {max_value} bytes, {leaves}\n",
             self.name,
-            self.geometry.max_key,
-            self.geometry.max_value,
-            index.node_bytes(),
+            kind.name(),
         ))
     }
 }
@@ -54,19 +73,51 @@ mod tests {
     use super::*;
     use crate::session::kit;
 
+    fn create(words: &str) -> Result<String, CliError> {
+        create_on(&kit::cluster(Kind::Sherman), words)
+    }
+
+    fn create_on(cluster: &Arc<farwood::Cluster>, words: &str) -> Result<String, CliError> {
+        use crate::args::{Command, Request, parse};
+        let words = ["farwood", "create", "--fabric", "shm:x"].into_iter().chain(words.split_whitespace());
+        let Request::Run(cli) = parse(words)? else { panic!("a command was given") };
+        let Command::Create(args) = cli.command else { panic!("it was create") };
+        Create { recipe: recipe(&args)?, name: args.name }.on(Arc::clone(cluster))
+    }
+
     #[test]
     fn an_index_is_created_once() {
-        let cluster = kit::cluster();
-        let create = |name: &str| {
-            let geometry = geometry(200, 8).unwrap();
-            Create { name: name.to_owned(), geometry }.on(Arc::clone(&cluster))
-        };
-        let told = create("users").unwrap();
-        assert!(told.starts_with("created index \"users\": sherman, keys up to 200 bytes"), "{told}");
-        let error = create("users").unwrap_err();
-        assert_eq!(error.exit_code(), 1);
-        assert!(error.one_line().contains("an index named \"users\" already"), "{error}");
-        let opened = block_on(OpenIndex::open(&Desk::at(&cluster), "users", 0)).unwrap();
-        assert_eq!((opened.limits().max_key, opened.limits().max_value), (200, 8));
+        for kind in Kind::ALL {
+            let cluster = kit::cluster(kind);
+            let words = format!("users --index {} --max-key 200 --max-value 8", kind.name());
+            let told = create_on(&cluster, &words).unwrap();
+            let begin =
+                format!("created index \"users\": {}, keys up to 200 bytes, values up to 8 ", kind.name());
+            assert!(told.starts_with(&begin), "{told}");
+            let error = create_on(&cluster, &words).unwrap_err();
+            assert_eq!(error.exit_code(), 1);
+            assert!(error.one_line().contains("an index named \"users\" already"), "{error}");
+            let opened = block_on(OpenIndex::open(&Desk::at(&cluster), "users", 0)).unwrap();
+            assert_eq!(opened.limits(), Limits { max_key: 200, max_value: 8 });
+        }
+    }
+
+    #[test]
+    fn sizes_have_defaults_by_kind() {
+        assert!(create("a --index sherman").unwrap().contains("keys up to 32 bytes, values up to 32 bytes"));
+        assert!(create("a --index smart").unwrap().contains("keys up to 255 bytes, values up to 1024 bytes"));
+    }
+
+    #[test]
+    fn sizes_that_make_no_index_are_refused() {
+        for (words, part) in [
+            ("a --index smart --max-key 256", "up to 255 bytes"),
+            ("a --index smart --max-value 1MiB", "4096"),
+            ("a --index sherman --max-key 1MiB", "keys"),
+            ("a --index btree", "choose sherman or smart"),
+        ] {
+            let error = create(words).unwrap_err();
+            assert!(error.exit_code() == 2 && error.one_line().contains(part), "{words}: {error}");
+        }
     }
 }

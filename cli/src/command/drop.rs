@@ -41,15 +41,18 @@ impl Action for Drop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Kind;
     use crate::session::kit;
 
     #[test]
     fn an_index_is_dropped_once() {
-        let cluster = kit::cluster();
-        let drop = || Drop { name: "t".to_owned() }.on(Arc::clone(&cluster));
-        assert_eq!(drop().unwrap(), "dropped index \"t\": 0 B freed\n");
-        let error = drop().unwrap_err();
-        assert_eq!(error.exit_code(), 1);
-        assert!(error.one_line().contains("no index named \"t\""), "{error}");
+        for kind in Kind::ALL {
+            let cluster = kit::cluster(kind);
+            let drop = || Drop { name: "t".to_owned() }.on(Arc::clone(&cluster));
+            assert_eq!(drop().unwrap(), "dropped index \"t\": 0 B freed\n");
+            let error = drop().unwrap_err();
+            assert_eq!(error.exit_code(), 1);
+            assert!(error.one_line().contains("no index named \"t\""), "{error}");
+        }
     }
 }

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
     use crate::command::put::Put;
     use crate::command::remove::Remove;
+    use crate::kind::Kind;
     use crate::session::kit;
 
     fn get(cluster: &Arc<farwood::Cluster>, name: &str, key: &[u8]) -> Result<Vec<u8>, CliError> {
@@ -67,7 +68,11 @@ mod tests {
 
     #[test]
     fn what_was_put_is_found_until_it_is_removed() {
-        let cluster = kit::cluster();
+        Kind::ALL.into_iter().for_each(put_get_and_remove);
+    }
+
+    fn put_get_and_remove(kind: Kind) {
+        let cluster = kit::cluster(kind);
         let put = |key: &[u8], value: &[u8]| {
             let put = Put { name: "t".to_owned(), key: key.to_vec(), value: value.to_vec() };
             put.on(Arc::clone(&cluster))
@@ -83,7 +88,7 @@ mod tests {
         assert!(again.exit_code() == 1 && again.one_line().contains("has no key \"k\""), "{again}");
         assert!(get(&cluster, "t", b"k").is_err());
         assert_eq!(get(&cluster, "t", b"").unwrap(), b"");
-        let long = [b'x'; kit::BYTES_MAX as usize + 1];
+        let long = [b'x'; kit::BYTES_MAX + 1];
         for error in [put(&long, b"").unwrap_err(), put(b"", &long).unwrap_err(), remove(&long).unwrap_err()]
         {
             assert!(error.exit_code() == 1 && error.one_line().contains("17 bytes"), "{error}");
@@ -92,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_index_that_is_not_there_or_not_known_is_an_error() {
-        let cluster = kit::cluster();
+        let cluster = kit::cluster(Kind::Sherman);
         let error = get(&cluster, "none", b"k").unwrap_err();
         assert!(error.exit_code() == 1 && error.one_line().contains("create it first"), "{error}");
         futures::executor::block_on(farwood::runtime::Control::create(&*cluster, "new", "warp", b""))

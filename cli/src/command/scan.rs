@@ -125,11 +125,12 @@ async fn copy_pairs<I: RangeIndex>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Kind;
     use crate::session::kit;
 
     /// Scans 100 keys, 00 to 99. Yields what was written, and how that ended.
-    fn scan(range: Range, room: usize, interrupt: Interrupt) -> (String, Result<(), CliError>) {
-        let out = on_index(kit::cluster(), "t", move |index| {
+    fn scan(kind: Kind, range: Range, room: usize, interrupt: Interrupt) -> (String, Result<(), CliError>) {
+        let out = on_index(kit::cluster(kind), "t", move |index| {
             let (range, interrupt) = (range.clone(), interrupt.clone());
             async move {
                 for n in 0..100 {
@@ -170,8 +171,12 @@ mod tests {
 
     #[test]
     fn begins_at_from_and_ends_before_to() {
+        Kind::ALL.into_iter().for_each(scan_ranges);
+    }
+
+    fn scan_ranges(kind: Kind) {
         let lines = |range| {
-            let (out, result) = scan(range, usize::MAX, Interrupt::default());
+            let (out, result) = scan(kind, range, usize::MAX, Interrupt::default());
             result.unwrap();
             out
         };
@@ -186,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_leaves_ends_it_quietly() {
-        let (out, result) = scan(range(None, None, None), 14, Interrupt::default());
+        let (out, result) = scan(Kind::Sherman, range(None, None, None), 14, Interrupt::default());
         assert!(result.is_ok());
         assert_eq!(out, "00\tv0\n01\tv1\n02");
     }
@@ -195,7 +200,7 @@ mod tests {
     fn an_interrupt_ends_it() {
         let interrupt = Interrupt::default();
         interrupt.set();
-        let (out, result) = scan(range(None, None, None), usize::MAX, interrupt);
+        let (out, result) = scan(Kind::Sherman, range(None, None, None), usize::MAX, interrupt);
         assert_eq!((out.as_str(), result.unwrap_err().exit_code()), ("", 130));
     }
 

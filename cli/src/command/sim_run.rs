@@ -16,8 +16,8 @@ use farwood_sim::runner::{self, Report};
 use farwood_sim::scenario::{Scenario, Wish};
 
 use crate::args::SimRunArgs;
-use crate::config;
 use crate::error::CliError;
+use crate::kind::Kind;
 use crate::report::files;
 use crate::report::output::print;
 
@@ -65,11 +65,12 @@ pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
 
 impl Plan {
     fn new(args: &SimRunArgs) -> Result<Self, CliError> {
-        if args.index != "sherman" {
-            return Err(CliError::Usage(format!("--index {}: this release has sherman only", args.index)));
-        }
+        let kind = Kind::parse(&args.index)?;
         let seeds = seeds(&args.seeds)?;
         let mut rest = String::new();
+        if kind != Kind::ALL[0] {
+            write!(rest, " --index {}", kind.name()).expect("strings take everything");
+        }
         let mix = match &args.faults {
             None => None,
             Some(name) => {
@@ -80,16 +81,13 @@ impl Plan {
         if let Some(ops) = args.ops {
             write!(rest, " --ops {ops}").expect("strings take everything");
         }
-        // For what it says of wrong names.
-        config::techniques(&args.technique)?;
-        let mut techniques = Vec::new();
+        let techniques = kind.switches(&args.technique)?;
+        let techniques = techniques.into_iter().map(|(name, on)| (name.to_owned(), on)).collect();
         for switch in &args.technique {
             write!(rest, " --technique {switch}").expect("strings take everything");
-            let (name, state) = switch.split_once('=').expect("it was checked");
-            techniques.push((name.replace('-', "_"), state == "on"));
         }
         let ops = args.ops.map(ops_per_client).transpose()?;
-        let wish = Wish { mix, ops, techniques };
+        let wish = Wish { kind: simulated(kind), mix, ops, techniques };
         if let Some(directory) = &args.history {
             files::check_directory(directory)?;
             fs::create_dir_all(directory).map_err(|error| CliError::write(directory, error))?;
@@ -197,6 +195,14 @@ fn in_order(plan: &Plan, mut tell: impl FnMut(Said) -> Result<(), CliError>) -> 
         }
         Ok(())
     })
+}
+
+/// The kind as scenarios name it.
+fn simulated(kind: Kind) -> farwood_sim::kind::Kind {
+    match kind {
+        Kind::Sherman => farwood_sim::kind::Kind::Sherman,
+        Kind::Smart => farwood_sim::kind::Kind::Smart,
+    }
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, CliError> {

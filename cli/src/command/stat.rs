@@ -11,7 +11,8 @@ use crate::args::StatArgs;
 use crate::connect::{Action, Connected, Peer, with_cluster};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
-use crate::open_index::{Limits, limits_of};
+use crate::open_index::limits_of;
+use crate::recipe::Limits;
 use crate::report::output::print;
 use crate::units::show_bytes;
 
@@ -98,11 +99,12 @@ mod tests {
     use farwood::runtime::Control;
 
     use super::*;
+    use crate::kind::Kind;
     use crate::session::kit;
 
     #[test]
     fn everything_is_listed() {
-        let cluster = kit::cluster();
+        let cluster = kit::cluster(Kind::Smart);
         block_on(Control::create(&*cluster, "a raw one", "raw", b"")).unwrap();
         let told = Stat.on(Arc::clone(&cluster)).unwrap();
         let lines: Vec<&str> = told.lines().collect();
@@ -112,7 +114,7 @@ mod tests {
         );
         assert!(lines[1].starts_with("server   1: 32.0 MiB"), "{told}");
         assert_eq!(lines[2], "index    \"a raw one\": raw");
-        assert_eq!(lines[3], "index    \"t\": sherman, keys up to 16 bytes, values up to 16 bytes");
+        assert_eq!(lines[3], "index    \"t\": smart, keys up to 16 bytes, values up to 16 bytes");
         assert_eq!(lines.len(), 4);
     }
 

@@ -1,5 +1,6 @@
 //! What arguments come to mean, and which are refused.
 
+use farwood::index::{sherman, smart};
 use farwood::runtime::sim::Profile;
 
 use super::*;
@@ -28,8 +29,44 @@ fn no_flags_are_the_canonical_run() {
     assert_eq!(config.end, End { ops: None, after_ns: Some(10_000_000_000) });
     assert_eq!((config.warmup_ns, config.servers, config.cache_bytes), (1_000_000_000, 1, 512 << 20));
     // The embedded fabric has no on-chip memory.
-    assert_eq!(config.techniques, Techniques { on_chip: false, ..Techniques::ALL });
+    assert_eq!(sherman(&config), sherman::Techniques { on_chip: false, ..sherman::Techniques::ALL });
     assert!(config.no_on_chip);
+}
+
+/// The switches of a benchmark of Sherman.
+fn sherman(config: &BenchConfig) -> sherman::Techniques {
+    match config.recipe {
+        Recipe::Sherman(_, techniques) => techniques,
+        Recipe::Smart(..) => panic!("it is SMART"),
+    }
+}
+
+#[test]
+fn smart_is_configured_by_its_own_switches() {
+    let plain = config("--index smart").unwrap();
+    let Recipe::Smart(geometry, techniques) = plain.recipe else { panic!("it was asked for") };
+    assert_eq!((geometry.max_key, geometry.max_value, techniques), (8, 8, smart::Techniques::ALL));
+    // Its locks are in its leaves: nothing is lost where NICs have no memory.
+    assert!(!plain.no_on_chip);
+    let json =
+        config("--index smart --technique rear-lock=off --key string --value-size 64").unwrap().to_json();
+    assert_eq!((&json["index"], &json["leaf_bytes"]), (&"smart".into(), &128.into()));
+    let off = json["techniques"].as_object().unwrap().iter().filter(|(_, on)| **on == false);
+    assert_eq!(off.map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["rear_lock"]);
+    // A lock in a leaf needs a leaf that stays.
+    let json = config("--index smart --technique in_place_leaves=off").unwrap().to_json();
+    assert_eq!(json["techniques"]["rear_lock"], false);
+}
+
+#[test]
+fn raw_reads_what_a_get_reads() {
+    let bytes = |line: &str| {
+        let recipe = config(&format!("--workload raw {line}")).unwrap().recipe;
+        (recipe.leaf_bytes(), recipe.get_bytes())
+    };
+    assert_eq!(bytes(""), (1024, 1024));
+    assert_eq!(bytes("--index smart"), (64, 32));
+    assert_eq!(bytes("--index smart --value-size 100"), (192, 128));
 }
 
 #[test]
@@ -48,7 +85,7 @@ fn simulated_runs_are_short_and_timed_throughout() {
     let plain = config("--fabric sim:connectx5").unwrap();
     assert_eq!((plain.shards, plain.clients, plain.latency_sampling), (22, 22 * 64, 1));
     assert_eq!((plain.warmup_ns, plain.end.after_ns), (SIM_WARMUP_NS, Some(SIM_DURATION_NS)));
-    assert!(plain.techniques == Techniques::ALL && !plain.no_on_chip);
+    assert!(sherman(&plain) == sherman::Techniques::ALL && !plain.no_on_chip);
     assert_eq!(plain.client_ns(), Profile::CONNECTX5.op_ns);
     assert_eq!(plain.to_json()["fabric"], "sim:connectx5");
     let given = config("--fabric sim:connectx6 --shards 100 --duration 1s --warmup 0s").unwrap();
@@ -60,8 +97,14 @@ fn simulated_runs_are_short_and_timed_throughout() {
 #[test]
 fn bad_input_says_what_to_do() {
     let cases = [
-        ("--index smart", "not in this release"),
-        ("--index btree", "choose sherman"),
+        ("--index chime", "not in this release"),
+        ("--index btree", "choose sherman or smart"),
+        (
+            "--index smart --technique two_level=off",
+            "smart has no technique 'two_level': it has lock_free_nodes",
+        ),
+        ("--technique rear_lock=off", "sherman has no technique 'rear_lock': it has combine"),
+        ("--index smart --memory 64MiB", "10000000 keys in leaves of 64 bytes"),
         ("--fabric shm:", "a name is missing"),
         ("--fabric shm:x --servers 2", "--servers is for the embedded"),
         ("--fabric shm:x --memory 1GiB", "--memory is for the embedded"),
@@ -117,7 +160,7 @@ fn memory_servers_that_are_there_are_taken_as_they_are() {
         (config.servers, config.memory_bytes, config.to_json()["servers"].clone()),
         (2, 4 << 30, 2.into())
     );
-    assert!(config.no_on_chip && !config.techniques.on_chip && config.techniques.fused);
+    assert!(config.no_on_chip && !sherman(&config).on_chip && sherman(&config).fused);
     let error = config.connect(servers, &usage(1 << 20)).unwrap_err().one_line();
     assert!(error.contains("shm:a,b have 2.0 MiB left"), "{error}");
 }
@@ -125,7 +168,7 @@ fn memory_servers_that_are_there_are_taken_as_they_are() {
 #[test]
 fn techniques_switch_one_by_one() {
     let config = config("--technique fused=off --technique two-level=off --technique fused=on").unwrap();
-    assert!(config.techniques.fused && !config.techniques.two_level);
+    assert!(sherman(&config).fused && !sherman(&config).two_level);
     assert_eq!(config.to_json()["techniques"]["two_level"], false);
     assert_eq!(config.to_json()["techniques"]["fused"], true);
     assert_eq!(config.to_json()["techniques"]["on_chip"], false);

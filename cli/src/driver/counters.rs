@@ -4,7 +4,7 @@ use farwood::index::{IndexStats, KindStats, OpKind};
 use farwood::lock::LockStats;
 use farwood::runtime::Usage;
 
-use crate::report::{CacheFigures, KindFigures, LockFigures};
+use crate::report::{CacheFigures, KindFigures, LockFigures, SharingFigures};
 
 /// Kinds of operations that are counted apart: those of an index in the order of [`OpKind`], of which clients use all
 /// but remove, and those of workloads without one.
@@ -121,11 +121,13 @@ pub(crate) struct Counters {
     pub(crate) lanes: [Tally; LANES],
     /// Locks.
     pub(crate) locks: LockFigures,
+    /// Operations that others did along with theirs.
+    pub(crate) sharing: SharingFigures,
     /// The cache; `invalidated` and `evicted` are of the whole node.
     pub(crate) cache: CacheFigures,
     /// Bytes of the node's cache now.
     pub(crate) cache_bytes: u64,
-    /// Bytes of the shard's lock tables now.
+    /// Bytes of the shard's lock tables now, with those where operations are shared.
     pub(crate) lock_table_bytes: u64,
 }
 
@@ -151,11 +153,13 @@ impl Counters {
     }
 
     fn combine(&mut self, other: &Counters, of_shard: fn(u64, u64) -> u64, of_node: fn(u64, u64) -> u64) {
-        let (locks, cache) = (&mut self.locks, &mut self.cache);
+        let (locks, sharing, cache) = (&mut self.locks, &mut self.sharing, &mut self.cache);
         locks.acquired = of_shard(locks.acquired, other.locks.acquired);
         locks.waited = of_shard(locks.waited, other.locks.waited);
         locks.handed_over = of_shard(locks.handed_over, other.locks.handed_over);
         locks.remote_failed = of_shard(locks.remote_failed, other.locks.remote_failed);
+        sharing.reads_delegated = of_shard(sharing.reads_delegated, other.sharing.reads_delegated);
+        sharing.writes_combined = of_shard(sharing.writes_combined, other.sharing.writes_combined);
         cache.lookups = of_shard(cache.lookups, other.cache.lookups);
         cache.hits = of_shard(cache.hits, other.cache.hits);
         cache.invalidated = of_node(cache.invalidated, other.cache.invalidated);
@@ -171,6 +175,10 @@ impl From<&IndexStats> for Counters {
                 waited: stats.locks.waited,
                 handed_over: stats.locks.handed_over,
                 remote_failed: stats.locks.remote_failed,
+            },
+            sharing: SharingFigures {
+                reads_delegated: stats.sharing.reads_delegated,
+                writes_combined: stats.sharing.writes_combined,
             },
             cache: CacheFigures {
                 lookups: stats.cache.lookups,
@@ -217,9 +225,11 @@ mod tests {
         let usage = Usage { round_trips: 2, cas: 1, ..Usage::default() };
         let mut early = Counters::default();
         early.lanes[Lane::Lock as usize].record(usage);
+        early.sharing.reads_delegated = 2;
         early.cache.evicted = 5;
         let mut late = early.clone();
         late.lanes[Lane::Lock as usize].record(Usage { round_trips: 9, ..usage });
+        late.sharing.reads_delegated = 5;
         late.cache.evicted = 7;
         let since = late.since(&early);
         let figures = since.lanes[Lane::Lock as usize].figures();
@@ -227,6 +237,7 @@ mod tests {
         let mut sum = since.clone();
         sum.add(&since);
         assert_eq!(sum.lanes[Lane::Lock as usize].figures().cas, 2);
+        assert_eq!(sum.sharing.reads_delegated, 6);
         assert_eq!(sum.cache.evicted, 2, "of the whole node, not twice");
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::lock::{LockConfig, LockTable, on_chip_possible};
+use farwood::lock::{LockTable, on_chip_possible};
 use farwood::runtime::{Chain, Meter, Port, RemotePtr, ServerId, Verbs};
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::rngs::SmallRng;
@@ -23,6 +23,8 @@ use crate::report::{LockFigures, MemoryFigures};
 pub(crate) struct LockSubject<V: Verbs> {
     shard: V,
     table: LockTable<V>,
+    /// Whether the unlock goes with the last WRITE.
+    combine: bool,
     plan: Arc<Plan>,
     tally: Rc<RefCell<Tally>>,
 }
@@ -31,15 +33,9 @@ impl<V: BenchShard> LockSubject<V> {
     /// The locks on that shard. `port` is the same on all of them.
     pub(crate) fn new(shard: V, port: Port, plan: Arc<Plan>) -> Self {
         let possible = on_chip_possible(shard.control().servers());
-        let techniques = plan.config.techniques.effective(possible);
-        let config = LockConfig {
-            hierarchical: techniques.hierarchical,
-            handover: techniques.handover,
-            on_chip: techniques.on_chip,
-            ..LockConfig::default()
-        };
+        let (config, combine) = plan.config.recipe.effective(possible).locks();
         let table = LockTable::attach(shard.clone(), port, config);
-        LockSubject { shard, table, plan, tally: Rc::default() }
+        LockSubject { shard, table, combine, plan, tally: Rc::default() }
     }
 }
 
@@ -53,6 +49,7 @@ impl<V: BenchShard> Subject<V> for LockSubject<V> {
     fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> LockClient<V> {
         LockClient {
             table: self.table.clone(),
+            combine: self.combine,
             plan: Arc::clone(&self.plan),
             tally: Rc::clone(&self.tally),
             recorder: Rc::clone(recorder),
@@ -79,6 +76,7 @@ impl<V: BenchShard> Subject<V> for LockSubject<V> {
 /// A logical client that takes and gives back locks.
 pub(crate) struct LockClient<V: Verbs> {
     table: LockTable<V>,
+    combine: bool,
     plan: Arc<Plan>,
     tally: Rc<RefCell<Tally>>,
     recorder: Rc<Recorder<V>>,
@@ -107,7 +105,7 @@ impl<V: BenchShard> Client for LockClient<V> {
         let mut held = self.table.acquire(node).await;
         held.lock(&meter).await.map_err(failed)?;
         let nothing = Chain::new(node.server());
-        held.release(&meter, nothing, self.plan.config.techniques.combine).await.map_err(failed)?;
+        held.release(&meter, nothing, self.combine).await.map_err(failed)?;
         self.recorder.end(Lane::Lock, timed);
         self.tally.borrow_mut().record(meter.usage());
         Ok(())

@@ -21,7 +21,6 @@ mod subject;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use farwood::AnyIndex;
 use farwood::runtime::sim::Profile;
 
 use self::bench_shard::BenchShard;
@@ -99,9 +98,8 @@ async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, stage: Arc<Stage>) 
             let subject = RawSubject::new(shard.clone(), Arc::clone(area), Arc::clone(&plan));
             ShardRun::new(shard, plan, subject).run().await
         }
-        Stage::Index(sherman) => {
-            let index = AnyIndex::from(sherman.attach(shard.clone()));
-            let subject = IndexSubject::new(index, shard.clone(), Arc::clone(&plan));
+        Stage::Index(index) => {
+            let subject = IndexSubject::new(index.attach(shard.clone()), shard.clone(), Arc::clone(&plan));
             ShardRun::new(shard, plan, subject).run().await
         }
     }
@@ -130,6 +128,7 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
         config: config.to_json(),
         phases,
         memory: results.first().map(|first| first.memory).unwrap_or_default(),
+        filled: config.recipe.kind().filled(),
         compute: ComputeFigures {
             cache_bytes: run.cache_bytes,
             lock_table_bytes: run.lock_table_bytes,
@@ -153,7 +152,16 @@ fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[Shard
         }
         kinds.push(Kind { name: lane_name, figures, latency });
     }
-    Phase { name, seconds, loaded: 0, unstarted: 0, kinds, locks: counters.locks, cache: counters.cache }
+    Phase {
+        name,
+        seconds,
+        loaded: 0,
+        unstarted: 0,
+        kinds,
+        locks: counters.locks,
+        sharing: counters.sharing,
+        cache: counters.cache,
+    }
 }
 
 fn notes(config: &BenchConfig) -> Vec<String> {

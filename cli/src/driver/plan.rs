@@ -7,7 +7,7 @@ use crate::config::BenchConfig;
 use crate::driver::meeting::{Meeting, Verdict};
 use crate::driver::pace::share;
 use crate::error::CliError;
-use crate::footprint::{self, BULK_FILL};
+use crate::footprint::BULK_FILL;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::workload::Workload;
@@ -47,7 +47,7 @@ impl Plan {
         interrupt: Interrupt,
         index_name: String,
     ) -> Arc<Self> {
-        let places = footprint::nodes(&config, BULK_FILL);
+        let places = config.recipe.leaves(config.keys, BULK_FILL);
         let population = match config.workload {
             Workload::Lock => crate::config::LOCKS,
             Workload::Raw => places,

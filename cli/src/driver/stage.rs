@@ -2,20 +2,21 @@
 
 use std::sync::{Arc, OnceLock};
 
+use farwood::Host;
 use farwood::runtime::Port;
-use farwood::{Host, Options, Sherman};
 use futures::executor::block_on;
 
 use crate::driver::not_started;
 use crate::driver::plan::Plan;
 use crate::driver::raw::Area;
 use crate::error::CliError;
+use crate::open_index::OpenIndex;
 use crate::workload::Workload;
 
 /// What the shards of a run work on.
 pub(crate) enum Stage {
     /// An index, empty still.
-    Index(Sherman),
+    Index(OpenIndex),
     /// The port of the lock tables.
     Locks(Port),
     /// The memory to read; the first shard's load fills it.
@@ -30,13 +31,9 @@ impl Stage {
             Workload::Lock => Ok(Stage::Locks(node.allocate_port())),
             Workload::Raw => Ok(Stage::Raw(Arc::default())),
             _ => {
-                let options = Options {
-                    techniques: config.techniques,
-                    cache_bytes: config.cache_bytes as usize,
-                    ..Options::default()
-                };
-                let created = block_on(Sherman::create(node, &plan.index_name, config.geometry, options));
-                created.map(Stage::Index).map_err(|error| not_started(&error))
+                let cache_bytes = config.cache_bytes as usize;
+                let created = OpenIndex::create(node, &plan.index_name, &config.recipe, cache_bytes);
+                block_on(created).map(Stage::Index).map_err(|error| not_started(&error))
             }
         }
     }

@@ -37,7 +37,7 @@ pub(crate) fn to_json(report: &Report) -> Value {
 fn phase(phase: &Phase) -> Value {
     let kinds: Map<String, Value> =
         phase.kinds.iter().map(|kind| (kind.name.to_owned(), kind_json(kind))).collect();
-    let (locks, cache) = (&phase.locks, &phase.cache);
+    let (locks, sharing, cache) = (&phase.locks, &phase.sharing, &phase.cache);
     json!({
         "name": phase.name,
         "ops": phase.ops(),
@@ -51,7 +51,10 @@ fn phase(phase: &Phase) -> Value {
             "handed_over": locks.handed_over,
             "remote_failed": locks.remote_failed,
         },
-        "sharing": { "reads_delegated": 0, "writes_combined": 0 },
+        "sharing": {
+            "reads_delegated": sharing.reads_delegated,
+            "writes_combined": sharing.writes_combined,
+        },
         "cache": {
             "lookups": cache.lookups,
             "hit_ratio": ratio(cache.hits as f64, cache.lookups as f64),
@@ -98,7 +101,9 @@ fn latency(histogram: &Histogram<u64>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CacheFigures, ComputeFigures, KindFigures, LockFigures, MemoryFigures, latencies};
+    use crate::report::{
+        CacheFigures, ComputeFigures, KindFigures, LockFigures, MemoryFigures, SharingFigures, latencies,
+    };
 
     #[test]
     fn figures_are_means_and_ratios() {
@@ -114,9 +119,11 @@ mod tests {
                 unstarted: 0,
                 kinds: vec![Kind { name: "get", figures, latency }],
                 locks: LockFigures::default(),
+                sharing: SharingFigures { reads_delegated: 3, writes_combined: 2 },
                 cache: CacheFigures { lookups: 10, hits: 9, ..CacheFigures::default() },
             }],
             memory: MemoryFigures { used_bytes: 2048, keys: 64, ..MemoryFigures::default() },
+            filled: "leaves",
             compute: ComputeFigures { cache_bytes: 48, lock_table_bytes: 16, rss_bytes: 1 },
             notes: Vec::new(),
         };
@@ -126,6 +133,8 @@ mod tests {
         assert_eq!(get["bytes_read"], 1024.0);
         assert_eq!(get["latency_ns"]["p50"], 500);
         assert_eq!(json["phases"][0]["throughput"], 2.0);
+        assert_eq!(json["phases"][0]["sharing"]["reads_delegated"], 3);
+        assert_eq!(json["phases"][0]["sharing"]["writes_combined"], 2);
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
         assert_eq!(json["memory"]["bytes_per_key"], 32.0);
         assert_eq!(json["compute"]["bytes_per_key"], 1.0);

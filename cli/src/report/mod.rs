@@ -17,6 +17,8 @@ pub(crate) struct Report {
     pub(crate) phases: Vec<Phase>,
     /// What the index occupies on the memory servers.
     pub(crate) memory: MemoryFigures,
+    /// What the memory's load factor is about.
+    pub(crate) filled: &'static str,
     /// What the compute node holds for the index.
     pub(crate) compute: ComputeFigures,
     /// What the reader should know about the figures.
@@ -37,6 +39,8 @@ pub(crate) struct Phase {
     pub(crate) kinds: Vec<Kind>,
     /// Locks.
     pub(crate) locks: LockFigures,
+    /// Operations that others did along with theirs.
+    pub(crate) sharing: SharingFigures,
     /// The cache.
     pub(crate) cache: CacheFigures,
 }
@@ -97,6 +101,13 @@ pub(crate) struct LockFigures {
     pub(crate) waited: u64,
     pub(crate) handed_over: u64,
     pub(crate) remote_failed: u64,
+}
+
+/// Operations that others did along with theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SharingFigures {
+    pub(crate) reads_delegated: u64,
+    pub(crate) writes_combined: u64,
 }
 
 /// What happened in the cache.

@@ -21,13 +21,14 @@ fn write_report(report: &Report, out: &mut String) -> fmt::Result {
     if memory.keys > 0 {
         writeln!(
             out,
-            "memory   {} for {} keys, {:.1} bytes per key; {} leaves {:.1} % full, {} inner nodes",
+            "memory   {} for {} keys, {:.1} bytes per key; {} leaves, {} inner nodes, {} {:.1} % full",
             show_bytes(memory.used_bytes),
             show_count(memory.keys),
             ratio(memory.used_bytes as f64, memory.keys as f64),
             show_count(memory.leaves),
-            memory.leaf_load_factor * 100.0,
             show_count(memory.inner_nodes),
+            report.filled,
+            memory.leaf_load_factor * 100.0,
         )?;
     }
     let held = compute.cache_bytes + compute.lock_table_bytes;
@@ -53,7 +54,7 @@ fn write_config(config: &serde_json::Value, out: &mut String) -> fmt::Result {
     writeln!(
         out,
         "config   {}/{}/{}/{}, {} keys of kind {}, values of {} bytes\n         \
-         shards {}, clients {}, servers {}, nodes of {} bytes",
+         shards {}, clients {}, servers {}, leaves of {} bytes",
         text("index"),
         text("fabric"),
         text("workload"),
@@ -64,7 +65,7 @@ fn write_config(config: &serde_json::Value, out: &mut String) -> fmt::Result {
         text("shards"),
         text("clients"),
         text("servers"),
-        text("node_bytes"),
+        text("leaf_bytes"),
     )?;
     let off = config["techniques"].as_object().into_iter().flatten();
     let off: Vec<&str> = off.filter(|(_, on)| **on == false).map(|(name, _)| name.as_str()).collect();
@@ -116,6 +117,15 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             100.0 * ratio(locks.waited as f64, locks.acquired as f64),
             100.0 * ratio(locks.handed_over as f64, locks.acquired as f64),
             show_count(locks.remote_failed),
+        )?;
+    }
+    let sharing = &phase.sharing;
+    if sharing.reads_delegated + sharing.writes_combined > 0 {
+        writeln!(
+            out,
+            "sharing  {} reads by others' READs, {} writes with others' WRITEs",
+            show_count(sharing.reads_delegated),
+            show_count(sharing.writes_combined),
         )?;
     }
     let cache = &phase.cache;

@@ -79,10 +79,13 @@ impl Drop for Scratch {
     }
 }
 
+/// The kinds of indexes.
+pub(crate) const KINDS: [&str; 2] = ["sherman", "smart"];
+
 /// What a get and an update cost in the run of a benchmark: round trips, READs and bytes read, apart from READs that
-/// were done again because the system took the core away in the middle, then WRITEs, atomics and bytes written.
-pub(crate) fn costs(json: &serde_json::Value) -> [[f64; 6]; 2] {
-    const NODE_BYTES: f64 = 1024.0;
+/// were done again because the system took the core away in the middle, of `leaf_bytes` each, then WRITEs, atomics and
+/// bytes written.
+pub(crate) fn costs(json: &serde_json::Value, leaf_bytes: f64) -> [[f64; 6]; 2] {
     ["get", "update"].map(|kind| {
         let kind = &json["phases"][1]["kinds"][kind];
         let figure = |name: &str| kind[name].as_f64().expect("a number");
@@ -90,7 +93,7 @@ pub(crate) fn costs(json: &serde_json::Value) -> [[f64; 6]; 2] {
         let costs = [
             figure("round_trips") - again,
             figure("reads") - again,
-            figure("bytes_read") - again * NODE_BYTES,
+            figure("bytes_read") - again * leaf_bytes,
             figure("writes"),
             figure("cas"),
             figure("bytes_written"),

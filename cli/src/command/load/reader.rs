@@ -17,7 +17,7 @@ use super::blocks::{Block, Blocks};
 use super::rejects::Rejects;
 use super::store::Shared;
 use crate::error::CliError;
-use crate::open_index::Limits;
+use crate::recipe::Limits;
 
 /// Blocks that wait for a shard, beside the one that its sender may always add.
 const WAITING_MAX: usize = 1;

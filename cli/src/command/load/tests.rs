@@ -6,6 +6,7 @@ use farwood::{CheckOptions, Cluster, RangeIndex};
 use futures::StreamExt;
 
 use super::*;
+use crate::kind::Kind;
 use crate::session::{kit, on_index};
 
 fn load(
@@ -63,7 +64,11 @@ impl<F: FnOnce() -> io::Result<usize>> Read for Endless<F> {
 
 #[test]
 fn good_lines_are_stored_and_bad_ones_named() {
-    let cluster = kit::cluster();
+    Kind::ALL.into_iter().for_each(store_good_lines_and_name_bad_ones);
+}
+
+fn store_good_lines_and_name_bad_ones(kind: Kind) {
+    let cluster = kit::cluster(kind);
     let text = [
         &b"b\t1\nnothing\na\t\xff\0\nb\t2\nthis key is too long\tx\n"[..],
         b"\t\nc\tthis value is too long\nb\t3\nlast\tone",
@@ -87,7 +92,11 @@ fn good_lines_are_stored_and_bad_ones_named() {
 
 #[test]
 fn nothing_is_loaded_of_nothing() {
-    let cluster = kit::cluster();
+    Kind::ALL.into_iter().for_each(load_nothing);
+}
+
+fn load_nothing(kind: Kind) {
+    let cluster = kit::cluster(kind);
     let outcome = load(&cluster, io::empty(), Interrupt::default()).unwrap();
     assert_eq!(outcome.summary(), "read 0 lines, stored 0, rejected 0\n");
     assert!(outcome.verdict.is_ok() && stored(&cluster).is_empty());
@@ -96,7 +105,11 @@ fn nothing_is_loaded_of_nothing() {
 /// Several blocks, and more of them than may wait.
 #[test]
 fn many_lines_are_stored_and_the_last_of_equal_keys_wins() {
-    let cluster = kit::cluster();
+    Kind::ALL.into_iter().for_each(load_many_lines);
+}
+
+fn load_many_lines(kind: Kind) {
+    let cluster = kit::cluster(kind);
     let mut text = numbered(0..40_000);
     text.extend((0..40_000).flat_map(|n| format!("{n:08}\tx{n}\nhot\t{n}\n").into_bytes()));
     let outcome = load(&cluster, io::Cursor::new(text), Interrupt::default()).unwrap();
@@ -125,7 +138,11 @@ fn assert_complete_through(cluster: &Arc<Cluster>, outcome: &Outcome, message: &
 
 #[test]
 fn an_interrupt_ends_it_and_it_says_how_far_it_came() {
-    let cluster = kit::cluster();
+    Kind::ALL.into_iter().for_each(interrupt_a_load);
+}
+
+fn interrupt_a_load(kind: Kind) {
+    let cluster = kit::cluster(kind);
     let interrupt = Interrupt::default();
     let signal = interrupt.clone();
     let input = Endless::new(50_000, move || {
@@ -141,7 +158,7 @@ fn an_interrupt_ends_it_and_it_says_how_far_it_came() {
 /// As a terminal or a pipe does.
 #[test]
 fn a_read_that_blocks_does_not_keep_it() {
-    let cluster = kit::cluster();
+    let cluster = kit::cluster(Kind::Sherman);
     let interrupt = Interrupt::default();
     let signal = interrupt.clone();
     let input = Endless::new(5_000, move || {
@@ -156,7 +173,11 @@ fn a_read_that_blocks_does_not_keep_it() {
 
 #[test]
 fn what_was_read_before_reading_failed_is_stored() {
-    let cluster = kit::cluster();
+    Kind::ALL.into_iter().for_each(fail_to_read);
+}
+
+fn fail_to_read(kind: Kind) {
+    let cluster = kit::cluster(kind);
     let input = Endless::new(5_000, || Err(io::Error::other("a bad disk")));
     let outcome = load(&cluster, input, Interrupt::default()).unwrap();
     let error = outcome.verdict.as_ref().unwrap_err();
@@ -167,7 +188,11 @@ fn what_was_read_before_reading_failed_is_stored() {
 
 #[test]
 fn memory_that_runs_out_ends_it_with_the_line() {
-    let cluster = kit::cluster_of(4 << 20);
+    Kind::ALL.into_iter().for_each(run_out_of_memory);
+}
+
+fn run_out_of_memory(kind: Kind) {
+    let cluster = kit::cluster_of(kind, 4 << 20);
     let outcome = load(&cluster, Endless::new(u64::MAX, || Ok(1)), Interrupt::default()).unwrap();
     let error = outcome.verdict.as_ref().unwrap_err();
     let message = error.one_line();
@@ -182,13 +207,15 @@ fn memory_that_runs_out_ends_it_with_the_line() {
 fn lines_a_second() {
     let shuffled = (0..1_000_000u64).map(|n| n * 7_919 % 1_000_000);
     let shuffled = shuffled.flat_map(|n| format!("{n:08}\t{n}\n").into_bytes()).collect();
-    for (order, text) in [("sorted", numbered(0..1_000_000)), ("shuffled", shuffled)] {
-        let cluster = kit::cluster_of(128 << 20);
+    let texts: [(&str, Vec<u8>); 2] = [("sorted", numbered(0..1_000_000)), ("shuffled", shuffled)];
+    for (kind, (order, text)) in Kind::ALL.into_iter().flat_map(|kind| texts.clone().map(|text| (kind, text)))
+    {
+        let cluster = kit::cluster_of(kind, 256 << 20);
         let clock = farwood::runtime::clock::Clock::new();
         let outcome = load(&cluster, io::Cursor::new(text), Interrupt::default()).unwrap();
         let seconds = clock.now() as f64 / 1e9;
         outcome.verdict.unwrap();
-        println!("{order}: {:.0} lines/s, {seconds:.2} s", 1e6 / seconds);
+        println!("{}, {order}: {:.0} lines/s, {seconds:.2} s", kind.name(), 1e6 / seconds);
     }
 }
 
