@@ -5,58 +5,66 @@ mod kit;
 
 use std::sync::{Arc, Weak};
 
-use farwood::{Geometry, Options, RangeIndex, Sherman, Verbs};
+use farwood::{RangeIndex, Verbs};
 use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
-use kit::key;
+use kit::{Kind, Parties, Shape, key};
 
 /// Every shard is the home of some locks. One whose own part is done first must go on serving the others.
 #[test]
 fn a_shard_that_is_done_first_serves_the_others() {
-    let results = kit::with_tree(3, kit::TINY, Options::default(), |shard, index| async move {
-        let shard_number = u64::from(shard.id().0);
-        if shard_number != 1 {
-            return shard_number;
-        }
-        for n in 0..300 {
-            index.put(&key(n), &key(n)).await.unwrap();
-            shard.pause(1000).await;
-        }
-        shard_number
-    });
-    assert_eq!(results, [0, 1, 2]);
+    for kind in Kind::ALL {
+        let recipe = kind.usual(Shape::TINY);
+        let results = kit::with_parties(Parties::Shards(3), recipe, |party| async move {
+            if party.place != 1 {
+                return party.place;
+            }
+            for n in 0..300 {
+                party.index.put(&key(n), &key(n)).await.unwrap();
+                party.shard.pause(1000).await;
+            }
+            party.place
+        });
+        assert_eq!(results, [0, 1, 2]);
+    }
 }
 
 #[test]
 fn a_node_that_is_done_gives_its_memory_back() {
-    let cluster = kit::cluster();
-    let seen: Weak<_> = Arc::downgrade(&cluster);
-    let node = kit::node(&cluster, 2);
-    let tree = block_on(Sherman::create(&node, "t", Geometry::default(), Options::default())).unwrap();
-    node.run(move |shard| {
-        let index = tree.attach(shard.clone());
-        async move {
-            for n in 0..100 {
-                index.put(&key(n), &key(n)).await.unwrap();
+    for kind in Kind::ALL {
+        let cluster = kit::cluster();
+        let seen: Weak<_> = Arc::downgrade(&cluster);
+        let node = kit::node(&cluster, 2);
+        let tree = Arc::new(block_on(kind.usual(Shape::USUAL).create(&node, "t")).unwrap());
+        node.run(move |shard| {
+            let index = tree.attach(shard.clone());
+            async move {
+                for n in 0..100 {
+                    index.put(&key(n), &key(n)).await.unwrap();
+                }
             }
-        }
-    })
-    .unwrap();
-    drop((node, cluster));
-    assert_eq!(seen.strong_count(), 0, "somebody still holds the memory of the cluster");
+        })
+        .unwrap();
+        drop((node, cluster));
+        assert_eq!(seen.strong_count(), 0, "somebody still holds the memory of the cluster");
+    }
 }
 
 /// A service that has executors already: a shard is attached to each, and clients are tasks of the service.
 #[test]
 fn shards_of_the_services_own_executors() {
     kit::exit_on_panic();
+    Kind::ALL.into_iter().for_each(serve);
+}
+
+fn serve(kind: Kind) {
     let cluster = kit::cluster();
     let node = kit::node(&cluster, 2);
-    let tree = block_on(Sherman::create(&node, "t", kit::TINY, Options::default())).unwrap();
+    let tree = Arc::new(block_on(kind.usual(Shape::TINY).create(&node, "t")).unwrap());
     let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let executors: Vec<_> = (0..2u64)
         .map(|place| {
-            let (node, tree, done) = (Arc::clone(&node), tree.clone(), Arc::clone(&done));
+            let (node, tree, done) = (Arc::clone(&node), Arc::clone(&tree), Arc::clone(&done));
             LocalExecutorBuilder::new(Placement::Unbound)
                 .name("farwood-service")
                 .spawn(move || async move {

@@ -1,45 +1,47 @@
-//! Many clients that begin at the same moment with an empty tree of the smallest nodes: who plants the first
-//! leaf, and who puts a new root on top, is raced for again and again.
+//! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
+//! how it grows from there, is raced for again and again.
 
 mod kit;
 
-use farwood::{Geometry, NodeSize, Options, RangeIndex, Techniques};
-use kit::{Parties, key, with_parties};
+use farwood::{Geometry, NodeSize, RangeIndex};
+use kit::kind::Nodes;
+use kit::party::Model;
+use kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties};
 
-fn slots(leaf: usize, inner: usize) -> Geometry {
-    Geometry { size: NodeSize::Slots { leaf, inner }, ..kit::TINY }
-}
+const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 
 #[test]
 fn one_root_is_planted_however_many_try() {
-    for parties in Parties::BOTH {
-        for _ in 0..10 {
-            with_parties(parties, slots(2, 3), Options::default(), |party| async move {
-                party.meet().await;
-                party
-                    .clients(100, |c| {
-                        let (index, n) = (party.index.clone(), (2 * c + party.place) as u64);
-                        async move {
-                            match c % 4 {
-                                0 => index.put(&key(n), b"v").await.unwrap(),
-                                1 => assert!(index.insert(&key(n), b"v").await.unwrap()),
-                                2 => {
-                                    assert!(!index.update(&key(n), b"x").await.unwrap());
-                                    index.put(&key(n), b"v").await.unwrap();
-                                }
-                                _ => {
-                                    assert!(!index.remove(&key(n)).await.unwrap());
-                                    assert!(index.get(&key(n)).await.unwrap().is_none());
-                                    assert!(index.insert(&key(n), b"v").await.unwrap());
-                                }
-                            }
-                        }
-                    })
-                    .await;
-                party.rest().await;
-                let expected = (0..200).map(|n| (key(n).to_vec(), b"v".to_vec())).collect();
-                kit::tree::holds_exactly(&party.shard, &party.index, slots(2, 3), &expected).await;
-            });
+    for kind in Kind::ALL {
+        for parties in Parties::BOTH {
+            for _ in 0..10 {
+                let recipe = kind.usual(LEAST);
+                with_parties(parties, recipe, move |party| async move {
+                    party.meet().await;
+                    party.clients(100, |c| plant(party.clone(), c)).await;
+                    party.rest().await;
+                    let expected = (0..200).map(|n| (key(n).to_vec(), b"v".to_vec())).collect();
+                    holds(&party, recipe, &expected).await;
+                    party.rest().await;
+                });
+            }
+        }
+    }
+}
+
+async fn plant(party: Party, client: usize) {
+    let (index, n) = (&party.index, (2 * client + party.place) as u64);
+    match client % 4 {
+        0 => index.put(&key(n), b"v").await.unwrap(),
+        1 => assert!(index.insert(&key(n), b"v").await.unwrap()),
+        2 => {
+            assert!(!index.update(&key(n), b"x").await.unwrap());
+            index.put(&key(n), b"v").await.unwrap();
+        }
+        _ => {
+            assert!(!index.remove(&key(n)).await.unwrap());
+            assert!(index.get(&key(n)).await.unwrap().is_none());
+            assert!(index.insert(&key(n), b"v").await.unwrap());
         }
     }
 }
@@ -55,46 +57,73 @@ enum Order {
     Scattered,
 }
 
+impl Order {
+    fn number(self, n: u64) -> u64 {
+        match self {
+            Order::Ascending => n,
+            Order::Descending => u64::MAX - n,
+            Order::Scattered => kit::scatter(n),
+        }
+    }
+}
+
+const CLIENTS: u64 = 60;
+const EACH: u64 = 12;
+
 #[test]
-fn trees_of_two_to_four_slots_grow_high() {
-    const CLIENTS: u64 = 60;
-    const EACH: u64 = 12;
-    for parties in Parties::BOTH {
-        for (leaf, inner) in [(2, 3), (3, 3), (4, 4)] {
+fn indexes_of_the_least_nodes_grow_high() {
+    for kind in Kind::ALL {
+        for parties in Parties::BOTH {
             for order in [Order::Ascending, Order::Descending, Order::Scattered] {
-                for techniques in [Techniques::ALL, Techniques::NONE] {
-                    let options = Options { techniques, ..Options::default() };
-                    let number = move |n: u64| match order {
-                        Order::Ascending => n,
-                        Order::Descending => u64::MAX - n,
-                        Order::Scattered => kit::scatter(n),
-                    };
-                    with_parties(parties, slots(leaf, inner), options, move |party| async move {
-                        party.meet().await;
-                        party
-                            .clients(CLIENTS as usize, |c| {
-                                let (index, me) = (party.index.clone(), 2 * c as u64 + party.place as u64);
-                                async move {
-                                    for n in (0..EACH).map(|i| number(i * 2 * CLIENTS + me)) {
-                                        assert!(index.insert(&key(n), &key(!n)).await.unwrap());
-                                    }
-                                }
-                            })
-                            .await;
+                for recipe in recipes(kind) {
+                    with_parties(parties, recipe, move |party| async move {
+                        let expected = grow(&party, order).await;
+                        holds(&party, recipe, &expected).await;
+                        let height = party.index.survey().await.unwrap().height;
+                        assert!(height >= kind.high(), "{height}");
                         party.rest().await;
-                        let all = (0..2 * CLIENTS * EACH).map(number);
-                        let expected = all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect();
-                        let found = kit::tree::holds_exactly(
-                            &party.shard,
-                            &party.index,
-                            slots(leaf, inner),
-                            &expected,
-                        )
-                        .await;
-                        assert!(found.levels.len() >= 5, "{:?}", found.levels);
                     });
                 }
             }
         }
     }
+}
+
+/// The least nodes that the kind has, and of Sherman also others that split in other ways.
+fn recipes(kind: Kind) -> Vec<Recipe> {
+    let mut recipes: Vec<Recipe> = Vec::new();
+    for mix in kind.extremes() {
+        let least = kind.recipe(LEAST, mix);
+        recipes.push(least);
+        if let Recipe::Sherman(geometry, options) = least {
+            let of = |leaf, inner| Geometry { size: NodeSize::Slots { leaf, inner }, ..geometry };
+            recipes.extend([(3, 3), (4, 4)].map(|(leaf, inner)| Recipe::Sherman(of(leaf, inner), options)));
+        }
+    }
+    recipes
+}
+
+/// By the index's own check, and of Sherman also by a walk that is not the index's.
+async fn holds(party: &Party, recipe: Recipe, expected: &Model) {
+    party.holds(expected).await;
+    if let Recipe::Sherman(geometry, _) = recipe {
+        kit::tree::holds_exactly(&party.shard, &party.index, geometry, expected).await;
+    }
+}
+
+async fn grow(party: &Party, order: Order) -> Model {
+    party.meet().await;
+    party
+        .clients(CLIENTS as usize, |c| {
+            let (index, me) = (party.index.clone(), 2 * c as u64 + party.place as u64);
+            async move {
+                for n in (0..EACH).map(|i| order.number(i * 2 * CLIENTS + me)) {
+                    assert!(index.insert(&key(n), &key(!n)).await.unwrap());
+                }
+            }
+        })
+        .await;
+    party.rest().await;
+    let all = (0..2 * CLIENTS * EACH).map(|n| order.number(n));
+    all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()
 }

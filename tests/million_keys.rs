@@ -1,16 +1,17 @@
-//! A thousand clients that insert into an empty tree of the smallest nodes at once. The large run is for a
+//! A thousand clients that insert into an empty index of tiny nodes at once. The large run is for a
 //! release build: `cargo test --release --test million_keys -- --ignored`.
 
 mod kit;
 
-use farwood::{Options, RangeIndex};
-use kit::{Parties, TINY, key, with_parties_on};
+use farwood::RangeIndex;
+use kit::{Kind, Parties, Recipe, Shape, key, with_parties_on};
 
 /// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
 /// keys'.
-fn insert_and_check(parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
+fn insert_and_check(kind: Kind, parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
     let cluster = kit::cluster_of(bytes_per_server);
-    with_parties_on(&cluster, parties, TINY, Options::default(), move |party| async move {
+    let recipe = kind.usual(Shape::TINY);
+    with_parties_on(&cluster, parties, recipe, move |party| async move {
         let all = match parties {
             Parties::Shards(parties) | Parties::Nodes(parties) => parties as u64,
         };
@@ -42,16 +43,14 @@ fn insert_and_check(parties: Parties, clients: u64, keys: u64, bytes_per_server:
             .await;
         party.rest().await;
         if party.place == 0 {
-            let mut expected: Vec<u64> = (0..keys).map(kit::scatter).collect();
-            expected.sort_unstable();
-            let pairs = kit::all_pairs(&party.index).await;
-            assert!(pairs.iter().map(|(key, _)| kit::number(key)).eq(expected.iter().copied()));
-            assert!(pairs.iter().all(|(key, value)| kit::number(value) == !kit::number(key)));
+            let numbers = (0..keys).map(kit::scatter);
+            party.holds(&numbers.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
             let survey = party.index.survey().await.unwrap();
-            assert_eq!(survey.keys, keys);
-            assert!(survey.load_factor > 0.5, "{survey:?}");
-            let found = kit::tree::read(&party.shard, kit::NAME, TINY).await;
-            assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
+            assert!(survey.load_factor > kind.least_load_factor(), "{survey:?}");
+            if let Recipe::Sherman(geometry, _) = recipe {
+                let found = kit::tree::read(&party.shard, kit::NAME, geometry).await;
+                assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
+            }
         }
         party.rest().await;
     });
@@ -59,15 +58,19 @@ fn insert_and_check(parties: Parties, clients: u64, keys: u64, bytes_per_server:
 
 #[test]
 fn twenty_thousand_keys() {
-    for parties in Parties::BOTH {
-        insert_and_check(parties, 1000, 20_000, 256 << 20);
+    for kind in Kind::ALL {
+        for parties in Parties::BOTH {
+            insert_and_check(kind, parties, 1000, 20_000, 256 << 20);
+        }
     }
 }
 
 #[test]
 #[ignore = "an acceptance run for release builds"]
 fn a_million_keys() {
-    for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
-        insert_and_check(parties, 1000, 1_000_000, 2 << 30);
+    for kind in Kind::ALL {
+        for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
+            insert_and_check(kind, parties, 1000, 1_000_000, 2 << 30);
+        }
     }
 }

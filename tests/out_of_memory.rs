@@ -2,23 +2,27 @@
 
 mod kit;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use farwood::runtime::alloc::AllocError;
-use farwood::{Cluster, EmbeddedConfig, IndexError, Options, RangeIndex, Techniques};
-use kit::{Parties, Party, TINY, key, with_parties_on};
+use farwood::{Cluster, EmbeddedConfig, Host, IndexError, RangeIndex};
+use kit::party::Model;
+use kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties_on};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 /// What was acknowledged, and which numbers were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;
 
-/// A few hundred nodes.
-fn small_cluster() -> Arc<Cluster> {
+/// A few hundred nodes, and as many or a few times as many keys.
+fn small_cluster(kind: Kind) -> Arc<Cluster> {
+    let (bytes_per_server, chunk_bytes) = match kind {
+        Kind::Sherman => (160 << 10, 8 << 10),
+        // Every key is a node.
+        Kind::Smart => (104 << 10, 4 << 10),
+    };
     Cluster::embedded(EmbeddedConfig {
         servers: 2,
-        bytes_per_server: 160 << 10,
-        chunk_bytes: 8 << 10,
+        bytes_per_server,
+        chunk_bytes,
         locks_per_server: 64,
         ..EmbeddedConfig::default()
     })
@@ -49,15 +53,17 @@ impl Order {
 /// Whatever was acknowledged is there; whatever failed is not, as the error says.
 #[test]
 fn a_full_index_keeps_what_it_acknowledged() {
-    for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
-        for order in [Order::Ascending, Order::Descending, Order::Scattered] {
-            for techniques in [Techniques::ALL, Techniques::NONE] {
-                let options = Options { techniques, ..Options::default() };
-                let done = Done::default();
-                with_parties_on(&small_cluster(), parties, TINY, options, move |party| {
-                    let done = Arc::clone(&done);
-                    fill_and_use(party, order, done)
-                });
+    for kind in Kind::ALL {
+        for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
+            for order in [Order::Ascending, Order::Descending, Order::Scattered] {
+                for mix in kind.extremes() {
+                    let done = Done::default();
+                    let recipe = kind.recipe(Shape::TINY, mix);
+                    with_parties_on(&small_cluster(kind), parties, recipe, move |party| {
+                        let done = Arc::clone(&done);
+                        fill_and_use(party, recipe, order, done)
+                    });
+                }
             }
         }
     }
@@ -86,7 +92,7 @@ async fn fill(party: Party, order: Order, client: u64, clients: u64, done: Done)
     }
 }
 
-async fn fill_and_use(party: Party, order: Order, done: Done) {
+async fn fill_and_use(party: Party, recipe: Recipe, order: Order, done: Done) {
     const CLIENTS: usize = 8;
     party.clients(CLIENTS, |c| fill(party.clone(), order, c as u64, CLIENTS as u64, Arc::clone(&done))).await;
     party.rest().await;
@@ -99,43 +105,70 @@ async fn fill_and_use(party: Party, order: Order, done: Done) {
     }
     party.rest().await;
     if party.place == 0 {
-        for (n, (key, value)) in model.iter_mut().enumerate() {
-            *value = kit::key(n as u64).to_vec();
-            assert!(party.index.update(key, value).await.unwrap());
-            party.index.put(key, value).await.unwrap();
-        }
-        holds(&party, &model).await;
-        // A slot that was vacated can be taken again, by the same key and by a neighbour.
-        let keys: Vec<_> = model.keys().cloned().collect();
-        for (n, key) in keys.iter().enumerate().step_by(3) {
-            assert!(party.index.remove(key).await.unwrap());
-            let value = model.remove(key).unwrap();
-            let taker = if n % 2 == 0 { key.clone() } else { kit::key(kit::number(key) ^ 1 << 20).to_vec() };
-            if model.contains_key(&taker) {
-                continue;
-            }
-            match party.index.insert(&taker, &value).await {
-                Ok(inserted) => {
-                    assert!(inserted);
-                    model.insert(taker, value);
-                }
-                Err(error) => assert!(is_full(&error) && taker != *key, "{error:?}"),
-            }
-        }
-        holds(&party, &model).await;
+        update_all(&party, recipe, &mut model).await;
+        remove_and_insert(&party, recipe, &mut model).await;
         for key in model.keys() {
             assert!(party.index.remove(key).await.unwrap());
         }
-        for (key, value) in &model {
-            assert!(party.index.insert(key, value).await.unwrap());
+        let mut again = Model::new();
+        for (key, value) in model {
+            if took_effect(party.index.insert(&key, &value).await, recipe.inserts_in_place()) {
+                again.insert(key, value);
+            }
         }
-        holds(&party, &model).await;
+        holds(&party, &again).await;
     }
     party.rest().await;
 }
 
-/// The tree's contents, by point, by scan and by survey. Separators may be missing: there was no memory for
-/// them.
+/// Whether a change that had to be possible took effect. `in_place`: it takes no memory, so it must have.
+#[track_caller]
+fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
+    match done {
+        Ok(done) => {
+            assert!(done);
+            true
+        }
+        Err(error) => {
+            assert!(is_full(&error) && !in_place, "{error:?}");
+            false
+        }
+    }
+}
+
+async fn update_all(party: &Party, recipe: Recipe, model: &mut Model) {
+    let in_place = recipe.updates_in_place();
+    for (n, (key, value)) in model.iter_mut().enumerate() {
+        let new = kit::key(n as u64).to_vec();
+        if took_effect(party.index.update(key, &new).await, in_place) {
+            *value = new;
+        }
+        // It might have been an insert, which may have to make room first.
+        let put = party.index.put(key, value).await.map(|()| true);
+        took_effect(put, recipe.inserts_in_place());
+    }
+    holds(party, model).await;
+}
+
+/// A slot that was vacated can be taken again, by the same key and by a neighbour.
+async fn remove_and_insert(party: &Party, recipe: Recipe, model: &mut Model) {
+    let keys: Vec<_> = model.keys().cloned().collect();
+    for (n, key) in keys.iter().enumerate().step_by(3) {
+        assert!(party.index.remove(key).await.unwrap());
+        let value = model.remove(key).unwrap();
+        let taker = if n % 2 == 0 { key.clone() } else { kit::key(kit::number(key) ^ 1 << 20).to_vec() };
+        if model.contains_key(&taker) {
+            continue;
+        }
+        let in_place = taker == *key && recipe.inserts_in_place();
+        if took_effect(party.index.insert(&taker, &value).await, in_place) {
+            model.insert(taker, value);
+        }
+    }
+    holds(party, model).await;
+}
+
+/// The index's contents, by point, by scan and by survey. Separators may be missing: there was no memory for them.
 async fn holds(party: &Party, model: &Model) {
     for (key, value) in model {
         assert_eq!(party.index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");
@@ -146,65 +179,61 @@ async fn holds(party: &Party, model: &Model) {
 
 #[test]
 fn a_bulk_load_that_does_not_fit() {
-    with_parties_on(&small_cluster(), Parties::Shards(1), TINY, Options::default(), |party| async move {
-        for count in [100_000, 20_000, 5_000] {
-            let pairs = (0..count).map(|n| (key(n), key(n)));
-            let error = party.index.bulk_load(pairs, 1.0).await.unwrap_err();
-            assert!(is_full(&error), "{error:?}");
-            assert_eq!(party.index.survey().await.unwrap().height, 0);
-            for n in (0..count).step_by(97) {
-                assert!(party.index.get(&key(n)).await.unwrap().is_none());
-            }
-            party.rest().await;
-        }
-        // What the loads had taken can be used again.
-        assert_eq!(party.index.bulk_load((0..500).map(|n| (key(n), key(n))), 1.0).await, Ok(500));
-        let expected = (0..500).map(|n| (key(n).to_vec(), key(n).to_vec())).collect();
-        kit::tree::holds_exactly(&party.shard, &party.index, TINY, &expected).await;
-        party.rest().await;
-    });
+    for kind in Kind::ALL {
+        with_parties_on(
+            &small_cluster(kind),
+            Parties::Shards(1),
+            kind.usual(Shape::TINY),
+            |party| async move {
+                let empty = party.index.survey().await.unwrap();
+                for count in [100_000, 20_000, 6_000] {
+                    let pairs = (0..count).map(|n| (key(n), key(n)));
+                    let error = party.index.bulk_load(pairs, 1.0).await.unwrap_err();
+                    assert!(is_full(&error), "{error:?}");
+                    assert_eq!(party.index.survey().await.unwrap(), empty);
+                    for n in (0..count).step_by(97) {
+                        assert!(party.index.get(&key(n)).await.unwrap().is_none());
+                    }
+                    party.rest().await;
+                }
+                // What the loads had taken can be used again.
+                assert_eq!(party.index.bulk_load((0..500).map(|n| (key(n), key(n))), 1.0).await, Ok(500));
+                party.rest().await;
+                party.holds(&(0..500).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
+                party.rest().await;
+            },
+        );
+    }
 }
 
-/// Not even the first leaf fits.
+/// Not even the first node fits.
 #[test]
 fn no_memory_at_all() {
-    let cluster = small_cluster();
-    with_parties_on(&cluster, Parties::Shards(1), TINY, Options::default(), |party| async move {
-        use farwood::{Geometry, Host, NodeSize, Sherman, Verbs};
-        // Another index takes everything.
-        let control = Arc::clone(party.shard.control());
-        let hog = control.create("hog", "hog", b"").await.unwrap();
-        for server in control.servers() {
-            while control.chunk(server.id, hog.id).await.is_ok() {}
-        }
-        for _ in 0..3 {
-            assert!(is_full(&party.index.put(&key(1), b"").await.unwrap_err()));
-            assert!(is_full(&party.index.insert(&key(1), b"").await.unwrap_err()));
-            assert!(is_full(&party.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
-            assert!(!party.index.update(&key(1), b"").await.unwrap());
-            assert!(!party.index.remove(&key(1)).await.unwrap());
-            assert!(party.index.get(&key(1)).await.unwrap().is_none());
-            assert_eq!(kit::all_pairs(&party.index).await, []);
-        }
-        party.rest().await;
-        // Memory comes back when an index is dropped.
-        control.drop_index("hog").await.unwrap();
-        party.index.put(&key(1), b"v").await.unwrap();
-        assert_eq!(party.index.get(&key(1)).await.unwrap().as_deref(), Some(&b"v"[..]));
-        party.rest().await;
-        struct Here(Arc<dyn farwood::runtime::Control>);
-        impl Host for Here {
-            fn control(&self) -> Arc<dyn farwood::runtime::Control> {
-                Arc::clone(&self.0)
+    for kind in Kind::ALL {
+        let recipe = kind.usual(Shape::TINY);
+        with_parties_on(&small_cluster(kind), Parties::Shards(1), recipe, move |party| async move {
+            // Another index takes everything.
+            let control = party.host.control();
+            let hog = control.create("hog", "hog", b"").await.unwrap();
+            for server in control.servers() {
+                while control.chunk(server.id, hog.id).await.is_ok() {}
             }
-            fn allocate_port(&self) -> farwood::runtime::Port {
-                farwood::runtime::Port(7)
+            for _ in 0..3 {
+                assert!(is_full(&party.index.put(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(&party.index.insert(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(&party.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
+                assert!(!party.index.update(&key(1), b"").await.unwrap());
+                assert!(!party.index.remove(&key(1)).await.unwrap());
+                assert!(party.index.get(&key(1)).await.unwrap().is_none());
+                assert_eq!(kit::all_pairs(&party.index).await, []);
             }
-            fn seed(&self) -> u64 {
-                1
-            }
-        }
-        let geometry = Geometry { size: NodeSize::Bytes(512), ..Geometry::default() };
-        Sherman::create(&Here(control), "other", geometry, Options::default()).await.unwrap();
-    });
+            party.rest().await;
+            // Memory comes back when an index is dropped.
+            control.drop_index("hog").await.unwrap();
+            party.index.put(&key(1), b"v").await.unwrap();
+            assert_eq!(party.index.get(&key(1)).await.unwrap().as_deref(), Some(&b"v"[..]));
+            party.rest().await;
+            recipe.create(&party.host, "other").await.unwrap();
+        });
+    }
 }

@@ -1,18 +1,21 @@
 //! Queue pairs that break under way, on the simulated fabric: of what was in flight any prefix took effect, the last
 //! WRITE in part. No operation fails for that, whatever it was doing; nothing is lost, and nothing stays behind.
 
+mod kit;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farwood::index::check::Pairs;
 use farwood::runtime::sim::{Fault, Mix, Rule, SimConfig, SimShard, Simulation, Weather};
-use farwood::{CheckOptions, Geometry, NodeSize, Options, RangeIndex, Sherman, ShermanIndex, Techniques};
+use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
+use kit::party::Locks;
+use kit::{Kind, Recipe, Shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const TINY: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 4 } };
 /// Far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
 const NODES: u16 = 2;
@@ -30,14 +33,14 @@ fn key(n: u64) -> [u8; 8] {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// A simulated cluster with a tree, and a handle to it on every shard.
+/// A simulated cluster with an index, and a handle to it on every shard.
 struct Site {
     sim: Simulation,
-    parties: Vec<(SimShard, ShermanIndex<SimShard>)>,
+    parties: Vec<(SimShard, AnyIndex<SimShard>)>,
 }
 
 impl Site {
-    fn new(seed: u64, servers: u16, techniques: Techniques) -> Self {
+    fn new(seed: u64, servers: u16, recipe: Recipe) -> Self {
         let config = SimConfig {
             seed,
             weather: ROUGH,
@@ -50,13 +53,12 @@ impl Site {
             ..SimConfig::default()
         };
         let sim = Simulation::new(&config).unwrap();
-        let options = Options { techniques, ..Options::default() };
         let mut parties = Vec::new();
         for node in 0..NODES {
             let host = sim.node(node);
             let tree = match node {
-                0 => Sherman::create(host, "t", TINY, options).now_or_never(),
-                _ => Sherman::open(host, "t", options).now_or_never(),
+                0 => recipe.create(host, "t").now_or_never(),
+                _ => recipe.open(host, "t").now_or_never(),
             };
             let tree = tree.expect("control services answer at once").unwrap();
             for shard in 0..SHARDS {
@@ -91,7 +93,7 @@ impl Site {
     /// Nothing runs any more and nothing was left behind: the tree is intact and holds `expected`, for a check and for
     /// every client. Queue pairs go on breaking.
     fn holds_exactly(&self, expected: Model) {
-        let rest = |(shard, index): &(SimShard, ShermanIndex<SimShard>)| {
+        let rest = |(shard, index): &(SimShard, AnyIndex<SimShard>)| {
             shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
         };
         self.sim.run(LATE_NS, || self.parties.iter().all(rest)).unwrap();
@@ -115,7 +117,7 @@ impl Site {
 }
 
 /// A client that works on keys of its own. None of its operations fails.
-async fn work(index: ShermanIndex<SimShard>, client: u64, seed: u64, left: Rc<RefCell<Model>>) {
+async fn work(index: AnyIndex<SimShard>, client: u64, seed: u64, left: Rc<RefCell<Model>>) {
     let mut rng = SmallRng::seed_from_u64(seed << 8 | client);
     let mut model = Model::new();
     for step in 0..60 {
@@ -150,56 +152,63 @@ async fn work(index: ShermanIndex<SimShard>, client: u64, seed: u64, left: Rc<Re
 
 #[test]
 fn no_operation_fails() {
-    let mut retries = 0;
-    for seed in 0..12 {
-        for (servers, techniques) in [(1, Techniques::ALL), (3, Techniques::ALL), (2, Techniques::NONE)] {
-            let site = Site::new(seed, servers, techniques);
-            site.break_one_in(40);
-            let left = Rc::new(RefCell::default());
-            site.run((0..).zip(&site.parties).flat_map(|(place, (shard, index))| {
-                let clients = place * CLIENTS..(place + 1) * CLIENTS;
-                clients.map(|client| (shard.clone(), work(index.clone(), client, seed, Rc::clone(&left))))
-            }));
-            site.holds_exactly(left.take());
-            let kinds = site.parties.iter().flat_map(|(_, index)| index.stats().kinds);
-            retries += kinds.map(|kind| kind.retries).sum::<u64>();
+    for kind in Kind::ALL {
+        let mut retries = 0;
+        let [usual, other] = kind.extremes().map(|mix| kind.recipe(Shape::TINY, mix));
+        for seed in 0..12 {
+            for (servers, recipe) in [(1, usual), (3, usual), (2, other)] {
+                let site = Site::new(seed, servers, recipe);
+                site.break_one_in(40);
+                let left = Rc::new(RefCell::default());
+                site.run((0..).zip(&site.parties).flat_map(|(place, (shard, index))| {
+                    let clients = place * CLIENTS..(place + 1) * CLIENTS;
+                    clients.map(|client| (shard.clone(), work(index.clone(), client, seed, Rc::clone(&left))))
+                }));
+                site.holds_exactly(left.take());
+                let kinds = site.parties.iter().flat_map(|(_, index)| index.stats().kinds);
+                retries += kinds.map(|kind| kind.retries).sum::<u64>();
+            }
         }
+        assert!(retries > 10_000, "{kind:?}: {retries} retries");
     }
-    assert!(retries > 10_000, "{retries} retries");
 }
 
 /// The nodes of a bulk load are written again, and the CAS on the root word finds out what it did.
 #[test]
 fn a_bulk_load_succeeds() {
-    for seed in 0..20 {
-        let site = Site::new(seed, 1 + (seed % 2) as u16, Techniques::ALL);
-        site.break_one_in(10);
-        let model: Model = (0..300_u64).map(|n| (n.to_be_bytes(), key(n))).collect();
-        let (shard, index) = site.parties[0].clone();
-        let pairs = model.clone();
-        site.run([(shard, async move {
-            assert_eq!(index.bulk_load(pairs, 0.8).await, Ok(300), "seed {seed}");
-        })]);
-        site.break_one_in(200);
-        site.holds_exactly(model);
+    for kind in Kind::ALL {
+        for seed in 0..20 {
+            let site = Site::new(seed, 1 + (seed % 2) as u16, kind.usual(Shape::TINY));
+            site.break_one_in(10);
+            let model: Model = (0..300_u64).map(|n| (n.to_be_bytes(), key(n))).collect();
+            let (shard, index) = site.parties[0].clone();
+            let pairs = model.clone();
+            site.run([(shard, async move {
+                assert_eq!(index.bulk_load(pairs, 0.8).await, Ok(300), "seed {seed}");
+            })]);
+            site.break_one_in(200);
+            site.holds_exactly(model);
+        }
     }
 }
 
-/// The first writers of an empty tree compete for the root word, and again whenever the tree grows.
+/// The first writers of an empty index compete for the root word, and again whenever it grows upwards.
 #[test]
 fn roots_are_put_up_once() {
-    for seed in 0..40 {
-        let site = Site::new(seed, 2, Techniques::ALL);
-        site.break_one_in(8);
-        site.run(site.parties.clone().into_iter().enumerate().map(|(place, (shard, index))| {
-            (shard, async move {
-                for n in 0..8 {
-                    let key = key(place as u64 * 8 + n);
-                    index.put(&key, &key).await.unwrap();
-                }
-            })
-        }));
-        site.break_one_in(200);
-        site.holds_exactly((0..32).map(|n| (key(n), key(n))).collect());
+    for kind in Kind::ALL {
+        for seed in 0..40 {
+            let site = Site::new(seed, 2, kind.usual(Shape::TINY));
+            site.break_one_in(8);
+            site.run(site.parties.clone().into_iter().enumerate().map(|(place, (shard, index))| {
+                (shard, async move {
+                    for n in 0..8 {
+                        let key = key(place as u64 * 8 + n);
+                        index.put(&key, &key).await.unwrap();
+                    }
+                })
+            }));
+            site.break_one_in(200);
+            site.holds_exactly((0..32).map(|n| (key(n), key(n))).collect());
+        }
     }
 }

@@ -1,12 +1,15 @@
-//! What the scenarios share: tiny clusters, a Sherman tree on some shards or compute nodes, and what has to
-//! be true when nothing runs any more.
+//! What the scenarios share: tiny clusters, an index of any kind on some shards or compute nodes, and what has to be
+//! true when nothing runs any more.
 #![allow(clippy::allow_attributes, dead_code, unused_imports, reason = "every scenario uses a part of it")]
 
 pub(crate) mod cancel;
+pub(crate) mod kind;
 pub(crate) mod lab;
 pub(crate) mod nodes;
 pub(crate) mod party;
 pub(crate) mod recipe;
+pub(crate) mod recorder;
+pub(crate) mod simulated;
 pub(crate) mod tree;
 
 use std::future::Future;
@@ -14,15 +17,16 @@ use std::sync::Arc;
 
 use farwood::{
     Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, NodeSize, Options, Shard, Sherman,
-    ShermanIndex, Techniques,
+    ShermanIndex,
 };
 use futures::executor::block_on;
 
+pub(crate) use self::kind::{Kind, Shape};
 pub(crate) use self::nodes::exit_on_panic;
 pub(crate) use self::party::{Parties, Party, all_pairs, at_rest, lock_words_set};
-use self::recipe::Recipe;
+pub(crate) use self::recipe::Recipe;
 
-/// Nodes of four slots, so that splits and moved nodes happen all the time.
+/// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
 pub(crate) const TINY: Geometry =
     Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 4 } };
 
@@ -49,7 +53,7 @@ pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
     ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, ..NodeConfig::default() })
 }
 
-/// Runs `main` on every shard of a fresh node with a fresh tree.
+/// Runs `main` on every shard of a fresh node with a fresh Sherman tree.
 pub(crate) fn with_tree<F, R, T>(shards: usize, geometry: Geometry, options: Options, main: F) -> Vec<T>
 where
     F: Fn(Shard, ShermanIndex<Shard>) -> R + Clone + Send + 'static,
@@ -66,22 +70,21 @@ where
     .unwrap()
 }
 
-/// Runs `main` for every party on a fresh tree of a fresh cluster; results in the order of places.
-pub(crate) fn with_parties<F, R, T>(parties: Parties, geometry: Geometry, options: Options, main: F) -> Vec<T>
+/// Runs `main` for every party on a fresh index of a fresh cluster; results in the order of places.
+pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: Recipe, main: F) -> Vec<T>
 where
     F: Fn(Party) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    with_parties_on(&cluster(), parties, geometry, options, main)
+    with_parties_on(&cluster(), parties, recipe, main)
 }
 
 /// The same on a given cluster.
 pub(crate) fn with_parties_on<F, R, T>(
     cluster: &Arc<Cluster>,
     parties: Parties,
-    geometry: Geometry,
-    options: Options,
+    recipe: Recipe,
     main: F,
 ) -> Vec<T>
 where
@@ -89,7 +92,7 @@ where
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    with_parties_in(cluster, NodeConfig::default(), parties, geometry, options, main)
+    with_parties_in(cluster, NodeConfig::default(), parties, recipe, main)
 }
 
 /// The same with compute nodes of a given configuration (but for the number of their shards).
@@ -97,8 +100,7 @@ pub(crate) fn with_parties_in<F, R, T>(
     cluster: &Arc<Cluster>,
     config: NodeConfig,
     parties: Parties,
-    geometry: Geometry,
-    options: Options,
+    recipe: Recipe,
     main: F,
 ) -> Vec<T>
 where
@@ -108,29 +110,7 @@ where
 {
     let config = NodeConfig { shards: parties.shards(), ..config };
     let nodes = (0..parties.nodes()).map(|_| ComputeNode::new(Arc::clone(cluster), config.clone()));
-    nodes::run_parties(nodes.collect(), parties, Recipe::Sherman(geometry, options), main)
-}
-
-/// Everything on, everything off, and each technique off alone (but on-chip locks, which the embedded fabric
-/// lacks).
-pub(crate) fn technique_mixes() -> Vec<Techniques> {
-    let mut mixes = vec![Techniques::ALL, Techniques::NONE];
-    for name in Techniques::NAMES.into_iter().filter(|name| *name != "on_chip") {
-        let mut techniques = Techniques::ALL;
-        assert!(techniques.set(name, false));
-        mixes.push(techniques);
-    }
-    mixes
-}
-
-/// The mixes as options, and one with a cache that holds nothing.
-pub(crate) fn option_mixes() -> Vec<Options> {
-    let mut mixes: Vec<Options> = technique_mixes()
-        .into_iter()
-        .map(|techniques| Options { techniques, ..Options::default() })
-        .collect();
-    mixes.push(Options { cache_bytes: 1, ..Options::default() });
-    mixes
+    nodes::run_parties(nodes.collect(), parties, recipe, main)
 }
 
 /// An 8-byte key that keeps the order of `n`.

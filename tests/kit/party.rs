@@ -83,6 +83,7 @@ impl<V: Verbs> Locks for AnyIndex<V> {
     fn locks_in_use(&self) -> usize {
         match self {
             AnyIndex::Sherman(index) => index.locks_in_use(),
+            AnyIndex::Smart(index) => index.locks_in_use(),
             _ => unreachable!("a kind of index that the kit has not been told of"),
         }
     }

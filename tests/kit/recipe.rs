@@ -1,33 +1,53 @@
 //! How an index of any kind is made and opened, and the index as a compute node sees it. What a kind of index adds to
 //! the kit begins here.
 
-use std::sync::Arc;
-
-use farwood::{AnyIndex, Geometry, Host, IndexError, Options, Sherman, Verbs};
+use farwood::{AnyIndex, Geometry, Host, IndexError, Options, Sherman, Smart, Verbs, smart};
 
 /// What an index is made and opened with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Recipe {
     Sherman(Geometry, Options),
+    Smart(smart::Geometry, smart::Options),
 }
 
 /// An index of any kind, as a whole compute node sees it.
 pub(crate) enum AnyTree {
     Sherman(Sherman),
+    Smart(Smart),
 }
 
 impl Recipe {
-    pub(crate) async fn create(&self, host: &Arc<dyn Host>, name: &str) -> Result<AnyTree, IndexError> {
+    /// Whether a change of a value, which keeps its length, takes no memory.
+    pub(crate) fn updates_in_place(&self) -> bool {
+        match self {
+            Recipe::Sherman(..) => true,
+            Recipe::Smart(_, options) => options.techniques.in_place_leaves,
+        }
+    }
+
+    /// Whether a key that was removed, and nothing since, can be inserted again without memory.
+    pub(crate) fn inserts_in_place(&self) -> bool {
+        match self {
+            Recipe::Sherman(..) => true,
+            Recipe::Smart(..) => false,
+        }
+    }
+
+    pub(crate) async fn create(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
         Ok(match *self {
             Recipe::Sherman(geometry, options) => {
                 AnyTree::Sherman(Sherman::create(host, name, geometry, options).await?)
             }
+            Recipe::Smart(geometry, options) => {
+                AnyTree::Smart(Smart::create(host, name, geometry, options).await?)
+            }
         })
     }
 
-    pub(crate) async fn open(&self, host: &Arc<dyn Host>, name: &str) -> Result<AnyTree, IndexError> {
+    pub(crate) async fn open(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
         Ok(match *self {
             Recipe::Sherman(_, options) => AnyTree::Sherman(Sherman::open(host, name, options).await?),
+            Recipe::Smart(_, options) => AnyTree::Smart(Smart::open(host, name, options).await?),
         })
     }
 }
@@ -37,6 +57,7 @@ impl AnyTree {
     pub(crate) fn attach<V: Verbs>(&self, shard: V) -> AnyIndex<V> {
         match self {
             AnyTree::Sherman(tree) => tree.attach(shard).into(),
+            AnyTree::Smart(tree) => tree.attach(shard).into(),
         }
     }
 }

@@ -9,9 +9,9 @@ use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::kind::{Kind, Shape};
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::{Drops, after_polls};
+use crate::kit::kind::{Kind, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{key, number};
 
@@ -90,7 +90,7 @@ impl<V: Probed> Client<V> {
     /// An operation that is dropped after `polls` polls. Yields whether it was done by then.
     async fn cancel(&mut self, what: Dropped, polls: usize, drops: Drops) -> bool {
         let (key, value) = (self.some_key(), self.new_value());
-        let old = self.model.get(&key).cloned();
+        let (old, written) = (self.model.get(&key).cloned(), value.clone());
         let (done, new) = match what {
             Dropped::Point(op) => self.cancel_point(op, (&key, value), polls, drops).await,
             Dropped::MultiGet => {
@@ -103,17 +103,23 @@ impl<V: Probed> Client<V> {
                 (values.is_some(), old.clone())
             }
         };
-        // Behind the dropped operation's chain on the same queue pair: it has taken effect by now, or never
-        // will.
+        // Behind the dropped operation's chain on the same queue pair: it has taken effect by now, or never will, but
+        // for what a janitor finishes.
         let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
         assert!(
             if done { found == new } else { found == old || found == new },
-            "{what:?} after {polls} polls ({drops:?}, done: {done}): {old:?} became {found:?}, not {new:?}"
+            "{what:?} of {written:?} after {polls} polls ({drops:?}, done: {done}): \
+             {old:?} became {found:?}, not {new:?}"
         );
         match found {
-            Some(value) => self.model.insert(key, value),
+            Some(value) => self.model.insert(key.clone(), value),
             None => self.model.remove(&key),
         };
+        if !done && Kind::of(&self.party.index).finishes_what_was_dropped() {
+            let value = self.new_value();
+            self.party.index.put(&key, &value).await.unwrap();
+            self.model.insert(key, value);
+        }
         done
     }
 
@@ -128,7 +134,10 @@ impl<V: Probed> Client<V> {
         let index = &self.party.index;
         let old = self.model.get(key);
         let ended = |done: Option<bool>, expected: bool| {
-            assert!(done.is_none_or(|done| done == expected));
+            assert!(
+                done.is_none_or(|done| done == expected),
+                "{op:?} of {key:?} said {done:?}: {old:?} is there"
+            );
             done.is_some()
         };
         match op {

@@ -3,8 +3,8 @@
 use farwood::runtime::control::ServerUsage;
 use farwood::{CheckOptions, ControlError, Host, IndexError, RangeIndex};
 
-use super::kind::{Kind, Shape};
 use super::{Fabric, on_index};
+use crate::kit::kind::{Kind, Shape};
 use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{NAME, key};
 

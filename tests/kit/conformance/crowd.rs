@@ -10,11 +10,11 @@ use farwood_sim::history::Op;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::kind::{Kind, Shape};
-use super::recorder::{Client, Recorder};
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::Drops;
+use crate::kit::kind::{Kind, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
+use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
 
 /// Neighbours belong to different clients, of both parties.

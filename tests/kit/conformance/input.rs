@@ -4,8 +4,8 @@
 use farwood::{IndexError, RangeIndex};
 use futures::TryStreamExt;
 
-use super::kind::{Kind, Nodes, Shape};
 use super::{Fabric, on_index};
+use crate::kit::kind::{Kind, Nodes, Shape};
 use crate::kit::party::{Model, Parties, Party};
 use crate::kit::{key, number};
 
@@ -42,7 +42,7 @@ pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: Kind) {
 
 pub(crate) fn odd_keys<F: Fabric>(kind: Kind) {
     let step = 100usize.div_ceil(F::SIZE.percent);
-    for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (300, 300)] {
+    for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (kind.long_key(), 300)] {
         let shape = Shape { max_key, max_value, nodes: Nodes::Least };
         on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.default_mix()), || {
             move |party: Party<F::V>| async move {

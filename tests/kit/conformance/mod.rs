@@ -3,21 +3,20 @@
 //! and no index another way.
 //!
 //! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index adds itself to
-//! [`Kind`]. The parts know neither: they ask for a [`Shape`] and run on all mixes of options that the kind has.
+//! [`Kind`] and to `costs`. The parts know neither: they ask for a [`Shape`] and run on all mixes of options that the
+//! kind has.
 //! What runs on it is in the folder above: [`Party`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
 mod bulk;
 mod cancelled;
 mod catalog;
+mod costs;
 mod counts;
 mod crowd;
 mod input;
-mod kind;
 mod model;
-mod recorder;
 mod scans;
-mod sherman;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -31,12 +30,12 @@ pub(crate) use self::crowd::{
     small_caches, stable_keys_are_always_found,
 };
 pub(crate) use self::input::{odd_keys, too_long_keys_and_values};
-pub(crate) use self::kind::Kind;
-use self::kind::Shape;
 pub(crate) use self::model::{a_map_says_the_same, every_mix_is_as_a_map, every_shape_is_as_a_map};
 pub(crate) use self::scans::{
     scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
 };
+pub(crate) use crate::kit::kind::Kind;
+use crate::kit::kind::Shape;
 use crate::kit::party::{Common, Parties, Party, Probed, Seat};
 use crate::kit::recipe::Recipe;
 
@@ -121,7 +120,11 @@ where
 /// Defines one `#[test]` per part of the body and kind of index for a [`Fabric`].
 macro_rules! index_conformance_tests {
     ($fabric:ident) => {
-        index_conformance_tests!($fabric sherman = Sherman:
+        index_conformance_tests!($fabric sherman = Sherman);
+        index_conformance_tests!($fabric smart = Smart);
+    };
+    ($fabric:ident $module:ident = $kind:ident) => {
+        index_conformance_tests!($fabric $module = $kind:
             every_mix_is_as_a_map, every_shape_is_as_a_map, a_map_says_the_same,
             disjoint_inserts, of_many_inserts_one_succeeds, no_lost_increments, shared_keys_are_linearizable,
             stable_keys_are_always_found, small_caches,

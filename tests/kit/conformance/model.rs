@@ -7,8 +7,8 @@ use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::kind::{Kind, Nodes, Shape};
 use super::{Fabric, on_index};
+use crate::kit::kind::{Kind, Nodes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 
 /// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
@@ -46,7 +46,7 @@ pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: Kind) {
         (5, 1, Nodes::Least),
         (9, 100, Nodes::Tiny),
         (70, 8, Nodes::Tiny),
-        (300, 300, Nodes::Least),
+        (kind.long_key(), 300, Nodes::Least),
         (6, 8, Nodes::Usual),
     ];
     for (seed, (max_key, max_value, nodes)) in shapes.into_iter().enumerate() {

@@ -11,10 +11,10 @@ use futures::future::join_all;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::kind::{Kind, Shape};
-use super::recorder::{Client, Recorder};
 use super::{Fabric, on_index};
+use crate::kit::kind::{Kind, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
+use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number};
 
 /// Keys 0, GAP, 2 * GAP, .. are there from the beginning; those in between come while scans run.

@@ -1,6 +1,7 @@
 //! What many clients do and see, as one history for the oracles of `farwood-sim`: keys are linearizable, scans keep
 //! their promises. Clients are on many shards, and these perhaps on many threads.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,13 +13,12 @@ use futures::TryStreamExt;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use crate::kit;
-use crate::kit::cancel::{Drops, after_polls};
-use crate::kit::party::{Party, Probed};
+use super::cancel::{Drops, after_polls};
+use super::party::{Party, Probed};
 
 /// The history of an index that was empty when it began.
 #[derive(Default)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     /// What orders operations of different shards: `end < start` is "before", as all of them see it.
     ticks: AtomicU64,
     values: AtomicU64,
@@ -30,8 +30,14 @@ impl Recorder {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
+    /// Every key that an operation was about, once.
+    pub(crate) fn keys(&self) -> BTreeSet<Vec<u8>> {
+        let history = self.history.lock().expect("nothing panics while it adds");
+        history.iter().filter(|done| done.event.op != Op::Scan).map(|done| done.key.to_vec()).collect()
+    }
+
     /// What the oracles say of everything so far.
-    pub(super) fn judge(&self) {
+    pub(crate) fn judge(&self) {
         let history = self.history.lock().expect("nothing panics while it adds");
         assert!(!history.is_empty());
         check_history(&history, &Pairs::new()).unwrap_or_else(|violation| panic!("{violation}"));
@@ -39,29 +45,37 @@ impl Recorder {
 }
 
 /// A client whose operations are recorded.
-pub(super) struct Client<V: Probed> {
-    pub(super) party: Party<V>,
-    pub(super) rng: SmallRng,
+pub(crate) struct Client<V: Probed> {
+    pub(crate) party: Party<V>,
+    pub(crate) rng: SmallRng,
+    /// Bytes of the values that it writes, 8 or more.
+    pub(crate) value_bytes: usize,
     recorder: Arc<Recorder>,
     number: u32,
 }
 
 impl<V: Probed> Client<V> {
     /// The client with that number on its shard; no more than 1000 there.
-    pub(super) fn new(party: &Party<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
+    pub(crate) fn new(party: &Party<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
         let number = (party.place * 1000 + number) as u32;
         let rng = SmallRng::seed_from_u64(u64::from(number));
-        Client { party: party.clone(), rng, recorder: Arc::clone(recorder), number }
+        Client { party: party.clone(), rng, value_bytes: 8, recorder: Arc::clone(recorder), number }
+    }
+
+    /// Its number on its shard.
+    pub(crate) fn number(&self) -> usize {
+        self.number as usize % 1000
     }
 
     /// Writes with values that no other write has.
-    pub(super) async fn point(&self, op: Op, key: &[u8]) -> Outcome {
+    pub(crate) async fn point(&self, op: Op, key: &[u8]) -> Outcome {
         self.point_within(op, key, None).await
     }
 
     /// The same, dropped after so many polls: then its outcome is unknown.
-    pub(super) async fn point_within(&self, op: Op, key: &[u8], drops: Option<(usize, Drops)>) -> Outcome {
-        let value = kit::key(self.recorder.values.fetch_add(1, Ordering::SeqCst));
+    pub(crate) async fn point_within(&self, op: Op, key: &[u8], drops: Option<(usize, Drops)>) -> Outcome {
+        let number = super::key(self.recorder.values.fetch_add(1, Ordering::SeqCst));
+        let value: Vec<u8> = number.into_iter().cycle().take(self.value_bytes).collect();
         let (start, start_ns) = (self.recorder.tick(), self.party.shard.now());
         let done = match drops {
             None => Some(self.perform(op, key, &value).await),
@@ -93,8 +107,8 @@ impl<V: Probed> Client<V> {
     }
 
     /// A scan to its end; yields the numbers of its keys.
-    pub(super) async fn scan(&self, from: Bound<u64>, to: Bound<u64>, limit: Option<usize>) -> Vec<u64> {
-        let (from, to) = (from.map(kit::key), to.map(kit::key));
+    pub(crate) async fn scan(&self, from: Bound<u64>, to: Bound<u64>, limit: Option<usize>) -> Vec<u64> {
+        let (from, to) = (from.map(super::key), to.map(super::key));
         let (from, to) = (from.as_ref().map(<[u8; 8]>::as_slice), to.as_ref().map(<[u8; 8]>::as_slice));
         let start = (self.recorder.tick(), self.party.shard.now());
         let pairs: Vec<_> = self.party.index.scan((from, to), limit).try_collect().await.unwrap();
@@ -104,7 +118,7 @@ impl<V: Probed> Client<V> {
         let range = ScanRange { start: from, end: to, limit, ended: true };
         let mut history = self.recorder.history.lock().expect("nothing panics while it adds");
         history.add_scan(event, range, &entries);
-        pairs.iter().map(|(key, _)| kit::number(key)).collect()
+        pairs.iter().map(|(key, _)| super::number(key)).collect()
     }
 
     fn event(&self, op: Op, outcome: Outcome, (start, start_ns): (u64, u64)) -> Event {

@@ -1,75 +1,26 @@
-//! Sherman, as the body asks for it, and its table of costs (`index/src/sherman/mod.rs`) with the bytes.
+//! Sherman's table of costs (`index/src/sherman/mod.rs`) with the bytes.
 
-use farwood::{Geometry, NodeSize, OpKind, Options, Techniques};
+use farwood::{OpKind, Techniques};
 
-use super::counts::{Cost, Work};
-use super::kind::{Nodes, Shape};
+use super::{Cost, Costs, Work};
 
+/// Of usual nodes.
 const LEAF_BYTES: u64 = 1024;
 
-pub(super) fn geometry(shape: Shape) -> Geometry {
-    let Shape { max_key, max_value, nodes } = shape;
-    let size = match nodes {
-        Nodes::Least => NodeSize::Slots { leaf: 2, inner: 3 },
-        Nodes::Tiny => NodeSize::Slots { leaf: 4, inner: 4 },
-        Nodes::Usual => NodeSize::Bytes(LEAF_BYTES as usize),
-    };
-    Geometry { max_key, max_value, size }
-}
-
-fn options(techniques: Techniques) -> Options {
-    Options { techniques, ..Options::default() }
-}
-
-/// Everything on, and everything off.
-pub(super) fn extremes() -> [Options; 2] {
-    [Techniques::ALL, Techniques::NONE].map(options)
-}
-
-pub(super) fn mixes() -> Vec<Options> {
-    let mut mixes = extremes().to_vec();
-    for name in Techniques::NAMES {
-        let mut techniques = Techniques::ALL;
-        assert!(techniques.set(name, false));
-        mixes.push(options(techniques));
-    }
-    mixes.push(Options { cache_bytes: 1, ..Options::default() });
-    mixes
-}
-
-pub(super) fn every_mix() -> Vec<Options> {
-    let mixes = (0..1u32 << Techniques::NAMES.len()).rev().map(|bits| {
-        let mut techniques = Techniques::NONE;
-        for (i, name) in Techniques::NAMES.into_iter().enumerate() {
-            techniques.set(name, bits >> i & 1 == 1);
-        }
-        options(techniques)
-    });
-    mixes.collect()
-}
-
-/// Windows of one leaf and of many, caches that hold nothing, little and everything.
-pub(super) fn scan_mixes() -> Vec<Options> {
-    let mixes = [32, 2, 1].into_iter().flat_map(|scan_window| {
-        [1 << 20, 1, 2000].map(|cache_bytes| Options { scan_window, cache_bytes, ..Options::default() })
-    });
-    mixes.collect()
-}
-
-pub(super) fn costs(techniques: Techniques, work: Work) -> Vec<Cost> {
+pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
     // 17 bytes of entry, widened to words: 24 or 32. With a fingerprint of its own a word more.
     let entries = |fingerprint: u64| {
         [24, 32].map(|entry| change(techniques, 1 + fingerprint, entry + 8 * fingerprint)).to_vec()
     };
-    match work {
-        Work::Get => vec![reads(1)],
+    Costs::OneOf(match work {
+        Work::Get { .. } => vec![reads(1)],
         // 100 pairs are at most four leaves of 37.
         Work::ScanOf100 => vec![reads(4)],
         Work::Change(OpKind::Remove) => vec![change(techniques, 2, 16)],
         Work::Change(OpKind::Insert) => entries(1),
         Work::Change(_) => entries(0),
-        Work::VainChange => vec![no_change(techniques)],
-    }
+        Work::VainChange(_) => vec![no_change(techniques)],
+    })
 }
 
 fn reads(leaves: u64) -> Cost {

@@ -1,0 +1,109 @@
+//! What operations cost on an index of usual nodes, with a warm cache and nobody else there: the table of each kind.
+
+mod sherman;
+mod smart;
+
+use farwood::OpKind;
+use farwood::index::KindStats;
+
+use crate::kit::kind::Mix;
+
+/// What is done to the loaded index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// A get of a key that is there, or is not.
+    Get { present: bool },
+    /// A scan of 100 pairs.
+    ScanOf100,
+    /// A change that takes effect: an insert of an absent key, an update or a remove of a present one. A put is
+    /// either.
+    Change(OpKind),
+    /// A change that takes none.
+    VainChange(OpKind),
+}
+
+/// What it cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) round_trips: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) cas: u64,
+    pub(crate) faa: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+}
+
+/// What it may cost.
+#[derive(Clone, Debug)]
+pub(crate) enum Costs {
+    /// Exactly one of these.
+    OneOf(Vec<Cost>),
+    /// Of everything at least the first, and at most the second.
+    Between(Cost, Cost),
+}
+
+/// What `work` may cost with `mix`.
+pub(crate) fn costs(mix: Mix, work: Work) -> Costs {
+    match mix {
+        Mix::Sherman(options) => sherman::costs(options.techniques, work),
+        Mix::Smart(options) => smart::costs(options.techniques, work),
+    }
+}
+
+/// How often that looks a second time, always: what a cache says of absent keys may be out of date.
+pub(crate) fn second_looks(mix: Mix, work: Work) -> u64 {
+    match mix {
+        Mix::Sherman(_) => 0,
+        Mix::Smart(_) => smart::second_looks(work),
+    }
+}
+
+impl Costs {
+    pub(crate) fn allow(&self, found: &Cost) -> bool {
+        match self {
+            Costs::OneOf(costs) => costs.contains(found),
+            Costs::Between(least, most) => {
+                let (least, found, most) = (least.parts(), found.parts(), most.parts());
+                least.iter().zip(found).all(|(least, found)| *least <= found)
+                    && found.iter().zip(most).all(|(found, most)| *found <= most)
+            }
+        }
+    }
+
+    /// The same `n` times, without a difference between one time and the next.
+    pub(crate) fn times(self, n: u64) -> Self {
+        match self {
+            Costs::OneOf(costs) => Costs::OneOf(costs.into_iter().map(|cost| cost.times(n)).collect()),
+            Costs::Between(least, most) => Costs::Between(least.times(n), most.times(n)),
+        }
+    }
+}
+
+impl Cost {
+    fn parts(&self) -> [u64; 7] {
+        let Cost { round_trips, reads, writes, cas, faa, bytes_read, bytes_written } = *self;
+        [round_trips, reads, writes, cas, faa, bytes_read, bytes_written]
+    }
+
+    fn of(parts: [u64; 7]) -> Self {
+        let [round_trips, reads, writes, cas, faa, bytes_read, bytes_written] = parts;
+        Cost { round_trips, reads, writes, cas, faa, bytes_read, bytes_written }
+    }
+
+    fn times(self, n: u64) -> Self {
+        Self::of(self.parts().map(|part| n * part))
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        let (own, other) = (self.parts(), other.parts());
+        Self::of(std::array::from_fn(|i| own[i] + other[i]))
+    }
+}
+
+impl From<&KindStats> for Cost {
+    fn from(stats: &KindStats) -> Self {
+        let KindStats { round_trips, reads, writes, cas, faa, bytes_read, bytes_written, .. } = *stats;
+        Cost { round_trips, reads, writes, cas, faa, bytes_read, bytes_written }
+    }
+}

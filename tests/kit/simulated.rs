@@ -1,0 +1,105 @@
+//! Parties on the simulated fabric: one thread and virtual time, so that a failure comes again.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use farwood::Host;
+use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
+use farwood::runtime::{Control, Port};
+
+use super::party::{Common, Parties, Party, Seat};
+use super::recipe::Recipe;
+
+/// Far beyond what any test takes.
+const LATE_NS: u64 = 600_000_000_000;
+
+/// Lines of one access at different times and in any order, messages that overtake each other.
+pub(crate) const ROUGH: Weather =
+    Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
+
+/// On-chip memory of few locks: all words are looked at after every run.
+const PROFILE: Profile = Profile { device_bytes: 8 << 10, ..Profile::CONNECTX5 };
+
+/// A small cluster of two servers in calm weather.
+pub(crate) fn calm(parties: Parties) -> SimConfig {
+    SimConfig {
+        profile: PROFILE,
+        nodes: parties.nodes() as u16,
+        shards: parties.shards() as u16,
+        servers: 2,
+        bytes_per_server: 64 << 20,
+        locks_per_server: 1024,
+        chunk_bytes: 64 << 10,
+        ..SimConfig::default()
+    }
+}
+
+/// Runs `main` on every shard of all `parties` and waits for all of them.
+pub(crate) fn simulate<F, R>(config: &SimConfig, parties: Parties, main: F)
+where
+    F: Fn(Seat<SimShard>) -> R,
+    R: Future<Output = ()> + 'static,
+{
+    let simulation = Simulation::new(config).unwrap();
+    let ended = Rc::new(Cell::new(0));
+    for node in 0..config.nodes {
+        let simulated = simulation.node(node);
+        let host: Arc<dyn Host> = Arc::new(LentHost {
+            control: simulated.control(),
+            ports: AtomicU16::new(0),
+            seed: simulated.seed(),
+        });
+        for shard in 0..config.shards {
+            let shard = simulation.shard(node, shard);
+            let seat = Seat { shard: shard.clone(), host: Arc::clone(&host), node: usize::from(node) };
+            let (body, ended) = (main(seat), Rc::clone(&ended));
+            drop(shard.spawn(async move {
+                body.await;
+                ended.set(ended.get() + 1);
+            }));
+        }
+    }
+    simulation.run(LATE_NS, || ended.get() == parties.count()).unwrap();
+}
+
+/// Runs `main` for every party on a fresh index. Afterwards nothing may be left behind, and the index must pass its
+/// check.
+pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: Recipe, main: F)
+where
+    F: Fn(Party<SimShard>) -> R + Clone + 'static,
+    R: Future<Output = ()> + 'static,
+{
+    let common = Common::new(parties);
+    simulate(config, parties, move |seat| {
+        let (main, common) = (main.clone(), Arc::clone(&common));
+        async move {
+            let party = Party::enter(seat, recipe, common).await;
+            main(party.clone()).await;
+            party.finish().await;
+        }
+    });
+}
+
+/// A compute node that clients can hold on to: the simulation owns its own, and the clients.
+struct LentHost {
+    control: Arc<dyn Control>,
+    ports: AtomicU16,
+    seed: u64,
+}
+
+impl Host for LentHost {
+    fn control(&self) -> Arc<dyn Control> {
+        Arc::clone(&self.control)
+    }
+
+    fn allocate_port(&self) -> Port {
+        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+}
