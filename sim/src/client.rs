@@ -1,10 +1,10 @@
 //! What a client of a scenario does: draws operations, drops some of them on their way, and tells the recorder what it
-//! saw. Keys and values are made here too.
+//! saw. Values are made here too.
 
 use std::ops::Bound;
 use std::rc::Rc;
 
-use farwood_index::{IndexError, RangeIndex, ShermanIndex};
+use farwood_index::{AnyIndex, IndexError, RangeIndex};
 use farwood_lock::LockError;
 use farwood_runtime::sim::{Fault, Mix};
 use farwood_runtime::{FabricError, Verbs};
@@ -14,8 +14,9 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::history::{Op, Outcome};
+use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
-use crate::scenario::{Work, may_kill};
+use crate::scenario::{Scenario, Work, may_kill};
 
 /// After so many operations in a row that met the lock of a dead client, a client has seen enough.
 const CONTENDED_MAX: u32 = 4;
@@ -41,17 +42,23 @@ pub(crate) enum Action {
 /// A client.
 pub(crate) struct Client<V: Verbs> {
     pub(crate) crew: Rc<Crew>,
-    pub(crate) index: ShermanIndex<V>,
+    pub(crate) index: AnyIndex<V>,
     pub(crate) verbs: V,
     pub(crate) who: Who,
     pub(crate) rng: SmallRng,
 }
 
 impl Crew {
-    pub(crate) fn new(work: Work, mix: Mix, key_bytes_max: usize, value_bytes_max: usize) -> Self {
-        let keys = (0..work.keys).map(|number| key(number, key_bytes_max)).collect();
-        let values = std::cell::Cell::new(0);
-        Crew { recorder: Recorder::default(), keys, values, value_bytes_max, work, mix }
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let &Scenario { work, mix, geometry, seed, .. } = scenario;
+        Crew {
+            recorder: Recorder::default(),
+            keys: keys(&work, geometry.max_key(), seed),
+            values: std::cell::Cell::new(0),
+            value_bytes_max: geometry.max_value(),
+            work,
+            mix,
+        }
     }
 
     /// A value that no other write has, of any length from 8 bytes on; each of its words tells which it is.
@@ -76,17 +83,6 @@ impl Crew {
 /// Whether an error tells of a lock that a dead client left taken, or of a node that it left torn.
 pub(crate) fn is_of_dead(error: &IndexError) -> bool {
     matches!(error, IndexError::Lock(LockError::Contended { .. }) | IndexError::RetriesExhausted { .. })
-}
-
-/// The key with that number: keys ascend, are of all lengths, and the first one is empty.
-pub(crate) fn key(number: u32, bytes_max: usize) -> Vec<u8> {
-    if number == 0 {
-        return Vec::new();
-    }
-    let mut key = number.to_be_bytes().to_vec();
-    let more = number.wrapping_mul(0x9e37_79b1) as usize % (bytes_max - 3);
-    key.extend((0..more).map(|at| at as u8 ^ number as u8));
-    key
 }
 
 impl<V: Verbs> Client<V> {

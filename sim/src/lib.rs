@@ -3,8 +3,9 @@
 //!
 //! A map:
 //!
-//! - [`scenario`]: a cluster, a workload and faults, drawn from a seed; [`runner`]: runs one on the simulated fabric
-//!   and judges it. `client` is what its clients do, `recorder` takes down what they see.
+//! - [`scenario`]: a cluster, a workload and faults, drawn from a seed; [`kind`]: the index that it is about;
+//!   [`runner`]: runs one on the simulated fabric and judges it. `client` is what its clients do, `keys` with what,
+//!   `recorder` takes down what they see.
 //! - [`history`]: the operations of a run with their results and times, and how they are written out.
 //! - [`oracle`]: what must hold of a history: linearizable keys, the promises of scans, a model map for one client.
 //!   Both are pure: the same history gives the same verdict, in words and in the work that it takes.
@@ -15,6 +16,8 @@
 
 mod client;
 pub mod history;
+mod keys;
+pub mod kind;
 pub mod oracle;
 pub mod paper;
 mod recorder;

@@ -71,8 +71,7 @@ pub fn run_on<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(Sim
     if with_notes {
         simulation.keep_notes(NOTES);
     }
-    let geometry = scenario.geometry;
-    let crew = Rc::new(Crew::new(scenario.work, scenario.mix, geometry.max_key, geometry.max_value));
+    let crew = Rc::new(Crew::new(scenario));
     let run = Run::new(scenario, &simulation, Rc::clone(&crew));
     let caught = catch_unwind(AssertUnwindSafe(|| run.all_phases(wrap)));
     let panicked = caught.is_err();

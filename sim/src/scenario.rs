@@ -6,11 +6,12 @@
 
 use std::fmt;
 
-use farwood_index::{Geometry, NodeSize, Options, Techniques};
 use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+
+use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 
 /// Times that a writer finds a lock taken before it gives up, where a compute node may die with locks in its hands.
 const ATTEMPTS_WITH_DEATHS: u32 = 300;
@@ -26,9 +27,9 @@ pub struct Scenario {
     pub seed: u64,
     /// The cluster.
     pub cluster: Cluster,
-    /// The tree.
-    pub geometry: Geometry,
-    /// How each compute node works on it. The first one creates it.
+    /// The tree, which also tells the kind of the index.
+    pub geometry: AnyGeometry,
+    /// How each compute node works on it, all with techniques of that kind. The first one creates it.
     pub nodes: Vec<NodeOptions>,
     /// What clients do.
     pub work: Work,
@@ -63,14 +64,14 @@ pub struct Cluster {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
     /// The techniques that it uses.
-    pub techniques: Techniques,
+    pub techniques: AnyTechniques,
     /// Byte budget of its cache.
     pub cache_bytes: usize,
     /// Its writers' pauses, at first and at most.
     pub backoff_ns: (u64, u64),
     /// How often its writers find a lock taken before they give up.
     pub lock_attempts_max: u32,
-    /// Leaves that its scans read in parallel at most.
+    /// Nodes that its scans read in parallel at most.
     pub scan_window: usize,
 }
 
@@ -83,6 +84,8 @@ pub struct Work {
     pub ops: u32,
     /// Keys there are.
     pub keys: u32,
+    /// Whether keys are prefixes of each other and share long ones, rather than being numbers with something behind.
+    pub tangled: bool,
     /// Of a hundred keys so many are there at first. 0 is a tree without a node.
     pub loaded_percent: u32,
     /// How full a load makes the leaves, of a hundred.
@@ -114,6 +117,8 @@ pub struct Shares {
 /// What is not left to the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
+    /// The kind of the index, which no seed draws.
+    pub kind: Kind,
     /// This mix of faults.
     pub mix: Option<Mix>,
     /// So many operations per client.
@@ -130,15 +135,16 @@ impl Scenario {
         let drawn = draw_mix(rng);
         let mix = wish.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
-        let geometry = draw_geometry(rng);
+        let geometry = AnyGeometry::draw(wish.kind, rng);
         let nodes = rng.random_range(1..=3);
-        let mut nodes: Vec<NodeOptions> = (0..nodes).map(|_| draw_options(rng, may_kill(&mix))).collect();
+        let mut nodes: Vec<NodeOptions> =
+            (0..nodes).map(|_| draw_options(rng, wish.kind, may_kill(&mix))).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.techniques.set(name, *on);
             });
         }
-        let mut work = draw_work(rng);
+        let mut work = draw_work(rng, wish.kind);
         work.ops = wish.ops.unwrap_or(work.ops);
         let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
         Scenario { seed, cluster, geometry, nodes, work, mix, haste }
@@ -148,6 +154,11 @@ impl Scenario {
     pub(crate) fn rules(&self) -> Vec<Rule> {
         let hastened = |rule: &Rule| Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule };
         self.mix.rules.iter().map(hastened).collect()
+    }
+
+    /// How a compute node with these options creates or opens the tree.
+    pub(crate) fn recipe(&self, node: NodeOptions) -> Recipe {
+        Recipe { geometry: self.geometry, node, retries_max: RETRIES }
     }
 
     /// Clients of all compute nodes.
@@ -167,27 +178,11 @@ impl Scenario {
             shards,
             servers,
             colocated,
-            // Too small for a huge page, which would take longer to zero than a scenario to run.
-            bytes_per_server: 1 << 20,
+            bytes_per_server: self.geometry.kind().bytes_per_server(),
             locks_per_server: locks,
             chunk_bytes: 16 << 10,
             credits,
             slow_control,
-        }
-    }
-}
-
-impl NodeOptions {
-    /// What an index is told.
-    pub fn options(&self) -> Options {
-        Options {
-            techniques: self.techniques,
-            cache_bytes: self.cache_bytes,
-            backoff_ns: self.backoff_ns,
-            lock_attempts_max: self.lock_attempts_max,
-            scan_window: self.scan_window,
-            retries_max: RETRIES,
-            ..Options::default()
         }
     }
 }
@@ -238,29 +233,9 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
     }
 }
 
-fn draw_geometry(rng: &mut SmallRng) -> Geometry {
-    let max_key = *[8, 8, 12, 30].choose(rng).expect("not empty");
-    let max_value = *[8, 8, 40, 100].choose(rng).expect("not empty");
-    let slots = NodeSize::Slots { leaf: rng.random_range(2..=8), inner: rng.random_range(3..=8) };
-    let bytes = NodeSize::Bytes(*[256, 1024].choose(rng).expect("not empty"));
-    let sized = Geometry { max_key, max_value, size: bytes };
-    if rng.random_range(0..4) == 0 && sized.layouts().is_ok() {
-        sized
-    } else {
-        Geometry { size: slots, ..sized }
-    }
-}
-
-fn draw_options(rng: &mut SmallRng, deaths: bool) -> NodeOptions {
-    let mut techniques = Techniques::ALL;
-    // A third has all of them, which is what is used most.
-    if rng.random_range(0..3) > 0 {
-        for name in Techniques::NAMES {
-            techniques.set(name, rng.random());
-        }
-    }
+fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool) -> NodeOptions {
     NodeOptions {
-        techniques,
+        techniques: AnyTechniques::draw(kind, rng),
         cache_bytes: *[600, 2_000, 1 << 20, 1 << 20].choose(rng).expect("not empty"),
         backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
         lock_attempts_max: if deaths { ATTEMPTS_WITH_DEATHS } else { ATTEMPTS },
@@ -268,7 +243,7 @@ fn draw_options(rng: &mut SmallRng, deaths: bool) -> NodeOptions {
     }
 }
 
-fn draw_work(rng: &mut SmallRng) -> Work {
+fn draw_work(rng: &mut SmallRng, kind: Kind) -> Work {
     let mut share = |most| rng.random_range(0..=most);
     let shares = Shares {
         get: 1 + share(10),
@@ -282,6 +257,8 @@ fn draw_work(rng: &mut SmallRng) -> Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
         keys: *[2, 5, 12, 30, 80, 200].choose(rng).expect("not empty"),
+        // Nothing is drawn for a tree to which it makes no difference.
+        tangled: kind.tells_keys_apart() && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
         shares,
@@ -296,23 +273,49 @@ fn draw_work(rng: &mut SmallRng) -> Work {
 mod tests {
     use super::*;
 
+    fn draw(seed: u64, kind: Kind) -> Scenario {
+        Scenario::draw(seed, &Wish { kind, ..Wish::default() })
+    }
+
     #[test]
     fn every_seed_makes_a_scenario_that_can_be_run() {
-        for seed in 0..500 {
-            let scenario = Scenario::draw(seed, &Wish::default());
-            scenario.geometry.layouts().unwrap();
-            assert!((1..=36).contains(&scenario.clients()), "{scenario}");
+        for kind in Kind::ALL {
+            for seed in 0..500 {
+                let scenario = draw(seed, kind);
+                assert_eq!(scenario.geometry.kind(), kind);
+                assert!(scenario.nodes.iter().all(|node| node.techniques.kind() == kind));
+                scenario.geometry.can_be().unwrap();
+                assert!((1..=36).contains(&scenario.clients()), "{scenario}");
+            }
         }
     }
 
     #[test]
     fn wishes_change_nothing_else() {
-        let plain = Scenario::draw(7, &Wish::default());
-        let mix = Mix::named("delays");
-        let wish = Wish { mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
-        let wished = Scenario::draw(7, &wish);
-        assert!(wished.nodes.iter().all(|node| !node.techniques.fused));
-        assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
-        assert_eq!((wished.cluster, wished.geometry), (plain.cluster, plain.geometry));
+        for kind in Kind::ALL {
+            let plain = draw(7, kind);
+            let mix = Mix::named("delays");
+            let wish = Wish { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
+            let wished = Scenario::draw(7, &wish);
+            assert!(wished.nodes.iter().all(|node| node.techniques.is_on("fused") == Some(false)));
+            assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
+            assert_eq!((wished.cluster, wished.geometry), (plain.cluster, plain.geometry));
+        }
+    }
+
+    /// Seeds are in reports: what they make of Sherman stays. What is drawn last shows whether all before it was.
+    #[test]
+    fn what_is_drawn_of_sherman_is_what_it_has_always_been() {
+        let drawn = [0, 1, 36, 1_000].map(|seed| {
+            let Scenario { cluster, nodes, work, mix, haste, .. } = draw(seed, Kind::Sherman);
+            (mix.name, cluster.locks, nodes.len(), work.ops, work.cancel_one_in, work.think_ns, haste)
+        });
+        let always = [
+            ("errors", 64, 1, 44, 0, 1_000, 12),
+            ("delays", 256, 1, 24, 20, 0, 1),
+            ("all", 16, 1, 118, 0, 0, 12),
+            ("delays", 16, 2, 108, 0, 0, 4),
+        ];
+        assert_eq!(drawn, always);
     }
 }

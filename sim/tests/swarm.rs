@@ -1,19 +1,39 @@
-//! A small swarm, so that whoever changes an index hears of it from `cargo test`. `farwood sim run` has the large one.
+//! Small swarms of every kind of index, so that whoever changes one hears of it from `cargo test`. `farwood sim run`
+//! has the large ones.
 
+use farwood_sim::kind::Kind;
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Scenario, Wish};
 
-#[test]
-fn a_small_swarm_passes() {
-    for seed in 1_000..1_300 {
-        let scenario = Scenario::draw(seed, &Wish::default());
+const SEEDS: std::ops::Range<u64> = 1_000..1_300;
+
+/// `rest` is what a command line needs beside the seed.
+fn passes(wish: &Wish, rest: &str) {
+    for seed in SEEDS {
+        let scenario = Scenario::draw(seed, wish);
         let report = run(&scenario, false);
+        let (kind, next) = (wish.kind, seed + 1);
         assert_eq!(
-            report.failure,
-            None,
-            "seed {seed}: farwood sim run --seeds {seed}..{}\n{scenario}",
-            seed + 1
+            report.failure, None,
+            "seed {seed}: farwood sim run --index {kind} --seeds {seed}..{next}{rest}\n{scenario}"
         );
         assert!(!report.undecided, "seed {seed}");
     }
+}
+
+#[test]
+fn a_small_swarm_of_sherman_passes() {
+    passes(&Wish::default(), "");
+}
+
+/// Not of the paper, and off unless somebody asks for them.
+#[test]
+fn a_small_swarm_of_sherman_that_shares_operations_passes() {
+    let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();
+    passes(&Wish { techniques, ..Wish::default() }, " --technique delegation=on --technique combining=on");
+}
+
+#[test]
+fn a_small_swarm_of_smart_passes() {
+    passes(&Wish { kind: Kind::Smart, ..Wish::default() }, "");
 }

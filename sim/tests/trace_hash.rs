@@ -3,31 +3,37 @@
 
 use std::collections::BTreeSet;
 
+use farwood_sim::kind::Kind;
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Scenario, Wish};
 
 #[test]
 fn the_same_seed_does_the_same() {
-    let hashes = || -> Vec<u64> {
-        let scenarios = (100..124).map(|seed| Scenario::draw(seed, &Wish::default()));
-        scenarios
-            .map(|scenario| {
-                let report = run(&scenario, false);
-                assert_eq!(report.failure, None, "{scenario}");
-                report.trace_hash
-            })
-            .collect()
-    };
-    let once = hashes();
-    // Hash maps with random states, addresses and leftovers of other runs would show here.
-    assert_eq!(once, hashes());
-    assert_eq!(once, std::thread::spawn(hashes).join().unwrap());
-    assert_eq!(once.iter().collect::<BTreeSet<_>>().len(), once.len());
+    for kind in Kind::ALL {
+        let wish = Wish { kind, ..Wish::default() };
+        let hashes = move || -> Vec<u64> {
+            let scenarios = (100..124).map(|seed| Scenario::draw(seed, &wish));
+            scenarios
+                .map(|scenario| {
+                    let report = run(&scenario, false);
+                    assert_eq!(report.failure, None, "{scenario}");
+                    report.trace_hash
+                })
+                .collect()
+        };
+        let once = hashes();
+        // Hash maps with random states, addresses and leftovers of other runs would show here.
+        assert_eq!(once, hashes());
+        assert_eq!(once.iter().collect::<BTreeSet<_>>().len(), once.len());
+        assert_eq!(once, std::thread::spawn(hashes).join().unwrap());
+    }
 }
 
 #[test]
 fn notes_do_not_change_what_happens() {
-    let scenario =
-        Scenario::draw(5, &Wish { mix: farwood_runtime::sim::Mix::named("all"), ..Wish::default() });
-    assert_eq!(run(&scenario, false).trace_hash, run(&scenario, true).trace_hash);
+    for kind in Kind::ALL {
+        let mix = farwood_runtime::sim::Mix::named("all");
+        let scenario = Scenario::draw(5, &Wish { kind, mix, ..Wish::default() });
+        assert_eq!(run(&scenario, false).trace_hash, run(&scenario, true).trace_hash);
+    }
 }

@@ -3,13 +3,18 @@
 //! The simulated NICs are calibrated from micro-measurements alone ([`farwood_runtime::sim::Profile`]), so what an
 //! index does here is a prediction. Only `sherman-fig16` is a calibration: it fixed the number of responder slots.
 //!
-//! - `cluster`: a cluster of the papers running one workload; `workload`: which keys its clients ask for.
-//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`: the figures of Sherman.
+//! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: who runs it;
+//!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
+//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`: the papers' figures.
 
+mod band;
+mod client;
 pub mod cluster;
 mod locks;
 mod nic;
 mod sherman;
+mod smart;
+mod tree;
 pub mod workload;
 
 /// How closely a simulated figure has to meet the paper's.
@@ -130,7 +135,7 @@ pub struct Experiment {
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Experiment; 8] = [
+    pub const ALL: [Experiment; 16] = [
         Experiment { name: "nic", about: "micro-measurements of the NIC model itself", run: nic::run },
         Experiment { name: "sherman-fig16", about: "locks alone (calibration)", run: locks::fig16 },
         Experiment { name: "sherman-table1", about: "FG+, read- and write-intensive", run: sherman::table1 },
@@ -142,6 +147,22 @@ impl Experiment {
             name: "sherman-scan",
             about: "scans alone and beside puts (CACM table 3)",
             run: sherman::scan,
+        },
+        Experiment {
+            name: "smart-table1",
+            about: "bytes read and written per operation",
+            run: smart::table1,
+        },
+        Experiment { name: "smart-fig3", about: "gets, bandwidth against message rate", run: smart::fig3 },
+        Experiment { name: "smart-fig11", about: "YCSB against Sherman and ART", run: smart::fig11 },
+        Experiment { name: "smart-fig13", about: "more and more clients", run: smart::fig13 },
+        Experiment { name: "smart-fig14", about: "scans over value sizes", run: smart::fig14 },
+        Experiment { name: "smart-fig15", about: "techniques one by one", run: smart::fig15 },
+        Experiment { name: "smart-fig18", about: "skew, sizes of keys and values", run: smart::fig18 },
+        Experiment {
+            name: "rdwc-on-sherman",
+            about: "read delegation and write combining on Sherman",
+            run: smart::rdwc_on_sherman,
         },
     ];
 

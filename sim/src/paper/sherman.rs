@@ -3,13 +3,11 @@
 //! Medians of half-read, half-write mixes lie between two modes and are left out: the paper does not tell reads and
 //! writes apart.
 
-use std::thread;
-
-use farwood_index::sherman::Techniques;
-use farwood_runtime::sim::Profile;
+use farwood_index::sherman::{NodeSize, Techniques};
 use hdrhistogram::Histogram;
 
-use super::cluster::{Measured, Setup, run};
+use super::band::{compare, run_all, run_band, us};
+use super::cluster::{Measured, Setup, Tree, run};
 use super::workload::{Mix, Popularity};
 use super::{Class, Effort, Row};
 
@@ -25,6 +23,8 @@ const LADDER: [(&str, &[&str]); 5] = [
 /// The step from which on nobody spins against clients of the same compute node.
 const HIERARCHICAL: usize = 3;
 const SHERMAN: usize = 4;
+/// The paper's leaves and inner nodes.
+const NODE_BYTES: usize = 1024;
 /// What a put without a split writes at most: lines of an entry, and the unlock.
 const ENTRY_BYTES_MAX: u64 = 255;
 
@@ -42,7 +42,7 @@ fn setup(effort: &Effort, step: usize, mix: Mix, popularity: Popularity) -> Setu
     let spins = popularity != Popularity::Uniform && mix.puts >= 0.5 && step < HIERARCHICAL;
     let (warmup_ns, measured_ns) = if spins { (40_000_000, 200_000_000) } else { (2_000_000, 20_000_000) };
     Setup {
-        techniques: techniques(step),
+        tree: Tree::Sherman(techniques(step), NodeSize::Bytes(NODE_BYTES)),
         mix,
         popularity,
         keys: effort.keys,
@@ -51,35 +51,6 @@ fn setup(effort: &Effort, step: usize, mix: Mix, popularity: Popularity) -> Setu
         seed: effort.seed,
         ..Setup::sherman()
     }
-}
-
-/// What is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many requests
-/// wait at the responder, and how long atomics take.
-fn unknowns() -> [Profile; 4] {
-    let base = Profile::CONNECTX5;
-    [
-        Profile { responder_slots: 16, ..base },
-        Profile { responder_slots: 100, ..base },
-        Profile { cas_failure_ns: 490, ..base },
-        Profile { on_chip_ns: 60, ..base },
-    ]
-}
-
-/// The measured run, and the same with each of the unknowns changed, side by side.
-fn run_band(setup: &Setup) -> Result<(Measured, Vec<Measured>), String> {
-    let variants: Vec<Setup> =
-        unknowns().into_iter().map(|profile| Setup { profile, ..setup.clone() }).collect();
-    thread::scope(|scope| {
-        let variants: Vec<_> = variants.iter().map(|setup| scope.spawn(|| run(setup))).collect();
-        let measured = run(setup)?;
-        let variants =
-            variants.into_iter().map(|run| run.join().map_err(|_| "a run panicked".to_string())?);
-        Ok((measured, variants.collect::<Result<_, _>>()?))
-    })
-}
-
-fn us(latency: &Histogram<u64>, quantile: f64) -> f64 {
-    latency.value_at_quantile(quantile) as f64 / 1000.0
 }
 
 /// Table 1: FG+, 176 clients.
@@ -125,24 +96,9 @@ fn ladder(effort: &Effort, mix: Mix, popularity: Popularity) -> Result<Vec<Vec<M
             if !is_skewed {
                 return Ok(vec![run(&setup)?]);
             }
-            let (measured, mut runs) = run_band(&setup)?;
-            runs.insert(0, measured);
-            Ok(runs)
+            run_all(&setup)
         })
         .collect()
-}
-
-/// A figure that compares two steps, over the same variant of the model each time.
-fn compare(
-    (name, figure): (&'static str, String),
-    paper: f64,
-    class: Class,
-    (above, below): (&[Measured], &[Measured]),
-    of: impl Fn(&Measured) -> f64,
-) -> Row {
-    let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| of(above) / of(below)).collect();
-    let row = Row::new(name, figure, paper, ratios[0], class);
-    if class == Class::Spinning { row.within(ratios) } else { row }
 }
 
 /// That every technique helps, as in the paper: the least gain of a step.

@@ -6,8 +6,9 @@ use std::future::Future;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use farwood_index::{CheckOptions, IndexError, Options, RangeIndex, Sherman, ShermanIndex};
+use farwood_index::{AnyIndex, CheckOptions, IndexError, RangeIndex};
 use farwood_runtime::node::Host;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
 use farwood_runtime::{Control, Port, Verbs};
@@ -16,8 +17,9 @@ use rand::{Rng, SeedableRng};
 
 use crate::client::{Action, Client, Crew, is_of_dead};
 use crate::history::{Op, Outcome};
+use crate::kind::{AnyTree, Recipe, locks_in_use};
 use crate::recorder::{Range, Who};
-use crate::scenario::Scenario;
+use crate::scenario::{NodeOptions, Scenario};
 
 const INDEX: &str = "swarm";
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
@@ -37,7 +39,7 @@ struct Member<W: Verbs> {
     node: u16,
     shard: SimShard,
     verbs: W,
-    index: ShermanIndex<W>,
+    index: AnyIndex<W>,
 }
 
 impl<'r> Run<'r> {
@@ -69,7 +71,7 @@ impl<'r> Run<'r> {
     fn open_everywhere<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<Vec<Member<W>>, String> {
         let mut fleet = Vec::new();
         for (node, options) in (0..).zip(&self.scenario.nodes) {
-            let tree = self.open(node, options.options(), node == 0)?;
+            let tree = self.open(node, self.scenario.recipe(*options), node == 0)?;
             for shard in 0..self.scenario.cluster.shards {
                 let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
                 let shard = self.simulation.shard(node, shard);
@@ -81,13 +83,12 @@ impl<'r> Run<'r> {
         Ok(fleet)
     }
 
-    fn open(&self, node: u16, options: Options, creates: bool) -> Result<Sherman, String> {
+    fn open(&self, node: u16, recipe: Recipe, creates: bool) -> Result<AnyTree, String> {
         let host = OneIndex::of(self.simulation.node(node));
-        let geometry = self.scenario.geometry;
         let opened = async move {
             match creates {
-                true => Sherman::create(&host, INDEX, geometry, options).await,
-                false => Sherman::open(&host, INDEX, options).await,
+                true => recipe.create(&host, INDEX).await,
+                false => recipe.open(&host, INDEX).await,
             }
         };
         let shard = self.simulation.shard(node, 0);
@@ -200,14 +201,14 @@ impl<'r> Run<'r> {
         let alive = || fleet.iter().filter(|member| !member.shard.is_dead());
         let at_rest = |member: &Member<W>| {
             let Member { shard, index, .. } = member;
-            shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
+            shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && locks_in_use(index) == 0
         };
         let rest = self.simulation.run(self.simulation.now() + PHASE_NS, || alive().all(at_rest));
         for (place, Member { shard, index, .. }) in alive().enumerate() {
             let left = [
                 (shard.clients_alive(), "janitor's tasks"),
                 (shard.chains_in_flight(), "chains in flight"),
-                (index.locks_in_use(), "local locks"),
+                (locks_in_use(index), "local locks"),
                 (if rest.is_ok() { shard.buffers_leased() } else { 0 }, "buffers on lease"),
             ];
             if let Some((count, what)) = left.into_iter().find(|(count, _)| *count > 0) {
@@ -220,8 +221,8 @@ impl<'r> Run<'r> {
     /// A compute node that was not there before looks at all that is left.
     fn look(&self) -> Result<u64, String> {
         let node = self.scenario.nodes.len() as u16;
-        let options = Options { lock_attempts_max: 20, retries_max: 500, ..self.scenario.nodes[0].options() };
-        let tree = self.open(node, options, false)?;
+        let options = NodeOptions { lock_attempts_max: 20, ..self.scenario.nodes[0] };
+        let tree = self.open(node, Recipe { retries_max: 500, ..self.scenario.recipe(options) }, false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
         let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
@@ -263,7 +264,7 @@ impl<'r> Run<'r> {
 /// noted as if a scan had returned it.
 async fn check<V: Verbs>(
     crew: Rc<Crew>,
-    index: ShermanIndex<V>,
+    index: AnyIndex<V>,
     verbs: V,
     who: Who,
     options: CheckOptions,
@@ -297,16 +298,21 @@ fn stopped(stop: Stop, who: &str) -> String {
     }
 }
 
+/// Ports that one index takes at most: for its locks, and for what its clients share.
+const PORTS: usize = 2;
+
 /// A compute node with one index, as a value that a client can own.
 struct OneIndex {
     control: Arc<dyn Control>,
-    port: Port,
+    ports: [Port; PORTS],
+    taken: AtomicUsize,
     seed: u64,
 }
 
 impl OneIndex {
     fn of(host: &impl Host) -> Self {
-        OneIndex { control: host.control(), port: host.allocate_port(), seed: host.seed() }
+        let ports = std::array::from_fn(|_| host.allocate_port());
+        OneIndex { control: host.control(), ports, taken: AtomicUsize::new(0), seed: host.seed() }
     }
 }
 
@@ -316,7 +322,7 @@ impl Host for OneIndex {
     }
 
     fn allocate_port(&self) -> Port {
-        self.port
+        self.ports[self.taken.fetch_add(1, Ordering::Relaxed)]
     }
 
     fn seed(&self) -> u64 {

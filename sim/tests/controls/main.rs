@@ -4,22 +4,27 @@
 //!
 //! The scenarios are made for the bug, so that it is likely where it can be.
 
+mod radix;
 mod sabotage;
 
-use farwood_index::{Geometry, NodeSize, Techniques};
+use farwood_index::{Geometry, NodeSize, Techniques, smart};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Cluster, NodeOptions, Scenario, Shares, Work};
 
-use self::sabotage::{Act, Sabotage};
+use self::sabotage::{Act, Nodes, Sabotage};
 
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 2, scatter_ns: 8_000, jitter_ns: 1_000, in_order_write: false };
 
+const TINY: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 6 } };
+/// Entries that cross lines.
+const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
+
 /// Two compute nodes on one memory server: tiny leaves, no faults.
 fn plain(seed: u64) -> Scenario {
     let node = NodeOptions {
-        techniques: Techniques::ALL,
+        techniques: Techniques::ALL.into(),
         cache_bytes: 1 << 20,
         backoff_ns: (500, 16_000),
         lock_attempts_max: 2_000,
@@ -37,12 +42,13 @@ fn plain(seed: u64) -> Scenario {
             device_locks: 0,
             slow_control: false,
         },
-        geometry: Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 6 } },
+        geometry: TINY.into(),
         nodes: vec![node; 2],
         work: Work {
             clients: 4,
             ops: 60,
             keys: 60,
+            tangled: false,
             loaded_percent: 0,
             fill_percent: 100,
             shares: Shares { get: 6, put: 4, insert: 4, update: 4, remove: 3, scan: 2 },
@@ -67,8 +73,8 @@ fn mix(name: &str) -> Mix {
 fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
     let run = |seed, act| {
         let scenario = scenario(seed);
-        let (leaf, _) = scenario.geometry.layouts().expect("the scenario has a tree");
-        run_on(&scenario, false, |shard, number| Sabotage::new(shard, act, leaf, number)).failure
+        let wrap = |shard, number| Sabotage::new(shard, act, Nodes::of(scenario.geometry), number);
+        run_on(&scenario, false, wrap).failure
     };
     let caught = (0..within).find_map(|seed| Some((seed, run(seed, act)?)));
     let Some((caught, failure)) = caught else { panic!("{act:?} was not caught within {within} seeds") };
@@ -82,7 +88,7 @@ fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
 fn versions_in_the_first_and_last_line_only() {
     is_caught(Act::Bookends, 20, |seed| {
         let mut scenario = plain(seed);
-        scenario.geometry = Geometry { max_value: 100, ..scenario.geometry };
+        scenario.geometry = WIDE.into();
         scenario.work.shares = Shares { get: 10, put: 10, insert: 0, update: 0, remove: 2, scan: 2 };
         scenario.work.keys = 12;
         scenario
@@ -95,7 +101,7 @@ fn versions_of_four_bits_without_a_time_bound() {
         let mut scenario = plain(seed);
         // One key, a line of which is read long after the others, while the key is written some sixteen times.
         scenario.mix = Mix { name: "late lines", about: "", rules: &LATE_LINES };
-        scenario.geometry = Geometry { max_value: 100, ..scenario.geometry };
+        scenario.geometry = WIDE.into();
         scenario.nodes.push(scenario.nodes[0]);
         scenario.cluster.shards = 1;
         scenario.work.shares = Shares { get: 8, put: 10, insert: 0, update: 0, remove: 0, scan: 0 };
@@ -143,7 +149,76 @@ fn a_lost_unlock() {
 fn a_write_back_that_is_not_done_again() {
     is_caught(Act::NoRedo, 10, |seed| {
         let mut scenario = Scenario { mix: mix("errors"), ..plain(seed) };
-        scenario.nodes.iter_mut().for_each(|node| node.techniques.combine = false);
+        for node in &mut scenario.nodes {
+            assert!(node.techniques.set("combine", false));
+        }
         scenario
     });
+}
+
+/// The same with a radix tree, whose keys are prefixes of each other.
+fn radix(seed: u64, max_value: usize) -> Scenario {
+    let mut scenario = plain(seed);
+    scenario.geometry = smart::Geometry { max_key: 12, max_value, types: smart::Types::Tiny }.into();
+    scenario.nodes.iter_mut().for_each(|node| node.techniques = smart::Techniques::ALL.into());
+    scenario.work.tangled = true;
+    scenario
+}
+
+#[test]
+fn leaves_without_a_checksum() {
+    is_caught(Act::AnyChecksum, 20, |seed| {
+        let mut scenario = radix(seed, 200);
+        scenario.work.shares = Shares { get: 10, put: 10, insert: 0, update: 0, remove: 1, scan: 2 };
+        scenario.work.keys = 12;
+        scenario
+    });
+}
+
+/// One client per compute node, so that what its fabric saw last is what its cache knows.
+#[test]
+fn a_cache_without_the_reverse_check() {
+    is_caught(Act::AnyLink, 20, |seed| {
+        let mut scenario = radix(seed, 8);
+        scenario.nodes.push(scenario.nodes[0]);
+        scenario.cluster.shards = 1;
+        scenario.work.clients = 1;
+        scenario.work.ops = 150;
+        scenario.work.keys = 200;
+        scenario.work.shares = Shares { get: 8, put: 0, insert: 6, update: 2, remove: 0, scan: 0 };
+        scenario
+    });
+}
+
+/// The fabric delegates here, as the paper has it: a reader joins a READ that began before its call. The index's own
+/// delegation, which does not, is off: with it no two clients of a compute node read one key at a time.
+#[test]
+fn delegation_that_joins_an_earlier_read() {
+    is_caught(Act::EarlierRead, 100, |seed| {
+        let mut scenario = radix(seed, 8);
+        for node in &mut scenario.nodes {
+            assert!(node.techniques.set("delegation", false));
+        }
+        scenario.cluster.weather = Weather { jitter_ns: 8_000, ..ROUGH };
+        scenario.cluster.shards = 1;
+        scenario.work.shares = Shares { get: 10, put: 6, insert: 0, update: 0, remove: 0, scan: 0 };
+        scenario.work.keys = 2;
+        scenario.work.ops = 150;
+        scenario
+    });
+}
+
+#[test]
+fn a_rear_lock_that_is_released_before_the_value_is_written() {
+    is_caught(Act::UnlockFirst, 20, |seed| {
+        let mut scenario = radix(seed, 200);
+        scenario.work.keys = 3;
+        scenario.work.shares = Shares { get: 4, put: 10, insert: 0, update: 4, remove: 0, scan: 0 };
+        scenario
+    });
+}
+
+#[test]
+fn a_rear_lock_that_is_not_released() {
+    is_caught(Act::LostUnlock(100), 10, |seed| radix(seed, 200));
 }

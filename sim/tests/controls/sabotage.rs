@@ -16,6 +16,9 @@ use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
     Capabilities, Chain, Completion, Control, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, Waiter,
 };
+use farwood_sim::kind::AnyGeometry;
+
+use crate::radix::{Joined, Radix, Ticket};
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,30 @@ pub(crate) enum Act {
     LostUnlock(u32),
     /// A chain that writes and fails with its queue pair is taken for done.
     NoRedo,
+    /// Leaves of a radix tree have the right checksum, whatever moments their bytes are from.
+    AnyChecksum,
+    /// Nodes of a radix tree name the parent that a reader comes from.
+    AnyLink,
+    /// A READ gets what an earlier one of the same bytes brings that is under way: delegation as in the paper.
+    EarlierRead,
+}
+
+/// The nodes of the tree that runs on the fabric.
+#[derive(Clone)]
+pub(crate) enum Nodes {
+    BTree(LeafLayout),
+    Radix(Radix),
+}
+
+impl Nodes {
+    pub(crate) fn of(geometry: AnyGeometry) -> Self {
+        match geometry {
+            AnyGeometry::Sherman(geometry) => {
+                Nodes::BTree(geometry.layouts().expect("the scenario has a tree").0)
+            }
+            AnyGeometry::Smart(geometry) => Nodes::Radix(Radix::new(geometry)),
+        }
+    }
 }
 
 /// A shard with such a fabric.
@@ -43,13 +70,15 @@ pub(crate) enum Act {
 pub(crate) struct Sabotage<V> {
     fabric: V,
     act: Act,
-    leaf: LeafLayout,
+    nodes: Nodes,
+    joined: Joined,
     random: Rc<Cell<u64>>,
 }
 
 impl<V: Verbs> Sabotage<V> {
-    pub(crate) fn new(fabric: V, act: Act, leaf: LeafLayout, number: u32) -> Self {
-        Sabotage { fabric, act, leaf, random: Rc::new(Cell::new(u64::from(number) + 1)) }
+    pub(crate) fn new(fabric: V, act: Act, nodes: Nodes, number: u32) -> Self {
+        let random = Rc::new(Cell::new(u64::from(number) + 1));
+        Sabotage { fabric, act, nodes, joined: Joined::default(), random }
     }
 
     fn one_in(&self, one_in: u32) -> bool {
@@ -82,12 +111,25 @@ impl<V: Verbs> Sabotage<V> {
     ) -> Tampered<V> {
         let chain = self.tampered(chain, is_of_scan);
         let reads = chain.verbs().iter().filter_map(|verb| match verb.op {
-            Op::Read { to, len, .. } => Some((to as usize, len as usize)),
+            Op::Read { at, to, len } => {
+                let (at, len) = (RemotePtr::new(chain.server(), at), len as usize);
+                let ticket = (self.act == Act::EarlierRead).then(|| self.joined.begin(at, len));
+                Some(Read { at, to: to as usize, len, ticket })
+            }
             _ => None,
         });
         let reads = reads.collect();
-        Tampered { chain: post(chain), act: self.act, leaf: self.leaf, is_of_scan, reads }
+        let (nodes, joined) = (self.nodes.clone(), self.joined.clone());
+        Tampered { chain: post(chain), act: self.act, nodes, joined, is_of_scan, reads }
     }
+}
+
+/// A READ of a chain: what it reads, and where in the buffer it goes.
+struct Read {
+    at: RemotePtr,
+    to: usize,
+    len: usize,
+    ticket: Option<Ticket>,
 }
 
 /// The chain with other verbs.
@@ -119,10 +161,10 @@ fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
 pub(crate) struct Tampered<V: Verbs> {
     chain: V::Submission,
     act: Act,
-    leaf: LeafLayout,
+    nodes: Nodes,
+    joined: Joined,
     is_of_scan: bool,
-    /// Where in the buffer READs go.
-    reads: Vec<(usize, usize)>,
+    reads: Vec<Read>,
 }
 
 impl<V: Verbs> Future for Tampered<V> {
@@ -136,7 +178,9 @@ impl<V: Verbs> Future for Tampered<V> {
                     done.span_ns = 0;
                 }
                 if let Some(buf) = &mut done.buf {
-                    self.reads.iter().for_each(|&(to, len)| self.forge(&mut buf[to..to + len]));
+                    for read in &self.reads {
+                        self.forge(read, &mut buf[read.to..read.to + read.len]);
+                    }
                 }
                 Ok(done)
             }
@@ -148,11 +192,26 @@ impl<V: Verbs> Future for Tampered<V> {
 
 impl<V: Verbs> Tampered<V> {
     /// Changes what a READ has brought.
-    fn forge(&self, image: &mut [u8]) {
+    fn forge(&self, read: &Read, image: &mut [u8]) {
+        match (&self.nodes, self.act) {
+            (Nodes::BTree(leaf), _) => self.forge_node(leaf, image),
+            // All nodes of a radix tree are longer.
+            (Nodes::Radix(_), _) if image.len() < 24 => {}
+            (Nodes::Radix(radix), Act::AnyChecksum) => radix.put_checksum_right(image),
+            (Nodes::Radix(radix), Act::AnyLink) => radix.put_link_right(read.at, image),
+            (Nodes::Radix(_), _) => {
+                if let Some(ticket) = read.ticket {
+                    self.joined.end(ticket, image);
+                }
+            }
+        }
+    }
+
+    fn forge_node(&self, leaf: &LeafLayout, image: &mut [u8]) {
         if image.len() < LINE_BYTES {
             return;
         }
-        let is_leaf = image.len() == self.leaf.node_bytes() && kind_of(image) == Ok(Kind::Leaf);
+        let is_leaf = image.len() == leaf.node_bytes() && kind_of(image) == Ok(Kind::Leaf);
         match self.act {
             Act::Bookends => {
                 let (first, last) = (control_word(image, 0), image.len() / LINE_BYTES - 1);
@@ -161,7 +220,7 @@ impl<V: Verbs> Tampered<V> {
                     set_control_word(image, line, word);
                 }
                 if is_leaf {
-                    self.forge_entries(image, |head, further| {
+                    forge_entries(leaf, image, |head, further| {
                         let inner = further.len().saturating_sub(1);
                         further[..inner].fill(*head & ENTRY_VERSION);
                     });
@@ -172,7 +231,7 @@ impl<V: Verbs> Tampered<V> {
                     set_control_word(image, line, control_word(image, line) & !(NODE_VERSION & !0xf));
                 }
                 if is_leaf {
-                    self.forge_entries(image, |head, further| {
+                    forge_entries(leaf, image, |head, further| {
                         *head &= !0x10;
                         further.iter_mut().for_each(|version| *version &= 0xf);
                     });
@@ -183,23 +242,23 @@ impl<V: Verbs> Tampered<V> {
             _ => {}
         }
     }
+}
 
-    /// Lets `forge` change the versions of every entry: in its head, and in the lines that it goes on in.
-    fn forge_entries(&self, image: &mut [u8], forge: impl Fn(&mut u8, &mut [u8])) {
-        let (max_key, max_value) = (self.leaf.max_key(), self.leaf.max_value());
-        let entry_bytes = 1 + max_key + max_value;
-        let entries = 20 + 2 * max_key + self.leaf.slots();
-        for slot in 0..self.leaf.slots() {
-            let (first, last) = (entries + slot * entry_bytes, entries + (slot + 1) * entry_bytes - 1);
-            let lines = first / PAYLOAD + 1..last / PAYLOAD + 1;
-            let mut further: Vec<u8> =
-                lines.clone().map(|line| (control_word(image, line) >> 11) as u8).collect();
-            let head = first / PAYLOAD * LINE_BYTES + 2 + first % PAYLOAD;
-            forge(&mut image[head], &mut further);
-            for (line, version) in lines.zip(further) {
-                let word = control_word(image, line) & NODE_VERSION | u16::from(version) << 11;
-                set_control_word(image, line, word);
-            }
+/// Lets `forge` change the versions of every entry: in its head, and in the lines that it goes on in.
+fn forge_entries(leaf: &LeafLayout, image: &mut [u8], forge: impl Fn(&mut u8, &mut [u8])) {
+    let (max_key, max_value) = (leaf.max_key(), leaf.max_value());
+    let entry_bytes = 1 + max_key + max_value;
+    let entries = 20 + 2 * max_key + leaf.slots();
+    for slot in 0..leaf.slots() {
+        let (first, last) = (entries + slot * entry_bytes, entries + (slot + 1) * entry_bytes - 1);
+        let lines = first / PAYLOAD + 1..last / PAYLOAD + 1;
+        let mut further: Vec<u8> =
+            lines.clone().map(|line| (control_word(image, line) >> 11) as u8).collect();
+        let head = first / PAYLOAD * LINE_BYTES + 2 + first % PAYLOAD;
+        forge(&mut image[head], &mut further);
+        for (line, version) in lines.zip(further) {
+            let word = control_word(image, line) & NODE_VERSION | u16::from(version) << 11;
+            set_control_word(image, line, word);
         }
     }
 }

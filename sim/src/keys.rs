@@ -1,0 +1,97 @@
+//! The keys of a scenario, ascending, the empty one first.
+
+use std::collections::BTreeSet;
+
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use crate::scenario::Work;
+
+/// Bytes that tangled keys are mostly made of, so that they meet.
+const FEW: [u8; 4] = [0x00, b'a', b'b', 0xff];
+/// What the others are below: more than the smallest nodes have slots.
+const SEVERAL: u8 = 40;
+
+/// As many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those that are tangled.
+pub(crate) fn keys(work: &Work, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
+    if work.tangled {
+        tangled(work.keys as usize, bytes_max, seed)
+    } else {
+        (0..work.keys).map(|number| numbered(number, bytes_max)).collect()
+    }
+}
+
+/// The key with that number: keys are of all lengths, and the first one is empty.
+fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
+    if number == 0 {
+        return Vec::new();
+    }
+    let mut key = number.to_be_bytes().to_vec();
+    let more = number.wrapping_mul(0x9e37_79b1) as usize % (bytes_max - 3);
+    key.extend((0..more).map(|at| at as u8 ^ number as u8));
+    key
+}
+
+/// Every key is a part of an earlier one with something behind: keys are prefixes of each other, and what they have in
+/// common is as long as keys are.
+fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
+    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x7a26_1ed0_7a26_1ed0);
+    let mut found = vec![Vec::new()];
+    let mut all = BTreeSet::from([Vec::new()]);
+    while all.len() < count {
+        let from: &Vec<u8> = found.choose(rng).expect("the empty key is there");
+        // Mostly the whole of it, now and then nothing.
+        let kept = match rng.random_range(0..10) {
+            0..6 => from.len(),
+            6..8 => rng.random_range(0..=from.len()),
+            _ => 0,
+        };
+        let mut key = from[..kept].to_vec();
+        let more = *[1, 1, 2, 9].choose(rng).expect("not empty");
+        let few = rng.random_bool(0.6);
+        key.extend(
+            (0..more).map(|_| {
+                if few { *FEW.choose(rng).expect("not empty") } else { rng.random_range(0..SEVERAL) }
+            }),
+        );
+        key.truncate(bytes_max);
+        if all.insert(key.clone()) {
+            found.push(key);
+        }
+    }
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::Kind;
+    use crate::scenario::{Scenario, Wish};
+
+    #[test]
+    fn keys_ascend_and_are_short_enough() {
+        for bytes_max in [4, 8, 30, 255] {
+            for tangled in [false, true] {
+                let work = Scenario::draw(1, &Wish { kind: Kind::Sherman, ..Wish::default() }).work;
+                let work = Work { keys: 200, tangled, ..work };
+                let keys = keys(&work, bytes_max, 5);
+                assert_eq!(keys.len(), 200);
+                assert!(keys.is_sorted_by(|a, b| a < b) && keys[0].is_empty());
+                assert!(keys.iter().all(|key| key.len() <= bytes_max));
+            }
+        }
+    }
+
+    #[test]
+    fn tangled_keys_are_prefixes_of_each_other_and_share_long_ones() {
+        let keys = tangled(200, 30, 1);
+        let prefixes = keys.windows(2).filter(|pair| pair[1].starts_with(&pair[0])).count();
+        assert!(prefixes > 40, "{prefixes} of 200");
+        let shared = |pair: &[Vec<u8>]| pair[0].iter().zip(&pair[1]).take_while(|(a, b)| a == b).count();
+        let longest = keys.windows(2).map(shared).max().unwrap();
+        assert!(longest > 12, "{longest}");
+        let begun: BTreeSet<u8> = keys.iter().filter_map(|key| key.first().copied()).collect();
+        assert!(begun.len() > 8, "{} bytes to begin with", begun.len());
+    }
+}

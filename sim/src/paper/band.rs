@@ -1,0 +1,58 @@
+//! Runs that are repeated over what is not known of the NIC: where clients spin on remote words, a figure is a band.
+
+use std::thread;
+
+use farwood_runtime::sim::Profile;
+use hdrhistogram::Histogram;
+
+use super::cluster::{Measured, Setup, run};
+use super::{Class, Row};
+
+/// What is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many requests
+/// wait at the responder, and how long atomics take.
+fn unknowns(base: Profile) -> [Profile; 4] {
+    [
+        Profile { responder_slots: 16, ..base },
+        Profile { responder_slots: 100, ..base },
+        Profile { cas_failure_ns: 490, ..base },
+        Profile { on_chip_ns: 60, ..base },
+    ]
+}
+
+/// The measured run, and the same with each of the unknowns changed, side by side.
+pub(super) fn run_band(setup: &Setup) -> Result<(Measured, Vec<Measured>), String> {
+    let variants: Vec<Setup> =
+        unknowns(setup.profile).into_iter().map(|profile| Setup { profile, ..setup.clone() }).collect();
+    thread::scope(|scope| {
+        let variants: Vec<_> = variants.iter().map(|setup| scope.spawn(|| run(setup))).collect();
+        let measured = run(setup)?;
+        let variants =
+            variants.into_iter().map(|run| run.join().map_err(|_| "a run panicked".to_string())?);
+        Ok((measured, variants.collect::<Result<_, _>>()?))
+    })
+}
+
+/// The measured run first, then its variants: all of them as one list.
+pub(super) fn run_all(setup: &Setup) -> Result<Vec<Measured>, String> {
+    let (measured, mut runs) = run_band(setup)?;
+    runs.insert(0, measured);
+    Ok(runs)
+}
+
+/// A quantile in microseconds.
+pub(super) fn us(latency: &Histogram<u64>, quantile: f64) -> f64 {
+    latency.value_at_quantile(quantile) as f64 / 1000.0
+}
+
+/// A figure that compares two lists of runs, over the same variant of the model each time.
+pub(super) fn compare(
+    (name, figure): (&'static str, String),
+    paper: f64,
+    class: Class,
+    (above, below): (&[Measured], &[Measured]),
+    of: impl Fn(&Measured) -> f64,
+) -> Row {
+    let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| of(above) / of(below)).collect();
+    let row = Row::new(name, figure, paper, ratios[0], class);
+    if class == Class::Spinning { row.within(ratios) } else { row }
+}
