@@ -30,7 +30,7 @@ fn a_far_outdated_cache_costs_a_descent() {
                 }
                 party.meet().await;
                 if party.place == 1 {
-                    find_out(&party.index, op).await;
+                    find_out(&party.index, kind, op).await;
                 }
                 party.rest().await;
             });
@@ -45,7 +45,7 @@ async fn fill(party: &Party, from: u64, to: u64) {
 }
 
 /// Does `op` to the last key, and then a get to its neighbour.
-async fn find_out(index: &impl RangeIndex, op: OpKind) {
+async fn find_out(index: &impl RangeIndex, kind: Kind, op: OpKind) {
     let before = index.stats();
     let last = key(ALL - 1);
     match op {
@@ -71,5 +71,7 @@ async fn find_out(index: &impl RangeIndex, op: OpKind) {
     let mut stats = index.stats();
     stats -= &before;
     let round_trips = stats.kind(OpKind::Get).round_trips;
-    assert!(round_trips <= 2, "a get after {}: {round_trips}", op.name());
+    // A radix tree's neighbour may be below nodes of its own that nobody here has met yet.
+    let most = if kind == Kind::Sherman { 2 } else { height + 2 };
+    assert!(round_trips <= most, "a get after {}: {round_trips}, height {height}", op.name());
 }

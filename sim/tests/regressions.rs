@@ -116,8 +116,8 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
 
 /// SMART: a new leaf and the CAS of its slot went out in one chain, which broke with its queue pair. If the slot held
 /// something else then, the leaf's link told whether it had been found by others, and a leaf that had not even been
-/// written seemed to have been: the put said so, and had no effect. If the slot was a tombstone again, a put that others
-/// had removed took effect a second time.
+/// written seemed to have been: the put said so, and had no effect. If the slot was a tombstone again, a put that
+/// others had removed took effect a second time.
 #[test]
 fn nobody_knows_what_a_broken_insert_did() {
     const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];

@@ -1,6 +1,6 @@
 //! The raw workload: READs of the bytes that a get reads, at random places, straight to the fabric: the ceiling for
-//! gets. The places are those of the leaves of an index of that many keys, and each holds its own address, so that reads
-//! are checked.
+//! gets. The places are those of the leaves of an index of that many keys, and each holds its own address, so that
+//! reads are checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;

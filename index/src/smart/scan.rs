@@ -67,8 +67,8 @@ struct Range {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// How many wanted pairs there are below a slot, at a guess on the low side: half the slots of its node's type, each
-    /// with one, or what lies at a bound of the range, one.
+    /// How many wanted pairs there are below a slot, at a guess on the low side: half the slots of its node's type,
+    /// each with one, or what lies at a bound of the range, one.
     fn expected_pairs(&self, ahead: &Ahead) -> usize {
         match ahead.slot.is_leaf() || ahead.low != Edge::Inside || ahead.high != Edge::Inside {
             true => 1,

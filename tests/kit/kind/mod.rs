@@ -118,7 +118,7 @@ impl Kind {
     pub(crate) fn least_load_factor(self) -> f64 {
         match self {
             Kind::Sherman => 0.5,
-            Kind::Smart => 0.4,
+            Kind::Smart => 0.25,
         }
     }
 
