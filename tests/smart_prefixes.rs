@@ -189,3 +189,33 @@ fn the_longest_keys() {
         }
     }
 }
+
+/// A node whose only child is an inner node takes its slots over, however many, and with them its room: the type of what
+/// comes of it was that of a node for the old one's slots, and the others were out of sight.
+#[test]
+fn a_node_that_takes_over_many_slots_shows_them_all() {
+    alone(recipes(4, 8), |party| async move {
+        let index = &party.index;
+        let key = |bytes: &[u8]| bytes.to_vec();
+        for beside in [1, 5, 29] {
+            for below in (2..=100).step_by(3) {
+                let begin = [beside as u8, below as u8];
+                let with = |rest: &[u8]| key(&[&begin[..], rest].concat());
+                let merged: Vec<_> = (0..below).map(|n| with(&[7, n as u8])).collect();
+                let removed: Vec<_> = (0..beside).map(|n| with(&[8 + n as u8])).collect();
+                for key in merged.iter().chain(&removed) {
+                    assert!(index.insert(key, b"value").await.unwrap());
+                }
+                for key in &removed {
+                    assert!(index.remove(key).await.unwrap());
+                }
+                // Before the background has seen to the node: there is no room for this one.
+                assert!(index.insert(&with(&[0]), b"last").await.unwrap());
+                for key in &merged {
+                    assert!(index.get(key).await.unwrap().is_some(), "{key:?} is out of sight");
+                }
+            }
+        }
+        party.rest().await;
+    });
+}

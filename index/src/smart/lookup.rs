@@ -59,7 +59,10 @@ impl<V: Verbs> Tree<V> {
                     }
                 },
                 LeafStep::Other | LeafStep::Gone => return Ok(None),
-                LeafStep::Moved(to, class) => self.follow(meter, &leaf, Slot::leaf(leaf.symbol, to, class)),
+                LeafStep::Moved(to, class) => {
+                    budget.spend(meter, to.ptr(), None)?;
+                    self.follow(meter, &leaf, Slot::leaf(leaf.symbol, to, class))
+                }
                 LeafStep::Stale => self.refresh(meter, key, &leaf, &mut budget).await?,
                 LeafStep::Not(rejection) => self.rejected(meter, key, &leaf, rejection, &mut budget).await?,
             };

@@ -36,6 +36,8 @@ use crate::step::Budget;
 
 /// Atomics that go into one chain.
 const CAS_PER_CHAIN: usize = 8;
+/// Symbols that there are.
+const SYMBOLS: usize = 257;
 /// A node of the smallest type is looked after whenever a key below it was removed, others one time in so many.
 const LOOK_AFTER_ONE_IN: u64 = 16;
 
@@ -78,7 +80,7 @@ fn heir(frozen: &Frozen, symbol: Symbol, type_for: impl Fn(usize) -> u8) -> Heir
             symbol: only.symbol(),
         },
         // One more than there are, so that it has not to move again at once.
-        _ => Heir::Copy(type_for(frozen.live.len() + 1)),
+        _ => Heir::Copy(type_for((frozen.live.len() + 1).min(SYMBOLS))),
     }
 }
 
@@ -153,11 +155,14 @@ impl<V: Verbs> Tree<V> {
         loop {
             match heir(&frozen, way.symbol, |slots| self.types().for_slots(slots)) {
                 Heir::Slot(slot) => {
+                    if let Some(leaf) = slot.child() {
+                        self.estrange(meter, leaf, budget).await?;
+                    }
                     let found = self.cas_until_known(meter, &way, slot, budget).await?;
                     return self.replaced(meter, way, found, slot, &emptied, budget);
                 }
                 Heir::Copy(node_type) => {
-                    let place = self.place_for(node_type, spare).await?;
+                    let place = self.place_for(node_type, frozen.live.len(), spare).await?;
                     return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
                 }
                 Heir::Merged { child, node_type, symbol } => {
@@ -170,7 +175,7 @@ impl<V: Verbs> Tree<V> {
                             frozen = Frozen { header: header.with_type(below.node_type), live };
                         }
                         None => {
-                            let place = self.place_for(self.types().for_slots(2), spare).await?;
+                            let place = self.place_for(self.types().for_slots(2), 1, spare).await?;
                             return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
                         }
                     }
@@ -179,20 +184,27 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// A place for a copy of that type: the spare one if it is of that size, or there is no other.
+    /// A place for a copy of that type with so many slots: the spare one if it is of that size. If there is no memory for
+    /// another, it has to do if they fit.
     async fn place_for<'t>(
         &'t self,
         node_type: u8,
+        slots: usize,
         spare: Option<Spare<'t, V>>,
     ) -> Result<Spare<'t, V>, IndexError> {
         let bytes = self.types().node_bytes(node_type);
         match spare {
-            Some(spare) if self.types().node_bytes(spare.node_type) == bytes => Ok(spare),
+            Some(spare) if self.types().node_bytes(spare.node_type) == bytes => {
+                Ok(Spare { node_type, ..spare })
+            }
             spare => {
                 let mut nodes = self.new_nodes();
                 match (nodes.add(bytes).await, spare) {
                     (Ok(at), _) => Ok(Spare { nodes, at, node_type }),
-                    (Err(IndexError::Alloc(_)), Some(spare)) => Ok(spare),
+                    (Err(error @ IndexError::Alloc(_)), Some(spare)) => {
+                        let fitting = self.types().with_slot(spare.node_type, slots.saturating_sub(1));
+                        fitting.map(|node_type| Spare { node_type, ..spare }).ok_or(error)
+                    }
                     (Err(error), _) => Err(error),
                 }
             }
@@ -250,6 +262,37 @@ impl<V: Verbs> Tree<V> {
         }
         budget.spend(meter, way.at(self.shared.entry.root), None)?;
         self.after_lost_slot(meter, way, found, budget)
+    }
+
+    /// Lets the link of a live leaf, which is about to come back to a slot that led to it before, name nobody (itself, to
+    /// be precise): so that who still means to put a node between that slot and the leaf, which works then, does not
+    /// leave others with a link that fits their copy of the node that goes now:
+    ///
+    /// ```text
+    ///   A   READ L; CAS L's link: M1 ······················································ CAS P's slot, L: M1
+    ///   B                              CAS L's link: M2, CAS P's slot: M2
+    ///   C                                                                  replaces M2: CAS P's slot: L
+    ///   B   get of what A has put:  M2's copy leads to L, and without this L's link to M2: "absent"
+    /// ```
+    ///
+    /// It costs those who look for other keys there a READ of the parent.
+    async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), IndexError> {
+        let nobodys = Link::Live(Parent::Node(leaf)).bits();
+        let mut link = self.read_word(meter, leaf.ptr(), budget).await?;
+        while link != nobodys && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
+            let mut chain = Chain::new(leaf.ptr().server());
+            chain.cas(leaf.ptr(), link, nobodys);
+            link = match self.verbs.submit(meter, chain).await {
+                Ok(done) if done.atomics[0] == link => return Ok(()),
+                Ok(done) => done.atomics[0],
+                Err(failed) => {
+                    budget.post_again(meter, leaf.ptr(), failed)?;
+                    self.read_word(meter, leaf.ptr(), budget).await?
+                }
+            };
+            budget.spend(meter, leaf.ptr(), None)?;
+        }
+        Ok(())
     }
 
     /// Swings the slot of `way` to what anybody else would swing it to; yields what it holds then.
@@ -320,7 +363,11 @@ impl<V: Verbs> Tree<V> {
             let live_link = Link::from_bits(word(0)).ok().filter(|link| matches!(link, Link::Live(_)));
             if live_link.is_none() && slots.iter().all(|slot| slot.is_frozen()) {
                 let live = slots.iter().filter(|slot| slot.child().is_some()).map(|slot| slot.thawed());
-                return Ok(Frozen { header, live: live.collect() });
+                let live: Vec<Slot> = live.collect();
+                return match live.len() <= SYMBOLS {
+                    true => Ok(Frozen { header, live }),
+                    false => Err(corrupt("it has more children than there are symbols".into())),
+                };
             }
             budget.spend(meter, node.ptr(), None)?;
             self.freeze_once(meter, node, live_link.map(|link| (link, removed)), &slots, budget).await?;
@@ -377,6 +424,22 @@ impl<V: Verbs> Tree<V> {
         });
     }
 
+    /// Whether a needless node can be taken out: not if its only child is an inner node whose header has no room for the
+    /// bytes in between. Long common prefixes have chains of such nodes.
+    async fn can_go(
+        &self,
+        meter: &Meter,
+        view: &InnerView<'_>,
+        budget: &mut Budget,
+    ) -> Result<bool, IndexError> {
+        let only = view.claimed().map(|(_, slot)| slot).find(|slot| slot.is_inner());
+        let Some((symbol, child)) = only.and_then(|slot| Some((slot.symbol(), slot.child()?))) else {
+            return Ok(true);
+        };
+        let below = self.header_of(meter, child, budget).await?;
+        Ok(below.is_some_and(|below| merged(&view.header, symbol, &below).is_some()))
+    }
+
     /// Takes nodes on the way to `key` out that have one child or none.
     async fn compress_paths(&self, key: &[u8], holder: Child, holder_type: u8) -> Result<(), IndexError> {
         let meter = Meter::default();
@@ -392,7 +455,7 @@ impl<V: Verbs> Tree<V> {
             let bytes = self.types().read_bytes(way.slot.class());
             let image = self.read(&meter, node.ptr(), bytes, &mut budget).await?;
             let Ok(view) = InnerView::new(&image, self.types()) else { return Ok(()) };
-            if is_needless(&view) {
+            if is_needless(&view) && self.can_go(&meter, &view, &mut budget).await? {
                 self.replace(&meter, way, &mut budget).await?;
                 return Ok(());
             }
@@ -407,7 +470,7 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// Whether a node has one child or none. One that is being replaced is left to those who do so.
+/// Whether a node has one child or none.
 fn is_needless(view: &InnerView<'_>) -> bool {
     view.is_whole() && view.claimed().filter(|(_, slot)| slot.child().is_some()).take(2).count() < 2
 }

@@ -314,7 +314,11 @@ impl<V: Verbs> Cursor<V> {
             let image = read.next().expect("every slot ahead was read");
             match self.became(&ahead, image) {
                 Became::Items(more) => items.extend(more),
-                Became::Again(ahead) => items.push(Item::Ahead(ahead)),
+                Became::Again(ahead) => {
+                    let node = ahead.slot.child().expect("it leads on").ptr();
+                    budget.spend(&self.meter, node, None)?;
+                    items.push(Item::Ahead(ahead));
+                }
                 Became::Not(rejection) => {
                     let node = ahead.slot.child().expect("it was read").ptr();
                     budget.spend(&self.meter, node, Some(rejection))?;
@@ -377,6 +381,10 @@ impl<V: Verbs> Cursor<V> {
             Ok(view) if !view.is_whole() => {
                 let slot = ahead.slot.with_class(view.header.node_type);
                 Became::Again(Ahead { slot, ..*ahead })
+            }
+            // No writer lets a node lead upwards: nobody shall run round damaged bytes.
+            Ok(view) if view.header.position() < ahead.next => {
+                Became::Not(Malformed::RadixHeader { word: view.header.bits() }.into())
             }
             Ok(view) => Became::Items(children(&view, ahead, &self.range)),
             Err(rejection) => Became::Not(rejection),

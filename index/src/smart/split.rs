@@ -72,10 +72,8 @@ impl<V: Verbs> Tree<V> {
             return self.not_a_child(meter, key, &way, rejection, budget).await;
         }
         let held = self.lock_holder(meter, &way).await?;
-        let sides =
-            [(old, way.slot.class(), Symbol::of(old_key, parting)), (old, 0, Symbol::of(key, parting))];
-        let [(_, class, old_symbol), (.., symbol)] = sides;
-        let old_slot = Slot::leaf(old_symbol, old, class);
+        let old_slot = Slot::leaf(Symbol::of(old_key, parting), old, way.slot.class());
+        let symbol = Symbol::of(key, parting);
         let split = Split { way, key, value, symbol, parting, old_slot, old, old_link };
         let done = self.put_between(meter, split, budget).await;
         self.unlock_holder(meter, held).await?;

@@ -91,6 +91,10 @@ pub(super) fn decide_inner(
         // A node above took over the bytes between, and the way does not know it.
         return InnerStep::Stale;
     }
+    if header.position() < way.next {
+        // No writer lets a node lead upwards: damaged bytes, round which nobody shall run.
+        return InnerStep::Stale;
+    }
     if view.is_frozen() && (writes || !way.fresh) {
         return if writes { InnerStep::Replaced } else { InnerStep::Stale };
     }
@@ -234,6 +238,8 @@ mod tests {
             let step = decide(Header::new(2, 2, b"z"), &[leaf_slot(b'a')], link, fresh, b"xyza", false);
             assert_eq!(step, InnerStep::Stale);
         }
+        let upwards = decide(Header::new(0, 2, b""), &[leaf_slot(b'a')], link, true, b"xa", false);
+        assert_eq!(upwards, InnerStep::Stale);
         // Bytes too many do no harm.
         let step = decide(Header::new(0, 2, b"xyz"), &[leaf_slot(b'a')], link, true, b"xyza", false);
         assert!(matches!(step, InnerStep::On(Way { next: 4, .. })));

@@ -24,7 +24,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::Spot;
+use super::descend::{Fork, Spot};
 use super::new_node::Swing;
 use super::way::{LeafStep, Way, decide_leaf};
 use crate::error::IndexError;
@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     On(Way),
     /// It begins anew.
     Again,
+    /// The key is absent, and is not created.
+    Absent,
 }
 
 /// A leaf that a writer has read.
@@ -63,20 +65,20 @@ impl<V: Verbs> Tree<V> {
         let mut budget = self.budget();
         let budget = &mut budget;
         let mut way = self.begin(meter, key, budget).await?;
-        // Why a node that should move cannot.
+        // Why a node that should move cannot. Then nothing is created any more.
         let mut stuck = None;
         loop {
             let helps = intent.creates() && stuck.is_none();
             let outcome = match self.descend(meter, key, way, helps, budget).await? {
-                Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, way, budget).await?,
-                Spot::Vacant(_) | Spot::Fork(_) if stuck.is_some() => {
-                    return Err(stuck.expect("it was looked at"));
-                }
-                Spot::Vacant(way) if intent.creates() => {
-                    self.insert_at(meter, key, intent.value(), way, budget).await?
-                }
-                Spot::Fork(fork) if intent.creates() => {
+                Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, helps, way, budget).await?,
+                Spot::Vacant(way) if helps => self.insert_at(meter, key, intent.value(), way, budget).await?,
+                Spot::Fork(fork) if helps => {
                     self.split_header(meter, key, intent.value(), fork, budget).await?
+                }
+                Spot::Vacant(Way { fresh: true, .. }) | Spot::Fork(Fork { certain: true, .. })
+                    if stuck.is_some() =>
+                {
+                    Outcome::Absent
                 }
                 Spot::Vacant(way) if way.fresh => Outcome::Done(false),
                 Spot::Fork(fork) if fork.certain => Outcome::Done(false),
@@ -100,18 +102,23 @@ impl<V: Verbs> Tree<V> {
             };
             way = match outcome {
                 Outcome::Done(applied) => return Ok(applied),
+                Outcome::Absent => match stuck {
+                    Some(error) => return Err(error),
+                    None => unreachable!("an absent key is created if there is memory"),
+                },
                 Outcome::On(way) => way,
                 Outcome::Again => self.begin(meter, key, budget).await?,
             };
         }
     }
 
-    /// Goes on at a leaf, which may be the key's.
+    /// Goes on at a leaf, which may be the key's. Without `creates` only a key that is there is written.
     async fn write_at_leaf(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         intent: Intent<'_>,
+        creates: bool,
         way: Way,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
@@ -133,6 +140,7 @@ impl<V: Verbs> Tree<V> {
         Ok(match step {
             LeafStep::Here => unreachable!("handled above"),
             LeafStep::Other | LeafStep::Gone if !intent.creates() => Outcome::Done(false),
+            LeafStep::Other | LeafStep::Gone if !creates => Outcome::Absent,
             LeafStep::Other => {
                 self.split_leaf(meter, key, intent.value(), way, (node, &image), budget).await?
             }
