@@ -190,8 +190,8 @@ fn the_longest_keys() {
     }
 }
 
-/// A node whose only child is an inner node takes its slots over, however many, and with them its room: the type of what
-/// comes of it was that of a node for the old one's slots, and the others were out of sight.
+/// A node whose only child is an inner node takes its slots over, however many, and with them its room: the type of
+/// what comes of it was that of a node for the old one's slots, and the others were out of sight.
 #[test]
 fn a_node_that_takes_over_many_slots_shows_them_all() {
     alone(recipes(4, 8), |party| async move {

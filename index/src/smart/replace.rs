@@ -184,8 +184,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// A place for a copy of that type with so many slots: the spare one if it is of that size. If there is no memory for
-    /// another, it has to do if they fit.
+    /// A place for a copy of that type with so many slots: the spare one if it is of that size. If there is no memory
+    /// for another, it has to do if they fit.
     async fn place_for<'t>(
         &'t self,
         node_type: u8,
@@ -264,9 +264,9 @@ impl<V: Verbs> Tree<V> {
         self.after_lost_slot(meter, way, found, budget)
     }
 
-    /// Lets the link of a live leaf, which is about to come back to a slot that led to it before, name nobody (itself, to
-    /// be precise): so that who still means to put a node between that slot and the leaf, which works then, does not
-    /// leave others with a link that fits their copy of the node that goes now:
+    /// Lets the link of a live leaf, which is about to come back to a slot that led to it before, name nobody
+    /// (itself, to be precise): so that who still means to put a node between that slot and the leaf, which works
+    /// then, does not leave others with a link that fits their copy of the node that goes now:
     ///
     /// ```text
     ///   A   READ L; CAS L's link: M1 ······················································ CAS P's slot, L: M1
@@ -424,8 +424,8 @@ impl<V: Verbs> Tree<V> {
         });
     }
 
-    /// Whether a needless node can be taken out: not if its only child is an inner node whose header has no room for the
-    /// bytes in between. Long common prefixes have chains of such nodes.
+    /// Whether a needless node can be taken out: not if its only child is an inner node whose header has no room for
+    /// the bytes in between. Long common prefixes have chains of such nodes.
     async fn can_go(
         &self,
         meter: &Meter,
