@@ -1,8 +1,8 @@
 //! The one interface of all indexes: byte-string keys in lexicographic order, byte-string values.
 //!
 //! Point operations are linearizable. An empty key and any byte value are legal; integers keep their order as
-//! big-endian bytes. Every operation may be dropped at any await point: it then has taken effect or has not, and
-//! leaves no lock, buffer or waiter behind.
+//! big-endian bytes. Every operation may be dropped at any await point: it then has taken effect or has not (what it
+//! had posted last may do so within a round trip), and leaves no lock, buffer or waiter behind.
 
 use std::future::Future;
 use std::ops::{Bound, RangeBounds};
