@@ -133,3 +133,19 @@ fn nobody_knows_what_a_broken_insert_did() {
         passes(&scenario);
     }
 }
+
+/// SMART: a memory server went away while a node was being frozen, and only slots beyond those in use were frozen
+/// when it came back. Whoever wanted one of these found it frozen, looked again, and saw a node that nobody was
+/// replacing.
+#[test]
+fn a_node_is_half_frozen_where_nobody_looks() {
+    const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];
+    for seed in 0..60 {
+        let mut scenario = growing(seed, &AWAY);
+        scenario.geometry = smart::Geometry { max_key: 8, max_value: 8, types: smart::Types::Tiny }.into();
+        scenario.nodes[0].techniques = smart::Techniques::ALL.into();
+        scenario.nodes[0].lock_attempts_max = 100_000;
+        scenario.work.shares = Shares { get: 1, put: 5, insert: 5, update: 1, remove: 4, scan: 1 };
+        passes(&scenario);
+    }
+}

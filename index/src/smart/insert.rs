@@ -91,7 +91,12 @@ impl<V: Verbs> Tree<V> {
         found: Slot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        if way.holder != Parent::Root && (found.is_frozen() || !found.is_claimed()) {
+        if let Parent::Node(holder) = way.holder
+            && (found.is_frozen() || !found.is_claimed())
+        {
+            // Whoever began to replace the node may have got no further than the slots that nobody reads yet: with
+            // all of them frozen everybody sees it, and completes it.
+            self.freeze(meter, holder, way.holder_type, budget).await?;
             return self.look_again(meter, &way, budget);
         }
         if way.holder == Parent::Root || found.is_of(way.symbol) {

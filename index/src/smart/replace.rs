@@ -43,7 +43,7 @@ const LOOK_AFTER_ONE_IN: u64 = 16;
 
 /// A node of which nothing changes any more.
 #[derive(Debug, PartialEq)]
-struct Frozen {
+pub(super) struct Frozen {
     header: Header,
     /// Slots that lead somewhere, thawed.
     live: Vec<Slot>,
@@ -340,7 +340,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Freezes all slots of a node, and says in its link that it is being replaced. Two round trips, if nobody else
     /// changes it at the same time.
-    async fn freeze(
+    pub(super) async fn freeze(
         &self,
         meter: &Meter,
         node: Child,
