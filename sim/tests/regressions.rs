@@ -134,11 +134,10 @@ fn nobody_knows_what_a_broken_insert_did() {
     }
 }
 
-/// SMART: a memory server went away while a node was being frozen, and only slots beyond those in use were frozen
-/// when it came back. Whoever wanted one of these found it frozen, looked again, and saw a node that nobody was
-/// replacing.
+/// SMART: a memory server went away from writers that had claimed the last slots of a node's room, and not made them
+/// visible. Whoever wanted another slot found them all claimed, looked again, and saw a node with vacancies.
 #[test]
-fn a_node_is_half_frozen_where_nobody_looks() {
+fn the_last_slots_are_claimed_and_never_shown() {
     const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];
     for seed in 0..60 {
         let mut scenario = growing(seed, &AWAY);

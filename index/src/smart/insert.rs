@@ -99,9 +99,10 @@ impl<V: Verbs> Tree<V> {
             self.freeze(meter, holder, way.holder_type, budget).await?;
             return self.look_again(meter, &way, budget);
         }
+        // Whoever claimed it may have gone no further. It has to be visible before it counts, and so that a node whose
+        // room is full is seen to be.
+        self.show_slot(meter, &way, budget).await?;
         if way.holder == Parent::Root || found.is_of(way.symbol) {
-            // Whoever claimed it may have gone no further: it has to be visible before it counts.
-            self.show_slot(meter, &way, budget).await?;
             return Ok(Outcome::On(way.with(found)));
         }
         let next = match way.fresh {

@@ -50,7 +50,7 @@ struct Leaf<V: Verbs> {
     node: Child,
     class: u8,
     image: Buf,
-    /// The leaf's lock if it will be written in place; if another will take its place, the local half alone.
+    /// The leaf's lock if it will be written in place.
     held: Option<Held<V>>,
 }
 
@@ -176,11 +176,8 @@ impl<V: Verbs> Tree<V> {
             let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
             return Ok(Ok(Leaf { node, class, image, held: Some(held) }));
         }
-        // The local lock alone excludes nobody: those of one compute node who would replace the same leaf go one after
-        // the other, instead of losing the same CAS.
-        let held = if changes { Some(self.locks.acquire(node.ptr()).await) } else { None };
         let image = self.read(meter, node.ptr(), self.leaf().body_bytes(class), budget).await?;
-        Ok(Ok(Leaf { node, class, image, held }))
+        Ok(Ok(Leaf { node, class, image, held: None }))
     }
 
     /// Locks a leaf and reads it: one round trip with `fused`, else two.
@@ -225,8 +222,7 @@ impl<V: Verbs> Tree<V> {
                 self.supersede(meter, (key, value), way, (node, &image), budget).await
             }
             (Intent::Put(value) | Intent::Update(value), Some(held)) => {
-                let in_place = self.techniques.in_place_leaves;
-                if in_place && self.leaf().has_room(class, key.len(), value.len()) {
+                if self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
