@@ -119,7 +119,7 @@ async fn park<D: Device>(core: &Core<D>, next_ns: Option<u64>) -> bool {
 }
 
 /// Lets every other runnable task of the queue run once.
-async fn yield_now() {
+pub(super) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {
