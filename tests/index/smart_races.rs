@@ -4,19 +4,19 @@
 //!
 //! The cases are those of SMART section 4.1.2, each with the others that may happen in the same place.
 
-mod kit;
-
 use std::future::Future;
 use std::sync::Arc;
 
 use farwood::runtime::sim::{SimConfig, SimShard};
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood_sim::history::{Op, Outcome};
-use kit::recorder::{self, Recorder};
-use kit::simulated::{ROUGH, calm, simulate_parties};
-use kit::{Parties, Party, Recipe};
 use rand::Rng;
 use rand::seq::{IndexedRandom, SliceRandom};
+
+use crate::kit;
+use crate::kit::recorder::{self, Recorder};
+use crate::kit::simulated::{ROUGH, calm, simulate_parties};
+use crate::kit::{Parties, Party, Recipe};
 
 const SEEDS: u64 = 8;
 /// Of each party.

@@ -1,8 +1,6 @@
 //! Queue pairs that break under way, on the simulated fabric: of what was in flight any prefix took effect, the last
 //! WRITE in part. No operation fails for that, whatever it was doing; nothing is lost, and nothing stays behind.
 
-mod kit;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,10 +9,11 @@ use farwood::index::check::Pairs;
 use farwood::runtime::sim::{Fault, Mix, Rule, SimConfig, SimShard, Simulation, Weather};
 use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
-use kit::party::Locks;
-use kit::{Kind, Recipe, Shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+
+use crate::kit::party::Locks;
+use crate::kit::{Kind, Recipe, Shape};
 
 /// Far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;

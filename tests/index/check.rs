@@ -1,8 +1,6 @@
 //! A check of an index at rest: healthy trees pass, and every kind of damage, done by raw WRITEs behind the index's
 //! back, is named with its node.
 
-mod kit;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use farwood::index::check::{AddressFault, Broken, CheckOptions, Pairs};
@@ -11,10 +9,14 @@ use farwood::lock::{LockConfig, LockTable, LockWord};
 use farwood::runtime::{Port, RemotePtr, ServerId};
 use farwood::{AnyIndex, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
 use futures::executor::block_on;
-use kit::lab::{CHILD, HIGH, HIGH_LEN, LEVEL, LOW, SEPARATOR, SIBLING, in_lab, lines, names, unreadable};
-use kit::{NAME, TINY, key, with_tree};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+
+use crate::kit;
+use crate::kit::lab::{
+    CHILD, HIGH, HIGH_LEN, LEVEL, LOW, SEPARATOR, SIBLING, in_lab, lines, names, unreadable,
+};
+use crate::kit::{NAME, TINY, key, with_tree};
 
 /// What the check finds is what the tests' own walker finds.
 async fn both_agree(shard: &Shard, index: &ShermanIndex<Shard>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {

@@ -1,16 +1,13 @@
 //! What every index promises, on the embedded fabric: compute nodes of this process, each with its own executors.
 
-#[path = "kit/conformance/mod.rs"]
-mod conformance;
-mod kit;
-
 use std::future::Future;
 
 use farwood::Shard;
 
-use self::conformance::{Fabric, Size, index_conformance_tests};
-use self::kit::nodes::run_nodes;
-use self::kit::party::{Parties, Seat};
+use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit;
+use crate::kit::nodes::run_nodes;
+use crate::kit::party::{Parties, Seat};
 
 struct Embedded;
 

@@ -1,10 +1,6 @@
 //! What every index promises, on the shm fabric: memory servers behind sockets, each compute node with a connection and
 //! a mapping of its own, as processes have them.
 
-#[path = "kit/conformance/mod.rs"]
-mod conformance;
-mod kit;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +9,9 @@ use farwood::runtime::ServerParts;
 use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 use farwood::{ComputeNode, NodeConfig, Shard};
 
-use self::conformance::{Fabric, Size, index_conformance_tests};
-use self::kit::nodes::run_nodes;
-use self::kit::party::{Parties, Seat};
+use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit::nodes::run_nodes;
+use crate::kit::party::{Parties, Seat};
 
 struct Shm;
 

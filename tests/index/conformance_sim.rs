@@ -1,17 +1,13 @@
 //! What every index promises, on the simulated fabric: in calm and in rough weather, with few credits and with many,
 //! and with control services that take their time. One thread and virtual time, so that a failure comes again.
 
-#[path = "kit/conformance/mod.rs"]
-mod conformance;
-mod kit;
-
 use std::future::Future;
 
 use farwood::runtime::sim::{SimConfig, SimShard};
 
-use self::conformance::{Fabric, Size, index_conformance_tests};
-use self::kit::party::{Parties, Seat};
-use self::kit::simulated::{ROUGH, calm, simulate};
+use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit::party::{Parties, Seat};
+use crate::kit::simulated::{ROUGH, calm, simulate};
 
 struct Simulated;
 

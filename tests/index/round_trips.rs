@@ -1,9 +1,9 @@
 //! What Sherman's operations cost where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and
 //! values. The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
-mod kit;
-
 use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Techniques};
+
+use crate::kit;
 
 const KEYS: u64 = 4000;
 const FILL: f64 = 0.7;

@@ -1,10 +1,10 @@
 //! A thousand clients that insert into an empty index of tiny nodes at once. The large run is for a
-//! release build: `cargo test --release --test million_keys -- --ignored`.
-
-mod kit;
+//! release build: `cargo test --release --test index million_keys -- --ignored`.
 
 use farwood::RangeIndex;
-use kit::{Kind, Parties, Recipe, Shape, key, with_parties_on};
+
+use crate::kit;
+use crate::kit::{Kind, Parties, Recipe, Shape, key, with_parties_on};
 
 /// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
 /// keys'.

@@ -1,8 +1,6 @@
 //! READs that take longer than versions vouch for: what is read again, what is not, and that it ends. The fabric below
 //! the index is the embedded one, but for what it says of the time that its READs took.
 
-mod kit;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +17,9 @@ use farwood::runtime::{
 use farwood::{Geometry, NodeSize, OpKind, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
 use futures::TryStreamExt;
 use futures::executor::block_on;
-use kit::{NAME, key};
+
+use crate::kit;
+use crate::kit::{NAME, key};
 
 const KEYS: u64 = 4000;
 /// Longer than 32 writes of an entry take on the embedded fabric, shorter than 2048.

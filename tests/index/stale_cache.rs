@@ -1,11 +1,10 @@
 //! A compute node whose cache is from long ago: other nodes have split what it knows many times over since. What it
 //! finds out costs it a way down from the root, not a walk along all the leaves that are new.
 
-mod kit;
-
 use farwood::{OpKind, RangeIndex};
 use futures::TryStreamExt;
-use kit::{Kind, Parties, Party, Shape, key, with_parties};
+
+use crate::kit::{Kind, Parties, Party, Shape, key, with_parties};
 
 const OLD: u64 = 50;
 const ALL: u64 = 5000;

@@ -1,12 +1,12 @@
 //! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
 //! how it grows from there, is raced for again and again.
 
-mod kit;
-
 use farwood::{Geometry, NodeSize, RangeIndex};
-use kit::kind::Nodes;
-use kit::party::Model;
-use kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties};
+
+use crate::kit;
+use crate::kit::kind::Nodes;
+use crate::kit::party::Model;
+use crate::kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties};
 
 const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 

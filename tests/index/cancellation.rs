@@ -1,14 +1,14 @@
 //! Operations that are dropped where it takes a particular cluster to see what stays behind. What every dropped
 //! operation of every index must keep is in `kit/conformance/cancelled.rs`.
 
-mod kit;
-
 use std::sync::Arc;
 
 use farwood::{Host, RangeIndex};
 use futures::executor::block_on;
-use kit::cancel::{Drops, after_polls};
-use kit::{Kind, Parties, Shape, with_parties_on};
+
+use crate::kit;
+use crate::kit::cancel::{Drops, after_polls};
+use crate::kit::{Kind, Parties, Shape, with_parties_on};
 
 /// First writes that are dropped give the nodes back that they would have planted.
 #[test]

@@ -1,8 +1,6 @@
 //! Any bytes in the nodes of a tree: operations end with a result or an error. No panic, no endless loop, no lock that
 //! stays taken.
 
-mod kit;
-
 use std::sync::Arc;
 
 use farwood::index::layout::{Malformed, Rejection};
@@ -10,10 +8,12 @@ use farwood::runtime::RemotePtr;
 use farwood::{ComputeNode, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex};
 use futures::TryStreamExt;
 use futures::executor::block_on;
-use kit::lab::{CHILD, HIGH, HIGH_LEN, LOW, Lab, SEPARATOR, SIBLING};
-use kit::{NAME, TINY, key};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+
+use crate::kit;
+use crate::kit::lab::{CHILD, HIGH, HIGH_LEN, LOW, Lab, SEPARATOR, SIBLING};
+use crate::kit::{NAME, TINY, key};
 
 const FEW: Options = Options {
     techniques: farwood::Techniques::ALL,

@@ -1,13 +1,13 @@
 //! Memory servers that are full: a typed error, and an index that goes on with what it has.
 
-mod kit;
-
 use std::sync::{Arc, Mutex};
 
 use farwood::runtime::alloc::AllocError;
 use farwood::{Cluster, EmbeddedConfig, Host, IndexError, RangeIndex};
-use kit::party::Model;
-use kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties_on};
+
+use crate::kit;
+use crate::kit::party::Model;
+use crate::kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties_on};
 
 /// What was acknowledged, and which numbers were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;

@@ -1,14 +1,14 @@
 //! How a service lives with shards: they serve each other until the last is done, on executors that Farwood
 //! starts and on the service's own, and everything they took is given back in the end.
 
-mod kit;
-
 use std::sync::{Arc, Weak};
 
 use farwood::{RangeIndex, Verbs};
 use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
-use kit::{Kind, Parties, Shape, key};
+
+use crate::kit;
+use crate::kit::{Kind, Parties, Shape, key};
 
 /// Every shard is the home of some locks. One whose own part is done first must go on serving the others.
 #[test]

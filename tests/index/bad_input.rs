@@ -1,13 +1,13 @@
 //! What cannot be had of an index or its catalog: a typed error that says what to do. That every index refuses the
 //! same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
 
-mod kit;
-
 use farwood::index::layout::LayoutError;
 use farwood::runtime::alloc::AllocError;
 use farwood::{ControlError, Geometry, IndexError, NodeSize, Options, RangeIndex, Sherman};
 use futures::executor::block_on;
-use kit::TINY;
+
+use crate::kit;
+use crate::kit::TINY;
 
 /// The error's message tells what to do: it has all these words.
 #[track_caller]

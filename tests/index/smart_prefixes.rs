@@ -1,15 +1,15 @@
 //! Keys and values that a radix tree has to take care of: keys that are prefixes of each other, that share long ones or
 //! are as long as can be, nodes for every byte, and values that grow out of their leaf and shrink again.
 
-mod kit;
-
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{IndexError, RangeIndex};
-use kit::party::Model;
-use kit::{Parties, Party, Recipe, with_parties};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
+
+use crate::kit;
+use crate::kit::party::Model;
+use crate::kit::{Parties, Party, Recipe, with_parties};
 
 const LONGEST: usize = 255;
 

@@ -1,8 +1,6 @@
 //! Where a tree's locks are: in host memory or in the servers' device areas, as its creator chose, for all compute
 //! nodes alike.
 
-mod kit;
-
 use std::sync::Arc;
 
 use farwood::lock::{LockError, LockWord};
@@ -10,7 +8,9 @@ use farwood::runtime::control::LockRegion;
 use farwood::runtime::{Chain, Meter, RemotePtr};
 use farwood::{Cluster, EmbeddedConfig, IndexError, Options, RangeIndex, Shard, Sherman, Techniques, Verbs};
 use futures::executor::block_on;
-use kit::{NAME, TINY, key};
+
+use crate::kit;
+use crate::kit::{NAME, TINY, key};
 
 /// A compute node that is not there any more.
 const DEAD: u16 = 4242;

@@ -1,0 +1,29 @@
+//! The indexes through their public interface: what every index promises on every fabric (`conformance_*`), and a file
+//! per scenario.
+//!
+//! One program, since most of the time it takes to build tests goes into the trees: each would be built for each program
+//! anew.
+
+#[path = "../kit/conformance/mod.rs"]
+mod conformance;
+#[path = "../kit/mod.rs"]
+mod kit;
+
+mod bad_input;
+mod cancellation;
+mod check;
+mod conformance_embedded;
+mod conformance_shm;
+mod conformance_sim;
+mod damaged_tree;
+mod embedding;
+mod grow;
+mod million_keys;
+mod on_chip;
+mod out_of_memory;
+mod queue_pair_errors;
+mod round_trips;
+mod slow_reads;
+mod smart_prefixes;
+mod smart_races;
+mod stale_cache;
