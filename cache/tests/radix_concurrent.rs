@@ -1,5 +1,6 @@
 //! Two threads read while two write: whatever steers a reader is one copy that was inserted for its node, though
-//! the memory under it is used again all the time.
+//! the memory under it is used again all the time; and if slots are changed and added where copies lie, it is the
+//! copy as it was at one time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,4 +120,89 @@ fn readers_see_only_whole_copies() {
         assert!(stats.evicted > 10_000 && stats.invalidated > 1_000, "{policy:?} {stats:?}");
         assert!(stats.bytes <= 30_000 && stats.bytes > empty, "{policy:?} {stats:?}");
     }
+}
+
+/// Nodes that get slots one by one, and lose them when the next cycle begins.
+const GROWING: u64 = 8;
+const CYCLES: u64 = if cfg!(debug_assertions) { 1_000 } else { 4_000 };
+const OPS: u64 = 60;
+/// Slots when a cycle begins.
+const FIRST: usize = 3;
+
+/// Which slot an operation of a cycle writes, and how many there are then. Every other one adds a slot.
+fn written(op: u64) -> (usize, usize) {
+    let claimed = FIRST + op.div_ceil(2) as usize;
+    if op % 2 == 1 { (claimed - 1, claimed) } else { (op as usize * 7 % claimed, claimed) }
+}
+
+/// What it writes. Far away children from the beginning, so that most fit. 0 stands for the slots of the beginning.
+fn word_of(node: u64, cycle: u64, op: u64, index: usize) -> u64 {
+    let child = node << 38 | (index as u64 % 2) << 24 | cycle << 8 | op;
+    (index as u64 * 5) << PARTIAL_SHIFT | LEAF | (1 + op % 3) << CLASS_SHIFT | child
+}
+
+fn grow(cache: &RadixCache, nodes: [u64; 4]) {
+    for cycle in 1..=CYCLES {
+        for node in nodes {
+            let slots: Vec<u64> = (0..FIRST).map(|index| word_of(node, cycle, 0, index)).collect();
+            assert!(cache.insert(&RadixImage { node, class: 3, depth: 1, prefix: &[], slots: &slots }));
+        }
+        for op in 1..=OPS {
+            let (index, _) = written(op);
+            nodes.iter().for_each(|node| cache.amend(*node, index, word_of(*node, cycle, op, index)));
+        }
+    }
+}
+
+/// Whether after one of the operations a slot was what operation `op` had written and there were so many slots.
+fn was_true(index: usize, op: u64, claimed: usize) -> bool {
+    let wrote_it = if op == 0 { index < FIRST } else { written(op).0 == index };
+    let next = (op + 1..=OPS).find(|next| written(*next).0 == index).unwrap_or(OPS + 1);
+    wrote_it && (op..next).any(|then| written(then.max(1)).1 - usize::from(then == 0) == claimed)
+}
+
+/// Returns how many lookups found a slot, and how many of them one that was written after the cycle's beginning.
+fn watch(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> (u64, u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let reader = cache.reader();
+    let (mut found, mut later) = (0, 0);
+    while !done.load(Ordering::Relaxed) {
+        let (node, index) = (rng.random_range(1..=GROWING), rng.random_range(0..FIRST + OPS as usize / 2));
+        let steer = reader.find(&[(node - 1) as u8, index as u8 * 5]).expect("the root is known");
+        if steer.node != node {
+            continue;
+        }
+        let Some((at, word)) = steer.slot else {
+            assert!(steer.claimed <= index, "{steer:?}: slot {index}");
+            continue;
+        };
+        let (cycle, op) = (word >> 8 & 0xFFFF, word & 0xFF);
+        assert_eq!((at, word), (index, word_of(node, cycle, op, index)), "{steer:?}");
+        assert!(was_true(index, op, steer.claimed), "{steer:?}: cycle {cycle}, operation {op}");
+        found += 1;
+        later += u64::from(op > 0);
+    }
+    (found, later)
+}
+
+#[test]
+fn readers_see_what_was_true_at_one_time_while_slots_change() {
+    let cache = RadixCache::new(RadixConfig { budget_bytes: 100_000, policy: Policy::TwoChoices, seed: 1 });
+    let root = RadixImage { node: ROOT, class: 4, depth: 0, prefix: &[], slots: &slots_of_root() };
+    cache.set_root(root_word());
+    assert!(cache.insert(&root));
+    let done = AtomicBool::new(false);
+    let seen = thread::scope(|scope| {
+        let (cache, done) = (&cache, &done);
+        let readers = [41, 42].map(|seed| scope.spawn(move || watch(cache, seed, done)));
+        let writers = [[1, 2, 3, 4], [5, 6, 7, 8]].map(|nodes| scope.spawn(move || grow(cache, nodes)));
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+        readers.map(|reader| reader.join().unwrap())
+    });
+    assert!(seen.iter().all(|(found, later)| found > later && *later > 1_000), "{seen:?}");
+    let (amended, stats) = (cache.amend_stats(), cache.stats());
+    assert_eq!(stats.evicted, 0, "{stats:?}");
+    assert_eq!((amended.in_place + amended.anew) as u64, CYCLES * OPS * GROWING, "{amended:?}");
+    assert!(amended.in_place > amended.anew && amended.anew > 10_000, "{amended:?}");
 }

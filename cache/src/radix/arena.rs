@@ -1,7 +1,8 @@
 //! Where the copies lie: segments of equal size that come into being one by one and are then used again and
 //! again. Knows nothing of what is in a copy.
 //!
-//! Copies are appended to a segment and never changed. When a segment is used anew its generation goes up,
+//! Copies are appended to a segment. Single slots of them may change later, which `copy` makes safe for readers; all
+//! else stays. When a segment is used anew its generation goes up,
 //! *after* every entry that points into it has left the table and *before* anything is overwritten:
 //!
 //! ```text

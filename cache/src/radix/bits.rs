@@ -1,7 +1,8 @@
 //! Fields of any width at any bit of an array of atomic 64-bit words.
 //!
 //! Reading never fails: what lies beyond the end is 0. A reader may be looking at memory that is being
-//! written anew; it gets nonsense then, and finds out when it validates.
+//! written anew; it gets nonsense then, and finds out when it validates. Writing always stores whole words, in
+//! which all other bits stay as they are: whoever reads those sees no change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,41 @@ pub(super) fn read(words: &[AtomicU64], at: usize) -> u64 {
     let word = |index: usize| words.get(index).map_or(0, |word| word.load(Ordering::Relaxed));
     let (index, bit) = (at / 64, at % 64);
     word(index) >> bit | (word(index + 1) << 1) << (63 - bit)
+}
+
+/// Like [`read`]; what was written before the bits were is seen by all that is read afterwards.
+#[inline]
+pub(super) fn read_acquire(words: &[AtomicU64], at: usize) -> u64 {
+    let word = |index: usize| words.get(index).map_or(0, |word| word.load(Ordering::Acquire));
+    let (index, bit) = (at / 64, at % 64);
+    word(index) >> bit | (word(index + 1) << 1) << (63 - bit)
+}
+
+/// The 32 bits from bit `at` on, a multiple of 32: one load. Orders like [`read_acquire`].
+#[inline]
+pub(super) fn read_half(words: &[AtomicU64], at: usize) -> u32 {
+    (words.get(at / 64).map_or(0, |word| word.load(Ordering::Acquire)) >> (at % 64)) as u32
+}
+
+/// Overwrites `width` bits, up to 64, from bit `at` on; [`read_acquire`] of them sees what was written before.
+/// Only under the writer lock, and only within `words`.
+pub(super) fn write(words: &[AtomicU64], at: usize, value: u64, width: u32) {
+    let (index, bit) = (at / 64, at % 64);
+    let (value, mask) = (low(value, width), low(u64::MAX, width));
+    put(&words[index], value << bit, mask << bit);
+    if !is_one_word(at, width) {
+        put(&words[index + 1], value >> (64 - bit), mask >> (64 - bit));
+    }
+}
+
+/// `width` bits from bit `at` on are in one word: readers see either the old ones or the new.
+pub(super) fn is_one_word(at: usize, width: u32) -> bool {
+    at % 64 + width as usize <= 64
+}
+
+fn put(word: &AtomicU64, value: u64, mask: u64) {
+    let others = word.load(Ordering::Relaxed) & !mask;
+    word.store(others | value, Ordering::Release);
 }
 
 /// The low `width` bits of `value`; all for 64.
@@ -46,6 +82,12 @@ impl Bits {
             _ => self.words.push(value),
         }
         self.len += width as usize;
+    }
+
+    /// Appends so many zeros.
+    pub(super) fn push_zeros(&mut self, count: usize) {
+        self.len += count;
+        self.words.resize(self.len.div_ceil(64), 0);
     }
 
     /// Bits so far.
@@ -98,6 +140,28 @@ mod tests {
             for index in 0..70 {
                 let read = low(read(&words, index as usize * width as usize), width);
                 assert_eq!(read, value(index), "value {index} of width {width}");
+            }
+        }
+    }
+
+    #[test]
+    fn overwriting_changes_nothing_around() {
+        for width in 0..=64u32 {
+            for at in 0..=128 {
+                for (around, value) in [(0, u64::MAX), (u64::MAX, 0)] {
+                    let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(around)).collect();
+                    write(&words, at, value, width);
+                    let written = at..at + width as usize;
+                    for bit in 0..256 {
+                        let expected = if written.contains(&bit) { value } else { around };
+                        assert_eq!(read(&words, bit) & 1, expected & 1, "{width} bits at {at}: bit {bit}");
+                        assert_eq!(read_acquire(&words, bit), read(&words, bit));
+                    }
+                    let first_and_last_word = (at / 64, (at + (width as usize).max(1) - 1) / 64);
+                    let in_one = first_and_last_word.0 == first_and_last_word.1;
+                    assert_eq!(is_one_word(at, width), in_one, "{width} bits at {at}");
+                    assert_eq!(read_half(&words, at & !31), read(&words, at & !31) as u32);
+                }
             }
         }
     }

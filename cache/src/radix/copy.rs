@@ -1,4 +1,4 @@
-//! One cached node as a string of bits: packed when it comes in, searched where it lies, never changed.
+//! One cached node as a string of bits: packed when it comes in, searched where it lies. `change` changes it there.
 //!
 //! ```text
 //! bits   48   |   8   |   3   |   5   | 9     |    6   |  2   |   2    |  1   |  1  | 1 |   1  |  2   |  7
@@ -10,12 +10,18 @@
 //! Partials are a byte each, or, where there are many and they ascend, a bitmap. A child is the base plus a
 //! server and an offset of as few bits as the node needs; children allocated together take two or three bits
 //! each, children anywhere in the memory of a few servers about 30.
+//!
+//! A copy that grows has room: its table of kinds is there in any case, the field "kind", which says nothing then,
+//! is a quarter of the slots that there is room for, and unused kinds repeat the first one.
+
+mod change;
 
 use std::sync::atomic::AtomicU64;
 
 use super::RadixImage;
 use super::bits::{self, Bits};
 use super::slot::{self, CHILD, CHILD_BITS, CHILD_SERVER_SHIFT, CLASS_BITS, END, FROZEN};
+pub(super) use change::Change;
 
 /// Most slots of a node that is cached.
 pub const SLOTS_MAX: usize = (1 << 9) - 1;
@@ -30,6 +36,11 @@ const BITS_MIN: usize = 128;
 /// From so many slots on a bitmap is smaller than a byte each.
 const BITMAP_SLOTS_MIN: usize = 33;
 const BITMAP_BITS: usize = 256;
+/// A copy with room for more slots has room for a multiple of this, and for at most so many: all key bytes.
+const ROOM_UNIT: usize = 4;
+const ROOM_MAX: usize = 256;
+/// Bits that a child may take more so that children anywhere in the same memory fit as well.
+const ROOM_CHILD_BITS: u32 = 4;
 /// What the codes of the three field widths stand for.
 const KIND_WIDTHS: [u32; 4] = [0, 2, 4, 7];
 const SERVER_WIDTHS: [u32; 4] = [0, 3, 6, 10];
@@ -52,13 +63,13 @@ struct Shape {
     end: bool,
     bitmap: bool,
     base_code: usize,
-    /// The kind of all slots, if there is one.
+    /// The kind of all slots, if there is one; else the room for slots in units, or 0 if there is no more.
     kind: u8,
 }
 
 impl Shape {
     #[inline]
-    fn unpack(word: u64) -> Self {
+    fn unpack(word: u32) -> Self {
         let field = |at: u32, width: u32| (word >> at) as usize & ((1 << width) - 1);
         Shape {
             claimed: field(0, 9),
@@ -98,9 +109,16 @@ impl Shape {
         if self.kind_code == 0 { 0 } else { 8 << self.kind_width() }
     }
 
+    /// Slots that there is room for.
+    #[inline]
+    fn room(&self) -> usize {
+        let room = if self.kind_code == 0 { 0 } else { usize::from(self.kind) * ROOM_UNIT };
+        self.claimed.max(room)
+    }
+
     #[inline]
     fn partials_bits(&self) -> usize {
-        if self.bitmap { BITMAP_BITS } else { self.claimed * 8 }
+        if self.bitmap { BITMAP_BITS } else { self.room() * 8 }
     }
 
     #[inline]
@@ -114,6 +132,7 @@ pub(super) struct Copy<'a> {
     words: &'a [AtomicU64],
     at: usize,
     identity: u64,
+    shape_word: u32,
     shape: Shape,
 }
 
@@ -122,8 +141,15 @@ impl<'a> Copy<'a> {
     /// finds out that it was nonsense.
     #[inline]
     pub(super) fn at(words: &'a [AtomicU64], at: usize) -> Self {
-        let shape = Shape::unpack(bits::read(words, at + 64));
-        Copy { words, at, identity: bits::read(words, at), shape }
+        let shape_word = bits::read_half(words, at + 64);
+        Copy { words, at, identity: bits::read(words, at), shape_word, shape: Shape::unpack(shape_word) }
+    }
+
+    /// No slot was added since this is looked at: a slot that was changed after one was added is not taken for
+    /// one of the copy without that.
+    #[inline]
+    pub(super) fn is_still(&self) -> bool {
+        bits::read_half(self.words, self.at + 64) == self.shape_word
     }
 
     /// The node's address.
@@ -166,14 +192,15 @@ impl<'a> Copy<'a> {
 
     /// Bits of the whole copy, a multiple of [`GRANULE_BITS`].
     pub(super) fn len(&self) -> usize {
-        let values = self.shape.claimed * (self.shape.kind_width() + self.shape.child_width()) as usize;
+        let values = self.shape.room() * (self.shape.kind_width() + self.shape.child_width()) as usize;
         padded(self.values_at() + values - self.at)
     }
 
     /// The slot at `index`, which is below [`Copy::claimed`].
     #[inline]
     pub(super) fn slot(&self, index: usize) -> u64 {
-        slot::word(self.partial(index), self.kind_at(index), self.child(index))
+        let value = self.value(index);
+        slot::word(self.partial(index), self.kind(value), self.child(value))
     }
 
     /// The slot that matches the key byte `byte`, or the key's end.
@@ -186,7 +213,9 @@ impl<'a> Copy<'a> {
             None => None,
         }?;
         let partial = byte.unwrap_or(0);
-        Some((index, slot::word(partial, self.kind_at(index), self.child(index))))
+        // Once: it may change between two looks.
+        let value = self.value(index);
+        Some((index, slot::word(partial, self.kind(value), self.child(value))))
     }
 
     /// Whether this is a copy of `image` and nothing has changed since.
@@ -259,34 +288,55 @@ impl<'a> Copy<'a> {
 
     #[inline]
     fn kind_at(&self, index: usize) -> u8 {
+        // Not looked at where all are alike.
+        if self.shape.kind_code == 0 { self.shape.kind } else { self.kind(self.value(index)) }
+    }
+
+    /// The kind in a slot's value.
+    #[inline]
+    fn kind(&self, value: u64) -> u8 {
         if self.shape.kind_code == 0 {
             return self.shape.kind;
         }
-        let number = bits::low(self.value(index), self.shape.kind_width()) as usize;
-        let kinds_at = self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8;
-        bits::read(self.words, kinds_at + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
+        self.listed_kind(bits::low(value, self.shape.kind_width()) as usize)
     }
 
     #[inline]
-    fn child(&self, index: usize) -> u64 {
-        let value = bits::low(self.value(index) >> self.shape.kind_width(), self.shape.child_width());
+    fn listed_kind(&self, number: usize) -> u8 {
+        bits::read(self.words, self.kinds_at() + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
+    }
+
+    /// The child in a slot's value.
+    #[inline]
+    fn child(&self, value: u64) -> u64 {
+        let value = bits::low(value >> self.shape.kind_width(), self.shape.child_width());
         if self.shape.null && value == 0 {
             return 0;
         }
-        let width = BASE_BYTES[self.shape.base_code] * 8;
-        let distance = bits::read(self.words, self.base_at()) << (64 - width);
-        // Signed: the base is behind the node or before it.
-        let base = self.node().wrapping_add(((distance as i64) >> (64 - width)) as u64) & CHILD;
+        let base = self.base();
         let offset = bits::low(value, self.shape.offset_width) << self.shape.stride;
         let server = (value >> self.shape.offset_width) + (base >> CHILD_SERVER_SHIFT);
         (server & SERVER_MASK) << CHILD_SERVER_SHIFT | base.wrapping_add(offset) & OFFSET_MASK
     }
 
+    #[inline]
+    fn base(&self) -> u64 {
+        let width = BASE_BYTES[self.shape.base_code] * 8;
+        let distance = bits::read(self.words, self.base_at()) << (64 - width);
+        // Signed: the base is behind the node or before it.
+        self.node().wrapping_add(((distance as i64) >> (64 - width)) as u64) & CHILD
+    }
+
     /// The slot's kind and child, with what follows.
     #[inline]
     fn value(&self, index: usize) -> u64 {
+        bits::read_acquire(self.words, self.value_at(index))
+    }
+
+    #[inline]
+    fn value_at(&self, index: usize) -> usize {
         let width = self.shape.kind_width() + self.shape.child_width();
-        bits::read(self.words, self.values_at() + index * width as usize)
+        self.values_at() + index * width as usize
     }
 
     #[inline]
@@ -295,8 +345,13 @@ impl<'a> Copy<'a> {
     }
 
     #[inline]
+    fn kinds_at(&self) -> usize {
+        self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8
+    }
+
+    #[inline]
     fn partials_at(&self) -> usize {
-        self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8 + self.shape.kinds_bits()
+        self.kinds_at() + self.shape.kinds_bits()
     }
 
     #[inline]
@@ -307,12 +362,27 @@ impl<'a> Copy<'a> {
 
 /// The copy of a node. None if the image makes no sense or may not be cached; see `RadixCache::insert`.
 pub(super) fn pack(image: &RadixImage<'_>) -> Option<Bits> {
+    pack_with_room(image, 0)
+}
+
+/// Like [`pack`], of a node that grows: with room for about a quarter more slots.
+pub(super) fn pack_growing(image: &RadixImage<'_>) -> Option<Bits> {
+    let slots = image.slots.len();
+    let room = (slots + slots / 4 + 2).next_multiple_of(ROOM_UNIT).min(ROOM_MAX);
+    pack_with_room(image, if room > slots { room } else { 0 })
+}
+
+/// With room for so many slots, a multiple of [`ROOM_UNIT`]; 0 for no more than there are.
+fn pack_with_room(image: &RadixImage<'_>, room: usize) -> Option<Bits> {
     if !is_sound(image) {
         return None;
     }
-    let children = Children::of(image);
-    let kinds = Kinds::of(image.slots);
-    let bitmap = image.slots.len() >= BITMAP_SLOTS_MIN
+    let children = if room == 0 { Children::of(image) } else { Children::with_room(image) };
+    let kinds = Kinds::of(image.slots, room > 0);
+    let first_kind = kinds.list.first().copied().unwrap_or(0);
+    // New slots come in any order.
+    let bitmap = room == 0
+        && image.slots.len() >= BITMAP_SLOTS_MIN
         && image.slots.iter().all(|word| word & END == 0)
         && image.slots.is_sorted_by(|one, next| slot::partial(*one) < slot::partial(*next));
     // Distances wrap around at 48 bits, and are read with their sign.
@@ -331,37 +401,41 @@ pub(super) fn pack(image: &RadixImage<'_>) -> Option<Bits> {
         end: image.slots.iter().any(|word| word & END != 0),
         bitmap,
         base_code,
-        kind: kinds.list.first().copied().unwrap_or(0),
+        kind: if kinds.code == 0 { first_kind } else { (room / ROOM_UNIT) as u8 },
     };
+    let more = shape.room() - shape.claimed;
     let mut bits = Bits::default();
     bits.push(identity(image), 64);
     shape.pack(&mut bits);
     bits.push(prefix_word(image.prefix), image.prefix.len() as u32 * 8);
     bits.push(distance as u64, BASE_BYTES[base_code] * 8);
     for number in 0..shape.kinds_bits() / 8 {
-        bits.push(u64::from(kinds.list.get(number).copied().unwrap_or(0)), 8);
+        bits.push(u64::from(kinds.list.get(number).copied().unwrap_or(first_kind)), 8);
     }
     push_partials(&mut bits, image.slots, bitmap);
+    bits.push_zeros(more * 8);
     for word in image.slots {
         bits.push(kinds.number(*word), shape.kind_width());
         bits.push(children.value(*word), shape.child_width());
     }
-    let padding = padded(bits.len()) - bits.len();
-    (0..padding).for_each(|_| bits.push(0, 1));
+    bits.push_zeros(more * (shape.kind_width() + shape.child_width()) as usize);
+    bits.push_zeros(padded(bits.len()) - bits.len());
     Some(bits)
 }
 
+/// Whether this may be a slot of an image.
+pub(super) fn is_sound_slot(word: u64) -> bool {
+    let end_has_no_partial = word & END == 0 || slot::partial(word) == 0;
+    word != 0 && word & FROZEN == 0 && end_has_no_partial
+}
+
 fn is_sound(image: &RadixImage<'_>) -> bool {
-    let claimed = |word: &u64| {
-        let end_has_no_partial = word & END == 0 || slot::partial(*word) == 0;
-        *word != 0 && word & FROZEN == 0 && end_has_no_partial
-    };
     image.node != 0
         && image.node <= CHILD
         && image.class < 1 << CLASS_BITS
         && image.prefix.len() <= PREFIX_BYTES_MAX
         && image.slots.len() <= SLOTS_MAX
-        && image.slots.iter().all(claimed)
+        && image.slots.iter().all(|word| is_sound_slot(*word))
 }
 
 fn identity(image: &RadixImage<'_>) -> u64 {
@@ -402,7 +476,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn of(slots: &[u64]) -> Self {
+    fn of(slots: &[u64], with_table: bool) -> Self {
         let mut list = smallvec::SmallVec::new();
         for word in slots {
             let kind = slot::kind(*word);
@@ -410,7 +484,8 @@ impl Kinds {
                 list.push(kind);
             }
         }
-        Kinds { code: code_of(|code| list.len() <= 1 << KIND_WIDTHS[code]), list }
+        let fits = |code: usize| list.len() <= 1 << KIND_WIDTHS[code] && (code > 0 || !with_table);
+        Kinds { code: code_of(fits), list }
     }
 
     fn number(&self, word: u64) -> u64 {
@@ -461,6 +536,25 @@ impl Children {
             stride,
             null,
         }
+    }
+
+    /// So that most children to come fit: counted from the beginning of the memory, if that takes few bits more.
+    fn with_room(image: &RadixImage<'_>) -> Self {
+        let tight = Self::of(image);
+        let live = || image.slots.iter().map(|word| word & CHILD).filter(|child| *child != 0);
+        let stride = u32::from(live().all(|child| child & 1 == 0));
+        let largest = live().map(|child| (child & OFFSET_MASK) >> stride).max().unwrap_or(0);
+        let server = live().map(|child| child >> CHILD_SERVER_SHIFT).max().unwrap_or(0);
+        // The value 0 stands for no child of itself.
+        let (base, offset, first, null) = (0, 0, 0, false);
+        let offset_width = u64::BITS - largest.leading_zeros();
+        let server_code = code_of(|code| server >> SERVER_WIDTHS[code] == 0);
+        let roomy = Children { base, server: 0, offset, first, offset_width, server_code, stride, null };
+        if roomy.width() <= tight.width() + ROOM_CHILD_BITS { roomy } else { tight }
+    }
+
+    fn width(&self) -> u32 {
+        SERVER_WIDTHS[self.server_code] + self.offset_width
     }
 
     fn value(&self, word: u64) -> u64 {

@@ -4,12 +4,13 @@
 //! Cached nodes are found by their addresses, from the root down: what a cached slot says about the child (its
 //! address) and what the cached child says about itself (depth and prefix) must fit, or the lookup ends there.
 //! A copy may be stale; the tree notices that by the reverse check and calls [`RadixCache::invalidate`]. What a
-//! lookup returns is always from one copy that was inserted for that node, whatever writers do meanwhile.
+//! lookup returns is always from one copy that was inserted for that node, as it was at one time, whatever writers
+//! do meanwhile.
 //!
 //! ```text
 //! amend     changing one slot of a copy
 //! slot      the bits of a slot word
-//! copy      one node in 16 to some thousand bytes, immutable
+//! copy      one node in 16 to some thousand bytes; slots change, and are added, where it lies
 //! bits      fields of any width in atomic words
 //! arena     segments of memory for copies; why a reader needs no lock
 //! table     hash table from a node's address to its copy
@@ -38,6 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::eviction::Policy;
 use crate::node_cache::CacheStats;
+pub use amend::AmendStats;
 use arena::{Arena, Segment};
 use clock::Clock;
 use copy::Copy;
@@ -99,13 +101,15 @@ struct Counters {
     invalidated: AtomicUsize,
     evicted: AtomicUsize,
     inserted: AtomicUsize,
+    amended_in_place: AtomicUsize,
+    amended_anew: AtomicUsize,
 }
 
 /// What came of looking at a copy.
 enum Visit<R> {
     Seen(R),
     Absent,
-    /// It was overwritten meanwhile.
+    /// It was overwritten meanwhile, or got another slot.
     Torn,
 }
 
@@ -238,11 +242,15 @@ impl RadixCache {
                 let copy = segment.copy(place.granule);
                 if copy.node() == node {
                     let seen = look(&copy);
-                    if !segment.is_still(generation) {
+                    if !segment.is_still(generation) || !copy.is_still() {
                         return Visit::Torn;
                     }
                     self.touch(segment, place.granule);
                     return Visit::Seen(seen);
+                }
+                // Overwritten before it could be recognised, rather than another node's with the same tag?
+                if !segment.is_still(generation) {
+                    return Visit::Torn;
                 }
             }
             index = page.next(index);

@@ -100,13 +100,18 @@ impl Store {
         if granules > shared.arena.granules() - FIRST {
             return false;
         }
-        if shared.table.locate(shared.arena, node).is_none() && !self.room_for_entry(shared, node) {
+        let mut present = shared.table.locate(shared.arena, node);
+        if present.is_none() && !self.room_for_entry(shared, node) {
             return false;
         }
+        let begun = self.begun;
         let Some(place) = self.room_for_copy(shared, granules) else { return false };
+        if present.is_some() && self.begun != begun {
+            // Emptying a segment may have moved the present copy, or evicted it.
+            present = shared.table.locate(shared.arena, node);
+        }
         self.write(shared, place, copy, shared.epoch);
-        // Only now, because making room may have moved the present copy, or evicted it.
-        match shared.table.locate(shared.arena, node) {
+        match present {
             Some((number, index, old)) => {
                 self.filled[old.segment as usize].live -= granules_at(shared, old);
                 self.point(shared, (number, index), node, place);
@@ -121,14 +126,25 @@ impl Store {
         true
     }
 
+    /// The node's copy, if there is one.
+    pub(super) fn present<'a>(&self, shared: Shared<'a>, node: u64) -> Option<Copy<'a>> {
+        let (_, _, place) = shared.table.locate(shared.arena, node)?;
+        Some(shared.arena.segment(place.segment).copy(place.granule))
+    }
+
     /// Forgets a node. False if it is not there.
     pub(super) fn remove(&mut self, shared: Shared<'_>, node: u64) -> bool {
         let Some((number, index, place)) = shared.table.locate(shared.arena, node) else { return false };
+        self.take_out(shared, (number, index), place);
+        true
+    }
+
+    /// Forgets the copy at `place`, which the entry points to.
+    fn take_out(&mut self, shared: Shared<'_>, (number, index): (u32, usize), place: Place) {
         self.filled[place.segment as usize].live -= granules_at(shared, place);
         shared.table.take_out(shared.arena, page(shared, number), index);
         *self.entries(number) -= 1;
         self.nodes -= 1;
-        true
     }
 
     /// Forgets everything. The memory stays for what comes.
@@ -200,19 +216,19 @@ impl Store {
             let place = Place { segment: victim, granule };
             let copy = segment.copy(granule);
             granule += (copy.len() / GRANULE_BITS) as u32;
-            let found = shared.table.locate(shared.arena, copy.node());
             // Replaced or forgotten ones are still here, but not in the table.
-            let Some((number, index, _)) = found.filter(|(_, _, found)| *found == place) else { continue };
+            let found = shared.table.locate_place(shared.arena, copy.node(), place);
+            let Some(entry) = found else { continue };
             match into.and_then(|into| self.place_to_stay(shared, place, &copy, into, keep)) {
                 Some(stays) => {
                     let bits =
                         Bits::copied(segment.words(), place.granule as usize * GRANULE_BITS, copy.len());
                     let stamp = segment.stamp(place.granule).load(Ordering::Relaxed);
                     self.write(shared, stays, &bits, stamp);
-                    self.point(shared, (number, index), copy.node(), stays);
+                    self.point(shared, entry, copy.node(), stays);
                 }
                 None => {
-                    self.remove(shared, copy.node());
+                    self.take_out(shared, entry, place);
                     self.evicted += 1;
                 }
             }

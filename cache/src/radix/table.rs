@@ -147,6 +147,24 @@ impl Table {
         None
     }
 
+    /// Like [`Table::locate`] for a copy that is known to be of `node`: where the entry that points to `place` is, if
+    /// there is one. Looks at no copies.
+    pub(super) fn locate_place(&self, arena: &Arena, node: u64, place: Place) -> Option<(u32, usize)> {
+        let hash = hash(node);
+        let number = self.page_number(hash)?;
+        let page = self.page(arena, number)?;
+        let wanted = self.tag(hash) | arena.encode(place);
+        let mut index = page.start(hash);
+        for _ in 0..page.capacity() {
+            match page.entry(index) {
+                0 => return None,
+                entry if entry == wanted => return Some((number, index)),
+                _ => index = page.next(index),
+            }
+        }
+        None
+    }
+
     /// Puts an entry for `node` where its search will find it. The page must have room.
     pub(super) fn put(&self, page: Page<'_>, node: u64, place: u32) {
         let hash = hash(node);

@@ -187,3 +187,89 @@ fn reading_nonsense_does_not_fail() {
         assert!(copy.len() >= BITS_MIN && copy.prefix() < 1 << 56, "{found:?} {is_copy} {}", copy.is_upper());
     }
 }
+
+/// Changes of copies where they lie, with and without room, against a list; the bits around stay.
+#[test]
+fn changed_copies_are_as_if_packed_anew() {
+    let mut rng = SmallRng::seed_from_u64(2);
+    let (mut made, mut unfit) = (0, 0);
+    for round in 0..if cfg!(debug_assertions) { 1_000 } else { 10_000 } {
+        let node = (rng.random_range(1..=CHILD) >> rng.random_range(0..40)).max(1);
+        let target = random_slots(&mut rng, node);
+        let mut slots = target[..rng.random_range(0..=target.len())].to_vec();
+        let prefix: Vec<u8> = (0..rng.random_range(0..=PREFIX_BYTES_MAX)).map(|_| rng.random()).collect();
+        let at = round % 4 * 32;
+        let mut place = if rng.random() {
+            lay(&image(node, &prefix, &slots), at, pack)
+        } else {
+            lay(&image(node, &prefix, &slots), at, pack_growing)
+        };
+        for _ in 0..40 {
+            let (index, word) = match target.get(slots.len()) {
+                Some(next) if rng.random_bool(0.6) => (slots.len(), *next),
+                _ if slots.is_empty() => break,
+                _ => {
+                    let (index, other) =
+                        (rng.random_range(0..slots.len()), rng.random_range(0..target.len()));
+                    // Another child and kind; rarely another partial.
+                    let kept = if rng.random_bool(0.9) { 0xFF << PARTIAL_SHIFT | END } else { 0 };
+                    (index, slots[index] & kept | target[other] & !kept)
+                }
+            };
+            if !is_sound_slot(word) {
+                continue;
+            }
+            let copy = Copy::at(&place.0, at);
+            let (news, change) = (copy.is_news(index, word), copy.change(index, word));
+            assert_eq!(
+                (news, copy.is_still()),
+                (change != Change::None, index < slots.len() || change != Change::Made)
+            );
+            match slots.get_mut(index) {
+                Some(slot) => *slot = word,
+                None => slots.push(word),
+            }
+            let image = image(node, &prefix, &slots);
+            match change {
+                Change::None => {}
+                Change::Made => made += 1,
+                Change::DoesNotFit => {
+                    unfit += 1;
+                    place = lay(&image, at, pack_growing);
+                }
+            }
+            check(&place.0, at, &image, place.1);
+        }
+    }
+    assert!(made > 5_000 && unfit > 5_000, "{made} made, {unfit} did not fit");
+}
+
+/// A copy at bit `at`, between ones, and its bits.
+fn lay(
+    image: &RadixImage<'_>,
+    at: usize,
+    pack: fn(&RadixImage<'_>) -> Option<Bits>,
+) -> (Vec<AtomicU64>, usize) {
+    let packed = pack(image).expect("the image is sound");
+    let words: Vec<AtomicU64> = (0..packed.len() / 64 + 4).map(|_| AtomicU64::new(u64::MAX)).collect();
+    packed.store(&words, at);
+    // Storing may spoil what follows up to the next word.
+    bits::write(&words, at + packed.len(), u64::MAX, 32);
+    check(&words, at, image, packed.len());
+    (words, packed.len())
+}
+
+fn check(words: &[AtomicU64], at: usize, image: &RadixImage<'_>, len: usize) {
+    let copy = Copy::at(words, at);
+    assert!(copy.is_copy_of(image) && copy.len() == len);
+    for index in [0, image.slots.len() / 2, image.slots.len().saturating_sub(1)] {
+        let Some(word) = image.slots.get(index) else { continue };
+        let (byte, is_end) = (slot::partial(*word), word & END != 0);
+        let same = |other: &u64| (other & END != 0) == is_end && slot::partial(*other) == byte;
+        assert_eq!(copy.find((!is_end).then_some(byte)), first(image.slots, same));
+    }
+    let around = (0..at).chain(at + len..at + len + 64);
+    for bit in around {
+        assert_eq!(bits::read(words, bit) & 1, 1, "bit {bit} beside a copy of {len} at {at}");
+    }
+}
