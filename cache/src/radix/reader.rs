@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::copy::{self, Copy};
-use super::slot::{self, CHILD, LEAF};
+use super::slot::{CHILD, LEAF};
 use super::{RadixCache, RadixImage};
 
 /// A reader moves the use clock on once in this many lookups.
@@ -58,18 +58,16 @@ impl RadixReader {
             return None;
         }
         let mut steer = Steer { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
-        while let Some((_, word)) = steer.slot {
-            if word & LEAF != 0 {
-                self.hits.set(self.hits.get() + u64::from(slot::is_live_leaf(word)));
-                break;
-            }
+        // Until the key's leaf is known, or that it has none.
+        while let Some((_, word)) = steer.slot.filter(|(_, word)| word & LEAF == 0) {
             // The root slot is before all key bytes; a node's slot is about the byte at its position.
             let next = if steer.node == 0 { 0 } else { steer.pos + 1 };
             match self.cache.visit(word & CHILD, |copy| step(copy, key, next)).flatten() {
                 Some(deeper) => steer = deeper,
-                None => break,
+                None => return Some(steer),
             }
         }
+        self.hits.set(self.hits.get() + 1);
         Some(steer)
     }
 
@@ -83,7 +81,8 @@ impl RadixReader {
         self.lookups.get()
     }
 
-    /// How many of the lookups found the address of a leaf.
+    /// How many of the lookups needed no inner node that is not cached: they found the address of a leaf, or the place
+    /// that the key does not have.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }

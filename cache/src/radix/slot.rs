@@ -48,9 +48,3 @@ pub(super) fn kind(word: u64) -> u8 {
 pub(super) fn word(partial: u8, kind: u8, child: u64) -> u64 {
     u64::from(partial) << PARTIAL_SHIFT | u64::from(kind) << CLASS_SHIFT | child
 }
-
-/// The slot leads to a leaf, not to a tombstone.
-#[inline]
-pub(super) fn is_live_leaf(word: u64) -> bool {
-    word & LEAF != 0 && word & CHILD != 0
-}
