@@ -1,8 +1,7 @@
 //! The indexes through their public interface: what every index promises on every fabric (`conformance_*`), and a file
 //! per scenario.
 //!
-//! One program, since most of the time it takes to build tests goes into the trees: each would be built for each program
-//! anew.
+//! One program, since most of the time that building tests takes goes into the trees, and each program has its own.
 
 #[path = "../kit/conformance/mod.rs"]
 mod conformance;
