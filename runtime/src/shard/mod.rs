@@ -58,8 +58,6 @@ use crate::waiter::Waiter;
 
 /// How often a shard that is being closed looks at the others.
 const CLOSE_POLL_NS: u64 = 1_000_000;
-/// The longest that a closed shard waits for its last chains to be executed.
-const LAST_CHAINS_NS: u64 = 100_000_000;
 
 /// What a shard is made of, put together by its compute node.
 pub(crate) struct ShardParts<D> {
@@ -186,20 +184,10 @@ impl<D: Device> Shard<D> {
         }
         // Actors hold the shard and the shard its actors.
         self.0.ports.clear();
-        self.until_poller_has_ended().await;
-    }
-
-    /// The executor may end as soon as the shard is closed, and glommio leaks the tasks that it ends with: the poller's
-    /// would keep the device, its buffers and the guard's thread. If there are other handles, nobody waits: the poller
-    /// ends after the last of them.
-    async fn until_poller_has_ended(self) {
-        let (core, clock) = (Rc::downgrade(&self.0), self.0.clock.clone());
-        let deadline = clock.now() + LAST_CHAINS_NS;
+        let core = Rc::downgrade(&self.0);
         self.0.work_arrived();
         drop(self);
-        while core.strong_count() == 1 && clock.now() < deadline {
-            poller::yield_now().await;
-        }
+        poller::ended(core).await;
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.
