@@ -34,8 +34,8 @@ const HEARTBEAT: Duration = Duration::from_millis(50);
 const SPINS_IN_FLIGHT: u64 = 20;
 /// The longest sleep while chains are in flight: then devices look whether those who should complete them still exist.
 const LOOK_AFTER_NS: u64 = 100_000_000;
-/// How often it is looked whether the poller of a closed shard has ended, and how many times at most: chains that are in
-/// flight then may be lost with their server.
+/// How often it is looked whether the poller of a closed shard has ended, and how many times at most: chains that are
+/// in flight then may be lost with their server.
 const LOOK_IF_ENDED: Duration = Duration::from_micros(50);
 const LAST_LOOKS: u32 = 2_000;
 /// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
@@ -46,10 +46,12 @@ pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
     glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::downgrade(&core.beat))).detach();
 }
 
-/// Waits until the poller has ended, which it does by itself when nobody else holds its shard and no chain is in flight.
+/// Waits until the poller has ended, which it does by itself when nobody else holds its shard and no chain is in
+/// flight.
 ///
-/// An executor may end as soon as its shard is closed, and glommio leaks the tasks that it ends with: the poller's would
-/// keep the device, its buffers and the guard's thread. If the shard has other holders, nobody waits: it is theirs then.
+/// An executor may end as soon as its shard is closed, and glommio leaks the tasks that it ends with: the poller's
+/// would keep the device, its buffers and the guard's thread. If the shard has other holders, nobody waits: it is
+/// theirs then.
 pub(super) async fn ended<D>(core: Weak<Core<D>>) {
     for _ in 0..LAST_LOOKS {
         if core.strong_count() != 1 {
