@@ -184,10 +184,6 @@ impl<D: Device> Shard<D> {
         }
         // Actors hold the shard and the shard its actors.
         self.0.ports.clear();
-        let core = Rc::downgrade(&self.0);
-        self.0.work_arrived();
-        drop(self);
-        poller::ended(core).await;
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.

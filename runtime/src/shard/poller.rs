@@ -34,32 +34,12 @@ const HEARTBEAT: Duration = Duration::from_millis(50);
 const SPINS_IN_FLIGHT: u64 = 20;
 /// The longest sleep while chains are in flight: then devices look whether those who should complete them still exist.
 const LOOK_AFTER_NS: u64 = 100_000_000;
-/// How often it is looked whether the poller of a closed shard has ended, and how many times at most: chains that are
-/// in flight then may be lost with their server.
-const LOOK_IF_ENDED: Duration = Duration::from_micros(50);
-const LAST_LOOKS: u32 = 2_000;
 /// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
 const WAKE_EARLY_NS: u64 = 100_000;
 
 pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
     glommio::spawn_local(poll(Rc::clone(core))).detach();
     glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::downgrade(&core.beat))).detach();
-}
-
-/// Waits until the poller has ended, which it does by itself when nobody else holds its shard and no chain is in
-/// flight.
-///
-/// An executor may end as soon as its shard is closed, and glommio leaks the tasks that it ends with: the poller's
-/// would keep the device, its buffers and the guard's thread. If the shard has other holders, nobody waits: it is
-/// theirs then.
-pub(super) async fn ended<D>(core: Weak<Core<D>>) {
-    for _ in 0..LAST_LOOKS {
-        if core.strong_count() != 1 {
-            return;
-        }
-        // Rests, since a poller that has stepped aside for the reactor comes back when nothing else is runnable.
-        glommio::timer::sleep(LOOK_IF_ENDED).await;
-    }
 }
 
 async fn heartbeat<D: Device>(core: Weak<Core<D>>, beat: std::sync::Weak<Beat>) {
