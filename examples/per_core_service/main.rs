@@ -23,12 +23,12 @@ use std::time::Duration;
 
 use farwood::{
     Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, NodeSize, Options, RangeIndex, Shard,
-    Sherman, ShermanIndex,
+    Sherman, ShermanIndex, run_executor,
 };
 use futures::executor::block_on;
 use futures::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, TryStreamExt};
 use glommio::net::{TcpListener, TcpStream};
-use glommio::{LocalExecutorBuilder, LocalExecutorPoolBuilder, Placement, PoolPlacement, timer};
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement, timer};
 
 type Failure = Box<dyn Error>;
 
@@ -66,19 +66,27 @@ fn main() -> Result<(), Failure> {
 
     let (started, starts) = channel();
     let (on_core, is_demo) = (Arc::clone(&service), listen.is_none());
-    let executors = LocalExecutorPoolBuilder::new(PoolPlacement::MaxSpread(shards, None))
-        .name("service")
-        .on_all_shards(move || serve(on_core, started, is_demo))?;
+    let mut cores = PoolPlacement::MaxSpread(shards, None).generate_cpu_set()?;
+    let executors: Vec<_> = (0..shards)
+        .map(|_| {
+            let placement = cores.next().next().map_or(Placement::Unbound, |core| Placement::Fixed(core.cpu));
+            let (on_core, started) = (Arc::clone(&on_core), started.clone());
+            std::thread::spawn(move || match LocalExecutorBuilder::new(placement).make() {
+                Ok(executor) => run_executor(&executor, serve(on_core, started, is_demo)),
+                Err(error) => started.send(Err(error.to_string())).expect("main waits for it"),
+            })
+        })
+        .collect();
     for _ in 0..shards {
         starts.recv()??;
     }
     println!("{shards} shards serve {}", service.address.lock().expect("no core panicked"));
     if !is_demo {
-        executors.join_all().into_iter().collect::<Result<Vec<_>, _>>()?;
+        executors.into_iter().for_each(|executor| executor.join().expect("no core panicked"));
         return Ok(());
     }
     // The executors end with the process.
-    LocalExecutorBuilder::new(Placement::Unbound).make()?.run(demo::run(&service))
+    run_executor(&LocalExecutorBuilder::new(Placement::Unbound).make()?, demo::run(&service))
 }
 
 /// What one core does.

@@ -9,8 +9,8 @@
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
 //! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`shm`], `ibverbs` (feature `verbs`).
-//! - [`shard`] and [`node`]: shards on glommio executors, their poller, client pool, timers and mailboxes; a
-//!   [`ComputeNode`] is the set of them.
+//! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
+//!   timers and mailboxes; a [`ComputeNode`] is the set of them.
 //!
 //! Only this crate names glommio, a clock or a thread.
 
@@ -20,6 +20,7 @@ pub mod chain;
 pub mod clock;
 pub mod control;
 pub mod engine;
+pub mod executor;
 pub mod fabric;
 #[cfg(feature = "verbs")]
 pub mod ibverbs;
@@ -44,6 +45,7 @@ pub use control::{
     CatalogEntry, ConnectConfig, ConnectError, Control, ControlError, IndexId, LockRegion, RemoteControl,
     ServerAddress, ServerInfo,
 };
+pub use executor::run_executor;
 pub use fabric::Fabric;
 pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};

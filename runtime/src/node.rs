@@ -6,17 +6,19 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use glommio::{LocalExecutorPoolBuilder, PoolPlacement};
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::control::{Control, ControlError};
+use crate::executor::run_executor;
 use crate::fabric::{Fabric, Seat};
 use crate::memory::Cluster;
 use crate::message::{Port, ShardId};
-use crate::shard::{Guard, MeshEnds, Shard, ShardParts, mesh};
+use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
 
 /// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
@@ -91,7 +93,6 @@ pub struct ComputeNode<F: Fabric = Cluster> {
     unattached: Mutex<Vec<MeshEnds>>,
     ports: AtomicU16,
     closed: Arc<AtomicUsize>,
-    guard: Arc<Guard>,
 }
 
 impl<F: Fabric> ComputeNode<F> {
@@ -111,7 +112,6 @@ impl<F: Fabric> ComputeNode<F> {
             unattached: Mutex::new(unattached),
             ports: AtomicU16::new(0),
             closed: Arc::default(),
-            guard: Arc::new(Guard::start()),
         })
     }
 
@@ -128,7 +128,8 @@ impl<F: Fabric> ComputeNode<F> {
         Ok(self.id.clone()?)
     }
 
-    /// Makes the next shard on the glommio executor that this runs on, and starts its poller there.
+    /// Makes the next shard on the glommio executor that this runs on, and starts its poller there. The executor should
+    /// have been begun by [`run_executor`].
     ///
     /// # Errors
     /// When all shards are attached, or the shard cannot be connected.
@@ -155,7 +156,6 @@ impl<F: Fabric> ComputeNode<F> {
             credits: self.config.credits,
             mesh: ends,
             closed: Arc::clone(&self.closed),
-            guard: Arc::clone(&self.guard),
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: self.config.spin_us * 1000,
@@ -179,39 +179,21 @@ impl<F: Fabric> ComputeNode<F> {
         R: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let shards = self.config.shards;
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let placement = if shards <= cores {
-            PoolPlacement::MaxSpread(shards, None)
-        } else {
-            PoolPlacement::Unbound(shards)
-        };
-        let node = Arc::clone(self);
-        let muster = Arc::new(Muster::default());
-        let pool = LocalExecutorPoolBuilder::new(placement)
-            .name("farwood")
-            .preempt_timer(PREEMPT_TIMER)
-            .on_all_shards(move || async move {
-                let _roused = node.guard.rouse().await;
-                let attached = node.attach();
-                if !muster.all_are_here(shards, attached.is_ok()).await {
-                    return attached.map(|_| None);
-                }
-                let shard = attached?;
-                let id = shard.id();
-                let leave = shard.leave_on_drop();
-                let result = main(shard.clone()).await;
-                shard.close_with(leave).await;
-                Ok(Some((id, result)))
-            })
-            .map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
-        let mut results: Vec<(ShardId, T)> = Vec::with_capacity(shards);
+        let muster = Arc::new(Muster::new(self.config.shards));
+        let mut threads = Vec::with_capacity(self.config.shards);
+        for (number, placement) in self.placements()?.into_iter().enumerate() {
+            let (node, main, expected) = (Arc::clone(self), main.clone(), muster.expect());
+            let thread = std::thread::Builder::new().name(format!("farwood-{number}"));
+            let started = thread.spawn(move || node.run_shard(placement, expected, main));
+            threads.push(started.map_err(executor_error));
+        }
+        let ends: Vec<_> = threads.into_iter().map(|thread| thread.map(JoinHandle::join)).collect();
+        let mut results: Vec<(ShardId, T)> = Vec::with_capacity(self.config.shards);
         let mut failed = None;
-        for joined in pool.join_all() {
-            match joined {
+        for end in ends {
+            match end.map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))) {
                 Ok(Ok(result)) => results.extend(result),
-                Ok(Err(error)) => failed = failed.or(Some(error)),
-                Err(cause) => return Err(NodeError::Executor { cause: cause.to_string() }),
+                Ok(Err(error)) | Err(error) => failed = failed.or(Some(error)),
             }
         }
         if let Some(error) = failed {
@@ -222,28 +204,96 @@ impl<F: Fabric> ComputeNode<F> {
         results.sort_by_key(|(id, _)| *id);
         Ok(results.into_iter().map(|(_, result)| result).collect())
     }
+
+    /// Where the executors run: on cores of their own, as far from each other as can be, or anywhere if there are too
+    /// few.
+    fn placements(&self) -> Result<Vec<Placement>, NodeError> {
+        let shards = self.config.shards;
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        if shards > cores {
+            return Ok(vec![Placement::Unbound; shards]);
+        }
+        let mut cores = PoolPlacement::MaxSpread(shards, None).generate_cpu_set().map_err(executor_error)?;
+        let core = |_| cores.next().next().map_or(Placement::Unbound, |core| Placement::Fixed(core.cpu));
+        Ok((0..shards).map(core).collect())
+    }
+
+    /// The whole life of an executor and its shard, on this thread. None if another shard of the node failed.
+    fn run_shard<M, R, T>(
+        self: Arc<Self>,
+        placement: Placement,
+        expected: Expected,
+        main: M,
+    ) -> Result<Option<(ShardId, T)>, NodeError>
+    where
+        M: Fn(Shard<F::Device>) -> R,
+        R: Future<Output = T>,
+    {
+        let executor = LocalExecutorBuilder::new(placement).preempt_timer(PREEMPT_TIMER).make();
+        let executor = executor.map_err(executor_error)?;
+        run_executor(&executor, async {
+            let shard = self.attach()?;
+            if !expected.all_are_well().await {
+                return Ok(None);
+            }
+            let id = shard.id();
+            let leave = shard.leave_on_drop();
+            let result = main(shard.clone()).await;
+            shard.close_with(leave).await;
+            Ok(Some((id, result)))
+        })
+    }
 }
 
 /// Shards that wait for each other before any of them begins: the others' messages to one that never came would stay
 /// unanswered.
-#[derive(Default)]
 struct Muster {
+    shards: usize,
     arrived: AtomicUsize,
     failed: AtomicUsize,
 }
 
 impl Muster {
-    /// Waits for all; yields whether every one of them is well.
-    async fn all_are_here(&self, shards: usize, well: bool) -> bool {
-        if !well {
-            self.failed.fetch_add(1, Ordering::AcqRel);
-        }
-        self.arrived.fetch_add(1, Ordering::AcqRel);
-        while self.arrived.load(Ordering::Acquire) < shards {
+    fn new(shards: usize) -> Self {
+        Muster { shards, arrived: AtomicUsize::new(0), failed: AtomicUsize::new(0) }
+    }
+
+    /// A shard that the others wait for.
+    fn expect(self: &Arc<Self>) -> Expected {
+        Expected { muster: Arc::clone(self), is_well: false }
+    }
+}
+
+/// A shard that the others wait for. One that is dropped before it was well has failed.
+struct Expected {
+    muster: Arc<Muster>,
+    is_well: bool,
+}
+
+impl Expected {
+    /// This one is well. Waits for the others; yields whether every one of them is.
+    async fn all_are_well(mut self) -> bool {
+        self.is_well = true;
+        let muster = Arc::clone(&self.muster);
+        drop(self);
+        while muster.arrived.load(Ordering::Acquire) < muster.shards {
             glommio::timer::sleep(MUSTER_POLL).await;
         }
-        self.failed.load(Ordering::Acquire) == 0
+        muster.failed.load(Ordering::Acquire) == 0
     }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        if !self.is_well {
+            self.muster.failed.fetch_add(1, Ordering::AcqRel);
+        }
+        self.muster.arrived.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn executor_error(cause: impl std::fmt::Display) -> NodeError {
+    NodeError::Executor { cause: cause.to_string() }
 }
 
 impl<F: Fabric> Host for ComputeNode<F> {

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farwood_runtime::mapped::line::LineMode;
@@ -20,7 +21,6 @@ use futures::future::join_all;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use glommio::io::BufferedFile;
 use glommio::net::{TcpListener, TcpStream};
-use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, LocalExecutorPoolBuilder, Placement, PoolPlacement};
 
 const PORT: Port = Port(0);
 
@@ -28,23 +28,6 @@ async fn add(shard: &Shard, at: RemotePtr) -> u64 {
     let mut chain = Chain::with_buffer(at.server(), shard.lease(64));
     chain.faa(at, 1).read(at, 0..64);
     shard.submit(&Meter::default(), chain).await.unwrap().atomics[0]
-}
-
-/// Runs a service on an executor of its own.
-fn executor<R, T>(
-    timer: Option<Duration>,
-    service: impl FnOnce() -> R + Send + 'static,
-) -> ExecutorJoinHandle<T>
-where
-    R: Future<Output = T> + 'static,
-    T: Send + 'static,
-{
-    let builder = LocalExecutorBuilder::new(Placement::Unbound);
-    let builder = match timer {
-        Some(timer) => builder.preempt_timer(timer),
-        None => builder,
-    };
-    builder.spawn(service).unwrap()
 }
 
 /// Shards that have come to their end wait for the others: who has left answers no messages.
@@ -83,22 +66,16 @@ fn a_service_attaches_shards_to_its_own_executors() {
     let at = kit::area(&cluster, 0);
     let node = kit::node(&cluster, 3, 50);
     let left = Arc::new(AtomicUsize::new(0));
-    let lone = {
-        let (node, left) = (Arc::clone(&node), Arc::clone(&left));
-        executor(Some(Duration::from_millis(10)), move || async move {
-            serve(node.attach().unwrap(), at, left).await;
+    let executors: Vec<_> = (0..3)
+        .map(|_| {
+            let (node, left) = (Arc::clone(&node), Arc::clone(&left));
+            kit::on_executor(Some(Duration::from_millis(10)), move || async move {
+                serve(node.attach().unwrap(), at, left).await;
+            })
         })
-    };
-    let pool = {
-        let (node, left) = (Arc::clone(&node), Arc::clone(&left));
-        LocalExecutorPoolBuilder::new(PoolPlacement::Unbound(2))
-            .preempt_timer(Duration::from_millis(10))
-            .on_all_shards(move || async move { serve(node.attach().unwrap(), at, left).await })
-            .unwrap()
-    };
-    lone.join().unwrap();
-    assert!(pool.join_all().into_iter().all(|joined| joined.is_ok()));
-    let late = executor(None, move || async move {
+        .collect();
+    executors.into_iter().for_each(|executor| executor.join().unwrap());
+    let late = kit::on_executor(None, move || async move {
         match node.attach() {
             Err(error @ NodeError::AllAttached { shards: 3 }) => error.to_string(),
             _ => panic!("a fourth shard of three"),
@@ -115,7 +92,7 @@ fn two_shards_share_an_executor() {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
     let node = kit::node(&cluster, 2, 50);
-    let both = executor(Some(Duration::from_millis(10)), move || async move {
+    let both = kit::on_executor(Some(Duration::from_millis(10)), move || async move {
         let left = Arc::new(AtomicUsize::new(0));
         let serve = |shard| serve(shard, at, Arc::clone(&left));
         let (first, second) = (node.attach().unwrap(), node.attach().unwrap());
@@ -135,7 +112,7 @@ where
     let node = kit::node(&cluster, 1, 50);
     let handles = Arc::strong_count(&cluster);
     let held = Arc::clone(&cluster);
-    let left = executor(Some(Duration::from_millis(10)), move || async move {
+    let left = kit::on_executor(Some(Duration::from_millis(10)), move || async move {
         let shard = node.attach().unwrap();
         assert!(Arc::strong_count(&held) > handles + 1, "a shard holds its cluster");
         service(shard, at).await;
@@ -201,7 +178,7 @@ fn a_client_outlives_the_handles() {
     let _watchdog = kit::Watchdog::new("a client without handles", 60);
     let cluster = kit::cluster(LineMode::Auto);
     let node = kit::node(&cluster, 1, 50);
-    let result = executor(Some(Duration::from_millis(10)), move || async move {
+    let result = kit::on_executor(Some(Duration::from_millis(10)), move || async move {
         let shard = node.attach().unwrap();
         let (sender, receiver) = oneshot::channel();
         let client = shard.spawn(async move { receiver.await.unwrap() });
@@ -282,7 +259,7 @@ fn messages_to_the_dead_are_harmless() {
             move || node.attach().unwrap()
         };
         let (attach_first, attach_second) = (attach(&node), attach(&node));
-        let first = executor(Some(Duration::from_millis(10)), move || async move {
+        let first = kit::on_executor(Some(Duration::from_millis(10)), move || async move {
             let shard = attach_first();
             if parked {
                 // Is dropped with the executor, while the poller sleeps.
@@ -291,7 +268,7 @@ fn messages_to_the_dead_are_harmless() {
             }
         });
         first.join().unwrap();
-        let second = executor(Some(Duration::from_millis(10)), move || async move {
+        let second = kit::on_executor(Some(Duration::from_millis(10)), move || async move {
             let shard = attach_second();
             for n in 0..3000 {
                 shard.send(ShardId(1 - shard.id().0), PORT, Message([n, 0, 0]));
@@ -322,10 +299,10 @@ fn timers_files_and_sockets_go_on_beside_a_busy_shard() {
     }
 }
 
-fn busy_executor(cluster: &Arc<Cluster>, timer: Duration) -> ExecutorJoinHandle<Vec<u64>> {
+fn busy_executor(cluster: &Arc<Cluster>, timer: Duration) -> JoinHandle<Vec<u64>> {
     let at = kit::area(cluster, 0);
     let node = kit::node(cluster, 1, 50);
-    executor(Some(timer), move || async move {
+    kit::on_executor(Some(timer), move || async move {
         let shard = node.attach().unwrap();
         let stop = Rc::new(Cell::new(false));
         let clients: Vec<_> = (0..64)

@@ -11,7 +11,6 @@ use std::time::Duration;
 use farwood_runtime::clock::Clock;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, Meter, Shard, Verbs};
-use glommio::{LocalExecutorBuilder, Placement};
 
 const TASKS: u64 = 50;
 const ROUNDS: u64 = 20;
@@ -28,18 +27,15 @@ fn operations_finish_under_short_preemption_timers() {
         let executors: Vec<_> = (0..2)
             .map(|_| {
                 let (node, left) = (Arc::clone(&node), Arc::clone(&left));
-                LocalExecutorBuilder::new(Placement::Unbound)
-                    .preempt_timer(timer)
-                    .spawn(move || async move {
-                        let shard = node.attach().unwrap();
-                        let done = serve(&shard, at).await;
-                        left.fetch_add(1, Ordering::Release);
-                        while left.load(Ordering::Acquire) < 2 {
-                            shard.pause(1_000_000).await;
-                        }
-                        done
-                    })
-                    .unwrap()
+                kit::on_executor(Some(timer), move || async move {
+                    let shard = node.attach().unwrap();
+                    let done = serve(&shard, at).await;
+                    left.fetch_add(1, Ordering::Release);
+                    while left.load(Ordering::Acquire) < 2 {
+                        shard.pause(1_000_000).await;
+                    }
+                    done
+                })
             })
             .collect();
         let done: u64 = executors.into_iter().map(|executor| executor.join().unwrap()).sum();

@@ -9,7 +9,6 @@ use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, ComputeNode, Meter, NodeConfig, RemotePtr, Shard, Verbs};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use glommio::net::UnixStream;
-use glommio::{LocalExecutorBuilder, Placement};
 
 const CLIENTS: usize = 32;
 const WAITS: u32 = 40;
@@ -28,7 +27,7 @@ fn waits_beside_a_busy_shard(reactor_us: u64) -> u64 {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, reactor_us, ..NodeConfig::default() });
-    let executor = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+    let executor = kit::on_executor(None, move || async move {
         let shard = node.attach().unwrap();
         for _ in 0..CLIENTS {
             shard.spawn(hammer(shard.clone(), at));
@@ -49,7 +48,7 @@ fn waits_beside_a_busy_shard(reactor_us: u64) -> u64 {
         }
         clock.now() / 1_000_000
     });
-    executor.unwrap().join().unwrap()
+    executor.join().unwrap()
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::sync::{Arc, Barrier};
 use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
-    Chain, Completion, ComputeNode, FabricError, Failed, Meter, NodeConfig, RemotePtr, ServerId, Shard, Verbs,
+    Chain, Completion, ComputeNode, FabricError, Failed, Meter, NodeConfig, RemotePtr, ServerId, Shard,
+    Verbs, run_executor,
 };
 use futures::future::join_all;
 
@@ -266,7 +267,7 @@ fn two_nodes_share_a_cluster() {
                     let config = NodeConfig { shards: 1, ..NodeConfig::default() };
                     let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config);
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
-                    executor.run(async {
+                    run_executor(&executor, async {
                         let v = node_of.attach().unwrap();
                         assert_eq!(v.shard().0, 0);
                         // Both have their queue pairs before either uses one.
@@ -341,7 +342,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
         let config = NodeConfig { shards: 1, ..NodeConfig::default() };
         let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
-        executor.run(async move {
+        run_executor(&executor, async move {
             let v = node.attach().unwrap();
             let posted: Vec<_> = (0..500).map(|n| mixed(&v, at, n)).collect();
             if round % 2 == 0 {

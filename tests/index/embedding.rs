@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Weak};
 
-use farwood::{RangeIndex, Verbs};
+use farwood::{RangeIndex, Verbs, run_executor};
 use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
@@ -65,9 +65,9 @@ fn serve(kind: Kind) {
     let executors: Vec<_> = (0..2u64)
         .map(|place| {
             let (node, tree, done) = (Arc::clone(&node), Arc::clone(&tree), Arc::clone(&done));
-            LocalExecutorBuilder::new(Placement::Unbound)
-                .name("farwood-service")
-                .spawn(move || async move {
+            std::thread::Builder::new().name("farwood-service".into()).spawn(move || {
+                let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
+                run_executor(&executor, async move {
                     let shard = node.attach().unwrap();
                     let index = tree.attach(shard.clone());
                     let tasks: Vec<_> = (0..20u64)
@@ -96,12 +96,12 @@ fn serve(kind: Kind) {
                     while done.load(std::sync::atomic::Ordering::SeqCst) < 4 {
                         shard.pause(100_000).await;
                     }
-                })
-                .unwrap()
+                });
+            })
         })
         .collect();
     for executor in executors {
-        executor.join().unwrap();
+        executor.unwrap().join().unwrap();
     }
     assert!(node.attach().is_err_and(|error| error.to_string().contains("more shards")));
 }

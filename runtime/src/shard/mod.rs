@@ -11,12 +11,10 @@
 //!        ^ one turn of the poller: rings -> timers -> chains -> clients
 //! ```
 //!
-//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `guard`: a
-//!   thread that watches heartbeats; `timers`: pauses; `parking`: waking a parked shard; `reactor`: when the
-//!   executor's I/O gets its turn.
+//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `timers`:
+//!   pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
 
 mod clients;
-mod guard;
 mod mesh;
 mod parking;
 mod poller;
@@ -29,15 +27,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 pub(crate) use self::clients::Clients;
 pub use self::clients::JoinHandle;
-use self::guard::Beat;
-pub(crate) use self::guard::Guard;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
 pub use self::parking::Unpark;
@@ -68,7 +64,6 @@ pub(crate) struct ShardParts<D> {
     pub credits: usize,
     pub mesh: MeshEnds,
     pub closed: Arc<AtomicUsize>,
-    pub guard: Arc<Guard>,
     pub clock: Clock,
     pub seed: u64,
     pub spin_ns: u64,
@@ -93,12 +88,12 @@ pub(crate) struct Core<D> {
     deferred: Cell<usize>,
     /// How many shards of the node have been closed.
     closed: Arc<AtomicUsize>,
-    /// The executor's heartbeat, and who watches it.
-    beat: Arc<Beat>,
-    _guard: Arc<Guard>,
     parking: Arc<Parking>,
     /// Whether the poller sleeps: then the next piece of work wakes it.
     parked: Cell<bool>,
+    /// Whether the poller steps aside for the executor's reactor, and who waits until it is back.
+    aside: Cell<bool>,
+    closer: Cell<Option<Waker>>,
     clock: Clock,
     rng: RefCell<SmallRng>,
     spin_ns: u64,
@@ -133,10 +128,10 @@ impl<D: Device> Shard<D> {
             ports: Ports::default(),
             deferred: Cell::new(0),
             closed: parts.closed,
-            beat: parts.guard.watch(),
-            _guard: parts.guard,
             parking,
             parked: Cell::new(false),
+            aside: Cell::new(false),
+            closer: Cell::new(None),
             clock: parts.clock,
             rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
             spin_ns: parts.spin_ns,
@@ -184,6 +179,7 @@ impl<D: Device> Shard<D> {
         }
         // Actors hold the shard and the shard its actors.
         self.0.ports.clear();
+        poller::is_back(&self.0).await;
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.

@@ -4,22 +4,22 @@
 //! Two facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
 //! executor goes to sleep although tasks are runnable: executors that Farwood starts use a timer of 10 ms or more, and
-//! the heartbeat below bounds the stall wherever a shard is attached.
+//! the heartbeat below bounds the stall wherever a shard is attached ([`crate::executor`] sees to an executor's first
+//! round). And tasks that an executor ends with
+//! are leaked, so the poller of a closed shard must not be one of them.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
-
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::{Either, select};
+use glommio::timer::Timer;
 use smallvec::SmallVec;
 
 use super::Core;
-use super::guard::{self, Beat};
 use super::reactor::Reactor;
 use crate::engine::Device;
 use crate::message::{Envelope, ShardId};
@@ -27,8 +27,11 @@ use crate::waiter::Waiter;
 
 /// Messages taken from each ring in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second. [`guard`] watches it.
+/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second.
 const HEARTBEAT: Duration = Duration::from_millis(50);
+/// A heartbeat whose time came in the same round as the lost wake-up is lost with it. This is the timer that is left
+/// then: renewed with every heartbeat, it is never due unless there was none for as long.
+const BACKSTOP: Duration = Duration::from_secs(1);
 /// How many times longer a poller spins while chains are in flight: one that sleeps sees their completion late, and a
 /// READ that seems to have taken long vouches for less ([`crate::verbs::Completion::span_ns`]).
 const SPINS_IN_FLIGHT: u64 = 20;
@@ -39,12 +42,38 @@ const WAKE_EARLY_NS: u64 = 100_000;
 
 pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
     glommio::spawn_local(poll(Rc::clone(core))).detach();
-    glommio::spawn_local(heartbeat(Rc::downgrade(core), Arc::downgrade(&core.beat))).detach();
+    glommio::spawn_local(heartbeat(Rc::downgrade(core))).detach();
 }
 
-async fn heartbeat<D: Device>(core: Weak<Core<D>>, beat: std::sync::Weak<Beat>) {
+async fn heartbeat<D: Device>(core: Weak<Core<D>>) {
+    let mut backstop = Timer::new(BACKSTOP);
     while core.strong_count() > 0 {
-        guard::after(&beat, glommio::timer::sleep(HEARTBEAT)).await;
+        select(Timer::new(HEARTBEAT), &mut backstop).await;
+        backstop.reset(BACKSTOP);
+    }
+}
+
+/// Waits until the poller is back, if it has stepped aside: the executor may end as soon as its shard is closed, and
+/// glommio leaks the tasks that it ends with. This one would keep the device and its buffers. When nobody else holds
+/// its shard any more it does not step aside again, and so comes to its end.
+pub(super) async fn is_back<D: Device>(core: &Core<D>) {
+    poll_fn(|cx| {
+        if !core.aside.get() {
+            return Poll::Ready(());
+        }
+        core.closer.set(Some(cx.waker().clone()));
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Steps aside for the executor's reactor.
+async fn step_aside<D: Device>(core: &Core<D>, reactor: &mut Reactor) {
+    core.aside.set(true);
+    reactor.run(&core.clock).await;
+    core.aside.set(false);
+    if let Some(closer) = core.closer.take() {
+        closer.wake();
     }
 }
 
@@ -66,7 +95,9 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
             let look = (core.in_flight() > 0).then_some(LOOK_AFTER_NS);
             let next = next.into_iter().chain(look).min();
             let spins = if core.in_flight() > 0 { SPINS_IN_FLIGHT } else { 1 };
-            if now - since >= spins * core.spin_ns && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS) {
+            if now.saturating_sub(since) >= spins * core.spin_ns
+                && next.is_none_or(|ns| ns > 2 * WAKE_EARLY_NS)
+            {
                 idle_since = None;
                 if park(&core, next).await {
                     reactor.ran(core.clock.now(), core.clock.now());
@@ -74,8 +105,8 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
                 }
             }
         }
-        if reactor.is_due(&core.clock) {
-            reactor.run(&core.clock).await;
+        if reactor.is_due(&core.clock) && Rc::strong_count(&core) > 1 {
+            step_aside(&core, &mut reactor).await;
         } else {
             yield_now().await;
         }

@@ -64,7 +64,7 @@ impl Reactor {
 
     /// The reactor ran, between these two moments.
     pub(super) fn ran(&mut self, begun_ns: u64, now_ns: u64) {
-        let took = now_ns - begun_ns;
+        let took = now_ns.saturating_sub(begun_ns);
         self.long_naps = if took > LONG_PERIODS * self.period_ns { self.long_naps + 1 } else { 0 };
         let rest = if self.long_naps >= LONG_NAPS_MAX { took * PARTS } else { self.period_ns };
         self.due_ns = now_ns + rest;

@@ -125,8 +125,10 @@ impl<D: Device> Future for Pause<D> {
         let waiter = self.core.waiter(cx);
         match self.entry {
             Some(entry) => {
-                // It has not fired: its time is not over.
-                self.core.timers.replace(entry, waiter);
+                if !self.core.timers.replace(entry, waiter) {
+                    // It has fired, so its time is over: a clock that is read on two cores may be behind itself.
+                    return Poll::Ready(());
+                }
             }
             None => self.entry = Some(self.core.timers.add(self.until_ns, waiter)),
         }

@@ -11,9 +11,10 @@ use farwood_runtime::control::Control;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::shm::{ShmName, ShmServer, ShmServerConfig};
 use farwood_runtime::{
-    Cluster, ComputeNode, EmbeddedConfig, IndexId, NodeConfig, RemotePtr, ServerId, ServerParts,
+    Cluster, ComputeNode, EmbeddedConfig, IndexId, NodeConfig, RemotePtr, ServerId, ServerParts, run_executor,
 };
 use futures::executor::block_on;
+use glommio::{LocalExecutorBuilder, Placement};
 
 /// The size of an [`area`].
 pub(crate) const AREA_BYTES: u64 = 1 << 20;
@@ -44,6 +45,25 @@ pub(crate) fn shm_server(line_mode: LineMode) -> ShmServer {
 /// A node of `shards` shards that parks after `spin_us`.
 pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize, spin_us: u64) -> Arc<ComputeNode> {
     ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, spin_us, ..NodeConfig::default() })
+}
+
+/// Runs a service on an executor and a thread of its own. Without a preemption timer it has glommio's usual one.
+pub(crate) fn on_executor<R, T>(
+    preempt_timer: Option<Duration>,
+    service: impl FnOnce() -> R + Send + 'static,
+) -> JoinHandle<T>
+where
+    R: Future<Output = T>,
+    T: Send + 'static,
+{
+    std::thread::spawn(move || {
+        let builder = LocalExecutorBuilder::new(Placement::Unbound);
+        let executor = match preempt_timer {
+            Some(timer) => builder.preempt_timer(timer),
+            None => builder,
+        };
+        run_executor(&executor.make().unwrap(), service())
+    })
 }
 
 /// Memory of `server` that is zero and belongs to the caller.
