@@ -114,6 +114,17 @@ fn check_every_workload(index: &str) {
     }
 }
 
+/// It used to be measured when the memory servers of the embedded fabric were gone.
+#[test]
+fn resident_memory_is_that_of_the_run() {
+    let ran = farwood(&["bench", "--index", "smart", "--workload", "load", "--keys", "500k", "--json", "-"]);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let bytes = |part: &str, name: &str| result[part][name].as_u64().expect("checked elsewhere");
+    let (used, cache) = (bytes("memory", "used_bytes"), bytes("compute", "cache_bytes"));
+    assert!(used > 32 << 20, "too little to be told from the rest of the process: {used}");
+    assert!(bytes("compute", "rss_bytes") > used + cache, "{result}");
+}
+
 #[test]
 fn all_keys_are_loaded_and_added() {
     KINDS.iter().for_each(|index| check_keys(index));

@@ -132,7 +132,7 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
         compute: ComputeFigures {
             cache_bytes: run.cache_bytes,
             lock_table_bytes: run.lock_table_bytes,
-            rss_bytes: resident_bytes(),
+            rss_bytes: results.iter().map(|result| result.rss_bytes).max().unwrap_or(0),
         },
         notes: notes(config),
     }
@@ -214,14 +214,6 @@ fn sim_notes(config: &BenchConfig, profile: &Profile) -> Vec<String> {
     notes
 }
 
-/// Resident memory of this process.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::counters::Lane;
@@ -231,10 +223,5 @@ mod tests {
     fn lanes_begin_with_the_kinds_of_an_index() {
         assert_eq!(&LANE_NAMES[..KINDS.len()], &KINDS);
         assert!(Lane::Lock as usize >= KINDS.len());
-    }
-
-    #[test]
-    fn resident_memory_is_known() {
-        assert!(resident_bytes() > 1 << 20);
     }
 }

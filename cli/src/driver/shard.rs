@@ -35,6 +35,8 @@ pub(crate) struct ShardResult {
     pub(crate) latency: Vec<Histogram<u64>>,
     /// What is on the memory servers; of the first shard.
     pub(crate) memory: MemoryFigures,
+    /// Resident memory of this process when the measured phase ended and nothing had been given back.
+    pub(crate) rss_bytes: u64,
     /// Everything that happened, if it was asked for.
     pub(crate) history: History,
 }
@@ -73,6 +75,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
         // Clients of this shard have ended; its counters say all about them.
         let run = self.subject.counters().since(&before);
+        let rss_bytes = resident_bytes();
         self.enter(Stage::Survey).await;
         let memory = self.survey().await;
         self.meet().await;
@@ -84,6 +87,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
             run,
             latency: self.recorder.take_latencies(),
             memory,
+            rss_bytes,
             history: self.recorder.take_history(),
         }
     }
@@ -188,4 +192,22 @@ async fn run_client<V: BenchShard>(mut client: impl Client, shard: V, pace: Rc<P
 fn client_seed(seed: u64, number: u32, phase: u64) -> u64 {
     use crate::workload::keys::mix64;
     mix64(mix64(seed ^ mix64(u64::from(number))) ^ phase)
+}
+
+/// Resident memory of this process.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_known() {
+        assert!(resident_bytes() > 1 << 20);
+    }
 }
