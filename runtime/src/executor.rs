@@ -29,7 +29,11 @@ const INTERRUPT_EVERY: Duration = Duration::from_millis(100);
 /// sleep for ever before the first task of all, if the machine is busy.
 ///
 /// Until `main` is polled for the first time, a thread interrupts this one by SIGURG every 100 ms; the signal's other
-/// handlers stay.
+/// handlers stay. Where this thread blocks that signal, or there is no other thread to be had, this is no better than
+/// [`LocalExecutor::run`]; the latter is a warning of `tracing`.
+///
+/// # Panics
+/// As [`LocalExecutor::run`] does: on a thread that runs an executor already, or if `main` panics.
 pub fn run_executor<T>(executor: &LocalExecutor, main: impl Future<Output = T>) -> T {
     // Held here and not by the task: glommio leaks the tasks of an executor that fails, and the signals must end
     // before this thread does.
@@ -63,6 +67,11 @@ impl Alarm {
         };
         let thread = std::thread::Builder::new().name("farwood-alarm".into());
         let thread = signal.and_then(|_| thread.spawn(interrupting).ok());
+        if thread.is_none() {
+            tracing::warn!(
+                "no thread or no signal handler for an executor's first round: it may never begin"
+            );
+        }
         Alarm { signal, end: Some(end), thread, stays_here: PhantomData }
     }
 }

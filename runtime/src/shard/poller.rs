@@ -1,12 +1,11 @@
 //! The poller: the one task of a shard that makes everything move. It spins while there is work, and parks when there
 //! has been none for a while, so that an idle service uses no CPU.
 //!
-//! Two facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
+//! Three facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
 //! executor goes to sleep although tasks are runnable: executors that Farwood starts use a timer of 10 ms or more, and
 //! the heartbeat below bounds the stall wherever a shard is attached ([`crate::executor`] sees to an executor's first
-//! round). And tasks that an executor ends with
-//! are leaked, so the poller of a closed shard must not be one of them.
+//! round). And tasks that an executor ends with are leaked, so the poller of a closed shard must not be one of them.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
