@@ -3,11 +3,17 @@
 //! One allocator per shard and index. Chunks are taken from the servers in turn. Memory in use is never handed out
 //! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`]. What was never handed out goes
 //! back to its server when the allocator is dropped: a process that lives for one node costs no whole chunk.
+//!
+//! A request for a chunk is the allocator's, not the client's that made it: if that one is dropped, the next who needs
+//! memory waits for the same answer. Else a thousand clients that give up in time would take a thousand chunks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 
+use futures::FutureExt;
+use futures::future::{LocalBoxFuture, poll_fn};
 use futures::lock::Mutex;
 use thiserror::Error;
 
@@ -52,7 +58,11 @@ pub struct NodeAllocator {
     state: RefCell<State>,
     /// Held by the client that waits for a chunk.
     asking: Mutex<()>,
+    /// What was asked of a server and is not answered, whoever asked. Polled by the holder of `asking` only.
+    request: RefCell<Option<ChunkRequest>>,
 }
+
+type ChunkRequest = LocalBoxFuture<'static, Result<Chunk, ControlError>>;
 
 #[derive(Default)]
 struct State {
@@ -70,7 +80,8 @@ impl NodeAllocator {
     /// ones.
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
-        NodeAllocator { control, index, state: RefCell::new(state), asking: Mutex::new(()) }
+        let (state, asking, request) = (RefCell::new(state), Mutex::new(()), RefCell::default());
+        NodeAllocator { control, index, state, asking, request }
     }
 
     /// Memory for a node of `bytes` bytes, aligned to 64. It is zeroed unless it was given back before.
@@ -101,6 +112,10 @@ impl NodeAllocator {
             }
             // One client asks for all: else each of hundreds would take a chunk of its own.
             let _asking = self.asking.lock().await;
+            if let Some(Err(error)) = self.answer().await {
+                // Whoever asked has not waited for it. The server says it again if it still is so.
+                tracing::debug!(%error, "a chunk was asked for, and not had");
+            }
             if let Some(node) = self.carve(server, bytes) {
                 return Ok(node);
             }
@@ -160,12 +175,12 @@ impl NodeAllocator {
     async fn take_chunk_of(&self, server: &ServerInfo, bytes: u64) -> Result<bool, AllocError> {
         let mut left = server.region_bytes;
         loop {
-            let chunk = match self.control.chunk(server.id, self.index).await {
+            *self.request.borrow_mut() = Some(self.control.chunk(server.id, self.index));
+            let chunk = match self.answer().await.expect("it was just asked for") {
                 Ok(chunk) => chunk,
                 Err(ControlError::OutOfMemory { .. }) => return Ok(false),
                 Err(error) => return Err(AllocError::Control(error)),
             };
-            self.state.borrow_mut().pieces.push(chunk);
             if chunk.bytes >= bytes {
                 return Ok(true);
             }
@@ -175,6 +190,21 @@ impl NodeAllocator {
                 None => return Ok(false),
             };
         }
+    }
+
+    /// The answer to the request that is on its way, if one is; its chunk is kept before anyone can be dropped.
+    async fn answer(&self) -> Option<Result<Chunk, ControlError>> {
+        poll_fn(|cx| {
+            let mut request = self.request.borrow_mut();
+            let Some(asked) = request.as_mut() else { return Poll::Ready(None) };
+            let answer = ready!(asked.poll_unpin(cx));
+            *request = None;
+            if let Ok(chunk) = answer {
+                self.state.borrow_mut().pieces.push(chunk);
+            }
+            Poll::Ready(Some(answer))
+        })
+        .await
     }
 }
 
@@ -217,9 +247,8 @@ impl State {
 mod tests {
     use std::collections::BTreeSet;
 
-    use futures::FutureExt;
-
     use super::*;
+    use crate::control::{CatalogEntry, ServerUsage};
     use crate::memory::{Cluster, EmbeddedConfig};
 
     fn cluster(servers: u16) -> Arc<dyn Control> {
@@ -262,6 +291,100 @@ mod tests {
             assert!(first.server() != second.server() || first.offset() + bytes <= second.offset());
             assert_eq!(first.offset() % 64, 0);
         }
+    }
+
+    /// Answers each request for a chunk after so many looks.
+    struct Slow {
+        cluster: Arc<Cluster>,
+        looks: u32,
+    }
+
+    impl Control for Slow {
+        fn servers(&self) -> &[ServerInfo] {
+            self.cluster.servers()
+        }
+
+        fn chunk(
+            &self,
+            server: ServerId,
+            index: IndexId,
+        ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+            // The server does it at once; its answer takes its time.
+            let (mut left, mut answer) = (self.looks, self.cluster.chunk(server, index));
+            poll_fn(move |cx| {
+                if left == 0 {
+                    return answer.poll_unpin(cx);
+                }
+                left -= 1;
+                Poll::Pending
+            })
+            .boxed_local()
+        }
+
+        fn give_back(&self, index: IndexId, rest: Chunk) {
+            self.cluster.give_back(index, rest);
+        }
+
+        fn create(
+            &self,
+            name: &str,
+            kind: &str,
+            config: &[u8],
+        ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+            self.cluster.create(name, kind, config)
+        }
+
+        fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+            self.cluster.open(name)
+        }
+
+        fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
+            self.cluster.list()
+        }
+
+        fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+            self.cluster.drop_index(name)
+        }
+
+        fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
+            self.cluster.usage()
+        }
+    }
+
+    #[test]
+    fn dropped_operations_lose_no_chunk() {
+        const CHUNK_BYTES: u64 = 16 << 10;
+        let config = EmbeddedConfig {
+            servers: 2,
+            bytes_per_server: 256 << 10,
+            chunk_bytes: CHUNK_BYTES,
+            locks_per_server: 16,
+            ..Default::default()
+        };
+        let cluster = Cluster::embedded(config).unwrap();
+        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 10_000 });
+        let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+        let (mut nodes, mut dropped) = (0, 0);
+        // Some want a certain server, others any.
+        while dropped < 100_000 {
+            let had = match dropped % 3 {
+                0 => allocator.allocate_near(ServerId(1), 4096).now_or_never().map(|node| node.is_ok()),
+                _ => allocator.allocate(4096).now_or_never().map(|node| node.is_ok()),
+            };
+            match had {
+                Some(had) => {
+                    assert!(had, "after {nodes} nodes and {dropped} dropped operations");
+                    nodes += 1;
+                }
+                None => dropped += 1,
+            }
+        }
+        let usage = cluster.usage().now_or_never().unwrap().unwrap();
+        let taken: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
+        let kept: u64 = allocator.state.borrow().pieces.iter().map(|piece| piece.bytes).sum();
+        let asked = allocator.request.borrow().iter().count() as u64 * CHUNK_BYTES;
+        assert!(nodes >= 32, "{nodes} nodes");
+        assert_eq!(taken, nodes * 4096 + kept + asked, "{nodes} nodes, {kept} bytes kept");
     }
 
     #[test]

@@ -212,6 +212,28 @@ fn short_lived_processes_use_chunks_up() {
     assert!((needed..needed + needed / 10).contains(&taken), "{taken} bytes for {needed}");
 }
 
+/// A client that gives up while its request for a chunk is on its way: the chunk goes back, and to the next who asks.
+#[test]
+fn chunks_that_nobody_waits_for_go_back() {
+    let service = tcp(4);
+    let control = connect(&[&service]);
+    let index = create(&control, "a").id;
+    for _ in 0..100 {
+        drop(control.chunk(ServerId(0), index));
+        // Its answer comes after that of the chunk.
+        block_on(control.usage()).unwrap();
+    }
+    // The answer is there, and is not looked at.
+    for _ in 0..100 {
+        let answered = control.chunk(ServerId(0), index);
+        block_on(control.usage()).unwrap();
+        drop(answered);
+    }
+    assert_eq!(service.usage().chunk_bytes, CHUNK_BYTES);
+    assert_eq!(block_on(control.chunk(ServerId(0), index)).unwrap().bytes, CHUNK_BYTES);
+    assert_eq!(service.usage().chunk_bytes, CHUNK_BYTES);
+}
+
 #[test]
 fn lists_of_servers_must_agree() {
     let (a, b) = (tcp(4), tcp(4));

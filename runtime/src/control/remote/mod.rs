@@ -7,7 +7,7 @@ mod connection;
 mod dial;
 mod error;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -286,6 +286,16 @@ impl Server {
         Err(self.broken("an impossible chunk"))
     }
 
+    fn give_back(&self, index: IndexId, rest: Chunk) {
+        let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
+        // What is asked later over this connection is answered later: the next chunk may be this rest.
+        self.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
+            if answer != Ok(Reply::Done) {
+                tracing::debug!(server = id.0, ?rest, ?answer, "a rest was not taken back");
+            }
+        });
+    }
+
     async fn list(&self) -> Result<Vec<CatalogEntry>, ControlError> {
         let mut all: Vec<CatalogEntry> = Vec::new();
         loop {
@@ -331,6 +341,40 @@ impl Server {
                 }
                 other => return Err(self.unexpected(&other)),
             }
+        }
+    }
+}
+
+/// A chunk on its way to who asked for it. Whatever becomes of that one, it is kept or goes back.
+struct HandedOut {
+    servers: Weak<[Server]>,
+    index: IndexId,
+    chunk: Option<Chunk>,
+}
+
+impl HandedOut {
+    fn of(
+        servers: Weak<[Server]>,
+        server: ServerId,
+        index: IndexId,
+        reply: Reply,
+    ) -> Result<Self, ControlError> {
+        let known = servers.upgrade().ok_or(ControlError::ServerGone { server })?;
+        let asked = &known[usize::from(server.0)];
+        let Reply::Chunk { offset, bytes } = reply else { return Err(asked.unexpected(&reply)) };
+        let chunk = Some(asked.check_chunk(server, offset, bytes)?);
+        Ok(HandedOut { servers, index, chunk })
+    }
+
+    fn keep(mut self) -> Chunk {
+        self.chunk.take().expect("it is kept once")
+    }
+}
+
+impl Drop for HandedOut {
+    fn drop(&mut self) {
+        if let (Some(chunk), Some(servers)) = (self.chunk.take(), self.servers.upgrade()) {
+            servers[usize::from(chunk.start.server().0)].give_back(self.index, chunk);
         }
     }
 }
@@ -397,29 +441,29 @@ impl Control for RemoteControl {
         server: ServerId,
         index: IndexId,
     ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
-        let servers = Arc::clone(&self.servers);
+        let asked = match self.server(server) {
+            Ok(asked) => asked,
+            Err(error) => return ready(Err(error)).boxed_local(),
+        };
+        let (take, answered) = oneshot::channel();
+        let servers = Arc::downgrade(&self.servers);
+        asked.connection.call(Request::Chunk { index: index.0 }, move |answer| {
+            let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
+            // If nobody waits any more, it is dropped, and with it goes back.
+            let _unheard = take.send(answer);
+        });
         async move {
-            let asked = servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })?;
-            match asked.connection.ask(Request::Chunk { index: index.0 }).await? {
-                Reply::Chunk { offset, bytes } => asked.check_chunk(server, offset, bytes),
-                other => Err(asked.unexpected(&other)),
-            }
+            let handed_out = answered.await.unwrap_or(Err(ControlError::ServerGone { server }))?;
+            Ok(handed_out.keep())
         }
         .boxed_local()
     }
 
     fn give_back(&self, index: IndexId, rest: Chunk) {
-        let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
-        let Ok(server) = self.server(id) else {
-            tracing::debug!(?rest, "a rest of no server of this cluster");
-            return;
-        };
-        // What is asked later over this connection is answered later: the next chunk may be this rest.
-        server.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
-            if answer != Ok(Reply::Done) {
-                tracing::debug!(server = id.0, ?rest, ?answer, "a rest was not taken back");
-            }
-        });
+        match self.server(rest.start.server()) {
+            Ok(server) => server.give_back(index, rest),
+            Err(_) => tracing::debug!(?rest, "a rest of no server of this cluster"),
+        }
     }
 
     fn create(
