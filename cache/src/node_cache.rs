@@ -257,6 +257,7 @@ impl NodeCache {
             let Some(place) = self.with_evictable(|cached| writer.policy.victim(cached)) else { return };
             writer.count(LEVEL_EVICTED, self.levels[usize::from(LEVEL_EVICTED)].remove(place));
             self.counters.evicted.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(name: "cache.evicted", "a node goes for want of room");
         }
     }
 

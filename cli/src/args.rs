@@ -112,6 +112,10 @@ pub(crate) struct SimRunArgs {
     /// Write the history of each seed into that directory, as lines of JSON
     #[arg(long, value_name = "DIR")]
     pub(crate) history: Option<PathBuf>,
+    /// After the seeds print how often each rare path was taken; fail if one never was, or if more than one history in
+    /// ten thousand could not be decided
+    #[arg(long)]
+    pub(crate) require_coverage: bool,
 }
 
 /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips.

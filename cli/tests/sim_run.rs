@@ -23,6 +23,19 @@ fn what_is_printed_depends_on_the_seeds_alone() {
 }
 
 #[test]
+fn coverage_is_printed_and_required() {
+    let plain = farwood(&["sim", "run", "--seeds", "0..4"]);
+    let required = farwood(&["sim", "run", "--seeds", "0..4", "--require-coverage"]);
+    let table = required.stdout.strip_prefix(&plain.stdout).expect("the table comes after the seeds");
+    assert!(table.starts_with("coverage") && table.contains("sherman.leaf.split"), "{table}");
+    assert!(table.ends_with("undecided histories: 0 of 4\n") && !table.contains("smart."), "{table}");
+    // No four seeds take every path.
+    assert_eq!(required.code, 1);
+    assert!(required.stderr.contains("4 seeds never took: "), "{}", required.stderr);
+    assert_eq!(farwood(&["sim", "run", "--seeds", "0..4", "--require-coverage"]).stdout, required.stdout);
+}
+
+#[test]
 fn wishes_are_heard() {
     let plain = farwood(&["sim", "run", "--seeds", "7..8", "--faults", "none", "--ops", "5"]);
     assert!(plain.code == 0 && plain.stdout.contains("  none  "), "{}", plain.stdout);

@@ -55,6 +55,9 @@ impl Budget {
         last: Option<Rejection>,
     ) -> Result<(), IndexError> {
         meter.retry();
+        if last == Some(Rejection::Torn) {
+            tracing::debug!(name: "index.torn", %node, "a READ met a write: it is done again");
+        }
         self.spent += 1;
         if self.spent > self.max {
             return Err(IndexError::RetriesExhausted { node, retries: self.spent - 1, last });
@@ -74,6 +77,7 @@ impl Budget {
         node: RemotePtr,
         failed: Failed,
     ) -> Result<Chain, IndexError> {
+        tracing::debug!(name: "index.failed", %node, cause = %failed, "a chain failed");
         if failed.cause().is_passing() && self.spend(meter, node, None).is_ok() {
             return Ok(failed.into_parts().1);
         }

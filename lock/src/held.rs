@@ -403,6 +403,7 @@ impl<V: Verbs> Held<V> {
         if failed < self.table.config.attempts_max {
             return Ok(());
         }
+        tracing::debug!(name: "lock.exhausted", lock = %self.lock, owner, failed, "a global lock is not had");
         Err(LockError::Contended { lock: self.lock, owner, attempts: failed })
     }
 
@@ -424,6 +425,9 @@ impl<V: Verbs> Held<V> {
         let done = ready!(Pin::new(cas).poll(cx));
         self.global = match &done {
             Ok(done) if won(done, word) => {
+                if done.atomics[0] != FREE {
+                    tracing::debug!(name: "lock.cas.settled", lock = %self.lock, "an earlier CAS had taken the lock");
+                }
                 self.table.counters.count(|stats| stats.acquired += 1);
                 Global::Taken { word }
             }

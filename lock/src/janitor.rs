@@ -91,7 +91,7 @@ pub(crate) async fn clean_up<V: Verbs>(
 
 /// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
 pub(crate) async fn unlock_for_nobody<V: Verbs>(table: Rc<Table<V>>, lock: RemotePtr, word: LockWord) {
-    tracing::debug!(name: "lock.janitor", %lock, left = "kept", "a lock kept for nobody is cleared");
+    tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for nobody is cleared");
     let settled = unlock(&table, lock, word).await;
     table.unlocked(lock);
     outlast(&table, lock, settled).await;
@@ -279,7 +279,10 @@ async fn without_reached<V: Verbs>(
     let written = &chain.buffer().expect("a WRITE has a buffer")[from as usize..][..len];
     let mut lines = found.chunks(LINE_BYTES).zip(written.chunks(LINE_BYTES));
     if lines.any(|(found, written)| found == written) {
+        tracing::debug!(name: "lock.redo.reached", node = %at, "what leads to a new node is there: it is not redone");
         chain.skip(fresh);
+    } else {
+        tracing::debug!(name: "lock.redo.unreached", node = %at, "a new node that nobody can reach is redone too");
     }
     Ok(chain)
 }

@@ -205,7 +205,7 @@ impl<V: Verbs> Table<V> {
         let left = self.slots.borrow_mut().abandon(seat.token);
         let what = match left {
             Left::Queued => What::Cancel,
-            Left::Granted(grant) => What::Release(Release { kept: grant.kept, unused: true }),
+            Left::Granted(grant) => declined(lock, grant),
         };
         self.tell_home(lock, seat, what);
     }
@@ -266,11 +266,7 @@ impl<V: Verbs> Table<V> {
                     Met::Waiting(None) => {}
                     Met::Nobody => {
                         let seat = Seat { home: from, token: note.token };
-                        self.tell_home(
-                            note.lock,
-                            seat,
-                            What::Release(Release { kept: grant.kept, unused: true }),
-                        );
+                        self.tell_home(note.lock, seat, declined(note.lock, grant));
                     }
                 }
             }
@@ -291,6 +287,12 @@ impl<V: Verbs> Table<V> {
             }
         }
     }
+}
+
+/// What a client that was cancelled says to a grant.
+fn declined(lock: RemotePtr, grant: Grant) -> What {
+    tracing::debug!(name: "lock.grant.declined", %lock, kept = grant.kept.is_some(), "a lock comes too late");
+    What::Release(Release { kept: grant.kept, unused: true })
 }
 
 /// A client in the queue of a local lock. Dropping it leaves the queue.

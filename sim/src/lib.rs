@@ -9,12 +9,14 @@
 //! - [`history`]: the operations of a run with their results and times, and how they are written out.
 //! - [`oracle`]: what must hold of a history: linearizable keys, the promises of scans, a model map for one client.
 //!   Both are pure: the same history gives the same verdict, in words and in the work that it takes.
+//! - [`coverage`]: how often a run took the rare paths.
 //! - [`paper`]: the papers' experiments, in calm weather.
 //!
 //! Nothing here reads a clock or starts a thread that a result depends on.
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod coverage;
 pub mod history;
 mod keys;
 pub mod kind;

@@ -16,6 +16,7 @@ use farwood_runtime::sim::{SimShard, Simulation};
 
 use self::phases::Run;
 use crate::client::Crew;
+use crate::coverage::{Coverage, counted};
 use crate::history::History;
 use crate::oracle::{Pairs, Violation, check_history, check_one_client};
 use crate::scenario::Scenario;
@@ -49,6 +50,8 @@ pub struct Report {
     pub failure: Option<String>,
     /// The last faults that struck, if they were asked for.
     pub notes: Vec<String>,
+    /// Which rare paths it took.
+    pub coverage: Coverage,
     /// What every client saw.
     pub history: History,
 }
@@ -61,6 +64,11 @@ pub fn run(scenario: &Scenario, with_notes: bool) -> Report {
 /// Runs `scenario` with what `wrap` makes of the compute nodes' shards (but not of the node's that looks at what is
 /// left). `wrap` is told the shard, and its number among all.
 pub fn run_on<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimShard, u32) -> W) -> Report {
+    let (report, coverage) = counted(|| perform(scenario, with_notes, wrap));
+    Report { coverage, ..report }
+}
+
+fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimShard, u32) -> W) -> Report {
     let simulation = match Simulation::new(&scenario.simulation()) {
         Ok(simulation) => simulation,
         Err(error) => {

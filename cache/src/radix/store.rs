@@ -229,7 +229,7 @@ impl Store {
                 }
                 None => {
                     self.take_out(shared, entry, place);
-                    self.evicted += 1;
+                    self.count_evicted();
                 }
             }
         }
@@ -391,7 +391,12 @@ impl Store {
             .map(|entry| shared.arena.decode(entry));
         let oldest = places.max_by_key(|place| idle(shared, *place)).expect("the page is full");
         self.remove(shared, shared.arena.node_at(oldest));
+        self.count_evicted();
+    }
+
+    fn count_evicted(&mut self) {
         self.evicted += 1;
+        tracing::debug!(name: "cache.evicted", "a node goes for want of room");
     }
 
     fn entries(&mut self, number: u32) -> &mut u16 {

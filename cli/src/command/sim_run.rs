@@ -11,7 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use farwood::runtime::sim::Mix;
+use farwood_sim::coverage::Coverage;
 use farwood_sim::history::write_json_lines;
+use farwood_sim::kind::Kind as SimulatedKind;
 use farwood_sim::runner::{self, Report};
 use farwood_sim::scenario::{Scenario, Wish};
 
@@ -23,6 +25,11 @@ use crate::report::output::print;
 
 /// More of one client would be more memory, and hours of the oracles, rather than more bugs.
 const OPS_MAX: u32 = 100_000;
+
+/// One of so many seeds is run twice: that a run does the same again is a matter of the code, and not of the seed.
+const AGAIN_ONE_IN: u64 = 8;
+/// Of so many histories one may be beyond what the oracles can decide.
+const UNDECIDED_ONE_IN: u64 = 10_000;
 
 /// What is to be done, checked.
 struct Plan {
@@ -37,6 +44,8 @@ struct Plan {
 struct Said {
     text: String,
     failed: bool,
+    undecided: bool,
+    coverage: Coverage,
     /// What kept its history from being written.
     unwritten: Option<CliError>,
 }
@@ -48,19 +57,70 @@ struct Said {
 pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
     let plan = Plan::new(args)?;
     runner::remember_panics();
-    let mut failed = 0u64;
+    let mut total = Total::default();
     in_order(&plan, |said| {
-        failed += u64::from(said.failed);
+        total.add(&said);
         match said.unwritten {
             Some(error) => Err(error),
             None => print(&said.text),
         }
     })?;
-    if failed > 0 {
-        let of = plan.seeds.end - plan.seeds.start;
-        return Err(CliError::Check(format!("{failed} of {of} seeds failed")));
+    if args.require_coverage {
+        print(&total.table(plan.wish.kind))?;
     }
-    Ok(())
+    total.verdict(plan.wish.kind, args.require_coverage)
+}
+
+/// What all seeds have to say.
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    failed: u64,
+    undecided: u64,
+    events: Coverage,
+    /// In how many seeds each path was taken.
+    seeds_with: Coverage,
+}
+
+impl Total {
+    fn add(&mut self, said: &Said) {
+        self.seeds += 1;
+        self.failed += u64::from(said.failed);
+        self.undecided += u64::from(said.undecided);
+        self.events += said.coverage;
+        self.seeds_with += said.coverage.taken();
+    }
+
+    /// How often each rare path was taken, and in how many seeds.
+    fn table(&self, kind: SimulatedKind) -> String {
+        let mut text = format!("{:<27}{:>12}{:>10}\n", "coverage", "events", "seeds");
+        for ((name, events), (_, seeds)) in self.events.of(kind).zip(self.seeds_with.of(kind)) {
+            writeln!(text, "{name:<27}{events:>12}{seeds:>10}").expect("strings take everything");
+        }
+        writeln!(text, "undecided histories: {} of {}", self.undecided, self.seeds)
+            .expect("strings take everything");
+        text
+    }
+
+    fn verdict(&self, kind: SimulatedKind, requires_coverage: bool) -> Result<(), CliError> {
+        let Total { seeds, failed, undecided, .. } = *self;
+        if failed > 0 {
+            return Err(CliError::Check(format!("{failed} of {seeds} seeds failed")));
+        }
+        if !requires_coverage {
+            return Ok(());
+        }
+        if undecided.saturating_mul(UNDECIDED_ONE_IN) > seeds {
+            let limit = format!("at most one in {UNDECIDED_ONE_IN} may be");
+            return Err(CliError::Check(format!("{undecided} of {seeds} histories are undecided: {limit}")));
+        }
+        let never = self.events.of(kind).filter(|(_, events)| *events == 0).map(|(name, _)| name);
+        let never: Vec<_> = never.collect();
+        match never.is_empty() {
+            true => Ok(()),
+            false => Err(CliError::Check(format!("{seeds} seeds never took: {}", never.join(", ")))),
+        }
+    }
 }
 
 impl Plan {
@@ -98,10 +158,12 @@ impl Plan {
     fn perform(&self, seed: u64) -> Said {
         let scenario = Scenario::draw(seed, &self.wish);
         let mut report = runner::run(&scenario, false);
-        // The same seed does the same: checked on every run, not trusted.
-        let again = runner::run(&scenario, false).trace_hash;
-        if again != report.trace_hash && report.failure.is_none() {
-            report.failure = Some(format!("run again it did something else: trace {again:016x}"));
+        // The same seed does the same: checked, not trusted.
+        if seed.is_multiple_of(AGAIN_ONE_IN) && report.failure.is_none() {
+            let again = runner::run(&scenario, false).trace_hash;
+            if again != report.trace_hash {
+                report.failure = Some(format!("run again it did something else: trace {again:016x}"));
+            }
         }
         let unwritten =
             self.history.as_ref().and_then(|directory| write_history(directory, seed, &report).err());
@@ -109,7 +171,8 @@ impl Plan {
         if let Some(failure) = &report.failure {
             text += &self.explain(seed, &scenario, &report, failure);
         }
-        Said { text, failed: report.failure.is_some(), unwritten }
+        let Report { undecided, coverage, .. } = report;
+        Said { text, failed: report.failure.is_some(), undecided, coverage, unwritten }
     }
 
     /// What is wrong, what struck before, and how to see it again.
@@ -198,10 +261,10 @@ fn in_order(plan: &Plan, mut tell: impl FnMut(Said) -> Result<(), CliError>) -> 
 }
 
 /// The kind as scenarios name it.
-fn simulated(kind: Kind) -> farwood_sim::kind::Kind {
+fn simulated(kind: Kind) -> SimulatedKind {
     match kind {
-        Kind::Sherman => farwood_sim::kind::Kind::Sherman,
-        Kind::Smart => farwood_sim::kind::Kind::Smart,
+        Kind::Sherman => SimulatedKind::Sherman,
+        Kind::Smart => SimulatedKind::Smart,
     }
 }
 
@@ -233,6 +296,25 @@ mod tests {
         for wrong in ["", "3", "5..3", "3..3", "a..b", "-1..2", "1..=2"] {
             assert!(seeds(wrong).unwrap_err().one_line().contains("A..B"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn coverage_is_required_of_those_who_ask() {
+        let verdict = |total: &Total, required| match total.verdict(SimulatedKind::Smart, required) {
+            Ok(()) => String::new(),
+            Err(error) => error.one_line(),
+        };
+        let mut total = Total { seeds: 10_000, ..Total::default() };
+        assert_eq!(verdict(&total, false), "");
+        let said = verdict(&total, true);
+        assert!(said.contains("never took: ") && said.contains("smart.leaf.split"), "{said}");
+        assert!(!said.contains("sherman."), "{said}");
+        total.undecided = 1;
+        assert!(verdict(&total, true).contains("never took"));
+        total.undecided = 2;
+        assert!(verdict(&total, true).contains("2 of 10000 histories are undecided"));
+        total.failed = 1;
+        assert!(verdict(&total, false).contains("1 of 10000 seeds failed"));
     }
 
     #[test]

@@ -124,6 +124,7 @@ impl<V: Verbs> Tree<V> {
         // The swap may take effect even if this future is dropped meanwhile: better lose the leaf than share it.
         let leaf = leaf.publish();
         if !self.swap_root(meter, None, Root { ptr: leaf, level: 0 }).await? {
+            tracing::debug!(name: "sherman.root.lost", level = 0, "another client was first");
             self.allocator.give_back(leaf, bytes as u64);
         }
         Ok(())
@@ -159,6 +160,9 @@ impl<V: Verbs> Tree<V> {
             }
         };
         let doubtful = budget.spent() > 0;
+        if doubtful {
+            tracing::debug!(name: "sherman.root.settled", "the root word tells what became of a CAS");
+        }
         if found == expected || doubtful && found == root_word(new) {
             self.cache().set_root(new);
             return Ok(true);
@@ -260,6 +264,7 @@ impl<V: Verbs> Tree<V> {
                     at = Target { ptr: child, level: at.level - 1, via: Some(at.ptr) };
                 }
                 Step::MoveRight(sibling) => {
+                    tracing::debug!(name: "sherman.inner.right", node = %at.ptr, "an inner node ends before the key");
                     budget.spend(meter, at.ptr, None)?;
                     self.forget(at, key);
                     if self.cache().root().is_some_and(|root| root.ptr == at.ptr) {
@@ -293,8 +298,10 @@ impl<V: Verbs> Tree<V> {
         budget.spend(meter, from.ptr, None)?;
         self.forget(from, key);
         if budget.count_move_right() != MOVES_BEFORE_DESCENT {
+            tracing::debug!(name: "sherman.leaf.right", node = %from.ptr, "a leaf ends before the key");
             return Ok(Target { ptr: sibling, level: from.level, via: None });
         }
+        tracing::debug!(name: "sherman.leaf.far_right", node = %from.ptr, "the key is many leaves further right");
         let root = self.restart(meter, from.ptr).await?;
         self.descend(meter, key, from.level, root, budget).await
     }

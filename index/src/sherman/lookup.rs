@@ -88,6 +88,7 @@ impl<V: Verbs> Tree<V> {
     /// ```
     #[cold]
     pub(super) async fn pause_or_lock(&self, slow: &mut SlowReads) -> bool {
+        tracing::debug!(name: "sherman.read.slow", "a READ took longer than versions vouch for");
         let Some(multiple) = slow.another() else { return true };
         let most = multiple * self.version_bound(EntryVersion::COUNT);
         if most > 0 {
@@ -110,6 +111,7 @@ impl<V: Verbs> Tree<V> {
         node: RemotePtr,
         bytes: usize,
     ) -> Result<Buf, IndexError> {
+        tracing::debug!(name: "sherman.read.locked", %node, "a reader takes the lock");
         let (held, image) = self.lock_node(meter, node, bytes).await?;
         self.unlock(meter, held).await?;
         Ok(image)

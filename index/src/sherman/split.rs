@@ -68,12 +68,17 @@ impl<V: Verbs> Drop for Owed<V> {
         let (tree, node) = (Rc::clone(&self.tree), self.node);
         self.tree.verbs.defer(async move {
             // Owed from when this runs. A node that has stopped drops it before, which would lead back here for ever.
+            tracing::debug!(name: "sherman.separator.owed", %node, "a dropped split has its separator put in");
             let owed = Owed { tree, node, separator: Some(separator) };
             if let Err(error) = owed.pay_later().await {
-                tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
+                separator_is_missing(&error);
             }
         });
     }
+}
+
+fn separator_is_missing(error: &IndexError) {
+    tracing::warn!(name: "sherman.separator.missing", %error, "a node stays reachable over its neighbour only");
 }
 
 /// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
@@ -194,6 +199,7 @@ impl<V: Verbs> Tree<V> {
                 return Err(IndexError::Corrupt { node, what: rejection.to_string() });
             }
         };
+        tracing::debug!(name: "sherman.leaf.split", %node, "a leaf is split");
         let halves = halve(pairs);
         let bytes = self.leaf().node_bytes();
         let sibling = match self.new_node(bytes).await {
@@ -220,7 +226,7 @@ impl<V: Verbs> Tree<V> {
         if let Err(error) = owed.pay(meter).await {
             // The pair is in and the tree whole: a missing separator costs readers a step, not the writer its
             // success.
-            tracing::warn!(%error, "sherman.separator.missing: its node stays reachable over its neighbour");
+            separator_is_missing(&error);
         }
         Ok(())
     }
@@ -257,6 +263,7 @@ impl<V: Verbs> Tree<V> {
         if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
             // Redoing it was in vain. Nobody knows whether the node was written, or will be by the janitor: a
             // separator could lead to a half that is not its own. Without one the tree is whole, whatever comes.
+            tracing::debug!(name: "sherman.split.unknown", %node, %error, "a split may have taken effect, or will");
             owed.separator = None;
             return Err(error.into());
         }
@@ -352,6 +359,7 @@ impl<V: Verbs> Tree<V> {
                 return Err(error);
             }
         };
+        tracing::debug!(name: "sherman.inner.split", %node, level, "an inner node is split");
         let halves = halve(entries);
         let middle = halves.right[0].0.clone();
         let mut buf = self.verbs.lease(2 * bytes);
@@ -394,8 +402,10 @@ impl<V: Verbs> Tree<V> {
         let node = node.publish();
         let grown = self.swap_root(meter, Some(old), root).await?;
         if grown {
+            tracing::debug!(name: "sherman.root.grown", level = separator.level, "the tree has a new root");
             self.show_cache(node, &buf);
         } else {
+            tracing::debug!(name: "sherman.root.lost", level = separator.level, "another client was first");
             self.allocator.give_back(node, bytes as u64);
         }
         Ok(grown)

@@ -115,6 +115,7 @@ impl<V: Verbs> Tree<V> {
         way: &Way,
         budget: &mut Budget,
     ) -> Result<Way, IndexError> {
+        tracing::debug!(name: "smart.way.stale", "a slot is read again");
         let Parent::Node(holder) = way.holder else {
             budget.spend(meter, self.shared.entry.root, None)?;
             return self.read_root(meter, budget).await;

@@ -65,6 +65,7 @@ impl<V: Verbs> Tree<V> {
                 self.show_slot(meter, &way, budget).await?;
                 return Ok(Outcome::Done(true));
             };
+            tracing::debug!(name: "smart.slot.lost", index = way.index, "another client has claimed a slot");
             budget.spend(meter, way.at(self.shared.entry.root), None)?;
             let outcome = match self.next_vacancy(meter, key, way, Slot::from_bits(found), budget).await? {
                 Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => {
@@ -173,7 +174,10 @@ impl<V: Verbs> Tree<V> {
             let mut chain = Chain::new(at.server());
             chain.cas(at, word, header.with_type(node_type).bits());
             word = match self.verbs.submit(meter, chain).await {
-                Ok(done) if done.atomics[0] == word => return Ok(()),
+                Ok(done) if done.atomics[0] == word => {
+                    tracing::debug!(name: "smart.type.switched", node = %node.ptr(), node_type, "a node has grown");
+                    return Ok(());
+                }
                 Ok(done) => done.atomics[0],
                 Err(failed) => {
                     budget.post_again(meter, at, failed)?;

@@ -60,6 +60,7 @@ impl<V: Verbs> Tree<V> {
                 },
                 LeafStep::Other | LeafStep::Gone => return Ok(None),
                 LeafStep::Moved(to, class) => {
+                    tracing::debug!(name: "smart.leaf.moved", leaf = %to.ptr(), "a reader follows a leaf");
                     budget.spend(meter, to.ptr(), None)?;
                     self.follow(meter, &leaf, Slot::leaf(leaf.symbol, to, class))
                 }
@@ -86,11 +87,13 @@ impl<V: Verbs> Tree<V> {
         };
         let node = way.slot.child().expect("a leaf has an address").ptr();
         if torn >= TORN_BEFORE_LOCK && self.techniques.in_place_leaves {
+            tracing::debug!(name: "smart.read.locked", %node, "a reader takes the lock");
             let (held, image) = self.lock_leaf(meter, node, class).await?;
             self.unlock(meter, held).await?;
             return Ok(Ok(image));
         }
         if torn >= TORN_BEFORE_PAUSE {
+            tracing::debug!(name: "smart.read.slow", %node, torn, "a reader pauses");
             let most = TORN_PAUSE_NS * u64::from(torn);
             self.verbs.pause(most - self.verbs.random() % (most / 2)).await;
         }

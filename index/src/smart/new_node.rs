@@ -202,6 +202,7 @@ impl<V: Verbs> Tree<V> {
     /// since, perhaps back to what was expected (a tombstone). Who changes a slot that leads to a node has changed the
     /// node's link before: from what was written there, and not from the zeros before it.
     async fn has_swung(&self, meter: &Meter, swing: &Swing, budget: &mut Budget) -> Result<bool, IndexError> {
+        tracing::debug!(name: "smart.swing.settled", at = %swing.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, swing.at, budget).await?;
         // The same place in a slot and in a link.
         if Slot::from_bits(word).leads_as(Slot::from_bits(swing.desired)) {

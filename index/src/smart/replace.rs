@@ -113,6 +113,7 @@ impl<V: Verbs> Tree<V> {
             let what = "it has a slot for every symbol, and lacks one".into();
             return Err(IndexError::Corrupt { node: way.at(self.shared.entry.root), what });
         };
+        tracing::debug!(name: "smart.node.full", node = %way.at(self.shared.entry.root), "a node has to move");
         // Before anything is frozen, which would be for nothing.
         let mut nodes = self.new_nodes();
         let at = nodes.add(self.types().node_bytes(node_type)).await?;
@@ -155,6 +156,7 @@ impl<V: Verbs> Tree<V> {
         loop {
             match heir(&frozen, way.symbol, |slots| self.types().for_slots(slots)) {
                 Heir::Slot(slot) => {
+                    tracing::debug!(name: "smart.node.taken_out", node = %node.ptr(), "a node has a child or none");
                     if let Some(leaf) = slot.child() {
                         self.estrange(meter, leaf, budget).await?;
                     }
@@ -169,6 +171,7 @@ impl<V: Verbs> Tree<V> {
                     let below = self.header_of(meter, child, budget).await?;
                     match below.and_then(|below| merged(&frozen.header, symbol, &below)) {
                         Some(header) => {
+                            tracing::debug!(name: "smart.node.merged", node = %child.ptr(), "two nodes become one");
                             let Frozen { live, header: below } =
                                 self.freeze(meter, child, node_type, budget).await?;
                             emptied.push(child);
@@ -257,9 +260,11 @@ impl<V: Verbs> Tree<V> {
             self.cache().invalidate(node.bits());
         }
         if found == wanted {
+            tracing::debug!(name: "smart.node.replaced", nodes = emptied.len(), "a frozen node has an heir");
             self.amend_cache(&way, wanted);
             return Ok(Outcome::On(way.with(wanted)));
         }
+        tracing::debug!(name: "smart.replace.lost", "another client has replaced the node, or its parent");
         budget.spend(meter, way.at(self.shared.entry.root), None)?;
         self.after_lost_slot(meter, way, found, budget)
     }
@@ -283,7 +288,10 @@ impl<V: Verbs> Tree<V> {
             let mut chain = Chain::new(leaf.ptr().server());
             chain.cas(leaf.ptr(), link, nobodys);
             link = match self.verbs.submit(meter, chain).await {
-                Ok(done) if done.atomics[0] == link => return Ok(()),
+                Ok(done) if done.atomics[0] == link => {
+                    tracing::debug!(name: "smart.leaf.estranged", leaf = %leaf.ptr(), "a leaf returns to a slot");
+                    return Ok(());
+                }
                 Ok(done) => done.atomics[0],
                 Err(failed) => {
                     budget.post_again(meter, leaf.ptr(), failed)?;
@@ -369,6 +377,7 @@ impl<V: Verbs> Tree<V> {
                     false => Err(corrupt("it has more children than there are symbols".into())),
                 };
             }
+            tracing::debug!(name: "smart.node.frozen", node = %node.ptr(), "a node is being replaced");
             budget.spend(meter, node.ptr(), None)?;
             self.freeze_once(meter, node, live_link.map(|link| (link, removed)), &slots, budget).await?;
         }

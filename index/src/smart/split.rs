@@ -71,6 +71,7 @@ impl<V: Verbs> Tree<V> {
             let rejection = Rejection::NotANode { found: 0 };
             return self.not_a_child(meter, key, &way, rejection, budget).await;
         }
+        tracing::debug!(name: "smart.leaf.split", leaf = %old.ptr(), "a node comes above a leaf");
         let held = self.lock_holder(meter, &way).await?;
         let old_slot = Slot::leaf(Symbol::of(old_key, parting), old, way.slot.class());
         let symbol = Symbol::of(key, parting);
@@ -98,6 +99,7 @@ impl<V: Verbs> Tree<V> {
         if let Link::Removed { .. } = link {
             return self.replace(meter, way, budget).await;
         }
+        tracing::debug!(name: "smart.header.split", node = %node.ptr(), "a node comes above a node");
         let held = self.lock_holder(meter, &way).await?;
         let old_symbol = Symbol::Byte(header.prefix()[shared]);
         let old_slot = Slot::inner(old_symbol, node, header.node_type);
@@ -141,6 +143,7 @@ impl<V: Verbs> Tree<V> {
         let linked = self.verbs.post(meter, link_chain(split.old, split.old_link, new_link));
         self.write_new(meter, images, budget).await?;
         if !self.until_linked(meter, &split, new_link, linked, budget).await? {
+            tracing::debug!(name: "smart.split.vain", old = %split.old.ptr(), "what a node came above is gone");
             drop(nodes);
             return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?));
         }
@@ -151,6 +154,7 @@ impl<V: Verbs> Tree<V> {
             self.amend_cache(&way, slot);
             return Ok(Outcome::Done(true));
         };
+        tracing::debug!(name: "smart.split.lost", at = %swing.at, "another client has changed the slot");
         published.give_back(self);
         budget.spend(meter, swing.at, None)?;
         self.after_lost_slot(meter, way, Slot::from_bits(found), budget)

@@ -89,6 +89,7 @@ impl<V: Verbs> Tree<V> {
                     self.make_room(meter, way, budget).await?
                 }
                 Spot::Replaced(way) => {
+                    tracing::debug!(name: "smart.node.helped", "a node is half replaced: it is completed");
                     budget.spend(meter, way.at(self.shared.entry.root), None)?;
                     match self.replace(meter, way, budget).await {
                         // A key that is there can be written all the same.
@@ -282,6 +283,7 @@ impl<V: Verbs> Tree<V> {
             let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
             let swung = self.write_and_swing(meter, (leaf, buf), &swing, budget).await?;
             let Err((published, found)) = swung else {
+                tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
                 self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
@@ -343,6 +345,7 @@ impl<V: Verbs> Tree<V> {
         found: u64,
         budget: &mut Budget,
     ) -> Result<Link, IndexError> {
+        tracing::debug!(name: "smart.link.lost", leaf = %leaf.ptr(), "another client has changed a link");
         budget.spend(meter, leaf.ptr(), None)?;
         Link::from_bits(found).map_err(|rejection| IndexError::Corrupt {
             node: leaf.ptr(),

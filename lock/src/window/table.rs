@@ -94,14 +94,17 @@ impl<V: Verbs> WindowTable<V> {
         match (Waiting { table, key, home, token: Some(token) }.await) {
             Told::Lead { readers } => Entered::Led(Lead::new(Rc::clone(table), key, home, access, readers)),
             Told::Read(value) => {
+                tracing::debug!(name: "window.joined", home = home.0, "a read is another client's too");
                 table.counters.count(|stats| stats.reads_delegated += 1);
                 Entered::Read(value.map(|bytes| table.shelf.value(bytes)))
             }
             Told::Written(applied) => {
+                tracing::debug!(name: "window.combined", home = home.0, "a write is overwritten by another client's");
                 table.counters.count(|stats| stats.writes_combined += 1);
                 Entered::Written { applied }
             }
             Told::Alone => {
+                tracing::debug!(name: "window.alone", home = home.0, "a value is too long to be sent");
                 table.counters.count(|stats| stats.alone += 1);
                 Entered::Alone
             }
