@@ -50,6 +50,9 @@ pub struct CheckReport {
     pub unfinished: Kept<RemotePtr>,
     /// Locks of dead compute nodes.
     pub orphaned: Kept<HeldLock>,
+    /// Lock words of compute nodes that had died before the index was made. They mean nothing to it: its clients take
+    /// such a lock as if it were free, and no node under it is excused.
+    pub leftovers: Kept<HeldLock>,
     /// Nodes under those locks that are torn. What is in them is not among the pairs that were found.
     pub torn: Kept<RemotePtr>,
 }
@@ -62,6 +65,7 @@ impl CheckReport {
             missing_separators: Kept::new(kept_max),
             unfinished: Kept::new(kept_max),
             orphaned: Kept::new(kept_max),
+            leftovers: Kept::new(kept_max),
             torn: Kept::new(kept_max),
         }
     }

@@ -1,7 +1,12 @@
-//! What a lock table may be told: the techniques of the paper as switches, and how patiently it spins.
+//! What a lock table may be told: the techniques of the paper as switches, how patiently it spins, and whose words mean
+//! nothing.
+
+use std::sync::Arc;
+
+use crate::word::LockWord;
 
 /// How locks are taken and passed on. The same on every shard of a compute node. The default has everything on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockConfig {
     /// Queue clients of one compute node locally, and let only the head of the queue go to the network. Off: every
     /// client spins on the global word by itself (FG+ in the Sherman paper).
@@ -19,6 +24,10 @@ pub struct LockConfig {
     pub backoff_ns_min: u64,
     /// The longest pause after a failed CAS, in ns.
     pub backoff_ns_max: u64,
+    /// Compute nodes, ascending, that had died before the index was made, and of which nothing can take effect any
+    /// more: they are fenced, and no other node gets their ids. A word of theirs in a lock region protects nothing of
+    /// this index, so it is taken over; when the lock is given back it stands there again, for older indexes.
+    pub dead_owners: Arc<[u16]>,
 }
 
 impl Default for LockConfig {
@@ -31,11 +40,16 @@ impl Default for LockConfig {
             attempts_max: 100_000,
             backoff_ns_min: 500,
             backoff_ns_max: 16_000,
+            dead_owners: Arc::default(),
         }
     }
 }
 
 impl LockConfig {
+    pub(crate) fn is_leftover(&self, word: LockWord) -> bool {
+        self.dead_owners.binary_search(&word.owner()).is_ok()
+    }
+
     /// The pause after the `failed`-th failed CAS (from 1): exponential, of which the upper half is chance, so that
     /// spinners that collided once do not collide again.
     pub(crate) fn backoff_ns(&self, failed: u32, random: u64) -> u64 {

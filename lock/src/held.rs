@@ -15,7 +15,7 @@ use crate::handover::passes_on;
 use crate::janitor::{Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
-use crate::word::{FREE, LockWord, WORD_BYTES};
+use crate::word::{Claim, LockWord, WORD_BYTES};
 
 /// What every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
@@ -40,11 +40,11 @@ pub(crate) enum Global<S> {
     /// Not ours, as far as this acquisition is concerned.
     Free,
     /// A CAS is in flight.
-    Asked { word: LockWord, cas: S },
+    Asked { claim: Claim, cas: S },
     /// A chain failed that cannot be redone: perhaps the word is in the lock region, perhaps not.
-    Doubtful { word: LockWord },
+    Doubtful { claim: Claim },
     /// Ours.
-    Taken { word: LockWord },
+    Taken { claim: Claim },
     /// Ours until the chain of a release completes.
     Leaving { chain: S, parting: Parting },
     /// That chain failed and is being redone. In a box: whoever drops the holder hands it to the janitor as it is.
@@ -58,7 +58,7 @@ pub(crate) enum Global<S> {
 /// What is to be known of a release chain, should it fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parting {
-    pub(crate) word: LockWord,
+    pub(crate) claim: Claim,
     pub(crate) exit: Exit,
     /// See [`Held::begins_with_new`].
     pub(crate) fresh: u8,
@@ -106,7 +106,7 @@ impl<V: Verbs> Held<V> {
                     stats.acquired += 1;
                     stats.handed_over += 1;
                 });
-                Global::Taken { word }
+                Global::Taken { claim: Claim::new(word) }
             }
             None => Global::Free,
         };
@@ -222,37 +222,37 @@ impl<V: Verbs> Held<V> {
         combine: bool,
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
-        let Global::Taken { word } = self.global else {
+        let Global::Taken { claim } = self.global else {
             assert!(chain.is_empty(), "a write-back needs the global lock");
             return Ok(chain.into_buffer());
         };
-        let mut exit = match self.passes_on() {
+        let mut exit = match self.passes_on(claim) {
             true => Exit::Kept,
             false if combine => Exit::Unlocked,
             false => Exit::UnlockLater,
         };
         if exit == Exit::Unlocked {
-            self.add_unlock(&mut chain);
+            self.add_unlock(&mut chain, claim);
         }
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
-                self.depart(meter, chain, Parting { word, exit, fresh: self.fresh });
+                self.depart(meter, chain, Parting { claim, exit, fresh: self.fresh });
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await?
             }
         };
         if exit == Exit::UnlockLater {
             // A waiter may have come while the write-back was on its way.
-            if self.passes_on() {
+            if self.passes_on(claim) {
                 exit = Exit::Kept;
             } else {
                 let mut unlock = Chain::new(self.lock.server());
-                self.add_unlock(&mut unlock);
-                self.depart(meter, unlock, Parting { word, exit: Exit::Unlocked, fresh: 0 });
+                self.add_unlock(&mut unlock, claim);
+                self.depart(meter, unlock, Parting { claim, exit: Exit::Unlocked, fresh: 0 });
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
             }
         }
-        self.part(exit, word);
+        self.part(exit, claim);
         Ok(buf)
     }
 
@@ -293,20 +293,22 @@ impl<V: Verbs> Held<V> {
         buf: Buf,
         data: Range<usize>,
     ) -> Result<Buf, LockError> {
-        let Global::Taken { word } = self.global else { panic!("a write-back needs the global lock") };
+        let Global::Taken { claim } = self.global else { panic!("a write-back needs the global lock") };
         assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
         assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
         assert_eq!(self.fresh, 0, "there is one WRITE only, to the locked node");
-        let exit = if self.passes_on() { Exit::Kept } else { Exit::Unlocked };
-        let chain = self.rear_chain(buf, data, exit);
-        self.depart(meter, chain, Parting { word, exit, fresh: 0 });
+        let exit = if self.passes_on(claim) { Exit::Kept } else { Exit::Unlocked };
+        let parting = Parting { claim, exit, fresh: 0 };
+        let chain = self.rear_chain(buf, data, parting);
+        self.depart(meter, chain, parting);
         let buf = poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
-        self.part(exit, word);
+        self.part(exit, claim);
         Ok(buf.expect("the chain was posted with a buffer"))
     }
 
     /// The chain of [`Held::release_rear`].
-    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, exit: Exit) -> Chain {
+    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, parting: Parting) -> Chain {
+        let Parting { claim, exit, .. } = parting;
         let server = self.lock.server();
         let start = self.lock.offset() - data.len() as u64;
         // The place of the first byte in its line decides: the word is aligned, so it never crosses a line's end.
@@ -315,12 +317,12 @@ impl<V: Verbs> Held<V> {
         let clears_at_once = is_one_line || self.table.verbs.capabilities().in_order_write;
         let all = data.start..data.end + WORD_BYTES;
         if exit == Exit::Unlocked && clears_at_once {
-            buf[data.end..all.end].copy_from_slice(&FREE.to_le_bytes());
+            buf[data.end..all.end].copy_from_slice(&claim.vacant.to_le_bytes());
         }
         let mut chain = Chain::with_buffer(server, buf);
         match exit {
             Exit::Unlocked if clears_at_once => chain.write(start, all),
-            Exit::Unlocked => chain.write(start, data).write_word(self.lock, FREE),
+            Exit::Unlocked => chain.write(start, data).write_word(self.lock, claim.vacant),
             Exit::Kept | Exit::UnlockLater => chain.write(start, data),
         };
         chain
@@ -335,9 +337,9 @@ impl<V: Verbs> Held<V> {
     ///   holder, shard 0   WRITE node ·······························> takes effect
     ///   next,   shard 1       told ──> READ node (old) ──> WRITE node: the first write is lost
     /// ```
-    fn part(&mut self, exit: Exit, word: LockWord) {
+    fn part(&mut self, exit: Exit, claim: Claim) {
         self.global = Global::Over;
-        self.give_back((exit == Exit::Kept).then_some(word));
+        self.give_back((exit == Exit::Kept).then_some(claim.word));
     }
 
     /// CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
@@ -348,27 +350,34 @@ impl<V: Verbs> Held<V> {
         len: usize,
     ) -> Result<Completion, LockError> {
         // After a CAS of unknown outcome the same word is tried again: it finds itself if that one had won.
-        let word = match self.global {
-            Global::Doubtful { word } => word,
-            _ => self.table.word(),
+        let mut claim = match self.global {
+            Global::Doubtful { claim } => claim,
+            _ => Claim::new(self.table.word()),
         };
         let (mut lost, mut vain) = (0, 0);
         loop {
             let reads = buf.is_some();
             let verbs = &self.table.verbs;
             let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
-                chain.cas(self.lock, FREE, word.to_bits());
+                chain.cas(self.lock, claim.vacant, claim.word.to_bits());
                 if reads {
                     chain.read(self.node, 0..len);
                 }
             });
-            self.global = Global::Asked { word, cas };
+            self.global = Global::Asked { claim, cas };
             match poll_fn(|cx| self.poll_cas(cx)).await {
                 Ok(done) if self.is_taken() => return Ok(done),
                 Ok(done) => {
-                    lost += 1;
-                    self.lost(meter, lost, &done)?;
+                    let found = done.atomics[0];
                     buf = done.buf;
+                    if self.table.is_vacant(self.lock, found) {
+                        // Free, or a leftover: the next CAS starts from it.
+                        meter.retry();
+                        claim.vacant = found;
+                        continue;
+                    }
+                    lost += 1;
+                    self.lost(meter, lost, found)?;
                     let backoff_ns = self.table.config.backoff_ns(lost, self.table.verbs.random());
                     self.table.verbs.pause(backoff_ns).await;
                 }
@@ -394,11 +403,10 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Counts a CAS that found the lock taken, and gives up when the budget is spent.
-    fn lost(&self, meter: &Meter, failed: u32, done: &Completion) -> Result<(), LockError> {
+    fn lost(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
         meter.retry();
         self.table.counters.count(|stats| stats.remote_failed += 1);
-        let owner =
-            done.atomics.first().and_then(|&found| LockWord::from_bits(found)).map_or(0, LockWord::owner);
+        let owner = LockWord::from_bits(found).map_or(0, LockWord::owner);
         tracing::debug!(name: "lock.contended", lock = %self.lock, owner, failed, "a global lock is taken");
         if failed < self.table.config.attempts_max {
             return Ok(());
@@ -420,19 +428,22 @@ impl<V: Verbs> Held<V> {
     }
 
     fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, Failed>> {
-        let Global::Asked { word, cas } = &mut self.global else { unreachable!("no CAS is in flight") };
-        let word = *word;
+        let Global::Asked { claim, cas } = &mut self.global else { unreachable!("no CAS is in flight") };
+        let claim = *claim;
         let done = ready!(Pin::new(cas).poll(cx));
         self.global = match &done {
-            Ok(done) if won(done, word) => {
-                if done.atomics[0] != FREE {
+            Ok(done) if won(done, claim) => {
+                if done.atomics[0] == claim.word.to_bits() {
                     tracing::debug!(name: "lock.cas.settled", lock = %self.lock, "an earlier CAS had taken the lock");
                 }
                 self.table.counters.count(|stats| stats.acquired += 1);
-                Global::Taken { word }
+                if claim.takes_over() {
+                    self.table.taken_over(self.lock, claim);
+                }
+                Global::Taken { claim }
             }
             Ok(_) => Global::Free,
-            Err(_) => Global::Doubtful { word },
+            Err(_) => Global::Doubtful { claim },
         };
         Poll::Ready(done)
     }
@@ -473,7 +484,7 @@ impl<V: Verbs> Held<V> {
                 let cause = failed.cause().clone();
                 (Global::Unfinished(Unfinished { parting, failed }), Err(cause))
             }
-            Err(failed) => (Global::Doubtful { word: parting.word }, Err(failed.into())),
+            Err(failed) => (Global::Doubtful { claim: parting.claim }, Err(failed.into())),
         };
         self.global = global;
         Poll::Ready(done)
@@ -483,27 +494,28 @@ impl<V: Verbs> Held<V> {
     fn left(parting: Parting) -> Global<V::Submission> {
         match parting.exit {
             Exit::Unlocked => Global::Free,
-            Exit::Kept | Exit::UnlockLater => Global::Taken { word: parting.word },
+            Exit::Kept | Exit::UnlockLater => Global::Taken { claim: parting.claim },
         }
     }
 
-    fn add_unlock(&self, chain: &mut Chain) {
+    fn add_unlock(&self, chain: &mut Chain, claim: Claim) {
         // A WRITE stays behind WRITEs by itself, but may overtake a READ or an atomic.
         let overtakes = |op| matches!(op, Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. });
         if chain.verbs().iter().any(|verb| overtakes(verb.op)) {
             chain.fence();
         }
-        chain.write_word(self.lock, FREE);
+        chain.write_word(self.lock, claim.vacant);
     }
 
     fn is_taken(&self) -> bool {
         matches!(self.global, Global::Taken { .. })
     }
 
-    fn passes_on(&self) -> bool {
+    fn passes_on(&self, claim: Claim) -> bool {
         let config = &self.table.config;
         let hinted = self.seat.is_some_and(|seat| self.table.hinted(seat));
-        config.handover && passes_on(hinted, self.depth, config.handovers_max)
+        // What a leftover was is known to its taker alone: the next holder finds it in the word again.
+        config.handover && !claim.takes_over() && passes_on(hinted, self.depth, config.handovers_max)
     }
 
     fn give_back(&mut self, kept: Option<LockWord>) {

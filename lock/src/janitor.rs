@@ -43,7 +43,7 @@ use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
-use crate::word::{FREE, LockWord, WORD_BYTES};
+use crate::word::{Claim, LockWord, WORD_BYTES};
 
 /// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
 /// waits: 16 ms of pauses.
@@ -92,15 +92,15 @@ pub(crate) async fn clean_up<V: Verbs>(
 /// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
 pub(crate) async fn unlock_for_nobody<V: Verbs>(table: Rc<Table<V>>, lock: RemotePtr, word: LockWord) {
     tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for nobody is cleared");
-    let settled = unlock(&table, lock, word).await;
+    // A leftover that was taken over is never kept.
+    let settled = unlock(&table, lock, Claim::new(word)).await;
     table.unlocked(lock);
     outlast(&table, lock, settled).await;
 }
 
-/// Whether a CAS from free to `word` took the lock. Finding the very word means that an earlier CAS of the same
-/// acquisition, reported as failed, had taken it: nonces are not used twice.
-pub(crate) fn won(done: &Completion, word: LockWord) -> bool {
-    done.atomics.first().is_some_and(|&found| found == FREE || found == word.to_bits())
+/// Whether the CAS of `claim` took the lock.
+pub(crate) fn won(done: &Completion, claim: Claim) -> bool {
+    done.atomics.first().is_some_and(|&found| claim.wins(found))
 }
 
 /// Whether posting the failed chain of a release again can complete it.
@@ -126,12 +126,12 @@ pub(crate) async fn redo<V: Verbs>(
 async fn settle<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, left: Global<V::Submission>) -> Settled {
     match left {
         Global::Free | Global::Over => Settled::Cleared,
-        Global::Taken { word } => unlock_behind_all(table, lock, word).await,
-        Global::Doubtful { word } => clear_if_ours(table, lock, word).await,
-        Global::Asked { word, cas } => match cas.await {
-            Ok(done) if won(&done, word) => unlock(table, lock, word).await,
+        Global::Taken { claim } => unlock_behind_all(table, lock, claim).await,
+        Global::Doubtful { claim } => clear_if_ours(table, lock, claim).await,
+        Global::Asked { claim, cas } => match cas.await {
+            Ok(done) if won(&done, claim) => unlock(table, lock, claim).await,
             Ok(_) => Settled::Cleared,
-            Err(_) => clear_if_ours(table, lock, word).await,
+            Err(_) => clear_if_ours(table, lock, claim).await,
         },
         Global::Leaving { chain, parting } => {
             let left = match chain.await {
@@ -155,38 +155,38 @@ async fn settle_exit<V: Verbs>(
     parting: Parting,
     left: Result<Option<Buf>, Failed>,
 ) -> Settled {
-    let word = parting.word;
+    let claim = parting.claim;
     match (left, parting.exit) {
         (Ok(_), Exit::Unlocked) => Settled::Cleared,
-        (Ok(_), Exit::Kept) => Settled::Kept(word),
-        (Ok(_), Exit::UnlockLater) => unlock(table, lock, word).await,
+        (Ok(_), Exit::Kept) => Settled::Kept(claim.word),
+        (Ok(_), Exit::UnlockLater) => unlock(table, lock, claim).await,
         (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { parting, failed }),
-        (Err(_), _) => clear_if_ours(table, lock, word).await,
+        (Err(_), _) => clear_if_ours(table, lock, claim).await,
     }
 }
 
 /// Clears a word that is ours for certain, with nothing to write back.
-async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
-    match table.verbs.submit(&Meter::default(), unlock_chain(lock)).await {
+async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
+    match table.verbs.submit(&Meter::default(), unlock_chain(lock, claim)).await {
         Ok(_) => Settled::Cleared,
-        Err(_) => clear_if_ours(table, lock, word).await,
+        Err(_) => clear_if_ours(table, lock, claim).await,
     }
 }
 
 /// The same where the holder may have posted what the unlock must not overtake.
-async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
+async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
     let mut chain = Chain::with_buffer(lock.server(), table.verbs.lease(WORD_BYTES));
-    chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, FREE);
+    chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, claim.vacant);
     match table.verbs.submit(&Meter::default(), chain).await {
         Ok(_) => Settled::Cleared,
-        Err(_) => clear_if_ours(table, lock, word).await,
+        Err(_) => clear_if_ours(table, lock, claim).await,
     }
 }
 
 /// Clears a word that may be ours: what is read back tells.
-async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> Settled {
-    let parting = Parting { word, exit: Exit::Unlocked, fresh: 0 };
-    match persist(table, lock, parting, unlock_chain(lock), 0..ATTEMPTS_MAX).await {
+async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
+    let parting = Parting { claim, exit: Exit::Unlocked, fresh: 0 };
+    match persist(table, lock, parting, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
         Err(failed) => Settled::Unfinished(Unfinished { parting, failed }),
     }
@@ -197,12 +197,12 @@ async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) 
     let Settled::Unfinished(Unfinished { parting, failed }) = settled else { return };
     let (_, mut chain) = failed.into_parts();
     if parting.exit != Exit::Unlocked {
-        chain.write_word(lock, FREE);
+        chain.write_word(lock, parting.claim.vacant);
     }
     let parting = Parting { exit: Exit::Unlocked, ..parting };
     if let Err(failed) = persist(table, lock, parting, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
         tracing::warn!(
-            name: "lock.orphaned", %lock, word = ?parting.word, cause = %failed,
+            name: "lock.orphaned", %lock, word = ?parting.claim.word, cause = %failed,
             "a memory server fails: a lock may stay taken on it, over a node that may be torn"
         );
     }
@@ -245,7 +245,7 @@ async fn post_again<V: Verbs>(
 ) -> Result<Option<Buf>, Failed> {
     if parting.exit == Exit::Unlocked {
         match read_back(table, lock).await {
-            Ok(found) if found != parting.word.to_bits() => return Ok(chain.into_buffer()),
+            Ok(found) if found != parting.claim.word.to_bits() => return Ok(chain.into_buffer()),
             Ok(_) => {}
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
@@ -292,8 +292,8 @@ async fn read_back<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<u64, F
     Ok(u64::from_le_bytes(buf[..WORD_BYTES].try_into().expect("8 bytes were leased")))
 }
 
-fn unlock_chain(lock: RemotePtr) -> Chain {
+fn unlock_chain(lock: RemotePtr, claim: Claim) -> Chain {
     let mut chain = Chain::new(lock.server());
-    chain.write_word(lock, FREE);
+    chain.write_word(lock, claim.vacant);
     chain
 }

@@ -40,6 +40,11 @@ impl Places {
         }
     }
 
+    /// Whether `lock` is one of these words.
+    pub(crate) fn contain(&self, lock: RemotePtr) -> bool {
+        self.0.get(usize::from(lock.server().0)).is_some_and(|region| region.contains(lock))
+    }
+
     /// The regions that locks are in, by server id.
     pub(crate) fn regions(&self) -> &[LockRegion] {
         &self.0

@@ -13,6 +13,8 @@ pub struct LockStats {
     pub handed_over: u64,
     /// CAS that found the global lock taken.
     pub remote_failed: u64,
+    /// Global locks of owners that died before the index was made, which were taken over: among `acquired`.
+    pub taken_over: u64,
 }
 
 /// The counters behind [`LockStats`], and those of windows.

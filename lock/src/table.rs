@@ -18,7 +18,7 @@ use crate::message::{Grant, Note, Release, What};
 use crate::place::{Places, home_of};
 use crate::slots::{Left, Met, Slots};
 use crate::stats::{Counters, LockStats};
-use crate::word::{LockWord, Nonces};
+use crate::word::{Claim, LockWord, Nonces};
 
 /// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
 /// configuration on all shards of a compute node.
@@ -38,8 +38,8 @@ impl<V: Verbs> LockTable<V> {
             me: verbs.shard(),
             shards: verbs.shards(),
             port,
-            config,
             places: Places::new(verbs.control().servers(), config.on_chip),
+            config,
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
             home: RefCell::default(),
             slots: RefCell::new(Slots::new()),
@@ -94,12 +94,19 @@ impl<V: Verbs> LockTable<V> {
     }
 
     /// The lock words that are taken now, and by whom, in all regions that this table has its locks in: one round trip
-    /// per 64 KiB of them. An index at rest has none, unless their owners are dead.
+    /// per 64 KiB of them. An index at rest has none, unless their owners are dead. Leftovers are among them
+    /// ([`LockTable::is_leftover`]).
     ///
     /// # Errors
     /// If a memory server cannot be read.
     pub async fn words_held(&self, meter: &Meter) -> Result<Vec<(RemotePtr, LockWord)>, FabricError> {
         audit::words_held(&self.0.verbs, meter, self.0.places.regions()).await
+    }
+
+    /// Whether a word of the lock region is one that this index's clients take over ([`LockConfig::dead_owners`]): its
+    /// owner died before the index was made, and so left no node of it torn.
+    pub fn is_leftover(&self, word: LockWord) -> bool {
+        self.0.config.is_leftover(word)
     }
 
     /// What this shard's clients did so far.
@@ -150,6 +157,22 @@ impl<V: Verbs> Table<V> {
         // The incarnation of the compute node stays 0 until the control plane hands out others.
         const EPOCH: u16 = 0;
         LockWord::new(self.verbs.node_id(), EPOCH, self.nonces.next())
+    }
+
+    /// Whether `found` in `lock` keeps nobody from taking it: free, or a leftover. A word within a node is never one:
+    /// the node is as old as the index at most.
+    #[cold]
+    pub(crate) fn is_vacant(&self, lock: RemotePtr, found: u64) -> bool {
+        LockWord::from_bits(found)
+            .is_none_or(|word| self.config.is_leftover(word) && self.places.contain(lock))
+    }
+
+    /// Counts a leftover that was taken over.
+    #[cold]
+    pub(crate) fn taken_over(&self, lock: RemotePtr, claim: Claim) {
+        let owner = LockWord::from_bits(claim.vacant).map_or(0, LockWord::owner);
+        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock of an owner that died before is taken over");
+        self.counters.count(|stats| stats.taken_over += 1);
     }
 
     /// Whether the holder at `seat` knows of a waiter.

@@ -10,6 +10,18 @@
 //! 0 is a free lock; a compute node's id is never 0, so no held word is 0. The owner and its epoch (which incarnation
 //! of that node) are what a takeover from a dead node needs. The nonce tells an acquisition from every other one that
 //! may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
+//!
+//! A word can also be a *leftover*: of an owner that died, and was fenced, before the index was made
+//! ([`crate::LockConfig::dead_owners`]). Indexes share the words of a lock region, so a new index meets words of all
+//! that ever died. Such an owner cannot have torn a node of an index that was not there: to this index the lock is as
+//! free as if the word were 0, and a CAS from exactly that word takes it ([`Claim::vacant`]). Giving the lock back
+//! restores the word, because older indexes may need it:
+//!
+//! ```text
+//!   owner 7, index old   CAS 0 -> 7, WRITE half a node ✗ dies
+//!   index new                        CAS 7 -> ours, WRITE, unlock: WRITE 0
+//!   index old                                                      CAS 0 -> theirs wins: the torn node is theirs
+//! ```
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -59,6 +71,33 @@ impl LockWord {
     /// Which acquisition of that incarnation.
     pub fn nonce(self) -> u32 {
         self.to_bits() as u32
+    }
+}
+
+/// What an acquisition writes to a lock word, and what stands there while nobody has the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub(crate) word: LockWord,
+    /// [`FREE`], or a leftover that is taken over: what the CAS starts from and the unlock goes back to.
+    pub(crate) vacant: u64,
+}
+
+impl Claim {
+    pub(crate) fn new(word: LockWord) -> Self {
+        Claim { word, vacant: FREE }
+    }
+
+    /// Whether the CAS of this claim that found `found` took the lock. Finding the very word means that an earlier CAS
+    /// of the same acquisition, reported as failed, had taken it: nonces are not used twice.
+    #[inline]
+    pub(crate) fn wins(self, found: u64) -> bool {
+        found == self.vacant || found == self.word.to_bits()
+    }
+
+    /// Whether it takes over a leftover.
+    #[inline]
+    pub(crate) fn takes_over(self) -> bool {
+        self.vacant != FREE
     }
 }
 

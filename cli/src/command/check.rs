@@ -109,6 +109,11 @@ fn write_report(kind: Kind, report: &CheckReport, out: &mut String) -> fmt::Resu
     for held in report.orphaned.iter().take(SHOWN_MAX) {
         writeln!(out, "orphaned     lock {}, of compute node {}, which is gone", held.at, held.word.owner())?;
     }
+    let leftovers = &report.leftovers;
+    if !leftovers.is_empty() {
+        let (count, why) = (leftovers.total(), "compute nodes that died before the index was made; no fault");
+        writeln!(out, "leftover     {count} lock words of {why}")?;
+    }
     for node in report.torn.iter().take(SHOWN_MAX) {
         writeln!(out, "torn         node {node}, under such a lock: what is in it was not looked at")?;
     }

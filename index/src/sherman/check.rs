@@ -46,7 +46,9 @@ impl<V: Verbs> ShermanIndex<V> {
         let mut report = CheckReport::new(options.kept_max);
         let mut exempt = BTreeSet::new();
         for (at, word) in tree.locks.words_held(&meter).await? {
-            if options.dead.contains(&word.owner()) {
+            if tree.locks.is_leftover(word) {
+                report.leftovers.push(HeldLock { at, word });
+            } else if options.dead.contains(&word.owner()) {
                 exempt.insert(at);
                 report.orphaned.push(HeldLock { at, word });
             } else {

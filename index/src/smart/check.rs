@@ -47,6 +47,10 @@ impl<V: Verbs> SmartIndex<V> {
         let mut report = CheckReport::new(options.kept_max);
         let mut exempt = BTreeSet::new();
         for (at, word) in self.0.locks.words_held(&meter).await? {
+            if self.0.locks.is_leftover(word) {
+                report.leftovers.push(HeldLock { at, word });
+                continue;
+            }
             if options.dead.contains(&word.owner()) {
                 exempt.insert(at);
             }

@@ -78,7 +78,9 @@ async fn run_shard(
 #[test]
 fn counts_on_the_embedded_fabric() {
     let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
-    for (config, rear) in [LockConfig::default(), flat].into_iter().flat_map(|c| [(c, false), (c, true)]) {
+    for (config, rear) in
+        [LockConfig::default(), flat].into_iter().flat_map(|c| [(c.clone(), false), (c, true)])
+    {
         let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
         let cluster = Cluster::embedded(memory).expect("64 MiB");
         let index =
@@ -86,14 +88,14 @@ fn counts_on_the_embedded_fabric() {
         let chunk =
             cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
         let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() });
-        let done = Arc::new(AtomicUsize::new(0));
+        let (done, hierarchical) = (Arc::new(AtomicUsize::new(0)), config.hierarchical);
         let results = node
-            .run(move |shard| run_shard(shard, config, chunk.start, rear, Arc::clone(&done)))
+            .run(move |shard| run_shard(shard, config.clone(), chunk.start, rear, Arc::clone(&done)))
             .expect("io_uring");
         let mut acquired = 0;
         for (stats, sum) in results {
             assert_eq!(sum, SHARDS as u64 * CLIENTS * OPERATIONS, "lost updates");
-            assert!(!config.hierarchical || stats.handed_over > 0);
+            assert!(!hierarchical || stats.handed_over > 0);
             acquired += stats.acquired;
         }
         assert_eq!(acquired, SHARDS as u64 * CLIENTS * OPERATIONS);

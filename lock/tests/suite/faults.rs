@@ -66,7 +66,7 @@ fn failed_chains_are_redone() {
     for seed in 0..40 {
         for style in STYLES {
             retried += count_with_faults(seed, LockConfig::default(), style, None);
-            count_with_faults(seed, flat, style, None);
+            count_with_faults(seed, flat.clone(), style, None);
         }
     }
     assert!(retried > 1000, "{retried} retries");

@@ -66,10 +66,10 @@ fn fused_and_combined_takes_two_round_trips() {
 #[test]
 fn each_switch_off_costs_a_round_trip() {
     for hierarchical in [true, false] {
-        let config = LockConfig { hierarchical, ..LockConfig::default() };
-        assert_eq!(traffic(config, (false, true), false)[0], usage(3, 1, 2, 1, 1));
-        assert_eq!(traffic(config, (true, false), false)[0], usage(3, 1, 2, 1, 1));
-        assert_eq!(traffic(config, (false, false), false)[0], usage(4, 1, 2, 1, 1));
+        let config = || LockConfig { hierarchical, ..LockConfig::default() };
+        assert_eq!(traffic(config(), (false, true), false)[0], usage(3, 1, 2, 1, 1));
+        assert_eq!(traffic(config(), (true, false), false)[0], usage(3, 1, 2, 1, 1));
+        assert_eq!(traffic(config(), (false, false), false)[0], usage(4, 1, 2, 1, 1));
     }
 }
 

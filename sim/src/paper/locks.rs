@@ -37,12 +37,12 @@ pub(super) fn fig16(effort: &Effort) -> Result<Vec<Row>, String> {
         backoff_ns_max: 0,
         ..LockConfig::default()
     };
-    let on_chip = LockConfig { on_chip: true, ..base };
-    let hierarchical = LockConfig { hierarchical: true, ..on_chip };
-    let handover = LockConfig { handover: true, ..hierarchical };
+    let on_chip = LockConfig { on_chip: true, ..base.clone() };
+    let hierarchical = LockConfig { hierarchical: true, ..on_chip.clone() };
+    let handover = LockConfig { handover: true, ..hierarchical.clone() };
     let steps: Vec<Shown> = [base, on_chip, hierarchical, handover]
         .iter()
-        .map(|config| run(effort, *config))
+        .map(|config| run(effort, config))
         .collect::<Result<_, _>>()?;
     let row = |figure: &str, paper, simulated| Row::new(NAME, figure, paper, simulated, Class::Calibration);
     Ok(vec![
@@ -56,7 +56,7 @@ pub(super) fn fig16(effort: &Effort) -> Result<Vec<Row>, String> {
     ])
 }
 
-fn run(effort: &Effort, locks: LockConfig) -> Result<Shown, String> {
+fn run(effort: &Effort, locks: &LockConfig) -> Result<Shown, String> {
     const WARMUP_NS: u64 = 3_000_000;
     let measured_ns = 30_000_000 * effort.time_percent / 100;
     let config = SimConfig {
@@ -78,7 +78,7 @@ fn run(effort: &Effort, locks: LockConfig) -> Result<Shown, String> {
         .map(|(n, c)| simulation.shard(n, c))
         .collect();
     let tables: Vec<LockTable<SimShard>> =
-        shards.iter().map(|shard| LockTable::attach(shard.clone(), Port(0), locks)).collect();
+        shards.iter().map(|shard| LockTable::attach(shard.clone(), Port(0), locks.clone())).collect();
     let nodes = Rc::new(nodes_of_all_locks(&shards[0], &tables[0]));
     let window = (WARMUP_NS, WARMUP_NS + measured_ns);
     let ops = Rc::new(Cell::new(0u64));

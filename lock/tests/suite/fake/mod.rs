@@ -178,7 +178,7 @@ impl World {
         let shards = self.state.borrow().shards.len();
         let attach = |shard| {
             let fake = Fake::new(self.clone(), shard);
-            (fake.clone(), LockTable::attach(fake, PORT, config))
+            (fake.clone(), LockTable::attach(fake, PORT, config.clone()))
         };
         (0..shards).map(attach).collect()
     }
@@ -227,6 +227,16 @@ impl World {
 
     pub(crate) fn set_word(&self, at: u64, word: u64) {
         self.state.borrow_mut().memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Makes all words of the lock region hold that.
+    pub(crate) fn set_locks(&self, word: u64) {
+        (0..LOCKS).for_each(|lock| self.set_word(LOCK_BASE + lock * 8, word));
+    }
+
+    /// Whether all of them do.
+    pub(crate) fn locks_are(&self, word: u64) -> bool {
+        (0..LOCKS).all(|lock| self.word(LOCK_BASE + lock * 8) == word)
     }
 
     /// Nothing is held, leased or remembered.

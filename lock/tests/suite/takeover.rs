@@ -1,0 +1,190 @@
+//! Words of owners that died before the index was made: its clients take them over, and older indexes still find them.
+
+use std::rc::Rc;
+
+use farwood_lock::{LockConfig, LockError, LockWord};
+use farwood_runtime::{Chain, Meter};
+
+use crate::clients::{Client, Cut, Style, assert_whole};
+use crate::fake::{Fault, World, embedded, node};
+
+const DEAD: u16 = 77;
+const CLIENTS: usize = 8;
+const OPERATIONS: u32 = 6;
+
+fn dead_word() -> u64 {
+    LockWord::new(DEAD, 3, 99).to_bits()
+}
+
+/// A table of an index that was made after the deaths of some.
+fn after_deaths() -> LockConfig {
+    LockConfig { dead_owners: [3, DEAD, 900].into(), ..LockConfig::default() }
+}
+
+fn ways() -> impl Iterator<Item = (LockConfig, Style)> {
+    let configs = [
+        after_deaths(),
+        LockConfig { hierarchical: false, ..after_deaths() },
+        LockConfig { handover: false, ..after_deaths() },
+    ];
+    let switches = [(true, true), (true, false), (false, true), (false, false)];
+    configs.into_iter().flat_map(move |config| {
+        switches.map(|(fused, combine)| (config.clone(), Style { fused, combine, ..Style::FAST }))
+    })
+}
+
+/// Clients on 2 compute nodes x 2 shards count in one node whose lock a dead node left taken. Some operations are
+/// dropped on their way, some chains fail. Yields how many locks were taken over, or acquired.
+fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts: bool) -> (u64, u64) {
+    let world = World::new(seed, 2, 2);
+    world.set_locks(dead_word());
+    let tables = world.attach(config);
+    world.set_fault_rate(fault_rate);
+    let clients: Vec<_> = (0..CLIENTS).map(|word| Client::new(&tables[word % 4], word, style)).collect();
+    for client in clients.iter().cloned() {
+        world.spawn(async move {
+            for round in 0..OPERATIONS {
+                let polls = if cuts { (seed as u32 + round) % 8 } else { u32::MAX };
+                let done = Cut::after(polls, seed % 2 == 0, client.add_one(&Meter::default(), node(0))).await;
+                assert!(done.is_none_or(|done| done.is_ok()), "the lock counts as free");
+            }
+        });
+    }
+    world.run();
+    for client in &clients {
+        let value = client.value(&world, 0);
+        assert_eq!(client.lost(value), 0, "lost updates with seed {seed}, {style:?}");
+        assert!(cuts || value == u64::from(OPERATIONS), "an update is missing with seed {seed}, {style:?}");
+    }
+    assert_whole(&world, 0);
+    assert!(world.locks_are(dead_word()), "what an older index relies on is gone: seed {seed}, {style:?}");
+    world.set_locks(0);
+    world.assert_at_rest(&tables);
+    let sum = |count: fn(farwood_lock::LockStats) -> u64| tables.iter().map(|(_, t)| count(t.stats())).sum();
+    (sum(|stats| stats.taken_over), sum(|stats| stats.acquired))
+}
+
+#[test]
+fn words_of_the_dead_are_taken_over_by_one_at_a_time() {
+    for way in ways() {
+        for seed in 0..12 {
+            let (taken_over, acquired) = count(seed, way.clone(), 0.0, false);
+            // Nothing is handed over, so each acquisition takes over again.
+            let all = CLIENTS as u64 * u64::from(OPERATIONS);
+            assert_eq!((taken_over, acquired), (all, all), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_takeover_whose_outcome_is_unknown_is_found_out() {
+    for way in ways() {
+        for seed in 0..12 {
+            count(seed, way.clone(), 0.1, false);
+        }
+    }
+}
+
+#[test]
+fn a_takeover_may_be_dropped_at_any_point() {
+    for way in ways() {
+        for seed in 0..16 {
+            count(seed, way.clone(), if seed % 4 == 3 { 0.1 } else { 0.0 }, true);
+        }
+    }
+}
+
+/// The takeover's own CAS fails: before it takes effect, or after. A word that is ours then must go back to what it was.
+#[test]
+fn the_takeovers_own_cas_fails() {
+    for executed in 0..=1 {
+        for drops in [false, true] {
+            let world = World::new(5, 1, 1);
+            world.set_locks(dead_word());
+            let tables = world.attach(after_deaths());
+            // The first finds the leftover.
+            world.fail(1, Fault { verbs: executed, lines: 0, gone: false });
+            let table = tables[0].1.clone();
+            world.spawn(async move {
+                let meter = Meter::default();
+                let mut held = table.acquire(node(0)).await;
+                if drops {
+                    // In its pause after the failure.
+                    assert!(Cut::after(2, false, held.lock(&meter)).await.is_none());
+                    return;
+                }
+                held.lock(&meter).await.expect("it counts as free");
+                assert_eq!((meter.usage().cas, table.stats().taken_over), (3, 1));
+                held.release(&meter, Chain::new(node(0).server()), true).await.expect("the fabric holds");
+            });
+            world.run();
+            assert!(world.locks_are(dead_word()), "executed {executed}, dropped {drops}");
+            world.set_locks(0);
+            world.assert_at_rest(&tables);
+        }
+    }
+}
+
+#[test]
+fn a_takeover_costs_one_round_trip_more() {
+    for (fused, hierarchical) in [(true, true), (false, true), (true, false), (false, false)] {
+        let world = World::new(6, 1, 1);
+        let tables = world.attach(LockConfig { hierarchical, ..after_deaths() });
+        let client = Client::new(&tables[0], 0, Style { fused, ..Style::FAST });
+        let meters = [Rc::new(Meter::default()), Rc::new(Meter::default())];
+        for (meter, word) in meters.iter().zip([0, dead_word()]) {
+            world.set_locks(word);
+            let (client, meter) = (client.clone(), Rc::clone(meter));
+            world.spawn(async move { client.add_one(&meter, node(0)).await.expect("the fabric holds") });
+            world.run();
+        }
+        let [free, taken_over] = meters.map(|meter| meter.usage());
+        assert_eq!(taken_over.round_trips, free.round_trips + 1);
+        assert_eq!((free.cas, taken_over.cas, free.retries, taken_over.retries), (1, 2, 0, 1));
+    }
+}
+
+/// An index that was there when the owner died may have a torn node under that word.
+#[test]
+fn an_older_index_still_finds_the_word() {
+    let world = World::new(7, 1, 1);
+    world.set_locks(dead_word());
+    let new = world.attach(after_deaths());
+    let client = Client::new(&new[0], 0, Style::FAST);
+    world.spawn(async move { client.add_one(&Meter::default(), node(0)).await.expect("it counts as free") });
+    world.run();
+    assert_contended(&world, LockConfig { dead_owners: [3, 900].into(), ..LockConfig::default() }, false);
+}
+
+/// A word within a node of the index was written after the index was made: the dead cannot have done that.
+#[test]
+fn a_word_within_a_node_is_never_a_leftover() {
+    let world = World::new(8, 1, 1);
+    world.set_word(embedded(0).offset(), dead_word());
+    assert_contended(&world, after_deaths(), true);
+}
+
+fn assert_contended(world: &World, config: LockConfig, within: bool) {
+    let tables = world.attach(LockConfig { attempts_max: 5, ..config });
+    let table = tables[0].1.clone();
+    world.spawn(async move {
+        let meter = Meter::default();
+        let mut held = match within {
+            true => table.acquire_embedded(node(0), embedded(0)).await,
+            false => table.acquire(node(0)).await,
+        };
+        let error = held.lock(&meter).await.expect_err("the owner may have torn the node");
+        assert!(matches!(error, LockError::Contended { owner: DEAD, attempts: 5, .. }), "{error:?}");
+        assert_eq!(table.stats().taken_over, 0);
+    });
+    world.run();
+}
+
+#[test]
+fn a_word_is_a_leftover_by_its_owner() {
+    let world = World::new(9, 1, 1);
+    let table = world.attach(after_deaths()).remove(0).1;
+    let of = |owner| LockWord::new(owner, 1, 2);
+    assert!([3, DEAD, 900].into_iter().all(|owner| table.is_leftover(of(owner))));
+    assert!([1, 2, 4, 78, 899, 901, u16::MAX].into_iter().all(|owner| !table.is_leftover(of(owner))));
+}
