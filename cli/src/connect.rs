@@ -7,12 +7,14 @@ use std::sync::Arc;
 use farwood::runtime::control::wire::ConnectedNode;
 #[cfg(feature = "verbs")]
 use farwood::runtime::ibverbs::VerbsCluster;
-use farwood::runtime::shm::ShmCluster;
+use farwood::runtime::shm::{Remains, ShmCluster};
 use farwood::runtime::{ConnectConfig, Fabric, RemoteControl, ServerId};
 use futures::executor::block_on;
 
 use crate::error::CliError;
 use crate::fabric::Servers;
+use crate::note;
+use crate::units::show_bytes;
 
 /// A cluster of memory servers that run already.
 pub(crate) trait Connected: Fabric {
@@ -80,7 +82,14 @@ pub(crate) trait Action {
 pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A::Output, CliError> {
     match servers {
         Servers::Shm(names) => {
-            action.on(ShmCluster::connect_with(names, config()).map_err(CliError::failed)?)
+            let cluster = ShmCluster::connect_with(names, config()).map_err(CliError::failed)?;
+            let done = action.on(Arc::clone(&cluster));
+            for server in cluster.remote().lost() {
+                if let Some(remains) = cluster.remains(server) {
+                    note(epitaph(server, &names[usize::from(server.0)], &remains));
+                }
+            }
+            done
         }
         #[cfg(feature = "verbs")]
         Servers::Verbs(addresses, options) => {
@@ -90,6 +99,21 @@ pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A:
         #[cfg(not(feature = "verbs"))]
         Servers::Verbs(..) => Err(crate::fabric::without_verbs()),
     }
+}
+
+/// What is said of a memory server that ended while the command ran.
+fn epitaph(server: ServerId, name: &str, remains: &Remains) -> String {
+    let ended = format!("memory server {} (shm:{name}) has ended: all that it held is lost", server.0);
+    if remains.files.is_empty() {
+        return ended;
+    }
+    let files: Vec<String> = remains.files.iter().map(|file| file.display().to_string()).collect();
+    format!(
+        "{ended}. It was killed and left {} behind: the next memory server of that name replaces it; without one, \
+         rm {}",
+        show_bytes(remains.bytes),
+        files.join(" "),
+    )
 }
 
 /// What usage reports call this process.

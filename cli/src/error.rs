@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::interrupt::INTERRUPTED;
-
 /// An error that ends the command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -53,9 +51,14 @@ pub(crate) enum CliError {
     /// A command was started and could not do what it was asked.
     #[error("{0}")]
     Failed(String),
-    /// A signal ended the command: how far it came.
-    #[error("{0}")]
-    Interrupted(String),
+    /// A signal ended the command.
+    #[error("{done}")]
+    Interrupted {
+        /// How far it came.
+        done: String,
+        /// 128 and the number of the signal, as shells have it.
+        exit_code: u8,
+    },
 }
 
 impl CliError {
@@ -79,21 +82,21 @@ impl CliError {
         CliError::File { action: "write", path: path.to_owned(), source }
     }
 
-    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 130 if a signal
-    /// ended it.
+    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 128 and its number
+    /// if a signal ended it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::LongLine { .. } | CliError::Memory(_) => 2,
             CliError::File { action: "read", .. } => 2,
             CliError::File { .. } | CliError::Run(_) | CliError::Check(_) | CliError::Failed(_) => 1,
-            CliError::Interrupted(_) => INTERRUPTED,
+            CliError::Interrupted { exit_code, .. } => *exit_code,
         }
     }
 
     /// The line for the person at the terminal.
     pub(crate) fn report(&self) -> String {
         match self {
-            CliError::Interrupted(_) => format!("interrupted: {}", self.one_line()),
+            CliError::Interrupted { .. } => format!("interrupted: {}", self.one_line()),
             _ => format!("error: {}", self.one_line()),
         }
     }

@@ -1,24 +1,44 @@
-//! Ctrl-C. The first SIGINT or SIGTERM asks the command to end: it finishes what is in flight, so that no lock stays
-//! behind, and says how far it came. The second one ends the process at once.
+//! Ctrl-C and its kin. The first SIGINT, SIGTERM or SIGHUP asks the command to end: it finishes or drops what is in
+//! flight, so that no lock stays behind, and says how far it came. What does not end so within a second, such as a
+//! call to a server that does not answer, and whatever a second signal finds, is ended by force.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use farwood::Verbs;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
+use crate::note;
 
-/// The signals that end a command.
-const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
-
-/// The exit status of a command that a signal ended, as shells have it for SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
+/// How long a command may take to end by itself: the promise is a second.
+const GRACE: Duration = Duration::from_millis(900);
+/// How often it is looked at whether it is time to end: signals know no shard.
+const LOOK: Duration = Duration::from_millis(20);
+/// What shells add to the number of a signal that ended a command.
+const SIGNALLED: i32 = 128;
 
 /// Whether the command was asked to end. Clones ask the same question.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// The signal that asked.
+    signal: Arc<AtomicUsize>,
+    /// Whether one has. Set by the signal itself, after the other one.
+    is_set: Arc<AtomicBool>,
+    /// Filled as soon as a thread has heard of it.
+    told: OnceLock<()>,
+    /// Whether the command takes the time that it takes.
+    is_patient: AtomicBool,
+}
 
 impl Interrupt {
     /// Takes over the signals of this process, from now on.
@@ -26,21 +46,72 @@ impl Interrupt {
     /// # Errors
     /// If the system does not let it.
     pub(crate) fn listen() -> Result<Self, CliError> {
+        let failed = |cause| CliError::Failed(format!("cannot listen to signals: {cause}"));
         let interrupt = Interrupt::default();
-        for signal in SIGNALS {
+        let Asked { signal: number, is_set, .. } = &*interrupt.0;
+        let caught = caught();
+        for &signal in &caught {
             // In this order: the second signal finds the flag that the first one has set.
-            let installed =
-                flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&interrupt.0))
-                    .and_then(|_| flag::register(signal, Arc::clone(&interrupt.0)));
-            installed
-                .map_err(|cause| CliError::Failed(format!("cannot listen to signal {signal}: {cause}")))?;
+            flag::register_conditional_shutdown(signal, SIGNALLED + signal, Arc::clone(is_set))
+                .and_then(|_| flag::register_usize(signal, Arc::clone(number), signal as usize))
+                .and_then(|_| flag::register(signal, Arc::clone(is_set)))
+                .map_err(failed)?;
         }
+        let mut signals = Signals::new(&caught).map_err(failed)?;
+        let asked = interrupt.clone();
+        let waiting = move || {
+            // It ends only when it is closed, which nobody can do here.
+            signals.forever().next();
+            asked.end_in_time();
+        };
+        thread::Builder::new().name("farwood-signals".to_owned()).spawn(waiting).map_err(failed)?;
         Ok(interrupt)
+    }
+
+    /// Ends the command if it has not ended when its time is over.
+    fn end_in_time(&self) {
+        self.0.told.get_or_init(|| ());
+        let (_nobody, grace) = channel::<()>();
+        let _passed = grace.recv_timeout(GRACE);
+        if !self.0.is_patient.load(Ordering::Relaxed) {
+            let forced = "it did not end by itself and was ended by force: locks that it held stay held";
+            let error = self.error(forced);
+            note(error.report());
+            std::process::exit(i32::from(error.exit_code()));
+        }
+    }
+
+    /// From now on the command ends in its own time, unless a second signal comes.
+    pub(crate) fn be_patient(&self) {
+        self.0.is_patient.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is time to end.
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_set.load(Ordering::Acquire)
+    }
+
+    /// What is set when it is time to end, for those who know no more of signals.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0.is_set)
+    }
+
+    /// Blocks until it is time to end.
+    pub(crate) fn wait(&self) {
+        self.0.told.wait();
+    }
+
+    /// Resolves when it is time to end.
+    pub(crate) async fn asked(&self, shard: &impl Verbs) {
+        while !self.is_set() {
+            shard.pause(LOOK.as_nanos() as u64).await;
+        }
+    }
+
+    /// The error of a command that was asked to end, and how far it came.
+    pub(crate) fn error(&self, done: &str) -> CliError {
+        let signal = self.0.signal.load(Ordering::Relaxed) as i32;
+        CliError::Interrupted { done: done.to_owned(), exit_code: (SIGNALLED + signal) as u8 }
     }
 
     /// An error that says what was done, if it is time to end.
@@ -48,36 +119,24 @@ impl Interrupt {
     /// # Errors
     /// [`CliError::Interrupted`] with that text.
     pub(crate) fn check(&self, done: &str) -> Result<(), CliError> {
-        if self.is_set() { Err(CliError::Interrupted(done.to_owned())) } else { Ok(()) }
+        if self.is_set() { Err(self.error(done)) } else { Ok(()) }
     }
 
-    /// Asks to end, as a signal does.
+    /// Asks to end, as Ctrl-C does.
     #[cfg(test)]
     pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.signal.store(SIGINT as usize, Ordering::Relaxed);
+        self.0.is_set.store(true, Ordering::Release);
     }
 }
 
-/// The signals of a command that has nothing to do but to wait for them.
-pub(crate) struct Stop(Signals);
-
-impl Stop {
-    /// Begins to collect signals. The second one ends the process at once.
-    ///
-    /// # Errors
-    /// If the system does not let it.
-    pub(crate) fn listen() -> Result<Self, CliError> {
-        Interrupt::listen()?;
-        let signals = Signals::new(SIGNALS);
-        let failed = |cause| CliError::Failed(format!("cannot listen to signals: {cause}"));
-        signals.map(Stop).map_err(failed)
-    }
-
-    /// Blocks until a signal comes, or one has come since [`Stop::listen`].
-    pub(crate) fn wait(&mut self) {
-        // It ends only when it is closed, which nobody can do here.
-        self.0.forever().next();
-    }
+/// The signals that end a command. Who started it by `nohup` wants it to survive the terminal.
+fn caught() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let survives = |signal: i32| signal == SIGHUP && ignored & 1 << (signal - 1) != 0;
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !survives(*signal)).collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! made of [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out,
 //! for eyes and machines). The other commands work on memory servers that run already ([`connect`], [`session`]), or
 //! are one ([`serve`]). Errors are one line on standard error; the exit status is 0, 1 (the run or a check failed), 2
-//! (not started) or 130 (a signal ended it: [`interrupt`]).
+//! (not started) or 128 and the number of the signal that ended it ([`interrupt`]).
 
 #![forbid(unsafe_code)]
 
@@ -28,16 +28,21 @@ mod units;
 mod workload;
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{Command, Request};
 use crate::error::CliError;
 
+/// The environment variable that says which events are shown.
+const LOG: &str = "FARWOOD_LOG";
+
 fn main() -> ExitCode {
-    start_tracing();
     end_on_panic();
-    match run() {
+    match start_tracing().and_then(|()| run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             note(error.report());
@@ -71,9 +76,26 @@ fn run() -> Result<(), CliError> {
 }
 
 /// Events go to standard error if FARWOOD_LOG asks for them.
-fn start_tracing() {
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("FARWOOD_LOG") {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+fn start_tracing() -> Result<(), CliError> {
+    let Some(wanted) = std::env::var_os(LOG).filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+    let wanted = wanted.to_string_lossy();
+    let filter = log_filter(&wanted).map_err(|cause| {
+        CliError::Usage(format!(
+            "{LOG}={wanted}: {cause}; write error, warn, info, debug or trace, or TARGET=LEVEL, with commas between"
+        ))
+    })?;
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(io::stderr).init();
+    Ok(())
+}
+
+/// A lone word that is no level would be the name of a target that there may not be, and nothing would be said.
+fn log_filter(wanted: &str) -> Result<EnvFilter, String> {
+    let is_word = |part: &&str| part.chars().all(|c| c.is_ascii_alphanumeric());
+    let unknown = |part: &&str| part.parse::<LevelFilter>().is_err();
+    match wanted.split(',').map(str::trim).filter(is_word).find(unknown) {
+        Some(word) => Err(format!("{word:?} is no level")),
+        None => EnvFilter::try_new(wanted).map_err(|error| error.to_string()),
     }
 }
 
@@ -90,4 +112,19 @@ fn end_on_panic() {
 pub(crate) fn note(line: impl Display) {
     // There is nowhere left to complain to.
     let _ = writeln!(io::stderr(), "farwood: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_would_show_nothing_is_refused() {
+        for wanted in ["debug", "off", "warn,farwood_runtime=debug", "farwood_lock", "[span{field=1}]=info"] {
+            assert!(log_filter(wanted).is_ok(), "{wanted}");
+        }
+        for wanted in ["verbose", "info,loud", "farwood_runtime=loud", "a=b=c"] {
+            assert!(log_filter(wanted).is_err(), "{wanted}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use farwood::runtime::shm::{ShmName, ShmServer, ShmServerConfig};
 
 use crate::error::CliError;
 use crate::fabric::Place;
+use crate::interrupt::Interrupt;
 
 /// A memory server to be started.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,11 +48,11 @@ pub(crate) struct Holdings {
     pub(crate) compute_nodes: usize,
 }
 
-/// Starts it.
+/// Starts it, which an interrupt ends.
 ///
 /// # Errors
 /// If it cannot be reached there, or the memory cannot be had.
-pub(crate) fn start(plan: &ServerPlan) -> Result<Box<dyn Serving>, CliError> {
+pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn Serving>, CliError> {
     let parts = ServerParts { chunk_bytes: plan.chunk_bytes, ..ServerParts::default() };
     match &plan.place {
         Place::Shm(name) => {
@@ -59,6 +60,7 @@ pub(crate) fn start(plan: &ServerPlan) -> Result<Box<dyn Serving>, CliError> {
             let config = ShmServerConfig {
                 parts,
                 reserved_huge_pages: plan.huge_pages,
+                stop: Some(interrupt.flag()),
                 ..ShmServerConfig::new(name, plan.memory_bytes)
             };
             Ok(Box::new(ShmServer::start(&config).map_err(CliError::failed)?))

@@ -1,23 +1,33 @@
 //! A compute node for the time of one command: how the commands that work on an index get at it.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 
 use farwood::runtime::{Control, Fabric, Port};
 use farwood::{AnyIndex, ComputeNode, Host, NodeConfig, Shard};
 use futures::executor::block_on;
+use futures::future::{Either, select};
 
 use crate::error::CliError;
+use crate::interrupt::Interrupt;
 use crate::open_index::OpenIndex;
 
 /// The cache of a command that does a single operation: enough for the upper levels of any tree.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Opens the index `name` and runs `main` with it, on a compute node of one shard.
+/// Opens the index `name` and runs `main` with it, on a compute node of one shard. An interrupt drops `main`, wherever it
+/// waits, and `undone` is what is said then.
 ///
 /// # Errors
-/// If the index cannot be opened or the shard not be started, or as `main` has it.
-pub(crate) fn on_index<F, M, R, T>(cluster: Arc<F>, name: &str, main: M) -> Result<T, CliError>
+/// If the index cannot be opened or the shard not be started, as `main` has it, or if it was interrupted.
+pub(crate) fn on_index<F, M, R, T>(
+    cluster: Arc<F>,
+    name: &str,
+    interrupt: &Interrupt,
+    undone: &'static str,
+    main: M,
+) -> Result<T, CliError>
 where
     F: Fabric,
     M: Fn(AnyIndex<Shard<F::Device>>) -> R + Clone + Send + 'static,
@@ -26,7 +36,17 @@ where
 {
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
     let index = block_on(OpenIndex::open(&node, name, CACHE_BYTES))?;
-    let results = node.run(move |shard| main(index.attach(shard))).map_err(CliError::failed)?;
+    let interrupt = interrupt.clone();
+    let results = node.run(move |shard| {
+        let (main, interrupt) = (main(index.attach(shard.clone())), interrupt.clone());
+        async move {
+            match select(pin!(main), pin!(interrupt.asked(&shard))).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => Err(interrupt.error(undone)),
+            }
+        }
+    });
+    let results = results.map_err(CliError::failed)?;
     results.into_iter().next().expect("a node of one shard yields one result")
 }
 
@@ -114,7 +134,7 @@ mod tests {
         };
         let mut used = 0;
         for command in 0..COMMANDS {
-            used = on_index(Arc::clone(&cluster), "t", move |index| async move {
+            used = on_index(Arc::clone(&cluster), "t", &Interrupt::default(), "", move |index| async move {
                 for key in command * KEYS..(command + 1) * KEYS {
                     index.put(&key.to_be_bytes(), b"value").await.map_err(CliError::failed)?;
                 }

@@ -6,6 +6,7 @@ mod kit;
 mod servers;
 
 use std::io::{BufRead, Write};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -239,27 +240,11 @@ fn pause() {
 fn a_benchmark_that_is_interrupted_drops_its_index() {
     let server = Server::start(MEMORY);
     let scratch = Scratch::new("interrupted");
-    for signal in ["INT", "TERM"] {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
         let process = endless_bench(&server, &["--json", &scratch.path("out.json")]);
         process.signal(signal);
-        assert_failed(&process.finish(), 130, "the clients were ended");
-        assert_eq!((indexes(&server).len(), scratch.files().len()), (0, 0));
-    }
-}
-
-/// Also one that has memory servers of its own.
-#[test]
-fn a_benchmark_that_is_interrupted_says_so() {
-    for fabric in ["embedded", "sim:connectx5"] {
-        let rest = bench(&["--duration", "1000s", "--fabric", fabric]);
-        let mut process = Running::start(&[&["bench"], &rest[..]].concat());
-        while !process.listens_to_signals() {
-            assert!(process.runs(), "{}", process.finish().stderr);
-        }
-        process.signal("INT");
-        let ran = process.finish();
-        assert_failed(&ran, 130, "the clients were ended");
-        assert_eq!(ran.stdout, "");
+        assert_failed(&process.finish(), code, "the result is partial");
+        assert_eq!((indexes(&server).len(), scratch.files()), (0, vec!["out.json".to_owned()]));
     }
 }
 
@@ -312,7 +297,7 @@ fn a_load_that_is_interrupted_says_how_far_it_came() {
     drop(input);
     assert_eq!(status.code(), Some(130));
     let ran = process.finish();
-    assert_failed(&ran, 130, "are but rejected ones");
+    assert_failed(&ran, 130, "all but rejected ones");
     assert!(ran.stdout.starts_with("read 10000 lines"), "{}", ran.stdout);
     assert_ok(&server.farwood("check", &["t"]));
 }
@@ -349,6 +334,41 @@ fn a_server_that_is_not_there_is_a_clear_error() {
     }
 }
 
+/// A command that succeeds warns of nothing, and writes no colours where there is no terminal.
+#[test]
+fn events_are_plain_and_warn_of_nothing_where_nothing_is_wrong() {
+    let (first, second) = (Server::start(MEMORY), Server::start(MEMORY));
+    let both = format!("{},{}", first.fabric, second.fabric.strip_prefix("shm:").expect("it is one of shm"));
+    let on_both = |log: &str, words: &[&str]| {
+        let words: Vec<&str> = words.iter().copied().chain(["--fabric", both.as_str()]).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farwood"));
+        command.args(words).env("FARWOOD_LOG", log).output().expect("it starts")
+    };
+    assert!(on_both("debug", &["create", "t", "--index", "sherman"]).status.success());
+    // Which of both sides closes a connection first is chance.
+    for n in 0..20 {
+        let put = on_both("debug", &["put", "t", &n.to_string(), "v"]);
+        let said = String::from_utf8(put.stderr).expect("text");
+        assert!(put.status.success() && !said.contains("WARN") && !said.contains('\x1b'), "{said}");
+    }
+    let refused = on_both("verbose", &["get", "t", "0"]);
+    let said = String::from_utf8(refused.stderr).expect("text");
+    assert!(refused.status.code() == Some(2) && said.contains("\"verbose\" is no level"), "{said}");
+}
+
+/// A line mode that this CPU does not have is an error, not another one.
+#[test]
+fn a_line_mode_that_there_is_not_is_refused() {
+    let fabric = format!("shm:test-{}-mode", std::process::id());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farwood"));
+    command
+        .args(["memory-server", "--memory", "16MiB", "--fabric", &fabric])
+        .env("FARWOOD_LINE_MODE", "fast");
+    let refused = command.output().expect("it starts");
+    let said = String::from_utf8(refused.stderr).expect("text");
+    assert!(!refused.status.success() && said.contains("write vector or sequence"), "{said}");
+}
+
 #[test]
 fn a_server_that_is_killed_ends_its_clients_with_an_error() {
     let server = with_index("sherman", MEMORY);
@@ -369,8 +389,12 @@ fn a_server_that_is_killed_ends_its_clients_with_an_error() {
             std::thread::yield_now();
         }
         let fabric = server.kill();
+        let name = fabric.strip_prefix("shm:").expect("it is one of shm");
         for ran in [bench.finish(), load.finish()] {
             assert_failed(&ran, 1, "memory server 0");
+            // What became of it, and of what it left.
+            assert!(ran.stderr.contains("has ended: all that it held is lost"), "{}", ran.stderr);
+            assert!(ran.stderr.contains(&format!("rm /dev/shm/farwood-{name} ")), "{}", ran.stderr);
         }
         // Another server of that name knows nothing of what the first one held.
         let restarted = Server::start_at(&fabric, MEMORY);

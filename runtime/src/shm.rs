@@ -8,8 +8,10 @@
 //!   shm:/mnt/a/b    region  /mnt/a/b                       socket  /dev/shm/farwood.%2Fmnt%2Fa%2Fb.sock
 //! ```
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use thiserror::Error;
 
@@ -22,6 +24,7 @@ use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::node::NodeError;
+use crate::pointer::ServerId;
 use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceError, random_instance};
 
 /// Where regions and sockets are unless a path says otherwise: memory that is gone after a reboot, as regions are.
@@ -132,13 +135,15 @@ pub struct ShmServerConfig {
     pub reserved_huge_pages: bool,
     /// How line atomicity is provided.
     pub line_mode: LineMode,
+    /// Once it is set, a server that is being started is given up, which leaves nothing behind.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl ShmServerConfig {
     /// A server with the usual parts.
     pub fn new(name: ShmName, memory_bytes: u64) -> Self {
         let (parts, line_mode) = (ServerParts::default(), LineMode::Auto);
-        ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages: false, line_mode }
+        ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages: false, line_mode, stop: None }
     }
 }
 
@@ -157,7 +162,7 @@ impl ShmServer {
     /// # Errors
     /// If the region or the socket cannot be had.
     pub fn start(config: &ShmServerConfig) -> Result<Self, ShmError> {
-        let ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode } = config;
+        let ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode, stop } = config;
         parts.check(*memory_bytes)?;
         let path = if *reserved_huge_pages { name.huge_region_path() } else { name.region_path() };
         let failed = |cause| RegionError::Io { action: "find", path: path.clone(), cause };
@@ -165,7 +170,7 @@ impl ShmServer {
         let instance = random_instance().map_err(ShmError::Random)?;
         let huge_pages = if *reserved_huge_pages { HugePages::Reserved } else { HugePages::Try };
         let region = RegionConfig::new(*memory_bytes, instance);
-        let region = RegionConfig { line_mode: *line_mode, huge_pages, ..region };
+        let region = RegionConfig { line_mode: *line_mode, huge_pages, stop: stop.clone(), ..region };
         let region = Arc::new(Region::create(&path, &region)?);
         let memory = MemoryServer::new(Arc::clone(&region), *parts)?;
         let offer = Offer::Shm { path: path.display().to_string() };
@@ -204,6 +209,15 @@ impl ShmServer {
     pub fn stop(self) {
         drop(self);
     }
+}
+
+/// What a memory server that has ended without removing it left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// Its region and its socket, as far as they are there.
+    pub files: Vec<PathBuf>,
+    /// Bytes that they take.
+    pub bytes: u64,
 }
 
 /// Memory servers of this host that a process is connected to.
@@ -247,6 +261,29 @@ impl ShmCluster {
         });
         let servers = mapped.collect::<Result<_, _>>()?;
         Ok(Arc::new(ShmCluster { control, servers }))
+    }
+
+    /// What is left of a memory server whose process has ended. None while there is one that answers at its address.
+    ///
+    /// # Panics
+    /// If the cluster does not have that server.
+    pub fn remains(&self, server: ServerId) -> Option<Remains> {
+        let (ServerAddress::Unix(socket), Offer::Shm { path }) =
+            (self.control.address(server), &self.control.welcome(server).offer)
+        else {
+            unreachable!("the connection was made over a socket, for servers that offer shm");
+        };
+        if UnixStream::connect(socket).is_ok() {
+            return None;
+        }
+        let mut remains = Remains::default();
+        for file in [Path::new(path), socket] {
+            if let Ok(found) = file.metadata() {
+                remains.files.push(file.to_owned());
+                remains.bytes += found.len();
+            }
+        }
+        Some(remains)
     }
 
     /// The servers' control services, for what only they can tell.

@@ -87,7 +87,10 @@ pub enum FabricError {
     #[expect(missing_docs, reason = "the message names the field")]
     QueuePair { server: ServerId },
     /// A server does not answer any more.
-    #[error("memory server {} does not answer: what it holds is out of reach until it comes back", server.0)]
+    #[error(
+        "memory server {} is gone: it has ended, and all that it held is lost; or it cannot be reached any more",
+        server.0
+    )]
     #[expect(missing_docs, reason = "the message names the field")]
     ServerGone { server: ServerId },
     /// A chain of more verbs than a queue pair takes at once.

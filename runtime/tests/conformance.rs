@@ -1,4 +1,4 @@
-//! The fabric contract on the embedded fabric: every part of the body in both line modes, as tasks of the executor with
+//! The fabric contract on the embedded fabric: every part of the body in the line modes of this CPU, as tasks of the executor with
 //! many credits and as clients of the pool with few.
 
 #[path = "kit/conformance/mod.rs"]
@@ -8,7 +8,6 @@ mod kit;
 use std::future::Future;
 use std::sync::Arc;
 
-use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Probed, Site, conformance_tests};
@@ -26,7 +25,7 @@ impl Fabric for Embedded {
         R: Future<Output = ()> + 'static,
     {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
-        for line_mode in [LineMode::Vector, LineMode::Sequence] {
+        for line_mode in kit::line_modes() {
             for (pooled, credits) in [(false, 4096), (true, 3)] {
                 let cluster = kit::cluster(line_mode);
                 let site = Site { starts: [0, 1].map(|id| kit::area(&cluster, id)), bytes: kit::AREA_BYTES };

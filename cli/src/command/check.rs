@@ -30,7 +30,8 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let (kind, report) = with_cluster(&servers, Check { name: args.name.clone() })?;
+    let check = Check { name: args.name.clone(), interrupt: interrupt.clone() };
+    let (kind, report) = with_cluster(&servers, check)?;
     print(&shown(kind, &report))?;
     interrupt.check("the walk was finished")?;
     verdict(&args.name, &report)
@@ -38,6 +39,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
 
 struct Check {
     name: String,
+    interrupt: Interrupt,
 }
 
 impl Action for Check {
@@ -45,7 +47,8 @@ impl Action for Check {
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(Kind, CheckReport), CliError> {
         let walk = |dead: BTreeSet<u16>| {
-            on_index(Arc::clone(&cluster), &self.name, move |index| {
+            let undone = "the walk was not finished";
+            on_index(Arc::clone(&cluster), &self.name, &self.interrupt, undone, move |index| {
                 let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
                 async move {
                     let report = index.check(&options).await.map_err(CliError::failed)?;
@@ -137,7 +140,7 @@ mod tests {
     use crate::session::kit;
 
     fn check(cluster: &Arc<farwood::Cluster>) -> (Kind, CheckReport) {
-        Check { name: "t".to_owned() }.on(Arc::clone(cluster)).unwrap()
+        Check { name: "t".to_owned(), interrupt: Interrupt::default() }.on(Arc::clone(cluster)).unwrap()
     }
 
     #[test]
@@ -147,7 +150,7 @@ mod tests {
             let (found, report) = check(&cluster);
             assert_eq!(found, kind);
             assert!(shown(kind, &report).starts_with("keys         0\nleaves       0"), "{kind:?}");
-            let filled = on_index(Arc::clone(&cluster), "t", |index| async move {
+            let filled = on_index(Arc::clone(&cluster), "t", &Interrupt::default(), "", |index| async move {
                 for n in 0..500u32 {
                     index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
                 }

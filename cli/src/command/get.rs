@@ -13,6 +13,9 @@ use crate::open_index::check_name;
 use crate::report::output::print_bytes;
 use crate::session::on_index;
 
+/// What came of it if it was interrupted.
+const NOTHING: &str = "nothing is printed";
+
 /// Prints the value and a newline.
 ///
 /// # Errors
@@ -21,8 +24,9 @@ pub(crate) fn run(args: GetArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let mut value = with_cluster(&servers, Get { name: args.name, key: args.key.into_vec() })?;
-    interrupt.check("nothing is printed")?;
+    let get = Get { name: args.name, key: args.key.into_vec(), interrupt: interrupt.clone() };
+    let mut value = with_cluster(&servers, get)?;
+    interrupt.check(NOTHING)?;
     value.push(b'\n');
     print_bytes(&value)
 }
@@ -30,15 +34,16 @@ pub(crate) fn run(args: GetArgs) -> Result<(), CliError> {
 struct Get {
     name: String,
     key: Vec<u8>,
+    interrupt: Interrupt,
 }
 
 impl Action for Get {
     type Output = Vec<u8>;
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Vec<u8>, CliError> {
-        let Get { name, key } = self;
+        let Get { name, key, interrupt } = self;
         let absent = absent(&name, &key);
-        let value = on_index(cluster, &name, move |index| {
+        let value = on_index(cluster, &name, &interrupt, NOTHING, move |index| {
             let key = key.clone();
             async move {
                 let value = index.get(&key).await.map_err(CliError::failed)?;
@@ -63,7 +68,8 @@ mod tests {
     use crate::session::kit;
 
     fn get(cluster: &Arc<farwood::Cluster>, name: &str, key: &[u8]) -> Result<Vec<u8>, CliError> {
-        Get { name: name.to_owned(), key: key.to_vec() }.on(Arc::clone(cluster))
+        Get { name: name.to_owned(), key: key.to_vec(), interrupt: Interrupt::default() }
+            .on(Arc::clone(cluster))
     }
 
     #[test]
@@ -74,10 +80,14 @@ mod tests {
     fn put_get_and_remove(kind: Kind) {
         let cluster = kit::cluster(kind);
         let put = |key: &[u8], value: &[u8]| {
-            let put = Put { name: "t".to_owned(), key: key.to_vec(), value: value.to_vec() };
+            let (key, value) = (key.to_vec(), value.to_vec());
+            let put = Put { name: "t".to_owned(), key, value, interrupt: Interrupt::default() };
             put.on(Arc::clone(&cluster))
         };
-        let remove = |key: &[u8]| Remove { name: "t".to_owned(), key: key.to_vec() }.on(Arc::clone(&cluster));
+        let remove = |key: &[u8]| {
+            let remove = Remove { name: "t".to_owned(), key: key.to_vec(), interrupt: Interrupt::default() };
+            remove.on(Arc::clone(&cluster))
+        };
         assert!(get(&cluster, "t", b"k").unwrap_err().one_line().contains("has no key \"k\""));
         for (key, value) in [(&b"k"[..], &b"v"[..]), (b"", b""), (b"\xff\0\n", b"\xfe\t\n"), (b"k", b"w")] {
             put(key, value).unwrap();

@@ -128,12 +128,12 @@ impl Action for Load {
 fn outcome(path: &Path, reader: &Reader, loaded: &[Loaded], shared: &Shared) -> Outcome {
     let stored = loaded.iter().map(|shard| shard.stored).sum();
     let through = loaded.iter().map(|shard| shard.through).min().unwrap_or(0);
-    let so_far = format!("{stored} lines are stored; up to line {through} all are but rejected ones");
+    let so_far = format!("{stored} lines were stored, and up to line {through} all but rejected ones");
     let rejects = reader.rejects();
     let verdict = if let Some(error) = shared.failure() {
         Err(CliError::Failed(format!("{}: {so_far}", error.one_line())))
     } else if shared.is_interrupted() {
-        Err(CliError::Interrupted(so_far))
+        Err(shared.interrupt.error(&so_far))
     } else if let Some(error) = reader.failure() {
         Err(CliError::Failed(format!("{}: {so_far}", CliError::read(path, error).one_line())))
     } else if rejects.total() > 0 {

@@ -4,7 +4,7 @@ use crate::args::MemoryServerArgs;
 use crate::error::CliError;
 use crate::fabric::Place;
 use crate::footprint::chunk_bytes_for;
-use crate::interrupt::Stop;
+use crate::interrupt::Interrupt;
 use crate::note;
 use crate::report::output::print;
 use crate::serve::{self, Holdings, ServerPlan, Serving};
@@ -13,17 +13,21 @@ use crate::units::show_bytes;
 /// Shards that a server expects to take chunks at the same time: so many chunks may be taken and mostly unused.
 const SHARDS_EXPECTED: u64 = 15;
 
-/// Serves until Ctrl-C.
+/// Serves until a signal comes.
 ///
 /// # Errors
-/// If the server cannot be started.
+/// If the server cannot be started, or a signal comes before it is.
 pub(crate) fn run(args: MemoryServerArgs) -> Result<(), CliError> {
     let plan = plan(args)?;
     // Before the server is there: a signal that comes early is not to leave half of one behind.
-    let mut stop = Stop::listen()?;
-    let server = serve::start(&plan)?;
+    let interrupt = Interrupt::listen()?;
+    let started = serve::start(&plan, &interrupt);
+    interrupt.check("the memory server was not started")?;
+    let server = started?;
+    // To give much memory back may take longer than a second.
+    interrupt.be_patient();
     print(&ready(&plan, &*server))?;
-    stop.wait();
+    interrupt.wait();
     note(stopping(&server.holdings()));
     Ok(())
 }

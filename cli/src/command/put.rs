@@ -21,7 +21,7 @@ pub(crate) fn run(args: PutArgs) -> Result<(), CliError> {
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
     let (key, value) = (args.key.into_vec(), args.value.into_vec());
-    with_cluster(&servers, Put { name: args.name, key, value })?;
+    with_cluster(&servers, Put { name: args.name, key, value, interrupt: interrupt.clone() })?;
     interrupt.check("the value was stored")
 }
 
@@ -33,14 +33,17 @@ pub(crate) struct Put {
     pub(crate) key: Vec<u8>,
     /// Its new value.
     pub(crate) value: Vec<u8>,
+    /// What ends it early.
+    pub(crate) interrupt: Interrupt,
 }
 
 impl Action for Put {
     type Output = ();
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
-        let Put { name, key, value } = self;
-        on_index(cluster, &name, move |index| {
+        let Put { name, key, value, interrupt } = self;
+        let undone = "the value may be stored or not";
+        on_index(cluster, &name, &interrupt, undone, move |index| {
             let (key, value) = (key.clone(), value.clone());
             async move { index.put(&key, &value).await.map_err(CliError::failed) }
         })

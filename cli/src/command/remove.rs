@@ -21,7 +21,8 @@ pub(crate) fn run(args: RemoveArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    with_cluster(&servers, Remove { name: args.name, key: args.key.into_vec() })?;
+    let remove = Remove { name: args.name, key: args.key.into_vec(), interrupt: interrupt.clone() };
+    with_cluster(&servers, remove)?;
     interrupt.check("the key was removed")
 }
 
@@ -31,15 +32,18 @@ pub(crate) struct Remove {
     pub(crate) name: String,
     /// The key.
     pub(crate) key: Vec<u8>,
+    /// What ends it early.
+    pub(crate) interrupt: Interrupt,
 }
 
 impl Action for Remove {
     type Output = ();
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
-        let Remove { name, key } = self;
+        let Remove { name, key, interrupt } = self;
         let absent = absent(&name, &key);
-        let removed = on_index(cluster, &name, move |index| {
+        let undone = "the key may be removed or not";
+        let removed = on_index(cluster, &name, &interrupt, undone, move |index| {
             let key = key.clone();
             async move { index.remove(&key).await.map_err(CliError::failed) }
         });

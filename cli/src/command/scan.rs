@@ -19,6 +19,9 @@ use crate::session::on_index;
 /// Output is written in pieces of that many bytes.
 const OUTPUT_BYTES: usize = 64 << 10;
 
+/// What is said of a scan that was interrupted.
+const EARLY: &str = "the scan did not come to its end";
+
 /// Prints the range.
 ///
 /// # Errors
@@ -66,25 +69,21 @@ impl Action for Scan {
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
         let Scan { name, range, interrupt } = self;
-        on_index(cluster, &name, move |index| {
-            let (range, interrupt) = (range.clone(), interrupt.clone());
+        on_index(cluster, &name, &interrupt, EARLY, move |index| {
+            let range = range.clone();
             async move {
+                // What was found before an interrupt is written when this is dropped.
                 let mut out = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout());
-                copy(&index, &range, &interrupt, &mut out).await
+                copy(&index, &range, &mut out).await
             }
         })
     }
 }
 
 /// Copies the range to `out`, whose reader may leave.
-async fn copy<I: RangeIndex>(
-    index: &I,
-    range: &Range,
-    interrupt: &Interrupt,
-    out: &mut impl Write,
-) -> Result<(), CliError> {
-    let copied = copy_pairs(index, range, interrupt, out).await;
-    // What was found before an error or an interrupt is printed too.
+async fn copy<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Write) -> Result<(), CliError> {
+    let copied = copy_pairs(index, range, out).await;
+    // What was found before an error is printed too.
     let copied = match out.flush() {
         Ok(()) => copied,
         Err(error) => copied.and(Err(Stopped::Output(error))),
@@ -103,17 +102,11 @@ enum Stopped {
     Early(CliError),
 }
 
-async fn copy_pairs<I: RangeIndex>(
-    index: &I,
-    range: &Range,
-    interrupt: &Interrupt,
-    out: &mut impl Write,
-) -> Result<(), Stopped> {
+async fn copy_pairs<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Write) -> Result<(), Stopped> {
     let from = range.from.as_deref().map_or(Bound::Unbounded, Bound::Included);
     let to = range.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     let mut pairs = index.scan((from, to), range.limit);
     while let Some(pair) = pairs.next().await {
-        interrupt.check("the scan did not come to its end").map_err(Stopped::Early)?;
         let (key, value) = pair.map_err(|error| Stopped::Early(CliError::failed(error)))?;
         for part in [&key[..], b"\t", &value[..], b"\n"] {
             out.write_all(part).map_err(Stopped::Output)?;
@@ -129,15 +122,15 @@ mod tests {
     use crate::session::kit;
 
     /// Scans 100 keys, 00 to 99. Yields what was written, and how that ended.
-    fn scan(kind: Kind, range: Range, room: usize, interrupt: Interrupt) -> (String, Result<(), CliError>) {
-        let out = on_index(kit::cluster(kind), "t", move |index| {
-            let (range, interrupt) = (range.clone(), interrupt.clone());
+    fn scan(kind: Kind, range: Range, room: usize) -> (String, Result<(), CliError>) {
+        let out = on_index(kit::cluster(kind), "t", &Interrupt::default(), "", move |index| {
+            let range = range.clone();
             async move {
                 for n in 0..100 {
                     index.put(format!("{n:02}").as_bytes(), format!("v{n}").as_bytes()).await.unwrap();
                 }
                 let mut out = Pipe { taken: Vec::new(), room };
-                let result = copy(&index, &range, &interrupt, &mut out).await;
+                let result = copy(&index, &range, &mut out).await;
                 Ok((String::from_utf8(out.taken).unwrap(), result))
             }
         });
@@ -176,7 +169,7 @@ mod tests {
 
     fn scan_ranges(kind: Kind) {
         let lines = |range| {
-            let (out, result) = scan(kind, range, usize::MAX, Interrupt::default());
+            let (out, result) = scan(kind, range, usize::MAX);
             result.unwrap();
             out
         };
@@ -191,17 +184,9 @@ mod tests {
 
     #[test]
     fn a_reader_that_leaves_ends_it_quietly() {
-        let (out, result) = scan(Kind::Sherman, range(None, None, None), 14, Interrupt::default());
+        let (out, result) = scan(Kind::Sherman, range(None, None, None), 14);
         assert!(result.is_ok());
         assert_eq!(out, "00\tv0\n01\tv1\n02");
-    }
-
-    #[test]
-    fn an_interrupt_ends_it() {
-        let interrupt = Interrupt::default();
-        interrupt.set();
-        let (out, result) = scan(Kind::Sherman, range(None, None, None), usize::MAX, interrupt);
-        assert_eq!((out.as_str(), result.unwrap_err().exit_code()), ("", 130));
     }
 
     #[test]

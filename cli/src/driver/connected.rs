@@ -14,6 +14,7 @@ use crate::driver::plan::Plan;
 use crate::driver::{Finished, executors, finish, not_started};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
+use crate::note;
 use crate::progress::Progress;
 use crate::workload::Workload;
 
@@ -41,10 +42,11 @@ impl Action for ConnectedRun {
         let dropped = if takes_memory { drop_index(&*control, &plan.index_name) } else { Ok(()) };
         let mut finished = finish(&plan, ran?);
         finished.report = match (finished.report, dropped) {
-            (Ok(_), Err(error)) => Err(error),
-            (Err(CliError::Interrupted(what)), Err(error)) => {
-                Err(CliError::Interrupted(format!("{what}; {error}")))
+            (Ok(report), Err(error)) if report.interrupted.is_some() => {
+                note(&error);
+                Ok(report)
             }
+            (Ok(_), Err(error)) => Err(error),
             // What made the run fail says more than what came of it.
             (report, _) => report,
         };
@@ -113,8 +115,14 @@ mod tests {
             interrupt.set();
             // Without the interrupt it would not end within the test.
             let line = format!("--keys 20k --duration 10000s --workload {workload}");
-            let error = run(&cluster, &line, interrupt).unwrap().report.err().expect("it was interrupted");
-            assert_eq!(error.exit_code(), 130, "{workload}: {error}");
+            let report = run(&cluster, &line, interrupt).unwrap().report;
+            let report = report.unwrap_or_else(|error| panic!("{workload}: {error}"));
+            let error = report.interrupted.expect("it was interrupted");
+            assert_eq!(
+                (error.exit_code(), report.phases.last().unwrap().ops()),
+                (130, 0),
+                "{workload}: {error}"
+            );
             assert_eq!(used(&cluster), (0, 0), "{workload}");
         }
     }

@@ -62,11 +62,11 @@ impl<V: BenchShard, I: RangeIndex> IndexSubject<V, I> {
 impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
     type Client = IndexClient<V, I>;
 
-    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
+    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
         async move {
             let config = &self.plan.config;
             if !config.workload.is_preloaded() {
-                return Ok(());
+                return Ok(0);
             }
             let keys = config.key_set.sorted(config.keys);
             let start_ns = self.shard.now();
@@ -87,7 +87,7 @@ impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
             let loaded =
                 self.index.bulk_load(pairs, BULK_FILL).await.map_err(|error| failed("the load", &error))?;
             if self.plan.is_cut_short() {
-                return Ok(());
+                return Ok(loaded);
             }
             if loaded != config.keys {
                 return Err(CliError::Check(format!("{loaded} of {} keys were loaded", config.keys)));
@@ -100,7 +100,7 @@ impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
                     recorder.note((config.clients as u32, Op::Put, Outcome::Ok), times, &key, Some(&value));
                 }
             }
-            Ok(())
+            Ok(loaded)
         }
         .boxed_local()
     }
@@ -122,6 +122,7 @@ impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
             number,
             key: Vec::with_capacity(64),
             value: Vec::with_capacity(64),
+            writing: None,
         }
     }
 
@@ -155,6 +156,8 @@ pub(crate) struct IndexClient<V, I> {
     number: u32,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// The write in flight, for the history.
+    writing: Option<(Op, Timed)>,
 }
 
 /// How a client writes.
@@ -204,6 +207,13 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
             }
         }
     }
+
+    fn abandoned(&mut self) {
+        // It may have taken effect; others may have read what it wrote.
+        if let Some((op, timed)) = self.writing.take() {
+            self.note(op, Outcome::Unknown, Some(timed), self.recorder.now(), Some(&self.value));
+        }
+    }
 }
 
 impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
@@ -243,12 +253,19 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         let stamp = self.shared.stamp.get();
         self.shared.stamp.set(stamp + self.shared.stamp_step);
         self.plan.config.values.write(tag_of(&self.key), stamp, &mut self.value);
-        let (key, value) = (&self.key[..], &self.value[..]);
-        let (op, lane, name, written) = match how {
-            Write::Put => (Op::Put, Lane::Put, "a put", self.index.put(key, value).await.map(|()| true)),
-            Write::Update => (Op::Update, Lane::Update, "an update", self.index.update(key, value).await),
-            Write::Insert => (Op::Insert, Lane::Insert, "an insert", self.index.insert(key, value).await),
+        let (op, lane, name) = match how {
+            Write::Put => (Op::Put, Lane::Put, "a put"),
+            Write::Update => (Op::Update, Lane::Update, "an update"),
+            Write::Insert => (Op::Insert, Lane::Insert, "an insert"),
         };
+        self.writing = timed.map(|timed| (op, timed));
+        let (key, value) = (&self.key[..], &self.value[..]);
+        let written = match how {
+            Write::Put => self.index.put(key, value).await.map(|()| true),
+            Write::Update => self.index.update(key, value).await,
+            Write::Insert => self.index.insert(key, value).await,
+        };
+        self.writing = None;
         let end_ns = self.recorder.end(lane, timed);
         let outcome = match (&written, how) {
             (Ok(true), _) => Outcome::Ok,

@@ -42,8 +42,8 @@ impl<V: BenchShard> LockSubject<V> {
 impl<V: BenchShard> Subject<V> for LockSubject<V> {
     type Client = LockClient<V>;
 
-    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
-        ready(Ok(())).boxed_local()
+    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
+        ready(Ok(0)).boxed_local()
     }
 
     fn client(&self, _number: u32, seed: u64, _pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> LockClient<V> {

@@ -6,6 +6,7 @@ mod connected;
 mod counters;
 mod embedded;
 mod executors;
+pub(crate) mod in_flight;
 mod index;
 mod locks;
 pub(crate) mod meeting;
@@ -53,6 +54,9 @@ pub(crate) struct Finished {
 
 /// What the index of a run is named on memory servers of its own.
 const INDEX_NAME: &str = "bench";
+
+/// What is said of a run that was interrupted.
+const PARTIAL: &str = "the clients were ended, and the result is partial";
 
 /// Runs the benchmark.
 ///
@@ -116,7 +120,7 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
     if config.workload.is_preloaded() {
         let seconds = results.first().map_or(0.0, |first| first.load_seconds);
         let mut phase = phase("load", seconds, &load, &[]);
-        phase.loaded = config.keys;
+        phase.loaded = results.first().map_or(0, |first| first.loaded);
         phases.push(phase);
     }
     let start_ns = results.iter().map(|result| result.run_ns.0).min().unwrap_or(0);
@@ -135,6 +139,7 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
             rss_bytes: results.iter().map(|result| result.rss_bytes).max().unwrap_or(0),
         },
         notes: notes(config),
+        interrupted: plan.interrupt.check(PARTIAL).err(),
     }
 }
 

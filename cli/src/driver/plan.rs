@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::config::BenchConfig;
 use crate::driver::meeting::{Meeting, Verdict};
 use crate::driver::pace::share;
-use crate::error::CliError;
 use crate::footprint::BULK_FILL;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -69,13 +68,9 @@ impl Plan {
         })
     }
 
-    /// Whether the run is to end before its time: it has failed, or somebody wants it to end, which fails it.
+    /// Whether the run is to end before its time: it has failed, or was interrupted.
     pub(crate) fn is_cut_short(&self) -> bool {
-        if self.interrupt.is_set() {
-            self.verdict
-                .fail(CliError::Interrupted("the clients were ended, and there is no result".to_owned()));
-        }
-        self.verdict.has_failed()
+        self.interrupt.is_set() || self.verdict.has_failed()
     }
 
     /// Shards that have clients.

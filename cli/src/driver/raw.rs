@@ -98,13 +98,13 @@ impl<V: BenchShard> RawSubject<V> {
 impl<V: BenchShard> Subject<V> for RawSubject<V> {
     type Client = RawClient<V>;
 
-    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>> {
+    fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
         async move {
             let area = self.allocate().await?;
             self.fill(&area).await?;
             // Nobody else sets it.
             let _ = self.area.set(area);
-            Ok(())
+            Ok(0)
         }
         .boxed_local()
     }

@@ -57,6 +57,11 @@ impl<V: BenchShard> Recorder<V> {
         Some(Timed { start_ns, from_ns: intended_ns.unwrap_or(start_ns) })
     }
 
+    /// The time by the shard's clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.shard.now()
+    }
+
     /// It has ended. Yields when, if it was timed.
     #[inline]
     pub(crate) fn end(&self, lane: Lane, timed: Option<Timed>) -> u64 {

@@ -2,14 +2,17 @@
 //! and rest at the same time. A shard that has failed still comes to every meeting, and stays until the last one: it is
 //! the home of locks that clients elsewhere use.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures::future::{Either, select};
 use hdrhistogram::Histogram;
 
 use crate::config::End;
 use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::Counters;
+use crate::driver::in_flight::{InFlight, PATIENCE_NS};
 use crate::driver::pace::{Pace, Schedule};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
@@ -23,6 +26,8 @@ use crate::report::history::History;
 pub(crate) struct ShardResult {
     /// Seconds that the load took; of the first shard.
     pub(crate) load_seconds: f64,
+    /// Keys that were loaded; of the first shard.
+    pub(crate) loaded: u64,
     /// When the measured phase began and ended here, in ns.
     pub(crate) run_ns: (u64, u64),
     /// Operations of an open loop that were due and not started.
@@ -60,7 +65,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
 
     /// All phases, to the end.
     pub(crate) async fn run(mut self) -> ShardResult {
-        let load_seconds = self.load().await;
+        let (load_seconds, loaded) = self.load().await;
         let after_load = self.subject.counters();
         let warmup_ns = self.plan.config.warmup_ns;
         if warmup_ns > 0 {
@@ -81,6 +86,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         self.meet().await;
         ShardResult {
             load_seconds,
+            loaded,
             run_ns,
             unstarted,
             load: after_load,
@@ -110,16 +116,18 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         }
     }
 
-    async fn load(&mut self) -> f64 {
+    /// Yields the seconds that it took, and how many keys were loaded.
+    async fn load(&mut self) -> (f64, u64) {
         self.enter(Stage::Load).await;
         if self.me() != 0 || self.plan.is_cut_short() {
-            return 0.0;
+            return (0.0, 0);
         }
         let start_ns = self.shard.now();
-        if let Err(error) = self.subject.load(&self.recorder).await {
+        let loaded = self.subject.load(&self.recorder).await.unwrap_or_else(|error| {
             self.plan.verdict.fail(error);
-        }
-        (self.shard.now() - start_ns) as f64 / 1e9
+            0
+        });
+        ((self.shard.now() - start_ns) as f64 / 1e9, loaded)
     }
 
     /// Lets the clients run until they have done `ops` operations here or `after_ns` have passed. Yields when it began
@@ -127,6 +135,10 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
     async fn drive(&self, ops: Option<u64>, after_ns: Option<u64>, phase: u64) -> ((u64, u64), u64) {
         let clients = self.plan.clients_of(self.me());
         let start_ns = self.shard.now();
+        if self.plan.is_cut_short() {
+            // Perhaps not all keys were loaded.
+            return ((start_ns, start_ns), 0);
+        }
         let schedule = self.plan.config.rate.map(|rate| Schedule {
             start_ns,
             rate,
@@ -134,26 +146,36 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
             stride: self.plan.active_shards() as u64,
         });
         let pace = Rc::new(Pace::new(clients, ops, schedule));
+        let in_flight = Rc::<InFlight>::default();
         let first = self.plan.first_client_of(self.me());
         for number in first..first + clients as u32 {
             let seed = client_seed(self.plan.config.seed, number, phase);
             let client = self.subject.client(number, seed, &pace, &self.recorder);
-            let (shard, pace, plan) = (self.shard.clone(), Rc::clone(&pace), Arc::clone(&self.plan));
-            self.shard.spawn(run_client(client, shard, pace, plan));
+            let paced = (Rc::clone(&pace), Rc::clone(&in_flight));
+            self.shard.spawn(run_client(client, self.shard.clone(), paced, Arc::clone(&self.plan)));
         }
         let end_ns = after_ns.map_or(u64::MAX, |after_ns| start_ns.saturating_add(after_ns));
-        self.watch(&pace, (start_ns, end_ns), ops).await;
+        self.watch((&pace, &in_flight), (start_ns, end_ns), ops).await;
         let ended_ns = pace.ended_ns().max(start_ns);
         ((start_ns, ended_ns), pace.unstarted(end_ns.min(ended_ns)))
     }
 
     /// Waits for the clients, stops them when it is time, and shows how far they are.
-    async fn watch(&self, pace: &Pace, (start_ns, end_ns): (u64, u64), ops: Option<u64>) {
+    async fn watch(
+        &self,
+        (pace, in_flight): (&Pace, &InFlight),
+        (start_ns, end_ns): (u64, u64),
+        ops: Option<u64>,
+    ) {
         let me = self.me();
+        let mut give_up_ns = None;
         while pace.is_running() {
             let now = self.shard.now();
             if now >= end_ns || self.plan.is_cut_short() {
                 pace.stop();
+            }
+            if self.plan.is_cut_short() && now >= *give_up_ns.get_or_insert(now + PATIENCE_NS) {
+                in_flight.abandon(&self.shard);
             }
             self.plan.progress.set_ops(me, pace.started());
             if me == 0 {
@@ -171,18 +193,33 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         if self.me() != 0 || self.plan.is_cut_short() {
             return MemoryFigures::default();
         }
-        self.subject.survey().await.unwrap_or_else(|error| {
-            self.plan.verdict.fail(error);
-            MemoryFigures::default()
-        })
+        let interrupted = pin!(self.plan.interrupt.asked(&self.shard));
+        match select(self.subject.survey(), interrupted).await {
+            Either::Left((Ok(memory), _)) => memory,
+            Either::Left((Err(error), _)) => {
+                self.plan.verdict.fail(error);
+                MemoryFigures::default()
+            }
+            Either::Right(_) => MemoryFigures::default(),
+        }
     }
 }
 
-async fn run_client<V: BenchShard>(mut client: impl Client, shard: V, pace: Rc<Pace>, plan: Arc<Plan>) {
+async fn run_client<V: BenchShard>(
+    mut client: impl Client,
+    shard: V,
+    (pace, in_flight): (Rc<Pace>, Rc<InFlight>),
+    plan: Arc<Plan>,
+) {
+    in_flight.enlist(&shard).await;
     while let Some(start) = pace.next(&shard).await {
-        if let Err(error) = client.step(start).await {
-            plan.verdict.fail(error);
-            pace.stop();
+        match in_flight.until_abandoned(client.step(start)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                plan.verdict.fail(error);
+                pace.stop();
+            }
+            None => client.abandoned(),
         }
     }
     pace.client_ended(shard.now());

@@ -16,8 +16,9 @@ pub(crate) trait Subject<V> {
     /// A logical client.
     type Client: Client;
 
-    /// Fills it before the run. Called on the first shard only, while the others wait.
-    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<(), CliError>>;
+    /// Fills it before the run, or begins to, if the run is cut short. Yields how many keys it loaded. Called on the
+    /// first shard only, while the others wait.
+    fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>>;
 
     /// The client with that number over the whole node, for one phase.
     fn client(&self, number: u32, seed: u64, pace: &Rc<Pace>, recorder: &Rc<Recorder<V>>) -> Self::Client;
@@ -33,4 +34,7 @@ pub(crate) trait Subject<V> {
 pub(crate) trait Client: 'static {
     /// Does the next operation. An error ends the run.
     async fn step(&mut self, start: Start) -> Result<(), CliError>;
+
+    /// The last operation was dropped before it had ended.
+    fn abandoned(&mut self) {}
 }

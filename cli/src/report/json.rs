@@ -12,6 +12,7 @@ pub(crate) fn to_json(report: &Report) -> Value {
     let compute_total = compute.cache_bytes + compute.lock_table_bytes;
     json!({
         "schema": 1,
+        "interrupted": report.interrupted.is_some(),
         "config": report.config,
         "latency_sampling": report.config["latency_sampling"],
         "phases": report.phases.iter().map(phase).collect::<Vec<_>>(),
@@ -126,6 +127,7 @@ mod tests {
             filled: "leaves",
             compute: ComputeFigures { cache_bytes: 48, lock_table_bytes: 16, rss_bytes: 1 },
             notes: Vec::new(),
+            interrupted: None,
         };
         let json = to_json(&report);
         let get = &json["phases"][0]["kinds"]["get"];
@@ -138,7 +140,7 @@ mod tests {
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
         assert_eq!(json["memory"]["bytes_per_key"], 32.0);
         assert_eq!(json["compute"]["bytes_per_key"], 1.0);
-        assert_eq!(json["latency_sampling"], 16);
+        assert_eq!((&json["latency_sampling"], &json["interrupted"]), (&16.into(), &false.into()));
     }
 
     #[test]

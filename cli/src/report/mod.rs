@@ -9,7 +9,9 @@ pub(crate) mod table;
 
 use hdrhistogram::Histogram;
 
-/// A completed benchmark.
+use crate::error::CliError;
+
+/// A benchmark that has ended.
 pub(crate) struct Report {
     /// The configuration, with its digest and seed.
     pub(crate) config: serde_json::Value,
@@ -23,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) compute: ComputeFigures,
     /// What the reader should know about the figures.
     pub(crate) notes: Vec<String>,
+    /// What the command ends with if the run was interrupted: the figures are of what had run until then.
+    pub(crate) interrupted: Option<CliError>,
 }
 
 /// A part of the benchmark.

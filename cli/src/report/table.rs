@@ -14,6 +14,9 @@ pub(crate) fn render(report: &Report) -> String {
 
 fn write_report(report: &Report, out: &mut String) -> fmt::Result {
     write_config(&report.config, out)?;
+    if report.interrupted.is_some() {
+        writeln!(out, "INTERRUPTED: the figures are of what had run until then")?;
+    }
     for phase in &report.phases {
         write_phase(phase, out)?;
     }

@@ -120,7 +120,7 @@ pub(crate) fn json_of(ran: &Ran) -> serde_json::Value {
 pub(crate) fn assert_failed(ran: &Ran, code: i32, part: &str) {
     assert_eq!(ran.code, code, "{}", ran.stderr);
     let last = ran.stderr.lines().last().unwrap_or_default();
-    let begin = if code == 130 { "farwood: interrupted: " } else { "farwood: error: " };
+    let begin = if code > 128 { "farwood: interrupted: " } else { "farwood: error: " };
     assert!(last.starts_with(begin) && last.contains(part), "{part:?} is not in {}", ran.stderr);
 }
 

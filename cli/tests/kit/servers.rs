@@ -13,8 +13,12 @@ pub(crate) struct Running(Child);
 impl Running {
     /// Starts `farwood` with these words.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_farwood"))
-            .args(words)
+        Self::start_as(Command::new(env!("CARGO_BIN_EXE_farwood")).args(words))
+    }
+
+    /// Starts it as `command` has it.
+    pub(crate) fn start_as(command: &mut Command) -> Self {
+        let child = command
             .env_remove("FARWOOD_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -140,7 +144,11 @@ impl Server {
     }
 
     fn start_with(fabric: &str, words: &[&str]) -> Self {
-        let mut process = Running::start(&[&["memory-server"], words].concat());
+        Self::ready(fabric, Running::start(&[&["memory-server"], words].concat()))
+    }
+
+    /// One that was started and is to be reached there.
+    pub(crate) fn ready(fabric: &str, mut process: Running) -> Self {
         let mut ready = String::new();
         process.stdout().read_line(&mut ready).expect("text");
         if ready.is_empty() {
@@ -169,9 +177,19 @@ impl Server {
     }
 
     /// Asks it to stop. Yields how it ended.
-    pub(crate) fn stop(mut self) -> Ran {
-        self.process.signal("INT");
+    pub(crate) fn stop(self) -> Ran {
+        self.stop_by("INT")
+    }
+
+    /// Asks it to stop by that signal. Yields how it ended.
+    pub(crate) fn stop_by(mut self, signal: &str) -> Ran {
+        self.signal(signal);
         self.process.said()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: &str) {
+        self.process.signal(signal);
     }
 
     /// Kills it; what it leaves behind stays. Yields its name.

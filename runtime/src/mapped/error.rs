@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::line::LineModeRefused;
+
 /// Why a region could not be had.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -125,10 +127,13 @@ pub enum RegionError {
         /// The file.
         path: PathBuf,
     },
-    /// Its lines need instructions that this CPU lacks.
+    /// The line mode that was asked for cannot be had.
+    #[error(transparent)]
+    LineModeRefused(#[from] LineModeRefused),
+    /// Its lines need a CPU that moves them at once.
     #[error(
-        "the region {} keeps its lines whole by 64-byte vectors, which this CPU lacks: run the memory server and its \
-         clients on CPUs of one kind, or start the server with sequence counters",
+        "the region {} keeps its lines whole by 64-byte vectors, which this CPU is not known to move at once: run the \
+         memory server and its clients on CPUs of one kind, or start the server with FARWOOD_LINE_MODE=sequence",
         path.display()
     )]
     LineMode {
@@ -156,6 +161,12 @@ pub enum RegionError {
         free: u64,
         /// How to make room.
         remedy: String,
+    },
+    /// It was not wanted any more while it was made.
+    #[error("the region {} was given up while it was made: it was told to stop", path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
     },
     /// The configuration makes no sense.
     #[error("{0}")]

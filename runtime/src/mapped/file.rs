@@ -163,13 +163,17 @@ impl RegionFile {
             _ => HEADER_BYTES,
         };
         header.file_bytes = rounded(header.file_bytes, unit)?;
-        allocate(&file, path, header.file_bytes, &system)?;
+        let goes_on = || config.goes_on();
+        allocate(&file, path, header.file_bytes, &system, goes_on)?;
         let mapping = map(&file, header.file_bytes, unit)?;
         if config.huge_pages == HugePages::Try
             && !system.huge_pages
-            && let Err(error) = mapping.collapse()
+            && let Err(error) = mapping.collapse(goes_on)
         {
             tracing::info!(path = %path.display(), %error, "not all of the region is on huge pages: it is slower");
+        }
+        if !goes_on() {
+            return Err(RegionError::Stopped { path: path.to_owned() });
         }
         write_header(&mapping, &header);
         Ok(RegionFile { file, mapping, header, path: path.to_owned(), server: false })
@@ -239,7 +243,7 @@ impl RegionFile {
             let (found, needed) = (bytes, header.file_bytes);
             return Err(RegionError::TooSmall { path: path.to_owned(), found, needed });
         }
-        if header.mode.detect() != header.mode {
+        if header.mode.detect() != Ok(header.mode) {
             return Err(RegionError::LineMode { path: path.to_owned() });
         }
         let mapping = map(&file, rounded(header.file_bytes, unit)?, unit)?;
@@ -346,7 +350,14 @@ fn file_system(file: &File) -> io::Result<FileSystem> {
 }
 
 /// Gives `file` `bytes` bytes of memory or blocks, now: later, a page that cannot be had kills who touches it.
-fn allocate(file: &File, path: &Path, bytes: u64, system: &FileSystem) -> Result<(), RegionError> {
+/// Takes the memory, piece by piece as long as it `goes_on`.
+fn allocate(
+    file: &File,
+    path: &Path,
+    bytes: u64,
+    system: &FileSystem,
+    goes_on: impl Fn() -> bool,
+) -> Result<(), RegionError> {
     let no_room = |free: u64| RegionError::NoRoom {
         path: path.to_owned(),
         needed: bytes,
@@ -361,7 +372,7 @@ fn allocate(file: &File, path: &Path, bytes: u64, system: &FileSystem) -> Result
         let (path, remedy) = (path.to_owned(), "this machine has no more memory: end other programs".into());
         return Err(RegionError::NoRoom { path, needed: bytes, free, remedy });
     }
-    for at in (0..bytes).step_by(ALLOCATE_BYTES as usize) {
+    for at in (0..bytes).step_by(ALLOCATE_BYTES as usize).take_while(|_| goes_on()) {
         let len = (bytes - at).min(ALLOCATE_BYTES);
         let refused = loop {
             // SAFETY: changes nothing but an open file.

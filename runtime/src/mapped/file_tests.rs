@@ -53,9 +53,11 @@ fn clients_see_what_the_server_and_others_write() {
         ("disk", std::env::temp_dir().join(format!("farwood-see-{}", std::process::id()))),
     ] {
         for line_mode in [LineMode::Auto, LineMode::Vector, LineMode::Sequence, LineMode::Plain] {
+            // Vectors are not for every CPU.
+            let Ok(detected) = line_mode.detect() else { continue };
             let server = Region::create(&path, &RegionConfig { line_mode, ..config(7) }).unwrap();
             let (one, two) = (Region::open(&path, 7).unwrap(), Region::open(&path, 7).unwrap());
-            assert_eq!((one.bytes(), one.line_mode()), (64 << 10, line_mode.detect()), "{name}");
+            assert_eq!((one.bytes(), one.line_mode()), (64 << 10, detected), "{name}");
             let mut line = [0xff; 64];
             Access::to(&two).read(one.bytes() - 64, &mut line).unwrap();
             assert_eq!(line, [0; 64], "{name} {line_mode:?}: zeroed at first");

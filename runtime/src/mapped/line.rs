@@ -6,7 +6,8 @@
 //! - [`LineMode::Vector`]: one 64-byte vector load or store per line. A core whose load and store paths and whose
 //!   cache interface are 64 bytes wide moves an aligned line in a single access, and coherence hands lines over as a
 //!   whole, so nothing can come between. Neither AMD nor Intel promises it in a manual; it was measured on the CPUs
-//!   that [`LineMode::detect`] accepts (and never seen to tear), and the stress test below runs wherever the tests do.
+//!   that [`LineMode::detect`] accepts (and never seen to tear), and the stress test runs wherever these are. On other
+//!   CPUs with AVX-512 (Zen 4, for one) 64-byte accesses do tear: there the mode is refused, also to those who insist.
 //!   Parts of a line are written by one store masked by 8-byte elements, a single word by an ordinary store.
 //!   Byte-masked stores do tear and are not used: hence lengths in multiples of 8.
 //! - [`LineMode::Sequence`]: a sequence counter per line beside the region (odd while a writer is inside). Rests on
@@ -27,6 +28,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use thiserror::Error;
+
 use super::journal::{Journal, held_by};
 
 /// The unit of atomicity, in bytes.
@@ -34,13 +37,17 @@ pub const LINE_BYTES: usize = 64;
 /// Looks at a line that another holds before its holder's life is doubted: some 10 us.
 const PATIENCE: u32 = 256;
 
+/// The environment variable that [`LineMode::Auto`] obeys.
+const ENVIRONMENT: &str = "FARWOOD_LINE_MODE";
+
 /// How line atomicity is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LineMode {
+    /// What the environment variable `FARWOOD_LINE_MODE` says (`vector` or `sequence`); without it
     /// [`LineMode::Vector`] where the CPU is known to move a line at once, else [`LineMode::Sequence`].
     #[default]
     Auto,
-    /// A 64-byte vector access per line. Falls back to `Sequence` where there is no AVX-512.
+    /// A 64-byte vector access per line. Refused where the CPU is not known to move a line at once.
     Vector,
     /// A sequence counter per line.
     Sequence,
@@ -48,14 +55,45 @@ pub enum LineMode {
     Plain,
 }
 
+/// Why a mode cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LineModeRefused {
+    /// Lines could tear.
+    #[error(
+        "line mode vector: this CPU is not known to move 64 bytes at once, so lines could tear; choose sequence, or \
+         leave it to the CPU (FARWOOD_LINE_MODE not set)"
+    )]
+    Vector,
+    /// The environment asks for something that there is not.
+    #[error("FARWOOD_LINE_MODE={0:?}: write vector or sequence, or leave it to the CPU (not set)")]
+    Unknown(String),
+}
+
 impl LineMode {
     /// The mechanism that this mode means on this CPU.
-    pub fn detect(self) -> LineMode {
+    ///
+    /// # Errors
+    /// If it would not keep lines whole here, or the environment asks for a mode that does not exist.
+    pub fn detect(self) -> Result<LineMode, LineModeRefused> {
         match self {
-            LineMode::Auto if cpu::moves_lines_at_once() => LineMode::Vector,
-            LineMode::Auto => LineMode::Sequence,
-            LineMode::Vector if !cpu::has_line_vectors() => LineMode::Sequence,
-            mode => mode,
+            LineMode::Auto => match LineMode::wanted()? {
+                LineMode::Auto if cpu::moves_lines_at_once() => Ok(LineMode::Vector),
+                LineMode::Auto => Ok(LineMode::Sequence),
+                wanted => wanted.detect(),
+            },
+            LineMode::Vector if !cpu::moves_lines_at_once() => Err(LineModeRefused::Vector),
+            mode => Ok(mode),
+        }
+    }
+
+    /// What the environment asks for.
+    fn wanted() -> Result<LineMode, LineModeRefused> {
+        let Some(wanted) = std::env::var_os(ENVIRONMENT) else { return Ok(LineMode::Auto) };
+        match wanted.to_str() {
+            Some("vector") => Ok(LineMode::Vector),
+            Some("sequence") => Ok(LineMode::Sequence),
+            _ => Err(LineModeRefused::Unknown(wanted.to_string_lossy().into_owned())),
         }
     }
 }
@@ -408,30 +446,77 @@ mod cpu {
     //! Which CPUs move an aligned line at once.
 
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn has_line_vectors() -> bool {
+    pub(in super::super) fn has_line_vectors() -> bool {
         std::arch::is_x86_feature_detected!("avx512f")
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn moves_lines_at_once() -> bool {
+        use std::arch::x86_64::__cpuid;
+        let (vendor, signature) = (__cpuid(0), __cpuid(1).eax);
+        is_measured((vendor.ebx, vendor.edx, vendor.ecx), signature) && has_line_vectors()
     }
 
     /// AMD's family 1Ah server and desktop cores (Zen 5: 64-byte load, store and fill paths), where it was measured.
     /// Its mobile models and Zen 4 split 64-byte accesses in two; Intel's cores were not at hand to measure.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn moves_lines_at_once() -> bool {
-        use std::arch::x86_64::__cpuid;
-        let vendor = __cpuid(0);
-        let signature = __cpuid(1).eax;
-        let amd = (vendor.ebx, vendor.edx, vendor.ecx) == (0x6874_7541, 0x6974_6e65, 0x444d_4163);
+    fn is_measured(vendor: (u32, u32, u32), signature: u32) -> bool {
+        let amd = vendor == (0x6874_7541, 0x6974_6e65, 0x444d_4163);
         let family = (signature >> 8 & 0xf) + (signature >> 20 & 0xff);
         let model = (signature >> 4 & 0xf) | (signature >> 12 & 0xf0);
-        amd && family == 0x1a && (model < 0x20 || (0x40..0x50).contains(&model)) && has_line_vectors()
+        amd && family == 0x1a && (model < 0x20 || (0x40..0x50).contains(&model))
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn has_line_vectors() -> bool {
+    #[cfg(all(test, not(target_arch = "x86_64")))]
+    pub(in super::super) fn has_line_vectors() -> bool {
         false
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn moves_lines_at_once() -> bool {
         false
+    }
+
+    #[cfg(all(test, target_arch = "x86_64"))]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn only_cpus_that_were_measured_are_trusted() {
+            let amd =
+                (u32::from_le_bytes(*b"Auth"), u32::from_le_bytes(*b"enti"), u32::from_le_bytes(*b"cAMD"));
+            let intel =
+                (u32::from_le_bytes(*b"Genu"), u32::from_le_bytes(*b"ineI"), u32::from_le_bytes(*b"ntel"));
+            for (vendor, signature, name, trusted) in [
+                (amd, 0x00b0_0f21, "Turin, Zen 5", true),
+                (amd, 0x00b4_0f40, "Granite Ridge, Zen 5", true),
+                (amd, 0x00b2_0f40, "Strix Point, mobile Zen 5", false),
+                (amd, 0x00a1_0f11, "Genoa, Zen 4", false),
+                (amd, 0x00a6_0f12, "Raphael, Zen 4", false),
+                (intel, 0x000c_06f2, "Emerald Rapids", false),
+                (intel, 0x00b0_0f21, "none: Turin's numbers of another vendor", false),
+            ] {
+                assert_eq!(is_measured(vendor, signature), trusted, "{name}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) use self::cpu::has_line_vectors;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// AVX-512 alone is no reason: 64-byte accesses of Zen 4 tear.
+    #[test]
+    fn vector_lines_are_refused_where_they_are_not_known_to_be_whole() {
+        let known = cpu::moves_lines_at_once();
+        assert_eq!(
+            LineMode::Vector.detect(),
+            if known { Ok(LineMode::Vector) } else { Err(LineModeRefused::Vector) }
+        );
+        assert_eq!(LineMode::Sequence.detect(), Ok(LineMode::Sequence));
     }
 }

@@ -79,10 +79,11 @@ impl Mapping {
 
     /// Puts its memory on huge pages as far as the system is willing. Unlike all other ways to huge pages in tmpfs,
     /// this needs neither a mount option nor a setting of the administrator. Every page must have been allocated. About
-    /// 1.7 s per GiB; costs nothing but speed if it fails, and yields the failure of the first piece that did.
-    pub(super) fn collapse(&self) -> io::Result<()> {
+    /// 1.7 s per GiB; costs nothing but speed if it fails, and yields the failure of the first piece that did. Piece by
+    /// piece as long as it `goes_on`.
+    pub(super) fn collapse(&self, goes_on: impl Fn() -> bool) -> io::Result<()> {
         let mut first_failure = Ok(());
-        for at in (0..self.bytes).step_by(COLLAPSE_BYTES as usize) {
+        for at in (0..self.bytes).step_by(COLLAPSE_BYTES as usize).take_while(|_| goes_on()) {
             let bytes = (self.bytes - at).min(COLLAPSE_BYTES) / HUGE_BYTES * HUGE_BYTES;
             if bytes == 0 {
                 break;

@@ -8,7 +8,7 @@ use std::path::Path;
 #[cfg(feature = "verbs")]
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::file::RegionFile;
 use super::header::{HEADER_BYTES, Header, Parts};
@@ -57,7 +57,7 @@ pub enum HugePages {
 }
 
 /// What a memory server's region file is to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RegionConfig {
     /// Bytes that verbs reach, rounded up to whole pages.
     pub bytes: u64,
@@ -69,13 +69,20 @@ pub struct RegionConfig {
     pub huge_pages: HugePages,
     /// Who may open the file: mode bits, from which the process's umask is taken.
     pub permissions: u32,
+    /// Once it is set, a region that is being made is given up, which leaves nothing behind.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl RegionConfig {
     /// A region of `bytes` bytes for the user's own processes.
     pub fn new(bytes: u64, instance: u128) -> Self {
         let (line_mode, huge_pages) = (LineMode::Auto, HugePages::Try);
-        RegionConfig { bytes, line_mode, instance, huge_pages, permissions: 0o600 }
+        RegionConfig { bytes, line_mode, instance, huge_pages, permissions: 0o600, stop: None }
+    }
+
+    /// Whether the region is to be made still.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 }
 
@@ -87,10 +94,14 @@ impl Region {
     /// A region of `bytes` bytes (rounded up to whole pages) of this process's memory.
     ///
     /// # Errors
-    /// If the system refuses to map that much.
+    /// If the system refuses to map that much, or the CPU the mode.
     pub fn anonymous(bytes: u64, mode: LineMode) -> Result<Self, RegionError> {
+        Self::anonymous_in(bytes, mode.detect()?)
+    }
+
+    /// The same in a mode that was detected, or that a test of one thread wants to see at work.
+    fn anonymous_in(bytes: u64, mode: LineMode) -> Result<Self, RegionError> {
         let bytes = whole_pages(bytes)?;
-        let mode = mode.detect();
         let map = |bytes| Mapping::anonymous(bytes).map_err(|cause| RegionError::Map { bytes, cause });
         let region = map(bytes)?;
         let counters = match mode {
@@ -113,10 +124,11 @@ impl Region {
     /// allocated, which takes seconds if it is large. Dropping the region removes the file.
     ///
     /// # Errors
-    /// If something else is at `path`, a memory server runs on it, or there is not enough memory.
+    /// If something else is at `path`, a memory server runs on it, the CPU refuses the line mode, there is not enough
+    /// memory, or it was told to stop.
     pub fn create(path: &Path, config: &RegionConfig) -> Result<Self, RegionError> {
         let region_bytes = whole_pages(config.bytes.max(HEADER_BYTES))?;
-        let mode = config.line_mode.detect();
+        let mode = config.line_mode.detect()?;
         let journal_slots = if mode == LineMode::Sequence { SLOTS_MAX } else { 0 };
         let parts = Parts::of(region_bytes, journal_slots).ok_or_else(|| too_large(config.bytes))?;
         let header = Header {
@@ -273,14 +285,19 @@ fn too_large(bytes: u64) -> RegionError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::has_line_vectors;
     use super::*;
 
-    const MODES: [LineMode; 4] = [LineMode::Auto, LineMode::Vector, LineMode::Sequence, LineMode::Plain];
+    /// Modes that this CPU can execute. That vectors could tear on it is no matter where one thread works.
+    fn executable() -> impl Iterator<Item = LineMode> {
+        let vector = has_line_vectors().then_some(LineMode::Vector);
+        [LineMode::Sequence, LineMode::Plain].into_iter().chain(vector)
+    }
 
     #[test]
     fn every_mode_copies_every_range_of_three_lines() {
-        for mode in MODES {
-            let region = Region::anonymous(4096, mode).unwrap();
+        for mode in executable() {
+            let region = Region::anonymous_in(4096, mode).unwrap();
             let pattern: Vec<u8> = (0..192).map(|i| i as u8 + 1).collect();
             for (start, end) in (0..192).step_by(8).flat_map(|s| (s..=192).step_by(8).map(move |e| (s, e))) {
                 region.write(0, &[0; 192]).unwrap();
@@ -298,8 +315,8 @@ mod tests {
 
     #[test]
     fn every_mode_has_atomics() {
-        for mode in MODES {
-            let region = Region::anonymous(4096, mode).unwrap();
+        for mode in executable() {
+            let region = Region::anonymous_in(4096, mode).unwrap();
             assert_eq!(region.cas(8, 0, 5), Ok(0));
             assert_eq!(region.cas(8, 0, 6), Ok(5));
             assert_eq!(region.faa(8, u64::MAX), Ok(5));

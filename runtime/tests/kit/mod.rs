@@ -1,9 +1,10 @@
 //! What the scenarios share: tiny clusters, nodes, and a guard that ends a test that hangs.
 #![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
 
+use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +19,23 @@ use glommio::{LocalExecutorBuilder, Placement};
 
 /// The size of an [`area`].
 pub(crate) const AREA_BYTES: u64 = 1 << 20;
+
+/// The mechanisms that keep lines whole on this CPU. Says once which they are, and which are not tested here.
+pub(crate) fn line_modes() -> Vec<LineMode> {
+    static SAID: Once = Once::new();
+    let all = [LineMode::Vector, LineMode::Sequence];
+    let (had, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(|mode| mode.detect().is_ok());
+    SAID.call_once(|| {
+        let auto = LineMode::Auto.detect().unwrap();
+        say(&format!("line modes tested on this CPU: {had:?}, not tested: {refused:?}; Auto is {auto:?}"));
+    });
+    had
+}
+
+/// Says it past the test harness, which keeps to itself what a test that passes prints.
+pub(crate) fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("standard error is open");
+}
 
 /// Two small servers.
 pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {

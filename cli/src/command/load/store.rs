@@ -18,6 +18,7 @@ use super::CLIENTS;
 use super::blocks::{Block, Line};
 use super::reader::Inbox;
 use crate::driver::bench_shard::BenchShard;
+use crate::driver::in_flight::{InFlight, PATIENCE_NS};
 use crate::driver::meeting::Verdict;
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
@@ -32,7 +33,8 @@ const TOLD_EVERY: u64 = 256;
 
 /// What shards and reader share.
 pub(super) struct Shared {
-    interrupt: Interrupt,
+    /// What ends the load early.
+    pub(super) interrupt: Interrupt,
     verdict: Verdict,
     /// How far the load is.
     pub(super) progress: Arc<Progress>,
@@ -85,6 +87,7 @@ pub(super) async fn store<V: BenchShard, I: RangeIndex>(
         clients_alive: Cell::new(CLIENTS),
         is_fed: Cell::new(true),
         feeder: Cell::new(None),
+        in_flight: InFlight::default(),
     });
     for client in 0..CLIENTS {
         shard.spawn(run_client(Rc::clone(&store), client, index.clone()));
@@ -96,7 +99,7 @@ pub(super) async fn store<V: BenchShard, I: RangeIndex>(
     // The reader must not wait for this shard.
     drop(inbox);
     store.end_of_lines();
-    store.until(|store| store.clients_alive.get() == 0).await;
+    store.end_clients().await;
     Loaded { stored: store.stored.get(), through: store.through.get() }
 }
 
@@ -113,6 +116,7 @@ struct Store<V> {
     /// Whether there may be more lines.
     is_fed: Cell<bool>,
     feeder: Cell<Option<Waiter>>,
+    in_flight: InFlight,
 }
 
 /// What a client still has to store.
@@ -167,17 +171,40 @@ impl<V: BenchShard> Store<V> {
         }
     }
 
-    /// Waits until that is so. Clients see to it that it will be, and wake the feeder when a block is done and when
-    /// they end, as they do when the load is over.
+    /// Waits until `is_so`. What makes it so has to wake the feeder: clients do, when they come to the end of a block or
+    /// when they end, as they do when the load is over.
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
-        poll_fn(|cx| {
-            if is_so(self) {
+        while !is_so(self) {
+            self.rest().await;
+        }
+    }
+
+    /// Waits until a client wakes the feeder, but not for long: signals wake nobody.
+    async fn rest(&self) {
+        let mut rests = false;
+        let woken = poll_fn(|cx| {
+            // Whoever wakes it takes the waiter.
+            let feeder = self.feeder.take();
+            if rests && feeder.is_none() {
                 return Poll::Ready(());
             }
+            rests = true;
             self.feeder.set(Some(self.shard.waiter(cx)));
             Poll::Pending
-        })
-        .await;
+        });
+        select(woken, self.shard.pause(LOOK_NS)).await;
+    }
+
+    /// Waits until all clients have ended. If the load is over, what they do is given up after a while.
+    async fn end_clients(&self) {
+        let mut give_up_ns = None;
+        while self.clients_alive.get() > 0 {
+            let now = self.shard.now();
+            if self.shared.is_over() && now >= *give_up_ns.get_or_insert(now + PATIENCE_NS) {
+                self.in_flight.abandon(&self.shard);
+            }
+            self.rest().await;
+        }
     }
 
     fn wake_feeder(&self) {
@@ -226,11 +253,13 @@ impl<V: BenchShard> Store<V> {
 }
 
 async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: usize, index: I) {
+    store.in_flight.enlist(&store.shard).await;
     while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
         let (key, value) = work.block.pair(line);
-        match index.put(key, value).await {
-            Ok(()) => store.line_done(&work),
-            Err(error) => {
+        match store.in_flight.until_abandoned(index.put(key, value)).await {
+            None => {}
+            Some(Ok(())) => store.line_done(&work),
+            Some(Err(error)) => {
                 let number = work.block.number(line);
                 store.shared.verdict.fail(CliError::Failed(format!("line {number}: {error}")));
             }

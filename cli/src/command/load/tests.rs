@@ -20,7 +20,7 @@ fn load(
 
 /// All lines of the index, which must be intact.
 fn stored(cluster: &Arc<Cluster>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let lines = on_index(Arc::clone(cluster), "t", |index| async move {
+    let lines = on_index(Arc::clone(cluster), "t", &Interrupt::default(), "", |index| async move {
         assert!(index.check(&CheckOptions::default()).await.map_err(CliError::failed)?.is_intact());
         let pairs = index.scan(.., None);
         Ok(pairs.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect().await)

@@ -51,6 +51,8 @@ impl Drop for Take {
 pub(super) struct Connection {
     server: ServerId,
     gone: Arc<AtomicBool>,
+    /// Set when this side is about to end it: that the server then closes it is no event.
+    leaving: Arc<AtomicBool>,
     calls: Sender<(Request, Take)>,
     stream: Arc<Stream>,
 }
@@ -60,6 +62,7 @@ struct Line {
     server: ServerId,
     stream: Arc<Stream>,
     gone: Arc<AtomicBool>,
+    leaving: Arc<AtomicBool>,
     config: ConnectConfig,
     clock: Clock,
     waiting: Mutex<Waiting>,
@@ -81,18 +84,19 @@ impl Connection {
         config: &ConnectConfig,
         clock: &Clock,
     ) -> Result<Self, ConnectError> {
-        let (stream, gone) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
+        let (stream, gone, leaving) = (Arc::new(stream), Arc::default(), Arc::default());
         let (calls, to_send) = channel();
         let line = Arc::new(Line {
             server,
             stream: Arc::clone(&stream),
             gone: Arc::clone(&gone),
+            leaving: Arc::clone(&leaving),
             config: config.clone(),
             clock: clock.clone(),
             waiting: Mutex::default(),
         });
         // Made first: if the second thread cannot be started, dropping it ends the first.
-        let connection = Connection { server, gone, calls, stream };
+        let connection = Connection { server, gone, leaving, calls, stream };
         let failed = |cause: std::io::Error| ConnectError::Thread { cause: cause.to_string() };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let reading = Arc::clone(&line);
@@ -140,6 +144,16 @@ impl Connection {
         self.gone.load(Ordering::Acquire)
     }
 
+    /// Whether the server ended the connection, or is silent: not this side.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_gone() && !self.leaving.load(Ordering::Acquire)
+    }
+
+    /// This side is about to end it, but for what is said before.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
     pub(super) fn gone(&self) -> &Arc<AtomicBool> {
         &self.gone
     }
@@ -147,6 +161,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.leave();
         self.gone.store(true, Ordering::Release);
         self.stream.shutdown(Shutdown::Both);
     }
@@ -216,8 +231,8 @@ impl Line {
             }
             std::mem::take(&mut waiting.calls)
         };
-        // Set before by whoever ended the connection on this side.
-        if !self.gone.swap(true, Ordering::AcqRel) {
+        let leaving = self.leaving.load(Ordering::Acquire);
+        if !self.gone.swap(true, Ordering::AcqRel) && !leaving {
             tracing::warn!(server = self.server.0, calls = left.len(), why, "a memory server is gone");
         }
         self.stream.shutdown(Shutdown::Both);

@@ -7,9 +7,9 @@ mod connection;
 mod dial;
 mod error;
 
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -127,10 +127,17 @@ impl RemoteControl {
         Arc::clone(self.servers[usize::from(server.0)].connection.gone())
     }
 
+    /// Servers of the list that have ended, or are silent.
+    pub fn lost(&self) -> Vec<ServerId> {
+        let lost = |(id, server): (u16, &Server)| server.connection.is_lost().then_some(ServerId(id));
+        (0..).zip(self.servers.iter()).filter_map(lost).collect()
+    }
+
     /// Says that the compute nodes of this process have ended well: they hold no lock, and their ids may be given to
     /// others. Blocks until the servers know. Without it a client that ends counts as dead, and its ids are not used
     /// again. Calls that come later fail.
     pub fn goodbye(&self) {
+        self.servers.iter().for_each(|server| server.connection.leave());
         let said: Vec<_> =
             self.servers.iter().map(|server| server.connection.ask_blocking(Request::Goodbye)).collect();
         for (server, heard) in self.servers.iter().zip(&said) {

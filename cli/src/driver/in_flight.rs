@@ -1,0 +1,47 @@
+//! Operations in flight that can be given up: one may wait for a lock, or a server, that never comes. What is dropped of
+//! an index cleans up behind itself.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use farwood::runtime::Waiter;
+
+use crate::driver::bench_shard::BenchShard;
+
+/// How long operations may still take when their run is cut short.
+pub(crate) const PATIENCE_NS: u64 = 200_000_000;
+
+/// The operations in flight of one shard's clients.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    abandoned: Cell<bool>,
+    /// Clients to be woken when their operations are abandoned.
+    clients: RefCell<Vec<Waiter>>,
+}
+
+impl InFlight {
+    /// The client that this runs in is woken when operations are abandoned. Once, before its first one.
+    pub(crate) async fn enlist<V: BenchShard>(&self, shard: &V) {
+        poll_fn(|cx| Poll::Ready(self.clients.borrow_mut().push(shard.waiter(cx)))).await;
+    }
+
+    /// What `operation` yields; none if it was abandoned, which has dropped it.
+    #[inline]
+    pub(crate) async fn until_abandoned<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
+        let mut operation = pin!(operation);
+        poll_fn(|cx| match operation.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if self.abandoned.get() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Gives up what has not ended.
+    pub(crate) fn abandon<V: BenchShard>(&self, shard: &V) {
+        self.abandoned.set(true);
+        self.clients.take().into_iter().for_each(|client| shard.wake(client));
+    }
+}
