@@ -50,7 +50,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
-use farwood_lock::{LockTable, on_chip_possible};
+use farwood_lock::{LockConfig, LockTable, on_chip_possible};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
 
@@ -150,7 +150,8 @@ impl Sherman {
     pub fn attach<V: Verbs>(&self, verbs: V) -> ShermanIndex<V> {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
-        let lock_config = shared.options.locks(techniques);
+        let dead_owners = Arc::clone(&shared.entry.dead_owners);
+        let lock_config = LockConfig { dead_owners, ..shared.options.locks(techniques) };
         let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
         let switches = (techniques.delegation, techniques.combining);
         let sharing = Sharing::attach(verbs.clone(), shared.ports[1], switches, &shared.crowd, shared.seed);

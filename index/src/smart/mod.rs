@@ -57,7 +57,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
-use farwood_lock::LockTable;
+use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, ServerInfo, Verbs};
 
@@ -158,7 +158,9 @@ impl Smart {
     pub fn attach<V: Verbs>(&self, verbs: V) -> SmartIndex<V> {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
-        let locks = LockTable::attach(verbs.clone(), shared.ports[0], shared.options.locks());
+        let dead_owners = Arc::clone(&shared.entry.dead_owners);
+        let lock_config = LockConfig { dead_owners, ..shared.options.locks() };
+        let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
         let switches = (techniques.delegation, techniques.combining);
         let sharing = Sharing::attach(verbs.clone(), shared.ports[1], switches, &shared.crowd, shared.seed);
         let first_server = usize::from(verbs.shard().0);
