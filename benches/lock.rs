@@ -32,7 +32,7 @@ fn acquire_and_release(bencher: Bencher, nodes: u64) {
             async move {
                 let meter = Meter::default();
                 for _ in 0..BATCH / CLIENTS {
-                    let mut held = table.acquire(node).await;
+                    let mut held = table.acquire(&meter, node).await.expect("it is not held for long");
                     held.lock(&meter).await.expect("it comes free");
                     held.release(&meter, Chain::new(ServerId(0)), true).await.expect("inside the region");
                 }

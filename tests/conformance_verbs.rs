@@ -10,7 +10,6 @@ use std::future::Future;
 
 use farwood::runtime::ServerParts;
 use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsDevice, VerbsServer, VerbsServerConfig};
-use farwood::runtime::service::ServiceTimes;
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
@@ -50,7 +49,6 @@ fn server() -> VerbsServer {
         parts: ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() },
         reserved_huge_pages: false,
         verbs: VerbsConfig::default(),
-        times: ServiceTimes::default(),
     };
     VerbsServer::start(&config).unwrap_or_else(|error| panic!("this test needs an RDMA device: {error}"))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
-use farwood_runtime::{Port, Verbs};
+use farwood_runtime::{Meter, Port, Verbs};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::IndexError;
@@ -73,15 +73,9 @@ struct Windows<V: Verbs> {
 }
 
 impl<V: Verbs> Sharing<V> {
-    /// Once per shard, with the same switches and the same crowd on all shards of a compute node.
-    pub(crate) fn attach(
-        verbs: V,
-        port: Port,
-        (delegation, combining): (bool, bool),
-        crowd: &Crowd,
-        seed: u64,
-    ) -> Self {
-        let config = WindowConfig { delegation, combining, seed, ..WindowConfig::default() };
+    /// Once per shard, with the same configuration and the same crowd on all shards of a compute node.
+    pub(crate) fn attach(verbs: V, port: Port, config: WindowConfig, crowd: &Crowd) -> Self {
+        let WindowConfig { delegation, combining, .. } = config;
         Sharing((delegation || combining).then(|| Windows {
             table: WindowTable::attach(verbs, port, config),
             crowd: crowd.clone(),
@@ -94,6 +88,7 @@ impl<V: Verbs> Sharing<V> {
     #[inline]
     pub(crate) async fn get(
         &self,
+        meter: &Meter,
         key: &[u8],
         read: impl Future<Output = Result<Option<Value>, IndexError>>,
     ) -> Result<Option<Value>, IndexError> {
@@ -102,7 +97,7 @@ impl<V: Verbs> Sharing<V> {
         if !presence.met {
             return read.await;
         }
-        match windows.table.enter(key, Access::Read).await {
+        match windows.table.enter(meter, key, Access::Read).await {
             Entered::Led(lead) => {
                 let value = read.await?;
                 lead.finish(Outcome::read(value.as_deref()));
@@ -118,6 +113,7 @@ impl<V: Verbs> Sharing<V> {
     #[inline]
     pub(crate) async fn write(
         &self,
+        meter: &Meter,
         key: &[u8],
         intent: Intent<'_>,
         write: impl Future<Output = Result<bool, IndexError>>,
@@ -133,7 +129,7 @@ impl<V: Verbs> Sharing<V> {
         if !presence.met {
             return write.await;
         }
-        match windows.table.enter(key, Access::Write(kind)).await {
+        match windows.table.enter(meter, key, Access::Write(kind)).await {
             Entered::Led(lead) => {
                 let applied = write.await?;
                 lead.finish(Outcome::written(applied, intent.value()));

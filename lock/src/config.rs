@@ -18,6 +18,11 @@ pub struct LockConfig {
     /// Lock words in the memory servers' on-chip memory ([`crate::on_chip_possible`]), not in their host memory. Every
     /// compute node that locks the same nodes must say the same: two words for one node exclude nobody.
     pub on_chip: bool,
+    /// What an error calls the index whose locks they are.
+    pub name: Arc<str>,
+    /// The longest time in ns that an operation waits for a lock, in its local queue and at the global word together.
+    /// After that it fails with [`crate::LockError::Contended`], up to 10 ms later. `u64::MAX`: it waits for ever.
+    pub wait_ns_max: u64,
     /// So many failed CAS, and the acquisition fails with [`crate::LockError::Contended`]. At least 1.
     pub attempts_max: u32,
     /// The first pause after a failed CAS, in ns, doubled after each further one.
@@ -37,7 +42,9 @@ impl Default for LockConfig {
             handover: true,
             handovers_max: 4,
             on_chip: false,
-            attempts_max: 100_000,
+            name: Arc::default(),
+            wait_ns_max: 5_000_000_000,
+            attempts_max: u32::MAX,
             backoff_ns_min: 500,
             backoff_ns_max: 16_000,
             dead_owners: Arc::default(),

@@ -1,5 +1,7 @@
 //! Why a lock could not be had or given back.
 
+use std::sync::Arc;
+
 use farwood_runtime::{FabricError, Failed, RemotePtr};
 use thiserror::Error;
 
@@ -12,14 +14,17 @@ pub enum LockError {
     /// release took effect, or still will, is unknown.
     #[error("a lock operation failed on the fabric: {0}")]
     Fabric(#[from] FabricError),
-    /// The lock did not come free within the configured number of attempts.
+    /// The lock did not come free within the configured time or number of attempts. The operation had no effect under
+    /// it.
     #[error(
-        "the lock word at {lock} is still held by compute node {owner} after {attempts} attempts: \
-         if that node is gone, recover its locks; if it is only busy, try more often or pause longer: raise \
-         attempts_max or backoff_ns_max (lock_attempts_max or backoff_ns in the options of an index)"
+        "index {index:?}: the lock of node {node}, word {lock}, is held by compute node {owner}, after {} ms and \
+         {attempts} attempts: if that compute node is only busy, wait longer (lock_wait_ns_max or lock_attempts_max in \
+         the options of an index); if it is dead (`farwood stat` shows who is connected), the node may be half written \
+         and stays locked: copy what `farwood scan` still reads into a new index, and drop this one",
+        waited_ns / 1_000_000
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
-    Contended { lock: RemotePtr, owner: u16, attempts: u32 },
+    Contended { index: Arc<str>, node: RemotePtr, lock: RemotePtr, owner: u16, attempts: u32, waited_ns: u64 },
 }
 
 impl From<Failed> for LockError {

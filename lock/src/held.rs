@@ -155,6 +155,7 @@ impl<V: Verbs> Held<V> {
         if !self.is_taken() {
             self.compete(meter, None, 0).await?;
         }
+        meter.waits_no_more();
         let (mut buf, mut vain) = (buf, 0);
         loop {
             let mut chain = Chain::with_buffer(self.node.server(), buf);
@@ -178,6 +179,7 @@ impl<V: Verbs> Held<V> {
         if !self.is_taken() {
             self.compete(meter, None, 0).await?;
         }
+        meter.waits_no_more();
         Ok(())
     }
 
@@ -366,7 +368,10 @@ impl<V: Verbs> Held<V> {
             });
             self.global = Global::Asked { claim, cas };
             match poll_fn(|cx| self.poll_cas(cx)).await {
-                Ok(done) if self.is_taken() => return Ok(done),
+                Ok(done) if self.is_taken() => {
+                    meter.waits_no_more();
+                    return Ok(done);
+                }
                 Ok(done) => {
                     let found = done.atomics[0];
                     buf = done.buf;
@@ -394,25 +399,27 @@ impl<V: Verbs> Held<V> {
     #[cold]
     async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
         meter.retry();
-        let config = &self.table.config;
-        if !failed.cause().is_passing() || vain >= config.attempts_max {
+        let (config, verbs) = (&self.table.config, &self.table.verbs);
+        let (_, over) = self.table.patience.spent(verbs, meter);
+        if !failed.cause().is_passing() || vain >= config.attempts_max || over {
             return Err(failed.into());
         }
-        self.table.verbs.pause(config.backoff_ns(vain, self.table.verbs.random())).await;
+        verbs.pause(config.backoff_ns(vain, verbs.random())).await;
         Ok(failed.into_parts().1.into_buffer())
     }
 
-    /// Counts a CAS that found the lock taken, and gives up when the budget is spent.
+    /// Counts a CAS that found the lock taken, and gives up when the time or the budget is spent.
+    #[cold]
     fn lost(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
         meter.retry();
         self.table.counters.count(|stats| stats.remote_failed += 1);
         let owner = LockWord::from_bits(found).map_or(0, LockWord::owner);
         tracing::debug!(name: "lock.contended", lock = %self.lock, owner, failed, "a global lock is taken");
-        if failed < self.table.config.attempts_max {
+        let (_, over) = self.table.patience.spent(&self.table.verbs, meter);
+        if failed < self.table.config.attempts_max && !over {
             return Ok(());
         }
-        tracing::debug!(name: "lock.exhausted", lock = %self.lock, owner, failed, "a global lock is not had");
-        Err(LockError::Contended { lock: self.lock, owner, attempts: failed })
+        Err(self.table.contended(meter, (self.node, self.lock), owner, failed))
     }
 
     /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next

@@ -50,6 +50,8 @@ use crate::word::{Claim, LockWord, WORD_BYTES};
 const ATTEMPTS_MAX: u32 = 10;
 /// How often it is asked altogether: several seconds. A shard that is being closed waits for it.
 const PATIENCE_MAX: u32 = 40;
+/// How often a queue pair may break meanwhile.
+const BROKEN_MAX: u32 = 100_000;
 /// The first pause after an attempt in vain, in ns, doubled after each further one up to the longest.
 const PAUSE_NS_MIN: u64 = 16_000;
 const PAUSE_NS_MAX: u64 = 1 << 28;
@@ -222,8 +224,8 @@ async fn persist<V: Verbs>(
             Ok(buf) => return Ok(buf),
             Err(failed) => failed,
         };
-        // A queue pair that breaks says nothing about the server: it is as patient as taking a lock is.
-        if failed.cause().is_passing() && broken < table.config.attempts_max {
+        // A queue pair that breaks says nothing about the server.
+        if failed.cause().is_passing() && broken < table.config.attempts_max.min(BROKEN_MAX) {
             broken += 1;
         } else {
             attempt += 1;
@@ -244,7 +246,7 @@ async fn post_again<V: Verbs>(
     chain: Chain,
 ) -> Result<Option<Buf>, Failed> {
     if parting.exit == Exit::Unlocked {
-        match read_back(table, lock).await {
+        match read_back(&table.verbs, &Meter::default(), lock).await {
             Ok(found) if found != parting.claim.word.to_bits() => return Ok(chain.into_buffer()),
             Ok(_) => {}
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
@@ -287,8 +289,9 @@ async fn without_reached<V: Verbs>(
     Ok(chain)
 }
 
-async fn read_back<V: Verbs>(table: &Table<V>, lock: RemotePtr) -> Result<u64, Failed> {
-    let buf = table.verbs.read(&Meter::default(), lock, WORD_BYTES).await?.into_buf();
+/// READs a lock word: one round trip.
+pub(crate) async fn read_back<V: Verbs>(verbs: &V, meter: &Meter, lock: RemotePtr) -> Result<u64, Failed> {
+    let buf = verbs.read(meter, lock, WORD_BYTES).await?.into_buf();
     Ok(u64::from_le_bytes(buf[..WORD_BYTES].try_into().expect("8 bytes were leased")))
 }
 

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   open ──> Waiting ── Grant ──> Granted ── polled ──> Holding ── close
-//!               │ dropped            │ dropped: give back, close
+//!               │ dropped, overdue   │ dropped: give back, close
 //!               v                    v
 //!           Cancelled ── Grant: give back, close ── or ── Cancelled: close
 //! ```
@@ -26,6 +26,8 @@ pub(crate) struct Slots<W> {
 struct Slot<W> {
     key: u64,
     hinted: bool,
+    /// When a client that waits is to be resumed in any case.
+    until_ns: u64,
     state: State<W>,
 }
 
@@ -66,7 +68,7 @@ impl<W> Slots<W> {
     /// A slot for a client that begins to wait for the lock `key`.
     #[inline]
     pub(crate) fn open(&mut self, key: u64) -> u32 {
-        self.slab.insert(Slot { key, hinted: false, state: State::Waiting(None) }) as u32
+        self.slab.insert(Slot { key, hinted: false, until_ns: u64::MAX, state: State::Waiting(None) }) as u32
     }
 
     /// The client got the lock without waiting.
@@ -107,7 +109,24 @@ impl<W> Slots<W> {
         }
     }
 
-    /// The waiting client was dropped.
+    /// The client waits until then.
+    pub(crate) fn wait_until(&mut self, token: u32, until_ns: u64) {
+        self.slab[token as usize].until_ns = until_ns;
+    }
+
+    /// Takes out what resumes those who wait until `now_ns` at most; yields whether any client waits.
+    pub(crate) fn find_overdue(&mut self, now_ns: u64, overdue: &mut Vec<W>) -> bool {
+        let mut waits = false;
+        for (_, slot) in &mut self.slab {
+            if let State::Waiting(waiter) = &mut slot.state {
+                waits = true;
+                overdue.extend(if slot.until_ns <= now_ns { waiter.take() } else { None });
+            }
+        }
+        waits
+    }
+
+    /// The waiting client was dropped, or waits no longer.
     pub(crate) fn abandon(&mut self, token: u32) -> Left {
         let slot = &mut self.slab[token as usize];
         match std::mem::replace(&mut slot.state, State::Cancelled) {

@@ -11,10 +11,12 @@ use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Ver
 
 use crate::audit;
 use crate::config::LockConfig;
+use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
 use crate::janitor;
 use crate::message::{Grant, Note, Release, What};
+use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::{Left, Met, Slots};
 use crate::stats::{Counters, LockStats};
@@ -39,6 +41,7 @@ impl<V: Verbs> LockTable<V> {
             shards: verbs.shards(),
             port,
             places: Places::new(verbs.control().servers(), config.on_chip),
+            patience: Patience::new(config.wait_ns_max),
             config,
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
             home: RefCell::default(),
@@ -55,8 +58,17 @@ impl<V: Verbs> LockTable<V> {
     /// round trip; the global lock comes with [`Held::lock_and_read`] or [`Held::lock`].
     ///
     /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
-    pub fn acquire(&self, node: RemotePtr) -> impl Future<Output = Held<V>> {
-        self.acquire_word(node, self.0.places.lock_of(node))
+    ///
+    /// # Errors
+    /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_ns_max`]): the owner is the compute node
+    /// that holds the global lock, or this one, where one of its clients holds the lock and does not go on.
+    /// [`LockError::Fabric`] if it cannot be read who that is.
+    pub fn acquire(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+    ) -> impl Future<Output = Result<Held<V>, LockError>> {
+        self.acquire_word(meter, node, self.0.places.lock_of(node))
     }
 
     /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
@@ -66,26 +78,44 @@ impl<V: Verbs> LockTable<V> {
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
     ///
+    /// # Errors
+    /// As [`LockTable::acquire`].
+    ///
     /// # Panics
     /// If `word` is not on the node's server.
-    pub fn acquire_embedded(&self, node: RemotePtr, word: RemotePtr) -> impl Future<Output = Held<V>> {
+    pub fn acquire_embedded(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        word: RemotePtr,
+    ) -> impl Future<Output = Result<Held<V>, LockError>> {
         assert_eq!(word.server(), node.server(), "a node's lock is on the node's server");
-        self.acquire_word(node, word)
+        self.acquire_word(meter, node, word)
     }
 
-    async fn acquire_word(&self, node: RemotePtr, lock: RemotePtr) -> Held<V> {
+    async fn acquire_word(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        lock: RemotePtr,
+    ) -> Result<Held<V>, LockError> {
         let table = &self.0;
         if !table.config.hierarchical {
-            return Held::new(Rc::clone(table), node, lock, None, Grant::default());
+            return Ok(Held::new(Rc::clone(table), node, lock, None, Grant::default()));
         }
         let home = home_of(lock, table.shards);
         let (seat, granted) = table.request(lock, home);
         // What a lock that was free is granted with is known here: not copying it around is worth a few ns.
         if granted {
-            return Held::new(Rc::clone(table), node, lock, Some(seat), Grant::default());
+            return Ok(Held::new(Rc::clone(table), node, lock, Some(seat), Grant::default()));
         }
-        let grant = Waiting { table, lock, seat: Some(seat) }.await;
-        Held::new(Rc::clone(table), node, lock, Some(seat), grant)
+        match (Waiting { table, meter, lock, seat: Some(seat) }.await) {
+            Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(seat), grant)),
+            None => {
+                let owner = table.owner_of(meter, lock).await?;
+                Err(table.contended(meter, (node, lock), owner, 0))
+            }
+        }
     }
 
     /// The word of the lock region that locks `node`.
@@ -142,6 +172,7 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) config: LockConfig,
     pub(crate) counters: Counters<LockStats>,
+    pub(crate) patience: Patience,
     me: ShardId,
     shards: usize,
     port: Port,
@@ -173,6 +204,27 @@ impl<V: Verbs> Table<V> {
         let owner = LockWord::from_bits(claim.vacant).map_or(0, LockWord::owner);
         tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock of an owner that died before is taken over");
         self.counters.count(|stats| stats.taken_over += 1);
+    }
+
+    /// The compute node that holds `lock`: one round trip. This one, if the word does not say.
+    #[cold]
+    async fn owner_of(&self, meter: &Meter, lock: RemotePtr) -> Result<u16, LockError> {
+        let found = janitor::read_back(&self.verbs, meter, lock).await?;
+        Ok(LockWord::from_bits(found).map_or(self.verbs.node_id(), LockWord::owner))
+    }
+
+    /// The error of an operation that has waited for that node's lock for too long.
+    #[cold]
+    pub(crate) fn contended(
+        &self,
+        meter: &Meter,
+        (node, lock): (RemotePtr, RemotePtr),
+        owner: u16,
+        attempts: u32,
+    ) -> LockError {
+        tracing::debug!(name: "lock.exhausted", %lock, owner, attempts, "a lock is not had");
+        let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
+        LockError::Contended { index, node, lock, owner, attempts, waited_ns }
     }
 
     /// Whether the holder at `seat` knows of a waiter.
@@ -318,27 +370,48 @@ fn declined(lock: RemotePtr, grant: Grant) -> What {
     What::Release(Release { kept: grant.kept, unused: true })
 }
 
-/// A client in the queue of a local lock. Dropping it leaves the queue.
+impl<V: Verbs> Waited for Table<V> {
+    type Verbs = V;
+
+    fn verbs(&self) -> &V {
+        &self.verbs
+    }
+
+    fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    fn find_overdue(&self, now_ns: u64, overdue: &mut Vec<Waiter>) -> bool {
+        self.slots.borrow_mut().find_overdue(now_ns, overdue)
+    }
+}
+
+/// A client in the queue of a local lock: ready with nothing if it has waited for too long. Dropping it leaves the
+/// queue.
 struct Waiting<'a, V: Verbs> {
     table: &'a Rc<Table<V>>,
+    meter: &'a Meter,
     lock: RemotePtr,
     /// `None` once the lock is had.
     seat: Option<Seat>,
 }
 
 impl<V: Verbs> Future for Waiting<'_, V> {
-    type Output = Grant;
+    type Output = Option<Grant>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Grant> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Grant>> {
         let table = self.table;
         let seat = self.seat.expect("polled after it was ready");
         let polled = table.slots.borrow_mut().poll(seat.token, || table.verbs.waiter(cx));
         match polled {
             Some(grant) => {
                 self.seat = None;
-                Poll::Ready(grant)
+                Poll::Ready(Some(grant))
             }
-            None => Poll::Pending,
+            None => {
+                let note = |until_ns| table.slots.borrow_mut().wait_until(seat.token, until_ns);
+                if is_over(table, self.meter, note) { Poll::Ready(None) } else { Poll::Pending }
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
-use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Port, Shard, Verbs};
+use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, Meter, NodeConfig, Port, Shard, Verbs};
 
 struct Counting;
 
@@ -52,7 +52,7 @@ const WINDOWS_PER_ROUND: u64 = 10;
 const VALUE: [u8; 100] = [7; 100];
 
 async fn work(table: &WindowTable<Shard>, key: u64, access: Access) {
-    match table.enter(&key.to_be_bytes(), access).await {
+    match table.enter(&Meter::default(), &key.to_be_bytes(), access).await {
         Entered::Led(lead) if access == Access::Read => lead.finish(Outcome::read(Some(&VALUE))),
         Entered::Led(lead) => lead.finish(Outcome::written(true, &VALUE)),
         Entered::Read(value) => assert_eq!(*value.expect("it was read"), VALUE),
@@ -64,7 +64,7 @@ async fn work(table: &WindowTable<Shard>, key: u64, access: Access) {
 /// A window of one client, and then one with a group: those who come while the first leader is at work.
 async fn use_windows(table: &WindowTable<Shard>, key: u64) {
     work(table, key, Access::Read).await;
-    let Entered::Led(lead) = table.enter(&key.to_be_bytes(), Access::Read).await else {
+    let Entered::Led(lead) = table.enter(&Meter::default(), &key.to_be_bytes(), Access::Read).await else {
         panic!("no other client uses the key")
     };
     futures::join!(

@@ -15,6 +15,8 @@ pub struct Meter {
     retries: Cell<u32>,
     bytes_read: Cell<u64>,
     bytes_written: Cell<u64>,
+    /// 0 if it does not wait.
+    waits_since_ns: Cell<u64>,
 }
 
 /// A reading of a [`Meter`].
@@ -43,6 +45,21 @@ impl Meter {
     #[inline]
     pub fn round_trip(&self) {
         count(&self.round_trips);
+    }
+
+    /// Since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless it waited before and
+    /// what it waited for has not come ([`Meter::waits_no_more`]).
+    pub fn waits_since(&self, now_ns: u64) -> u64 {
+        if self.waits_since_ns.get() == 0 {
+            self.waits_since_ns.set(now_ns.max(1));
+        }
+        self.waits_since_ns.get()
+    }
+
+    /// What the operation waited for has come.
+    #[inline]
+    pub fn waits_no_more(&self) {
+        self.waits_since_ns.set(0);
     }
 
     /// Counts one step that has to be done again.

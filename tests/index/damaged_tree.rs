@@ -21,6 +21,7 @@ const FEW: Options = Options {
     eviction: farwood::cache::Policy::TwoChoices,
     retries_max: 200,
     backoff_ns: (100, 1_000),
+    lock_wait_ns_max: 5_000_000_000,
     lock_attempts_max: 100,
     scan_window: 4,
 };

@@ -64,7 +64,7 @@ async fn fails_at(shard: &Shard, tree: &impl RangeIndex, on_chip: bool, key: &[u
     set_everywhere(shard, on_chip, false).await;
     match put {
         Ok(()) => None,
-        Err(IndexError::Lock(LockError::Contended { lock, owner, attempts })) => {
+        Err(IndexError::Lock(LockError::Contended { lock, owner, attempts, .. })) => {
             assert_eq!((owner, attempts), (DEAD, ATTEMPTS));
             let servers = shard.control().servers();
             let server = &servers[usize::from(lock.server().0)];

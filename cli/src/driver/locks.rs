@@ -102,7 +102,7 @@ impl<V: BenchShard> Client for LockClient<V> {
         let timed = self.recorder.begin(self.rng.next_u32(), start.intended_ns);
         let node = self.choose();
         let meter = Meter::default();
-        let mut held = self.table.acquire(node).await;
+        let mut held = self.table.acquire(&meter, node).await.map_err(failed)?;
         held.lock(&meter).await.map_err(failed)?;
         let nothing = Chain::new(node.server());
         held.release(&meter, nothing, self.combine).await.map_err(failed)?;

@@ -200,8 +200,10 @@ pub struct Options {
     /// How long a writer pauses, in ns, when it finds a global lock taken: at first, and at most; it doubles in
     /// between, and a part of it is chance. (0, 0) tries again at once, as FG+ does in the paper.
     pub backoff_ns: (u64, u64),
-    /// How often a writer finds a global lock taken before it gives up with [`farwood_lock::LockError::Contended`]. At
-    /// least 1. Times the longest pause, it bounds how long an operation waits for the lock of a dead client.
+    /// The longest time in ns that an operation waits for a lock, or for another client that works for it: after that a
+    /// lock is an error that names its owner ([`farwood_lock::LockError::Contended`]). `u64::MAX`: it waits for ever.
+    pub lock_wait_ns_max: u64,
+    /// How often an operation finds a lock taken before it gives up with the same error. At least 1.
     pub lock_attempts_max: u32,
     /// Leaves that a scan reads in parallel at most.
     pub scan_window: usize,
@@ -214,6 +216,7 @@ impl Options {
             hierarchical: techniques.hierarchical,
             handover: techniques.handover,
             on_chip: techniques.on_chip,
+            wait_ns_max: self.lock_wait_ns_max,
             attempts_max: self.lock_attempts_max,
             backoff_ns_min: self.backoff_ns.0,
             backoff_ns_max: self.backoff_ns.1,
@@ -231,6 +234,7 @@ impl Default for Options {
             eviction: Policy::TwoChoices,
             retries_max: 100_000,
             backoff_ns: (locks.backoff_ns_min, locks.backoff_ns_max),
+            lock_wait_ns_max: locks.wait_ns_max,
             lock_attempts_max: locks.attempts_max,
             scan_window: 32,
         }

@@ -50,6 +50,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
+use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable, on_chip_possible};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
@@ -150,11 +151,17 @@ impl Sherman {
     pub fn attach<V: Verbs>(&self, verbs: V) -> ShermanIndex<V> {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
-        let dead_owners = Arc::clone(&shared.entry.dead_owners);
-        let lock_config = LockConfig { dead_owners, ..shared.options.locks(techniques) };
+        let name = shared.entry.name.as_str().into();
+        let lock_config = LockConfig { name, ..shared.options.locks(techniques) };
         let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
-        let switches = (techniques.delegation, techniques.combining);
-        let sharing = Sharing::attach(verbs.clone(), shared.ports[1], switches, &shared.crowd, shared.seed);
+        let windows = WindowConfig {
+            delegation: techniques.delegation,
+            combining: techniques.combining,
+            wait_ns_max: shared.options.lock_wait_ns_max,
+            seed: shared.seed,
+            ..WindowConfig::default()
+        };
+        let sharing = Sharing::attach(verbs.clone(), shared.ports[1], windows, &shared.crowd);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();
@@ -255,7 +262,7 @@ impl<V: Verbs> ShermanIndex<V> {
         self.0.check_value(intent.value())?;
         let meter = Meter::default();
         let write = Tree::write(&self.0, &meter, key, intent);
-        let applied = self.0.sharing.write(key, intent, write).await?;
+        let applied = self.0.sharing.write(&meter, key, intent, write).await?;
         self.0.record(kind, &meter, applied, 0);
         Ok(applied)
     }
@@ -265,7 +272,7 @@ impl<V: Verbs> RangeIndex for ShermanIndex<V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.0.check_key(key)?;
         let meter = Meter::default();
-        let value = self.0.sharing.get(key, self.0.lookup(&meter, key)).await?;
+        let value = self.0.sharing.get(&meter, key, self.0.lookup(&meter, key)).await?;
         self.0.record(OpKind::Get, &meter, value.is_some(), 0);
         Ok(value)
     }

@@ -54,7 +54,7 @@ impl<V: Verbs> Owed<V> {
         let meter = Meter::default();
         // Not owed while it waits: an error would be met again and again.
         let separator = self.separator.take();
-        let mut held = self.tree.locks.acquire(self.node).await;
+        let mut held = self.tree.locks.acquire(&meter, self.node).await?;
         held.lock(&meter).await?;
         self.tree.unlock(&meter, held).await?;
         self.separator = separator;
@@ -289,7 +289,7 @@ impl<V: Verbs> Tree<V> {
             }
         };
         loop {
-            let mut held = self.locks.acquire(at.ptr).await;
+            let mut held = self.locks.acquire(meter, at.ptr).await?;
             let buf = self.verbs.lease(bytes);
             let image = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?.into_buf();
             match plan_separator(self.inner(), &image, separator) {

@@ -110,7 +110,7 @@ impl<V: Verbs> Tree<V> {
         node: RemotePtr,
         bytes: usize,
     ) -> Result<(Held<V>, Buf), IndexError> {
-        let mut held = self.locks.acquire(node).await;
+        let mut held = self.locks.acquire(meter, node).await?;
         let buf = self.verbs.lease(bytes);
         let read = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?;
         Ok((held, read.into_buf()))

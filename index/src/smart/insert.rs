@@ -197,7 +197,7 @@ impl<V: Verbs> Tree<V> {
             Parent::Root => self.shared.entry.root,
             Parent::Node(holder) => holder.ptr(),
         };
-        let mut held = self.locks.acquire(node).await;
+        let mut held = self.locks.acquire(meter, node).await?;
         held.lock(meter).await?;
         Ok(Some(held))
     }

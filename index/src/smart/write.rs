@@ -190,8 +190,8 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<(Held<V>, Buf), IndexError> {
         let format = self.leaf();
         let mut held = match self.techniques.rear_lock {
-            true => self.locks.acquire_embedded(node, node.add(format.lock_at(class) as u64)).await,
-            false => self.locks.acquire(node).await,
+            true => self.locks.acquire_embedded(meter, node, node.add(format.lock_at(class) as u64)).await?,
+            false => self.locks.acquire(meter, node).await?,
         };
         let buf = self.verbs.lease(format.leaf_bytes(class));
         let read = held.lock_and_read(meter, buf, format.body_bytes(class), self.techniques.fused).await?;

@@ -20,6 +20,9 @@ pub struct WindowConfig {
     /// The longest value, in bytes, that is sent to readers on other shards. They are told to read for themselves if
     /// it is longer, so that where all values are longer, `delegation` costs more than it saves.
     pub value_bytes_max: usize,
+    /// The longest time in ns that a client waits, together with what it has waited for locks. After that it is told to
+    /// work alone, up to 10 ms later. `u64::MAX`: it waits for ever.
+    pub wait_ns_max: u64,
     /// What keys are hashed with. To be drawn at random where keys come from strangers; the same seed gives the same
     /// hashes.
     pub seed: u64,
@@ -27,7 +30,13 @@ pub struct WindowConfig {
 
 impl Default for WindowConfig {
     fn default() -> Self {
-        WindowConfig { delegation: true, combining: true, value_bytes_max: 128, seed: 0 }
+        WindowConfig {
+            delegation: true,
+            combining: true,
+            value_bytes_max: 128,
+            wait_ns_max: 5_000_000_000,
+            seed: 0,
+        }
     }
 }
 

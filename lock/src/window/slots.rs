@@ -35,8 +35,8 @@ pub(crate) struct Slots<W> {
 
 #[derive(Clone, Debug)]
 enum State<W> {
-    /// `None` until the client has been polled.
-    Waiting(Option<W>),
+    /// `None` until the client has been polled; until when it waits.
+    Waiting(Option<W>, u64),
     Told(Told),
     Cancelled,
 }
@@ -58,14 +58,14 @@ impl<W> Slots<W> {
 
     /// A slot for a client that begins to wait.
     pub(crate) fn open(&mut self) -> u32 {
-        self.slab.insert(State::Waiting(None)) as u32
+        self.slab.insert(State::Waiting(None, u64::MAX)) as u32
     }
 
     /// The client is told something, which is made only if it is still there.
     pub(crate) fn tell(&mut self, token: u32, told: impl FnOnce() -> Told) -> Met<W> {
         let state = &mut self.slab[token as usize];
         match state {
-            State::Waiting(waiter) => {
+            State::Waiting(waiter, _) => {
                 let waiter = waiter.take();
                 *state = State::Told(told());
                 Met::Waiting(waiter)
@@ -81,7 +81,7 @@ impl<W> Slots<W> {
     /// The client asks what it was told, which closes its slot; if nothing yet, `waiter` resumes it later.
     pub(crate) fn poll(&mut self, token: u32, waiter: impl FnOnce() -> W) -> Option<Told> {
         match &mut self.slab[token as usize] {
-            State::Waiting(place) => {
+            State::Waiting(place, _) => {
                 *place = Some(waiter());
                 None
             }
@@ -90,11 +90,30 @@ impl<W> Slots<W> {
         }
     }
 
-    /// The waiting client was dropped. Yields what it had been told, and then the slot is closed. Otherwise the home
+    /// The waiting client waits until then.
+    pub(crate) fn wait_until(&mut self, token: u32, until_ns: u64) {
+        if let State::Waiting(_, until) = &mut self.slab[token as usize] {
+            *until = until_ns;
+        }
+    }
+
+    /// Takes out what resumes those who wait until `now_ns` at most; yields whether any client waits.
+    pub(crate) fn find_overdue(&mut self, now_ns: u64, overdue: &mut Vec<W>) -> bool {
+        let mut waits = false;
+        for (_, state) in &mut self.slab {
+            if let State::Waiting(waiter, until_ns) = state {
+                waits = true;
+                overdue.extend(if *until_ns <= now_ns { waiter.take() } else { None });
+            }
+        }
+        waits
+    }
+
+    /// The waiting client was dropped, or waits no longer. Yields what it had been told, and then the slot is closed. Otherwise the home
     /// has to hear of it, and the slot stays until it has answered.
     pub(crate) fn abandon(&mut self, token: u32) -> Option<Told> {
         match &mut self.slab[token as usize] {
-            state @ State::Waiting(_) => {
+            state @ State::Waiting(..) => {
                 *state = State::Cancelled;
                 None
             }
@@ -122,7 +141,7 @@ impl<W> Slots<W> {
     fn take(&mut self, token: u32) -> Option<Told> {
         match self.slab.remove(token as usize) {
             State::Told(told) => Some(told),
-            State::Waiting(_) | State::Cancelled => unreachable!("it was told something"),
+            State::Waiting(..) | State::Cancelled => unreachable!("it was told something"),
         }
     }
 }

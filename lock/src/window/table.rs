@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use farwood_runtime::{Message, Port, ShardId, Verbs, Waiter};
+use farwood_runtime::{Message, Meter, Port, ShardId, Verbs, Waiter};
 
 use super::config::{Access, WindowConfig};
 use super::home::{Action, Home};
@@ -18,6 +18,7 @@ use super::shelf::Shelf;
 use super::slots::{Met, Slots, Told};
 use super::stats::WindowStats;
 use crate::handover::Party;
+use crate::patience::{Patience, Waited, is_over};
 use crate::stats::Counters;
 
 /// A handle to a shard's windows; clones are cheap. There is one table per shard and index, with the same port and
@@ -25,10 +26,10 @@ use crate::stats::Counters;
 ///
 /// ```
 /// # use farwood_lock::window::{Access, Entered, Outcome, WindowTable};
-/// # use farwood_runtime::{FabricError, Verbs};
+/// # use farwood_runtime::{FabricError, Meter, Verbs};
 /// # async fn lookup(key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> { Ok(None) }
 /// async fn get<V: Verbs>(windows: &WindowTable<V>, key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> {
-///     match windows.enter(key, Access::Read).await {
+///     match windows.enter(&Meter::default(), key, Access::Read).await {
 ///         Entered::Led(lead) => {
 ///             // An error drops `lead`: whoever has joined tries for itself.
 ///             let value = lookup(key).await?;
@@ -67,6 +68,7 @@ impl<V: Verbs> WindowTable<V> {
             sent: RefCell::new(vec![0; shards].into()),
             endings: Cell::new(0),
             counters: Counters::default(),
+            patience: Patience::new(config.wait_ns_max),
             verbs,
         });
         let actor = Rc::clone(&table);
@@ -77,21 +79,29 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
+    /// One who waits for too long ([`WindowConfig::wait_ns_max`]) works alone.
+    ///
     /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
-    pub fn enter<'a>(&'a self, key: &[u8], access: Access) -> impl Future<Output = Entered<V>> + use<'a, V> {
+    pub fn enter<'a>(
+        &'a self,
+        meter: &'a Meter,
+        key: &[u8],
+        access: Access,
+    ) -> impl Future<Output = Entered<V>> + use<'a, V> {
         let Table { config, hash, .. } = &*self.0;
-        self.enter_identified(config.lets_in(access).then(|| hash.identify(key)), access)
+        self.enter_identified(meter, config.lets_in(access).then(|| hash.identify(key)), access)
     }
 
     /// `None` for a key whose windows are not for this access.
-    async fn enter_identified(&self, key: Option<KeyId>, access: Access) -> Entered<V> {
+    async fn enter_identified(&self, meter: &Meter, key: Option<KeyId>, access: Access) -> Entered<V> {
         let table = &self.0;
         let Some(key) = key else { return Entered::Alone };
         let home = key.home(table.shards);
         let Some(token) = table.request(key, home, access) else {
             return Entered::Led(Lead::new(Rc::clone(table), key, home, access, false));
         };
-        match (Waiting { table, key, home, token: Some(token) }.await) {
+        let told = Waiting { table, meter, key, home, token: Some(token) }.await;
+        match told.unwrap_or(Told::Alone) {
             Told::Lead { readers } => Entered::Led(Lead::new(Rc::clone(table), key, home, access, readers)),
             Told::Read(value) => {
                 tracing::debug!(name: "window.joined", home = home.0, "a read is another client's too");
@@ -141,6 +151,7 @@ pub(super) struct Table<V: Verbs> {
     verbs: V,
     config: WindowConfig,
     counters: Counters<WindowStats>,
+    patience: Patience,
     me: ShardId,
     shards: usize,
     port: Port,
@@ -358,9 +369,26 @@ impl<V: Verbs> Table<V> {
     }
 }
 
-/// A client that waits for a window. Dropping it leaves the queue.
+impl<V: Verbs> Waited for Table<V> {
+    type Verbs = V;
+
+    fn verbs(&self) -> &V {
+        &self.verbs
+    }
+
+    fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    fn find_overdue(&self, now_ns: u64, overdue: &mut Vec<Waiter>) -> bool {
+        self.slots.borrow_mut().find_overdue(now_ns, overdue)
+    }
+}
+
+/// A client that waits for a window: ready with nothing if it has waited for too long. Dropping it leaves the queue.
 struct Waiting<'a, V: Verbs> {
     table: &'a Rc<Table<V>>,
+    meter: &'a Meter,
     key: KeyId,
     home: ShardId,
     /// `None` once it was told something.
@@ -368,18 +396,21 @@ struct Waiting<'a, V: Verbs> {
 }
 
 impl<V: Verbs> Future for Waiting<'_, V> {
-    type Output = Told;
+    type Output = Option<Told>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Told>> {
         let table = self.table;
         let token = self.token.expect("polled after it was ready");
         let polled = table.slots.borrow_mut().poll(token, || table.verbs.waiter(cx));
         match polled {
             Some(told) => {
                 self.token = None;
-                Poll::Ready(told)
+                Poll::Ready(Some(told))
             }
-            None => Poll::Pending,
+            None => {
+                let note = |until_ns| table.slots.borrow_mut().wait_until(token, until_ns);
+                if is_over(table, self.meter, note) { Poll::Ready(None) } else { Poll::Pending }
+            }
         }
     }
 }

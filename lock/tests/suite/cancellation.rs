@@ -122,7 +122,7 @@ fn a_held_lock_outlives_a_dropped_call() {
         let client = Client::new(&tables[0], 0, Style::FAST);
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = client.table.acquire(node(0)).await;
+            let mut held = client.table.acquire(&meter, node(0)).await.expect("it is not held for long");
             assert!(Cut::after(1, at_once, held.lock(&meter)).await.is_none());
             held.lock(&meter).await.expect("the CAS in flight wins");
             assert_eq!((meter.usage().cas, meter.usage().round_trips), (1, 1));
@@ -146,7 +146,7 @@ fn the_janitor_unlocks_behind_what_a_dropped_holder_has_in_flight() {
         let checked = client.clone();
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = client.acquire(node(0)).await;
+            let mut held = client.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("nobody else wants it");
             if own_verbs {
                 let mut chain = Chain::new(node(0).server());
@@ -161,7 +161,7 @@ fn the_janitor_unlocks_behind_what_a_dropped_holder_has_in_flight() {
         world.assert_at_rest(&tables);
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = checked.acquire(node(0)).await;
+            let mut held = checked.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("it is free again");
             let mut chain = Chain::new(node(0).server());
             chain.cas(node(0), u64::from(own_verbs), 7);

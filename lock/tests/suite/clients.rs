@@ -76,7 +76,7 @@ impl Client {
     /// Adds one to the client's word in `node`. Updates the bounds by what is seen on the way.
     pub(crate) async fn add_one(&self, meter: &Meter, node: RemotePtr) -> Result<(), LockError> {
         let buf = self.fake.lease(NODE_BYTES);
-        let mut held = self.acquire(node).await;
+        let mut held = self.acquire(meter, node).await?;
         let done = held.lock_and_read(meter, buf, DATA_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
         let [stamp, other] = STAMPS.map(|at| word_in(&buf, at));
@@ -107,12 +107,12 @@ impl Client {
         Ok(())
     }
 
-    pub(crate) async fn acquire(&self, node: RemotePtr) -> Held<Fake> {
+    pub(crate) async fn acquire(&self, meter: &Meter, node: RemotePtr) -> Result<Held<Fake>, LockError> {
         match self.style.place {
-            Place::Region => self.table.acquire(node).await,
+            Place::Region => self.table.acquire(meter, node).await,
             Place::Embedded | Place::Rear => {
                 let index = (node.offset() - NODES) / NODE_BYTES as u64;
-                self.table.acquire_embedded(node, embedded(index)).await
+                self.table.acquire_embedded(meter, node, embedded(index)).await
             }
         }
     }

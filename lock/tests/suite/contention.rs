@@ -11,7 +11,7 @@ use crate::fake::{LOCK_BASE, LOCKS, World, node};
 #[test]
 fn a_lock_of_a_dead_node_is_an_error_that_names_it() {
     let world = World::new(1, 1, 1);
-    let config = LockConfig { attempts_max: 5, ..LockConfig::default() };
+    let config = LockConfig { attempts_max: 5, name: "books".into(), ..LockConfig::default() };
     let tables = world.attach(config);
     let foreign = LockWord::new(77, 3, 99).to_bits();
     for lock in 0..LOCKS {
@@ -21,7 +21,7 @@ fn a_lock_of_a_dead_node_is_an_error_that_names_it() {
     let (table, error) = (tables[0].1.clone(), Rc::clone(&failed));
     world.spawn(async move {
         let meter = Meter::default();
-        let mut held = table.acquire(node(0)).await;
+        let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
         error.set(held.lock(&meter).await.err());
         assert_eq!((meter.usage().cas, meter.usage().retries), (5, 5));
     });
@@ -29,7 +29,9 @@ fn a_lock_of_a_dead_node_is_an_error_that_names_it() {
     let error = failed.take().expect("the budget is spent");
     assert!(matches!(error, LockError::Contended { owner: 77, attempts: 5, .. }), "{error:?}");
     assert!(
-        error.to_string().contains("compute node 77") && error.to_string().contains("recover"),
+        ["index \"books\"", &node(0).to_string(), "compute node 77", "lock_wait_ns_max", "if it is dead"]
+            .iter()
+            .all(|part| error.to_string().contains(part)),
         "{error}"
     );
     assert_eq!(tables[0].1.stats().remote_failed, 5);
@@ -55,7 +57,7 @@ fn a_foreign_lock_that_comes_free_is_taken() {
     });
     world.spawn(async move {
         let meter = Meter::default();
-        let mut held = table.acquire(node(0)).await;
+        let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
         held.lock(&meter).await.expect("it comes free");
         assert!(seen.get());
         held.release(&meter, Chain::new(node(0).server()), true).await.expect("the fabric does not fail");

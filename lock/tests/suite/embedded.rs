@@ -25,8 +25,8 @@ async fn count(shard: Shard, table: LockTable<Shard>, start: RemotePtr, client: 
         let node = start.add((client + i) % NODES * NODE_BYTES as u64);
         let word = node.add(NODE_BYTES as u64 - 8);
         let mut held = match rear {
-            true => table.acquire_embedded(node, word).await,
-            false => table.acquire(node).await,
+            true => table.acquire_embedded(&meter, node, word).await.expect("it is not held for long"),
+            false => table.acquire(&meter, node).await.expect("it is not held for long"),
         };
         let buf = shard.lease(NODE_BYTES);
         let read = held.lock_and_read(&meter, buf, NODE_BYTES, i % 3 != 0).await.expect("embedded");

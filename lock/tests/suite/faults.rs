@@ -126,7 +126,7 @@ fn a_new_node_that_others_have_reached_is_not_written_again() {
             let (fake, table) = tables[0].clone();
             world.spawn(async move {
                 let meter = Meter::default();
-                let mut held = table.acquire(node(0)).await;
+                let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
                 held.lock(&meter).await.expect("nobody else wants it");
                 let mut buf = fake.lease(2 * NODE_BYTES);
                 buf.fill(7);
@@ -321,7 +321,7 @@ fn a_chain_that_reads_is_not_redone() {
         let (fake, table) = tables[0].clone();
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = table.acquire(node(0)).await;
+            let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("the fabric works");
             let mut chain = Chain::with_buffer(node(0).server(), fake.lease(NODE_BYTES));
             chain.read(node(0), 0..64);
@@ -346,7 +346,7 @@ fn a_second_try_finds_what_the_first_one_did() {
         let counted = Rc::clone(&tries);
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = table.acquire(node(0)).await;
+            let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("a broken queue pair is no error");
             counted.set(meter.usage().retries);
         });
@@ -369,7 +369,7 @@ fn trying_again_has_a_budget() {
     let table = tables[0].1.clone();
     world.spawn(async move {
         let meter = Meter::default();
-        let mut held = table.acquire(node(0)).await;
+        let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
         let error = held.lock(&meter).await.expect_err("the budget is spent");
         assert!(matches!(error, LockError::Fabric(FabricError::QueuePair { .. })), "{error}");
         assert_eq!((meter.usage().cas, meter.usage().retries), (5, 5));

@@ -28,7 +28,7 @@ fn turns(
         let (turns, gate) = (Rc::clone(&turns), gate.take());
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = client.acquire(node(0)).await;
+            let mut held = client.acquire(&meter, node(0)).await.expect("it is not held for long");
             turns.borrow_mut().push((i, held.was_handed_over()));
             held.lock(&meter).await.expect("nobody else wants it");
             if let Some(gate) = gate {
@@ -90,7 +90,8 @@ fn memory_is_bounded_by_concurrent_operations() {
             let table = tables[client % 2].1.clone();
             world.spawn(async move {
                 let meter = Meter::default();
-                let mut held = table.acquire(node(client as u64 % 3)).await;
+                let mut held =
+                    table.acquire(&meter, node(client as u64 % 3)).await.expect("it is not held for long");
                 held.lock(&meter).await.expect("nobody else wants it");
                 held.release(&meter, Chain::new(node(0).server()), true)
                     .await

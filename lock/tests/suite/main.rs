@@ -8,6 +8,7 @@ mod exclusion;
 mod fake;
 mod faults;
 mod handovers;
+mod patience;
 mod takeover;
 mod traffic;
 mod window_shards;

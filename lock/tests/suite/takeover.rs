@@ -107,7 +107,7 @@ fn the_takeovers_own_cas_fails() {
             let table = tables[0].1.clone();
             world.spawn(async move {
                 let meter = Meter::default();
-                let mut held = table.acquire(node(0)).await;
+                let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
                 if drops {
                     // In its pause after the failure.
                     assert!(Cut::after(2, false, held.lock(&meter)).await.is_none());
@@ -170,8 +170,10 @@ fn assert_contended(world: &World, config: LockConfig, within: bool) {
     world.spawn(async move {
         let meter = Meter::default();
         let mut held = match within {
-            true => table.acquire_embedded(node(0), embedded(0)).await,
-            false => table.acquire(node(0)).await,
+            true => {
+                table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long")
+            }
+            false => table.acquire(&meter, node(0)).await.expect("it is not held for long"),
         };
         let error = held.lock(&meter).await.expect_err("the owner may have torn the node");
         assert!(matches!(error, LockError::Contended { owner: DEAD, attempts: 5, .. }), "{error:?}");

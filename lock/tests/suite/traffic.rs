@@ -17,7 +17,7 @@ async fn read_modify_write(
     gate: Option<oneshot::Receiver<()>>,
 ) {
     let buf = fake.lease(NODE_BYTES);
-    let mut held = table.acquire(node(0)).await;
+    let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
     let buf =
         held.lock_and_read(&meter, buf, NODE_BYTES, fused).await.expect("nobody else wants it").into_buf();
     if let Some(gate) = gate {
@@ -95,7 +95,7 @@ fn a_lock_alone_takes_two_round_trips_and_none_where_it_is_passed_on() {
         let (table, gate) = (tables[0].1.clone(), gate.take());
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = table.acquire(node(0)).await;
+            let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("nobody else wants it");
             if let Some(gate) = gate {
                 gate.await.expect("it is opened");
@@ -119,9 +119,9 @@ fn a_local_lock_that_is_given_back_unused_costs_nothing() {
         let table = table.clone();
         world.spawn(async move {
             let meter = Meter::default();
-            let held = table.acquire(node(0)).await;
+            let held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.release(&meter, Chain::new(node(0).server()), true).await.expect("nothing is posted");
-            drop(table.acquire(node(1)).await);
+            drop(table.acquire(&meter, node(1)).await.expect("it is not held for long"));
             assert_eq!(meter.usage(), Usage::default());
         });
     }
@@ -139,7 +139,7 @@ fn the_unlock_is_fenced_where_it_could_overtake() {
         let (fake, table) = tables[0].clone();
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = table.acquire(node(0)).await;
+            let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
             held.lock(&meter).await.expect("nobody else wants it");
             let mut chain = Chain::with_buffer(node(0).server(), fake.lease(NODE_BYTES));
             match reads {
@@ -160,7 +160,8 @@ async fn rear_release(
     meter: Rc<Meter>,
     gate: Option<oneshot::Receiver<()>>,
 ) {
-    let mut held = table.acquire_embedded(node(0), embedded(0)).await;
+    let mut held =
+        table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
     let buf = fake.lease(NODE_BYTES + 64);
     let mut buf = held.lock_and_read(&meter, buf, 120, true).await.expect("nobody else wants it").into_buf();
     buf[120..].fill(0xAA);
@@ -221,8 +222,9 @@ fn embedded_and_other_locks_do_not_meet() {
     let table = tables[0].1.clone();
     world.spawn(async move {
         let meter = Meter::default();
-        let mut first = table.acquire(node(0)).await;
-        let mut second = table.acquire_embedded(node(0), embedded(0)).await;
+        let mut first = table.acquire(&meter, node(0)).await.expect("it is not held for long");
+        let mut second =
+            table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
         first.lock(&meter).await.expect("free");
         second.lock(&meter).await.expect("free");
         assert!(!first.was_handed_over() && !second.was_handed_over());
@@ -239,7 +241,8 @@ fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, fresh: u8) {
     let (fake, table) = world.attach(LockConfig::default()).remove(0);
     world.spawn(async move {
         let meter = Meter::default();
-        let mut held = table.acquire_embedded(node(0), embedded(0)).await;
+        let mut held =
+            table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
         if locked {
             held.lock(&meter).await.expect("nobody else wants it");
         }
@@ -278,5 +281,5 @@ fn a_rear_release_is_of_one_node() {
 fn a_nodes_lock_is_not_elsewhere() {
     let world = World::new(1, 1, 1);
     let table = world.attach(LockConfig::default()).remove(0).1;
-    drop(table.acquire_embedded(node(0), RemotePtr::new(ServerId(1), 64)));
+    drop(table.acquire_embedded(&Meter::default(), node(0), RemotePtr::new(ServerId(1), 64)));
 }

@@ -45,7 +45,7 @@ impl Shared {
         let announced = &self.announced[key as usize];
         let least = announced.load(Ordering::SeqCst);
         let name = key.to_be_bytes();
-        let version = match table.enter(&name, access).await {
+        let version = match table.enter(&Meter::default(), &name, access).await {
             Entered::Led(lead) => {
                 let version = self.work(shard, key, access).await;
                 let value = version.to_le_bytes().repeat(VALUE_BYTES / 8);

@@ -76,7 +76,7 @@ impl Client {
     /// One operation. Checks what it is told.
     async fn operate(&self, key: &Key, access: Access) {
         let least = key.announced.get();
-        match self.table.enter(&key.name(), access).await {
+        match self.table.enter(&Meter::default(), &key.name(), access).await {
             Entered::Led(lead) => {
                 self.led.set(self.led.get() + 1);
                 self.lead(key, access, least, lead).await;
@@ -211,6 +211,21 @@ fn dropping_at_every_await_point_forgets_nobody() {
     assert!(shared > 2000, "{shared} operations were shared");
 }
 
+/// The end of patience may cross with everything that a client can be told.
+#[test]
+fn impatience_forgets_nobody() {
+    let (mut shared, mut alone) = (0, 0);
+    for seed in 0..100 {
+        let wait_ns_max = [300, 100_000, 8_000_000, 100_000_000][seed as usize % 4];
+        let config = WindowConfig { wait_ns_max, ..WindowConfig::default() };
+        let cut = [None, Some(false), Some(true)][seed as usize % 3];
+        let (stats, _) = run(seed, config, 10, cut);
+        shared += stats.reads_delegated + stats.writes_combined;
+        alone += stats.alone;
+    }
+    assert!(shared > 300 && alone > 1000, "{shared} operations were shared, {alone} waited in vain");
+}
+
 /// Each switch alone: the other kind of operation works on the index at once, and is right.
 #[test]
 fn every_mix_of_the_switches_is_right() {
@@ -242,7 +257,7 @@ fn endings(
         let (client, key) = (Client::new(&tables[shard]), key.clone());
         let (endings, gate) = (Rc::clone(&endings), gate.take());
         world.spawn(async move {
-            let ending = match client.table.enter(&key.name(), access).await {
+            let ending = match client.table.enter(&Meter::default(), &key.name(), access).await {
                 Entered::Led(lead) => {
                     let first = gate.is_some();
                     if let Some(gate) = gate {
@@ -300,7 +315,9 @@ fn a_client_that_is_gone_is_forgotten_at_once() {
         let (go, gate) = oneshot::channel::<()>();
         let table = tables[leader].1.clone();
         world.spawn(async move {
-            let Entered::Led(lead) = table.enter(b"key", Access::Read).await else { panic!("it came first") };
+            let Entered::Led(lead) = table.enter(&Meter::default(), b"key", Access::Read).await else {
+                panic!("it came first")
+            };
             gate.await.expect("it is opened");
             lead.finish(Outcome::read(None));
         });
@@ -308,7 +325,7 @@ fn a_client_that_is_gone_is_forgotten_at_once() {
         for (_, table) in &tables {
             let table = table.clone();
             world.spawn(async move {
-                assert!(Cut::after(1, true, table.enter(b"key", PUT)).await.is_none());
+                assert!(Cut::after(1, true, table.enter(&Meter::default(), b"key", PUT)).await.is_none());
             });
         }
         world.run_until_idle();
@@ -333,7 +350,7 @@ fn what_was_not_applied_is_absent() {
             let table = tables[(shard + i) % usize::from(SHARDS)].1.clone();
             let (gate, told) = (gate.take(), Rc::clone(&told));
             world.spawn(async move {
-                match table.enter(b"none", access).await {
+                match table.enter(&Meter::default(), b"none", access).await {
                     Entered::Led(lead) => {
                         if let Some(gate) = gate {
                             gate.await.expect("it is opened");
@@ -446,7 +463,7 @@ fn a_reader_has_not_written() {
     let tables = world.attach_windows(WindowConfig::default());
     let table = tables[0].1.clone();
     world.spawn(async move {
-        if let Entered::Led(lead) = table.enter(b"key", Access::Read).await {
+        if let Entered::Led(lead) = table.enter(&Meter::default(), b"key", Access::Read).await {
             lead.finish(Outcome::written(true, b"value"));
         }
     });

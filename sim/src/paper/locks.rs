@@ -32,6 +32,7 @@ pub(super) fn fig16(effort: &Effort) -> Result<Vec<Row>, String> {
         hierarchical: false,
         handover: false,
         on_chip: false,
+        wait_ns_max: u64::MAX,
         attempts_max: u32::MAX,
         backoff_ns_min: 0,
         backoff_ns_max: 0,
@@ -131,7 +132,7 @@ async fn client(
     loop {
         let node = nodes[zipf.sample(&mut rng) as usize - 1];
         let start_ns = shard.now();
-        let mut held = table.acquire(node).await;
+        let mut held = table.acquire(&meter, node).await.expect("it waits for ever");
         held.lock(&meter).await.expect("nothing fails here");
         held.release(&meter, Chain::new(node.server()), true).await.expect("nothing fails here");
         let end_ns = shard.now();

@@ -73,11 +73,11 @@ async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<Op
     const NAME: &str = "paper";
     let (host, max_key, max_value) = (simulation.node(node), setup.key_bytes, setup.value_bytes);
     // The papers' clients spin without a pause, for as long as it takes.
-    let (backoff_ns, lock_attempts_max) = ((0, 0), u32::MAX);
+    let (backoff_ns, lock_wait_ns_max) = ((0, 0), u64::MAX);
     Ok(match setup.tree {
         Tree::Sherman(techniques, size) => {
             let options =
-                sherman::Options { techniques, backoff_ns, lock_attempts_max, ..sherman::Options::default() };
+                sherman::Options { techniques, backoff_ns, lock_wait_ns_max, ..sherman::Options::default() };
             Opened::Sherman(match node {
                 0 => {
                     let geometry = sherman::Geometry { max_key, max_value, size };
@@ -88,7 +88,7 @@ async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<Op
         }
         Tree::Smart(techniques) => {
             let options =
-                smart::Options { techniques, backoff_ns, lock_attempts_max, ..smart::Options::default() };
+                smart::Options { techniques, backoff_ns, lock_wait_ns_max, ..smart::Options::default() };
             Opened::Smart(match node {
                 0 => {
                     let geometry = smart::Geometry { max_key, max_value, types: Types::Lines };

@@ -45,6 +45,8 @@ pub(crate) const NODES: u64 = 1024;
 /// The bytes of a node.
 pub(crate) const NODE_BYTES: usize = 128;
 const REGION_BYTES: usize = 16 << 10;
+/// Timers that are due later than that, in ns, wait until nothing else can happen.
+const FAR_NS: u64 = 1_000_000;
 const PORT: Port = Port(3);
 
 /// The cluster and everything that is under way in it.
@@ -70,6 +72,8 @@ struct State {
     sent: usize,
     /// Fenced verbs that were posted.
     fences: usize,
+    /// Looks at the clock.
+    clock_reads: usize,
 }
 
 struct Shard {
@@ -138,6 +142,7 @@ impl World {
             in_order_write: true,
             sent: 0,
             fences: 0,
+            clock_reads: 0,
         };
         let (state, control) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
         World { state, control, capabilities: MappedDevice::EMBEDDED }
@@ -198,6 +203,10 @@ impl World {
         self.state.borrow().sent
     }
 
+    pub(crate) fn clock_reads(&self) -> usize {
+        self.state.borrow().clock_reads
+    }
+
     pub(crate) fn fences(&self) -> usize {
         self.state.borrow().fences
     }
@@ -209,15 +218,15 @@ impl World {
 
     /// Steps until nothing is left to do. Panics if a task still waits then: it was forgotten.
     pub(crate) fn run(&self) {
-        while self.step() {}
+        while self.step(true) {}
         let waiting = self.state.borrow().tasks.iter().flatten().count();
         assert_eq!(waiting, 0, "tasks wait for something that never comes");
         self.state.borrow_mut().tasks.clear();
     }
 
-    /// Steps until nothing is left to do but what the test itself has to allow.
+    /// Steps until nothing is left to do but what the test itself has to allow, or what takes a long time.
     pub(crate) fn run_until_idle(&self) {
-        while self.step() {}
+        while self.step(false) {}
     }
 
     pub(crate) fn word(&self, at: u64) -> u64 {
@@ -253,10 +262,10 @@ impl World {
         }
     }
 
-    fn step(&self) -> bool {
+    fn step(&self, waits_long: bool) -> bool {
         let step = {
             let mut state = self.state.borrow_mut();
-            let steps = state.steps();
+            let steps = state.steps(waits_long);
             match steps.len() {
                 0 => return false,
                 count => steps[state.rng.random_range(0..count)],
@@ -306,7 +315,7 @@ impl World {
 }
 
 impl State {
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self, waits_long: bool) -> Vec<Step> {
         let mut steps = Vec::new();
         for (i, shard) in self.shards.iter().enumerate() {
             steps.extend((!shard.queue.is_empty()).then_some(Step::Execute(i)));
@@ -318,9 +327,14 @@ impl State {
                 steps.extend(waits.then_some(Step::Deliver(from, to)));
             }
         }
-        steps.extend((0..self.timers.len()).map(Step::Fire));
+        let is_near = |timer: &usize| self.timers[*timer].0 <= self.now + FAR_NS;
+        steps.extend((0..self.timers.len()).filter(is_near).map(Step::Fire));
         let ready = |task: &Option<Task>| task.as_ref().is_some_and(|task| task.woken.is_set());
         steps.extend((0..self.tasks.len()).filter(|&i| ready(&self.tasks[i])).map(Step::Poll));
+        if steps.is_empty() && waits_long {
+            let next = (0..self.timers.len()).min_by_key(|&timer| self.timers[timer].0);
+            steps.extend(next.map(Step::Fire));
+        }
         steps
     }
 

@@ -132,7 +132,9 @@ impl Verbs for Fake {
     }
 
     fn now(&self) -> u64 {
-        self.world.state.borrow().now
+        let mut state = self.world.state.borrow_mut();
+        state.clock_reads += 1;
+        state.now
     }
 
     fn random(&self) -> u64 {

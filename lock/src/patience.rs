@@ -1,0 +1,74 @@
+//! How long clients wait for others of their compute node, and what resumes them in the end.
+//!
+//! What a waiting client waits for may never come: the one before it may wait for a lock that a dead compute node
+//! holds, or its future may be held by a task that does not poll it. So as long as any client of a table waits, a task
+//! of the shard looks in every few ms for those whose time is over. It resumes them; they leave as if they had been
+//! dropped. A timer for each would cost as much as a hand-over, and most waits last microseconds.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use farwood_runtime::{Meter, Verbs, Waiter};
+
+/// The longest time between two looks, in ns: so much later than asked for a wait may end.
+const LOOK_NS_MAX: u64 = 10_000_000;
+
+/// How long clients of one table wait, and whether its shard looks after those who do.
+pub(crate) struct Patience {
+    wait_ns_max: u64,
+    looking: Cell<bool>,
+}
+
+impl Patience {
+    /// `u64::MAX`: for ever.
+    pub(crate) fn new(wait_ns_max: u64) -> Self {
+        Patience { wait_ns_max, looking: Cell::new(false) }
+    }
+
+    /// How long the operation of `meter` has waited so far, in ns, and whether that is enough.
+    pub(crate) fn spent<V: Verbs>(&self, verbs: &V, meter: &Meter) -> (u64, bool) {
+        let now_ns = verbs.now();
+        let waited_ns = now_ns.saturating_sub(meter.waits_since(now_ns));
+        (waited_ns, waited_ns >= self.wait_ns_max)
+    }
+}
+
+/// A table in which clients wait.
+pub(crate) trait Waited: 'static {
+    type Verbs: Verbs;
+
+    fn verbs(&self) -> &Self::Verbs;
+    fn patience(&self) -> &Patience;
+    /// Adds to `overdue` what resumes those who wait until `now_ns` at most; yields whether any client waits.
+    fn find_overdue(&self, now_ns: u64, overdue: &mut Vec<Waiter>) -> bool;
+}
+
+/// Whether the operation of `meter`, which has to wait in `table`, has waited long enough. If not, `note` is told until
+/// when it may, and it is resumed then.
+pub(crate) fn is_over<T: Waited>(table: &Rc<T>, meter: &Meter, note: impl FnOnce(u64)) -> bool {
+    let patience = table.patience();
+    if patience.wait_ns_max == u64::MAX {
+        return false;
+    }
+    let now_ns = table.verbs().now();
+    let until_ns = meter.waits_since(now_ns).saturating_add(patience.wait_ns_max);
+    if now_ns < until_ns {
+        note(until_ns);
+        if !patience.looking.replace(true) {
+            table.verbs().defer(look_after(Rc::clone(table)));
+        }
+    }
+    now_ns >= until_ns
+}
+
+async fn look_after<T: Waited>(table: Rc<T>) {
+    let (verbs, patience) = (table.verbs(), table.patience());
+    let mut waits = true;
+    while waits {
+        verbs.pause((patience.wait_ns_max / 8).clamp(1, LOOK_NS_MAX)).await;
+        let mut overdue = Vec::new();
+        waits = table.find_overdue(verbs.now(), &mut overdue);
+        overdue.into_iter().for_each(|waiter| verbs.wake(waiter));
+    }
+    patience.looking.set(false);
+}
