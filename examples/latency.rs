@@ -1,4 +1,5 @@
-//! What an index adds to the network: gets, and bare READs of a leaf's size, in turn by one client on one shard.
+//! What an index adds to the network: gets, and bare READs of a leaf's size over as much memory, in turn by one client
+//! on one shard.
 //!
 //! ```sh
 //! cargo run --release --example latency                                    # memory of this process
@@ -9,7 +10,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use farwood::runtime::{Fabric, Meter, RemotePtr};
+use farwood::runtime::{Chain, Fabric, Meter, RemotePtr, ServerId};
 use farwood::{
     Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman, ShmCluster,
     Verbs,
@@ -44,12 +45,15 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Err
     let name = format!("latency-{}", std::process::id());
     let tree = block_on(Sherman::create(&node, &name, Geometry::default(), Options::default()))?;
     let leaf_bytes = tree.leaf_bytes();
+    let reads_name = format!("{name}-reads");
+    let memory = reads_name.clone();
     let measured = node.run(move |shard| {
-        let index = tree.attach(shard.clone());
+        let (index, reads_name) = (tree.attach(shard.clone()), reads_name.clone());
         async move {
             let pairs = (0..KEYS).map(|n| (n.to_be_bytes(), n.to_le_bytes()));
             index.bulk_load(pairs, 0.8).await.map_err(|error| error.to_string())?;
-            let server = shard.control().servers()[0].clone();
+            let leaves = index.survey().await.map_err(|error| error.to_string())?.leaves;
+            let places = places(&shard, &reads_name, leaves, leaf_bytes).await?;
             let (mut gets, mut reads) = (Vec::new(), Vec::new());
             for batch in 0..=batches {
                 for _ in 0..BATCH {
@@ -60,8 +64,8 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Err
                     assert!(got.is_some(), "every key was loaded");
                 }
                 for _ in 0..BATCH {
-                    let place = shard.random() % (server.region_bytes - leaf_bytes as u64);
-                    let (at, meter) = (RemotePtr::new(server.id, place & !63), Meter::default());
+                    let at = places[(shard.random() % places.len() as u64) as usize];
+                    let meter = Meter::default();
                     let begun = shard.now();
                     shard.read(&meter, at, leaf_bytes).await.map_err(|error| error.to_string())?;
                     reads.push(shard.now() - begun);
@@ -84,7 +88,32 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Err
         }
     }
     block_on(cluster.control().drop_index(&name))?;
+    block_on(cluster.control().drop_index(&memory))?;
     Ok(())
+}
+
+/// As many places as the tree has leaves, written once, in memory of their own: READs that roamed all the memory would
+/// miss every cache of this machine, which gets of a small tree do not.
+async fn places<V: Verbs>(
+    shard: &V,
+    name: &str,
+    leaves: u64,
+    leaf_bytes: usize,
+) -> Result<Vec<RemotePtr>, String> {
+    let control = Arc::clone(shard.control());
+    let index = control.create(name, "raw", &[]).await.map_err(|error| error.to_string())?.id;
+    let mut places = Vec::new();
+    while (places.len() as u64) < leaves {
+        let chunk = control.chunk(ServerId(0), index).await.map_err(|error| error.to_string())?;
+        let all = (0..chunk.bytes / leaf_bytes as u64).map(|n| chunk.start.add(n * leaf_bytes as u64));
+        places.extend(all.take(leaves as usize - places.len()));
+    }
+    for &place in &places {
+        let mut chain = Chain::with_buffer(place.server(), shard.lease(leaf_bytes));
+        chain.write(place, 0..leaf_bytes);
+        shard.submit(&Meter::default(), chain).await.map_err(|error| error.to_string())?;
+    }
+    Ok(places)
 }
 
 /// In us.

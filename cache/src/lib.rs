@@ -45,6 +45,7 @@ mod node;
 mod node_cache;
 pub mod radix;
 mod reader;
+mod sync;
 
 pub use eviction::Policy;
 pub use node::NodeImage;

@@ -82,8 +82,8 @@ impl CliError {
         CliError::File { action: "write", path: path.to_owned(), source }
     }
 
-    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 128 and its number
-    /// if a signal ended it.
+    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 128 and its
+    /// number if a signal ended it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::LongLine { .. } | CliError::Memory(_) => 2,

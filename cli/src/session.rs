@@ -16,8 +16,8 @@ use crate::open_index::OpenIndex;
 /// The cache of a command that does a single operation: enough for the upper levels of any tree.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Opens the index `name` and runs `main` with it, on a compute node of one shard. An interrupt drops `main`, wherever it
-/// waits, and `undone` is what is said then.
+/// Opens the index `name` and runs `main` with it, on a compute node of one shard. An interrupt drops `main`, wherever
+/// it waits, and `undone` is what is said then.
 ///
 /// # Errors
 /// If the index cannot be opened or the shard not be started, as `main` has it, or if it was interrupted.

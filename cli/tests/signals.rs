@@ -1,6 +1,6 @@
-//! Signals: SIGINT, SIGTERM and SIGHUP end every command, wherever it waits, with the exit status that shells give them,
-//! and leave nothing behind. That it takes no more than a second is not measured here, where others use the cores; that
-//! it ends is: a command that waits for ever hangs its test.
+//! Signals: SIGINT, SIGTERM and SIGHUP end every command, wherever it waits, with the exit status that shells give
+//! them, and leave nothing behind. That it takes no more than a second is not measured here, where others use the
+//! cores; that it ends is: a command that waits for ever hangs its test.
 
 mod kit;
 #[path = "kit/servers.rs"]

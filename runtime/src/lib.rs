@@ -35,6 +35,7 @@ pub mod service;
 pub mod shard;
 pub mod shm;
 pub mod sim;
+mod sync;
 pub mod verbs;
 pub mod waiter;
 

@@ -1,5 +1,5 @@
-//! The fabric contract on the embedded fabric: every part of the body in the line modes of this CPU, as tasks of the executor with
-//! many credits and as clients of the pool with few.
+//! The fabric contract on the embedded fabric: every part of the body in the line modes of this CPU, as tasks of
+//! the executor with many credits and as clients of the pool with few.
 
 #[path = "kit/conformance/mod.rs"]
 mod conformance;

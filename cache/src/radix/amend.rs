@@ -1,13 +1,12 @@
 //! Amending a copy by one slot: what a client knows who has just changed that slot of the node itself. Without it the
 //! next client to come by the copy would find it out of date.
 
-use std::sync::atomic::Ordering;
-
 use smallvec::SmallVec;
 
 use super::copy::{self, Change, Copy, PREFIX_BYTES_MAX};
 use super::store::Store;
 use super::{RadixCache, RadixImage};
+use crate::sync::Ordering;
 
 /// A copy, unpacked.
 struct Unpacked {

@@ -15,12 +15,10 @@
 //! newer; if it left because of a generation that the reader saw first, it is no longer there.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use super::copy::{Copy, GRANULE_BITS};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, fence};
 
-/// Segments are at least so big, bytes.
-pub(super) const SEGMENT_BYTES_MIN: usize = 4 << 10;
 /// The square of a segment's bytes is about this often the budget, so that both grow: with 600 MB there are 4,600
 /// segments of 128 KiB, whose directory is in the second-level cache of a core and one of which is emptied in less
 /// than a millisecond.

@@ -4,9 +4,9 @@
 //! written anew; it gets nonsense then, and finds out when it validates. Writing always stores whole words, in
 //! which all other bits stay as they are: whoever reads those sees no change.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use smallvec::SmallVec;
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// The 64 bits from bit `at` on.
 #[inline]

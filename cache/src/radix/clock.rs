@@ -1,7 +1,7 @@
 //! A coarse clock of use: how old the use of a copy is, in epochs. Knows no time; it goes by what comes in and,
 //! while little does, by lookups.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Epochs while the memory is filled once: how finely copies' ages can be told apart.
 const EPOCHS_PER_RENEWAL: u64 = 16;

@@ -16,11 +16,10 @@
 
 mod change;
 
-use std::sync::atomic::AtomicU64;
-
 use super::RadixImage;
 use super::bits::{self, Bits};
 use super::slot::{self, CHILD, CHILD_BITS, CHILD_SERVER_SHIFT, CLASS_BITS, END, FROZEN};
+use crate::sync::AtomicU64;
 pub(super) use change::Change;
 
 /// Most slots of a node that is cached.

@@ -34,11 +34,11 @@ mod store;
 mod table;
 mod victim;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::eviction::Policy;
 use crate::node_cache::CacheStats;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 pub use amend::AmendStats;
 use arena::{Arena, Segment};
 use clock::Clock;

@@ -4,13 +4,12 @@
 //! All memory is segments; each is free, open (being filled), filled, or divided into pages of the table. One
 //! segment, existing or still within the budget, is kept back so that another can be emptied into it.
 
-use std::sync::atomic::Ordering;
-
 use super::arena::{Arena, Place};
 use super::bits::Bits;
 use super::copy::{Copy, GRANULE_BITS};
 use super::table::{self, PAGES_PER_SEGMENT, Page, Table};
 use super::victim::{Candidate, Chooser, Filled};
+use crate::sync::Ordering;
 
 /// The first granule of a segment is not used: an entry of 0 is none.
 const FIRST: u32 = 1;

@@ -12,9 +12,8 @@
 //! place of a copy that is valid at that moment. A reader may miss a node whose entry is being moved. That is
 //! why memory once given to the table stays with the table.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use super::arena::{Arena, Place};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Pages that a segment is divided into.
 pub(super) const PAGES_PER_SEGMENT: u32 = 16;

@@ -12,8 +12,8 @@ use crate::report::{Report, files, history, json, percentiles, table};
 /// Runs a benchmark and writes what it found to wherever it was asked for.
 ///
 /// # Errors
-/// If the arguments make no benchmark, the run or one of its checks failed, or a result could not be written; also if it
-/// was interrupted, after what it came to was written.
+/// If the arguments make no benchmark, the run or one of its checks failed, or a result could not be written; also if
+/// it was interrupted, after what it came to was written.
 pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let config = BenchConfig::new(args, cores)?;

@@ -1,5 +1,5 @@
-//! Operations in flight that can be given up: one may wait for a lock, or a server, that never comes. What is dropped of
-//! an index cleans up behind itself.
+//! Operations in flight that can be given up: one may wait for a lock, or a server, that never comes. What is dropped
+//! of an index cleans up behind itself.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

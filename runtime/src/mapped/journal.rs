@@ -40,62 +40,18 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::header::SLOT_BYTES;
 use super::line::{LINE_BYTES, Lines};
+use super::order::{LINE_WORDS, STORE, Slot};
 use super::range_lock::{self, Kind, SLOTS};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots of a file: threads that can write at a time without sharing a slot. 512 KiB.
 pub(super) const SLOTS_MAX: u32 = 4096;
-const LINE_WORDS: usize = LINE_BYTES / 8;
 
-const _: () = assert!(size_of::<Slot>() as u64 == SLOT_BYTES);
-
-/// A slot, as it lies in the file.
-#[repr(C, align(64))]
-pub(super) struct Slot {
-    place: AtomicU64,
-    before: AtomicU32,
-    /// For humans with a debugger. Owners are known by their locks.
-    pid: AtomicU32,
-    _rest: [u64; 6],
-    words: [AtomicU64; LINE_WORDS],
-}
-
-impl Slot {
-    /// Notes that `words` are to be stored at `at`. They fit into one line.
-    #[inline]
-    pub(super) fn plan(&self, at: usize, words: impl ExactSizeIterator<Item = u64>) {
-        // Not before the release of the line that the thread held last: that slot's entry must stay as it was.
-        compiler_fence(Ordering::SeqCst);
-        let count = words.len();
-        for (to, word) in self.words.iter().zip(words) {
-            to.store(word, Ordering::Relaxed);
-        }
-        compiler_fence(Ordering::SeqCst);
-        self.place.store(place(at, count), Ordering::Relaxed);
-    }
-
-    /// Notes the version at which the line is about to be taken.
-    #[inline]
-    pub(super) fn note_version(&self, before: u32) {
-        self.before.store(before, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-    }
-}
-
-fn place(at: usize, words: usize) -> u64 {
-    debug_assert!(at.is_multiple_of(8) && words <= LINE_WORDS);
-    (at as u64) << 1 | words as u64
-}
-
-/// What the counter of a line says while the owner of `slot` holds it.
-#[inline]
-pub(super) fn held_by(slot: u32) -> u32 {
-    slot << 1 | 1
-}
+const _: () = assert!(size_of::<Slot>() as u64 == SLOT_BYTES && LINE_WORDS * 8 == LINE_BYTES);
 
 /// The journal of a region file, as one opening of it sees it. Dropping it gives all its slots back, as soon as the
 /// mapping of the file is gone as well.
@@ -258,24 +214,17 @@ impl Journal {
     /// Finishes what the last owner of slot `number`, which is now locked by this opening, was doing when it died.
     fn finish(&self, number: u32) {
         let slot = self.slot(number);
-        let place = slot.place.load(Ordering::Relaxed);
-        let (at, words) = ((place >> 4 << 3) as usize, (place & 0xf) as usize);
-        let first = at % LINE_BYTES / 8;
+        let plan = slot.planned();
+        let first = plan.at % LINE_BYTES / 8;
         // What others wrote is not to be trusted with this process's memory.
-        if at as u64 >= self.region_bytes || first + words > LINE_WORDS {
+        if plan.at as u64 >= self.region_bytes || first + plan.words > LINE_WORDS {
             return;
         }
-        let counter = self.counter(at);
-        if counter.load(Ordering::Acquire) != held_by(number) {
-            return;
-        }
-        for (i, word) in slot.words[..words].iter().enumerate() {
+        slot.finish(number, &plan, self.counter(plan.at), |i, word| {
             // SAFETY: inside the line, which is inside the region.
-            let to = unsafe { AtomicU64::from_ptr(self.region.base.add(at + i * 8).cast()) };
-            to.store(word.load(Ordering::Relaxed), Ordering::Release);
-        }
-        let before = slot.before.load(Ordering::Relaxed) & !1;
-        counter.store(before.wrapping_add(2), Ordering::Release);
+            let to = unsafe { AtomicU64::from_ptr(self.region.base.add(plan.at + i * 8).cast()) };
+            to.store(word, STORE);
+        });
     }
 
     fn owns(&self, slot: u32) -> bool {

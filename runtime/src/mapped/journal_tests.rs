@@ -7,6 +7,7 @@ use super::super::access::Access;
 use super::super::file::RegionFile;
 use super::super::file::tests::Folder;
 use super::super::line::LineMode;
+use super::super::order::{held_by, place};
 use super::super::region::{Region, RegionConfig, RegionError};
 use super::*;
 

@@ -26,11 +26,12 @@
 #![expect(unsafe_code, reason = "shared memory is accessed through raw pointers")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
-use super::journal::{Journal, held_by};
+use super::journal::Journal;
+use super::order::{self, LOAD, STORE};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The unit of atomicity, in bytes.
 pub const LINE_BYTES: usize = 64;
@@ -206,19 +207,8 @@ impl Lines<'_> {
     unsafe fn read_sequenced(self, at: usize, to: *mut u8, len: usize) {
         // SAFETY: the caller's promise.
         let counter = unsafe { self.counter(at) };
-        let mut looks = 0;
-        loop {
-            let before = counter.load(Ordering::Acquire);
-            if before.is_multiple_of(2) {
-                // SAFETY: the caller's promise.
-                unsafe { read_words(self.base.add(at), to, len) };
-                fence(Ordering::Acquire);
-                if counter.load(Ordering::Relaxed) == before {
-                    return;
-                }
-            }
-            self.pause(at, before, &mut looks);
-        }
+        // SAFETY: the caller's promise.
+        order::read(counter, || unsafe { read_words(self.base.add(at), to, len) }, self.patience(at));
     }
 
     /// # Safety
@@ -226,25 +216,26 @@ impl Lines<'_> {
     unsafe fn write_sequenced(self, at: usize, from: *const u8, len: usize) {
         let Some(journal) = self.journal else {
             return pieces(at, len, |at, done, len| {
-                // SAFETY: a part of one line inside both.
-                unsafe { self.locked(at, || write_words(self.base.add(at), from.add(done), len)) }
+                // SAFETY: a part of one line inside both, and the counter of that line.
+                let (counter, from) = unsafe { (self.counter(at), from.add(done)) };
+                // SAFETY: as above.
+                order::alone(
+                    counter,
+                    || unsafe { write_words(self.base.add(at), from, len) },
+                    self.patience(at),
+                );
             });
         };
         journal.with_slot(|number, slot| {
             pieces(at, len, |at, done, len| {
                 // SAFETY: a part of one line inside both, and the counter of that line.
-                unsafe {
-                    let from = from.add(done);
-                    let words = 0..len / 8;
-                    slot.plan(at, words.map(|word| from.add(word * 8).cast::<u64>().read_unaligned()));
-                    let counter = self.counter(at);
-                    let before = self.take(at, |version| {
-                        slot.note_version(version);
-                        held_by(number)
-                    });
-                    write_words(self.base.add(at), from, len);
-                    counter.store(before.wrapping_add(2), Ordering::Release);
-                }
+                let (counter, from) = unsafe { (self.counter(at), from.add(done)) };
+                // SAFETY: as above.
+                let words =
+                    (0..len / 8).map(|word| unsafe { from.add(word * 8).cast::<u64>().read_unaligned() });
+                // SAFETY: as above.
+                let store = || unsafe { write_words(self.base.add(at), from, len) };
+                slot.write(number, (at, counter), words, store, self.patience(at));
             });
         })
     }
@@ -252,71 +243,23 @@ impl Lines<'_> {
     /// # Safety
     /// `word` is the one at `at`, inside the region.
     unsafe fn atomic_sequenced(self, at: usize, word: &AtomicU64, change: Change) -> u64 {
+        // SAFETY: the caller's promise.
+        let counter = unsafe { self.counter(at) };
         let Some(journal) = self.journal else {
             let mut found = 0;
-            // SAFETY: the caller's promise.
-            unsafe { self.locked(at, || found = change.apply(word)) };
+            order::alone(counter, || found = change.apply(word), self.patience(at));
             return found;
         };
         journal.with_slot(|number, slot| {
-            slot.plan(at, std::iter::empty());
-            // SAFETY: the caller's promise.
-            let (counter, before) = unsafe {
-                (
-                    self.counter(at),
-                    self.take(at, |version| {
-                        slot.note_version(version);
-                        held_by(number)
-                    }),
-                )
-            };
-            let found = word.load(Ordering::Acquire);
-            if let Some(next) = change.next(found) {
-                // From here on the change will happen, once, whatever becomes of this process.
-                slot.plan(at, std::iter::once(next));
-                word.store(next, Ordering::Release);
-            }
-            counter.store(before.wrapping_add(2), Ordering::Release);
-            found
+            slot.change(number, (at, counter), word, |found| change.next(found), self.patience(at))
         })
     }
 
-    /// Runs `change` while this thread alone is inside the line of `at`. For regions without a journal.
-    ///
-    /// # Safety
-    /// `at` lies inside the region.
-    unsafe fn locked(self, at: usize, change: impl FnOnce()) {
-        // SAFETY: the caller's promise.
-        let (counter, before) =
-            unsafe { (self.counter(at), self.take(at, |version| version.wrapping_add(1))) };
-        change();
-        counter.store(before.wrapping_add(2), Ordering::Release);
-    }
-
-    /// Waits until nobody is inside the line of `at` and puts `mark(version)`, which is odd, into its counter. Yields
-    /// the version. `mark` may be called for versions at which the line is not had.
-    ///
-    /// # Safety
-    /// `at` lies inside the region.
+    /// What those do who wait for the line of `at`, given what its counter was.
     #[inline]
-    unsafe fn take(self, at: usize, mark: impl Fn(u32) -> u32) -> u32 {
-        // SAFETY: the caller's promise.
-        let counter = unsafe { self.counter(at) };
+    fn patience(self, at: usize) -> impl FnMut(u32) {
         let mut looks = 0;
-        let before = loop {
-            let now = counter.load(Ordering::Relaxed);
-            let taken = now.is_multiple_of(2)
-                && counter
-                    .compare_exchange_weak(now, mark(now), Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok();
-            if taken {
-                break now;
-            }
-            self.pause(at, now, &mut looks);
-        };
-        // Keeps the stores that follow behind the odd counter for readers on weakly ordered CPUs.
-        fence(Ordering::Release);
-        before
+        move |found| self.pause(at, found, &mut looks)
     }
 
     /// A moment's wait for the line of `at`, whose counter was `found`.
@@ -356,9 +299,9 @@ fn pieces(mut at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize))
 /// `from` is 8-byte aligned shared memory of `len` bytes, a multiple of 8; `to` is valid for `len` bytes.
 unsafe fn read_words(from: *mut u8, to: *mut u8, len: usize) {
     for i in (0..len).step_by(8) {
-        // SAFETY: inside both, by the caller's promise; Acquire keeps READ-READ order on weakly ordered CPUs.
+        // SAFETY: inside both, by the caller's promise.
         unsafe {
-            let word = AtomicU64::from_ptr(from.add(i).cast()).load(Ordering::Acquire);
+            let word = AtomicU64::from_ptr(from.add(i).cast()).load(LOAD);
             to.add(i).cast::<u64>().write_unaligned(word);
         }
     }
@@ -368,10 +311,10 @@ unsafe fn read_words(from: *mut u8, to: *mut u8, len: usize) {
 /// `to` is 8-byte aligned shared memory of `len` bytes, a multiple of 8; `from` is valid for `len` bytes.
 unsafe fn write_words(to: *mut u8, from: *const u8, len: usize) {
     for i in (0..len).step_by(8) {
-        // SAFETY: inside both, by the caller's promise; Release keeps WRITE-WRITE order on weakly ordered CPUs.
+        // SAFETY: inside both, by the caller's promise.
         unsafe {
             let word = from.add(i).cast::<u64>().read_unaligned();
-            AtomicU64::from_ptr(to.add(i).cast()).store(word, Ordering::Release);
+            AtomicU64::from_ptr(to.add(i).cast()).store(word, STORE);
         }
     }
 }

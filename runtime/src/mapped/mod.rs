@@ -16,6 +16,7 @@ mod header;
 mod journal;
 pub mod line;
 mod mapping;
+mod order;
 pub mod prefetch;
 mod range_lock;
 pub mod region;

@@ -9,10 +9,11 @@
 //! Whichever fence comes second sees the other side's store, so a message never meets a sleeping poller.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::Waker;
 
 use futures::task::AtomicWaker;
+
+use crate::sync::{AtomicBool, Ordering, fence};
 
 /// Wakes a shard from any thread.
 #[derive(Clone)]

@@ -171,8 +171,8 @@ impl<V: BenchShard> Store<V> {
         }
     }
 
-    /// Waits until `is_so`. What makes it so has to wake the feeder: clients do, when they come to the end of a block or
-    /// when they end, as they do when the load is over.
+    /// Waits until `is_so`. What makes it so has to wake the feeder: clients do, when they come to the end of a block
+    /// or when they end, as they do when the load is over.
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
             self.rest().await;

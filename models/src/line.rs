@@ -1,0 +1,189 @@
+//! `runtime/src/mapped/order.rs`: lines with sequence counters, of one process and of several, of which one may die.
+
+use std::array::from_fn;
+use std::sync::Arc;
+
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, killed_at};
+
+#[path = "../../runtime/src/mapped/order.rs"]
+mod code;
+
+use code::{LOAD, STORE, Slot};
+
+/// Words of a line that are written and read here; each more multiplies what is to be explored.
+const WORDS: usize = 2;
+/// Where the line is in its region.
+const AT: usize = 128;
+
+/// A line, its counter and the journal of its region.
+struct Line {
+    words: [AtomicU64; WORDS],
+    counter: AtomicU32,
+    slots: [Slot; 2],
+    /// What the kernel knows of the owners of the slots.
+    dead: [AtomicBool; 2],
+}
+
+impl Line {
+    fn new() -> Arc<Self> {
+        Arc::new(Line {
+            words: from_fn(|_| AtomicU64::new(0)),
+            counter: AtomicU32::new(0),
+            slots: Default::default(),
+            dead: Default::default(),
+        })
+    }
+
+    fn store(&self, value: u64) {
+        self.words.iter().for_each(|word| word.store(value, STORE));
+    }
+
+    /// As a thread of a process does whose region has no journal.
+    fn write_alone(&self, value: u64) {
+        code::alone(&self.counter, || self.store(value), |_| loom::thread::yield_now());
+    }
+
+    fn write(&self, slot: u32, value: u64) {
+        let values = [value; WORDS].into_iter();
+        let store = || self.store(value);
+        self.slots[slot as usize].write(slot, (AT, &self.counter), values, store, |found| self.pause(found));
+    }
+
+    fn add(&self, slot: u32) -> u64 {
+        let next = |found| Some(found + 1);
+        let at = (AT, &self.counter);
+        self.slots[slot as usize].change(slot, at, &self.words[0], next, |found| self.pause(found))
+    }
+
+    fn read(&self) -> [u64; WORDS] {
+        let mut found = [0; WORDS];
+        let copy = || found = from_fn(|word| self.words[word].load(LOAD));
+        code::read(&self.counter, copy, |found| self.pause(found));
+        found
+    }
+
+    /// What those do who wait: finish what a dead owner has left, or let others run.
+    fn pause(&self, found: u32) {
+        let slot = found >> 1;
+        if found % 2 == 1 && self.dead[slot as usize].load(Ordering::Acquire) {
+            self.finish(slot);
+        }
+        loom::thread::yield_now();
+    }
+
+    fn finish(&self, slot: u32) {
+        // One at a time has the kernel's lock; here only one thread ever waits.
+        let (slot, number) = (&self.slots[slot as usize], slot);
+        let plan = slot.planned();
+        assert!(plan.at == AT || plan.words == 0, "the plan is of another line");
+        slot.finish(number, &plan, &self.counter, |word, value| self.words[word].store(value, STORE));
+    }
+
+    /// At rest nobody holds it, but perhaps the dead.
+    fn end(&self) -> [u64; WORDS] {
+        (0..2).for_each(|slot| self.finish(slot));
+        assert_eq!(self.counter.load(Ordering::Relaxed) % 2, 0, "the line is held for good");
+        from_fn(|word| self.words[word].load(Ordering::Relaxed))
+    }
+}
+
+/// A thread writes a line twice, another reads it.
+///
+/// # Panics
+/// If a line is read that never was, or goes back.
+pub fn a_writer_and_a_reader() {
+    let line = Line::new();
+    let writer = {
+        let line = Arc::clone(&line);
+        loom::thread::spawn(move || (1..=2).for_each(|value| line.write_alone(value)))
+    };
+    let first = line.read();
+    let second = line.read();
+    assert!(first[0] == first[1] && second[0] == second[1], "torn: {first:?}, {second:?}");
+    assert!(first <= second, "it went back from {first:?} to {second:?}");
+    writer.join().expect("the writer does not panic");
+}
+
+/// Two threads of different processes add to the same word.
+///
+/// # Panics
+/// If an addition is lost.
+pub fn two_adders() {
+    let line = Line::new();
+    let adder = {
+        let line = Arc::clone(&line);
+        loom::thread::spawn(move || line.add(1))
+    };
+    let found = [line.add(0), adder.join().expect("it does not panic")];
+    assert!(found == [0, 1] || found == [1, 0], "{found:?}");
+    assert_eq!(line.end()[0], 2);
+}
+
+/// A process writes a line and dies before its store number `stores`; another reads the line meanwhile, and finishes
+/// what the dead has left.
+///
+/// # Panics
+/// If a torn line is read, or remains.
+pub fn a_reader_and_a_writer_that_dies(stores: u32) {
+    reader_and_dying(stores, |line| line.write(0, 1));
+}
+
+/// The control: a writer that plans only when it holds the line already.
+///
+/// # Panics
+/// It must, for some `stores`.
+pub fn a_reader_and_a_writer_that_plans_late(stores: u32) {
+    reader_and_dying(stores, |line| {
+        let slot = &line.slots[0];
+        let mark = |version| {
+            slot.note_version(version);
+            code::held_by(0)
+        };
+        let before = code::take(&line.counter, mark, |found| line.pause(found));
+        // The first word is written when the plan is made.
+        line.words[0].store(1, STORE);
+        slot.plan(AT, [1; WORDS].into_iter());
+        line.words[1].store(1, STORE);
+        code::release(&line.counter, before);
+    });
+}
+
+fn reader_and_dying(stores: u32, life: impl Fn(&Line) + Send + 'static) {
+    let line = Line::new();
+    let writer = {
+        let line = Arc::clone(&line);
+        loom::thread::spawn(move || {
+            let lived = killed_at(stores, || life(&line));
+            line.dead[0].store(true, Ordering::Release);
+            lived
+        })
+    };
+    let found = line.read();
+    assert!(found[0] == found[1], "torn: {found:?}");
+    let lived = writer.join().expect("it dies, it does not panic");
+    let left = line.end();
+    assert!(left[0] == left[1], "torn at rest: {left:?}");
+    assert!((!lived || left[0] == 1) && found <= left, "{found:?}, then {left:?}");
+}
+
+/// A process adds to a word and dies before its store number `stores`; another adds to it too.
+///
+/// # Panics
+/// If an addition took effect twice, or one of the living was lost.
+pub fn an_adder_and_one_that_dies(stores: u32) {
+    let line = Line::new();
+    let dying = {
+        let line = Arc::clone(&line);
+        loom::thread::spawn(move || {
+            let lived = killed_at(stores, || {
+                line.add(0);
+            });
+            line.dead[0].store(true, Ordering::Release);
+            lived
+        })
+    };
+    line.add(1);
+    let lived = dying.join().expect("it dies, it does not panic");
+    let sum = line.end()[0];
+    assert!(sum == 2 || (sum == 1 && !lived), "{sum}");
+}

@@ -1,0 +1,56 @@
+//! `cache/src/radix/`: what a lookup returns is one copy as it was at one time, whatever the writer does meanwhile.
+
+use std::sync::Arc;
+
+use crate::eviction::Policy;
+use crate::radix::slot::{CLASS_SHIFT, LEAF, PARTIAL_SHIFT};
+use crate::radix::{RadixCache, RadixConfig, RadixImage};
+
+/// The node below the root slot.
+const NODE: u64 = 1;
+/// Room for a segment of the table and two of copies.
+const BUDGET_BYTES: usize = 3200;
+
+/// Slots of a version of a node: as many as the version's number, and every word says which it is.
+fn slots(node: u64, version: u64) -> Vec<u64> {
+    (0..version)
+        .map(|index| index << PARTIAL_SHIFT | LEAF | 1 << CLASS_SHIFT | node << 16 | version << 8 | index)
+        .collect()
+}
+
+fn insert(cache: &RadixCache, node: u64, version: u64) -> bool {
+    cache.insert(&RadixImage { node, class: 3, depth: 0, prefix: &[], slots: &slots(node, version) })
+}
+
+/// One thread looks a node up. Another brings copies of others, of which `before` came before the lookup begins and
+/// `after` may come during it, then a new copy of the node: memory is used anew, which the node's copy was in.
+///
+/// # Panics
+/// If the lookup finds a copy that never was.
+pub fn a_lookup_and_a_writer(before: u64, after: u64) {
+    let cache = RadixCache::new(RadixConfig { budget_bytes: BUDGET_BYTES, policy: Policy::Fifo, seed: 1 });
+    cache.set_root(3 << CLASS_SHIFT | NODE);
+    let bring = |cache: &RadixCache, number: u64| {
+        // Whether there was room or not.
+        let _inserted = insert(cache, NODE + 1 + number % 2, 5 + number % 3);
+    };
+    assert!(insert(&cache, NODE, 2), "the budget has no room for it: {:?}", cache.stats());
+    (0..before).for_each(|number| bring(&cache, number));
+    let writer = {
+        let cache = Arc::clone(&cache);
+        loom::thread::spawn(move || {
+            (before..before + after).for_each(|number| bring(&cache, number));
+            assert!(insert(&cache, NODE, 3), "it had room");
+        })
+    };
+    let steer = cache.reader().find(&[0]).expect("the root is known");
+    if steer.node == NODE {
+        let (index, word) = steer.slot.expect("every version has that slot");
+        let version = word >> 8 & 0xff;
+        let expected = (0, slots(NODE, version)[0], version);
+        let found = (index, word, steer.claimed as u64);
+        assert!(found == expected, "a copy that never was: {found:x?} is not {expected:x?}");
+    }
+    writer.join().expect("the writer does not panic");
+    assert_eq!(cache.reader().find(&[0]).expect("the root is known").node, NODE, "at rest it is found");
+}
