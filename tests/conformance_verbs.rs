@@ -10,6 +10,7 @@ use std::future::Future;
 
 use farwood::runtime::ServerParts;
 use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsDevice, VerbsServer, VerbsServerConfig};
+use farwood::runtime::service::ServiceTimes;
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
@@ -49,6 +50,7 @@ fn server() -> VerbsServer {
         parts: ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() },
         reserved_huge_pages: false,
         verbs: VerbsConfig::default(),
+        times: ServiceTimes::default(),
     };
     VerbsServer::start(&config).unwrap_or_else(|error| panic!("this test needs an RDMA device: {error}"))
 }

@@ -34,6 +34,8 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// How long it has been connected.
     pub(crate) seconds: u64,
+    /// It says nothing any more, and its process still has the memory mapped.
+    pub(crate) silent: bool,
 }
 
 impl Connected for ShmCluster {
@@ -52,7 +54,8 @@ impl Connected for VerbsCluster {
 /// The first server of a list knows all compute nodes and their ids.
 fn nodes(control: &RemoteControl) -> Result<Vec<Peer>, CliError> {
     let nodes = block_on(control.nodes(ServerId(0))).map_err(CliError::failed)?;
-    Ok(nodes.into_iter().map(|ConnectedNode { id, name, seconds }| Peer { id, name, seconds }).collect())
+    let peer = |ConnectedNode { id, name, seconds, silent }| Peer { id, name, seconds, silent };
+    Ok(nodes.into_iter().map(peer).collect())
 }
 
 /// Memory servers of this process, for tests: they know nobody.
@@ -67,6 +70,8 @@ impl Connected for farwood::Cluster {
 pub(crate) trait Action {
     /// What comes of it.
     type Output;
+    /// Whether the indexes that it creates are for itself: they go with this process, however it ends.
+    const TEMPORARY: bool = false;
 
     /// Does it on that cluster.
     ///
@@ -82,7 +87,7 @@ pub(crate) trait Action {
 pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A::Output, CliError> {
     match servers {
         Servers::Shm(names) => {
-            let cluster = ShmCluster::connect_with(names, config()).map_err(CliError::failed)?;
+            let cluster = ShmCluster::connect_with(names, config::<A>()).map_err(CliError::failed)?;
             let done = action.on(Arc::clone(&cluster));
             for server in cluster.remote().lost() {
                 if let Some(remains) = cluster.remains(server) {
@@ -93,7 +98,7 @@ pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A:
         }
         #[cfg(feature = "verbs")]
         Servers::Verbs(addresses, options) => {
-            let cluster = VerbsCluster::connect_with(addresses, &options.config(), config());
+            let cluster = VerbsCluster::connect_with(addresses, &options.config(), config::<A>());
             action.on(cluster.map_err(CliError::failed)?)
         }
         #[cfg(not(feature = "verbs"))]
@@ -116,9 +121,9 @@ fn epitaph(server: ServerId, name: &str, remains: &Remains) -> String {
     )
 }
 
-/// What usage reports call this process.
-fn config() -> ConnectConfig {
+/// What usage reports call this process, and what becomes of its indexes.
+fn config<A: Action>() -> ConnectConfig {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("farwood, process {} on {}", std::process::id(), host.trim());
-    ConnectConfig { name, ..ConnectConfig::default() }
+    ConnectConfig { name, temporary_indexes: A::TEMPORARY, ..ConnectConfig::default() }
 }

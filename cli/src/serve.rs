@@ -3,12 +3,14 @@
 
 #[cfg(feature = "verbs")]
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use farwood::runtime::ServerParts;
 use farwood::runtime::control::ServerUsage;
 use farwood::runtime::control::wire::ConnectedNode;
 #[cfg(feature = "verbs")]
 use farwood::runtime::ibverbs::{VerbsServer, VerbsServerConfig};
+use farwood::runtime::service::ServiceTimes;
 use farwood::runtime::shm::{ShmName, ShmServer, ShmServerConfig};
 
 use crate::error::CliError;
@@ -26,6 +28,8 @@ pub(crate) struct ServerPlan {
     pub(crate) chunk_bytes: u64,
     /// Whether its memory has to be in huge pages.
     pub(crate) huge_pages: bool,
+    /// How long a compute node may say nothing.
+    pub(crate) silence: Duration,
 }
 
 /// A memory server that runs. It stops when it is dropped.
@@ -53,6 +57,7 @@ pub(crate) struct Holdings {
 /// # Errors
 /// If it cannot be reached there, or the memory cannot be had.
 pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn Serving>, CliError> {
+    let times = ServiceTimes { silence: plan.silence, ..ServiceTimes::default() };
     let parts = ServerParts { chunk_bytes: plan.chunk_bytes, ..ServerParts::default() };
     match &plan.place {
         Place::Shm(name) => {
@@ -61,6 +66,7 @@ pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn 
                 parts,
                 reserved_huge_pages: plan.huge_pages,
                 stop: Some(interrupt.flag()),
+                times,
                 ..ShmServerConfig::new(name, plan.memory_bytes)
             };
             Ok(Box::new(ShmServer::start(&config).map_err(CliError::failed)?))
@@ -73,6 +79,7 @@ pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn 
                 parts,
                 reserved_huge_pages: plan.huge_pages,
                 verbs: options.config(),
+                times,
             };
             Ok(Box::new(VerbsServer::start(&config).map_err(CliError::failed)?))
         }

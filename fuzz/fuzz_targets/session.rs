@@ -66,7 +66,7 @@ fn feed(session: &mut Session, bytes: &[u8]) -> bool {
 fn joining(name: &str) -> Vec<u8> {
     let mut bytes = greeting().to_vec();
     frame::put(&(0u32, Request::Hello), &mut bytes);
-    let join = Request::Join { members: vec![INSTANCE], position: 0, name: name.into() };
+    let join = Request::Join { members: vec![INSTANCE], position: 0, home: 0, name: name.into() };
     frame::put(&(1u32, join), &mut bytes);
     bytes
 }

@@ -25,7 +25,7 @@ use crate::mapped::{MappedDevice, MappedServer};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::node::NodeError;
 use crate::pointer::ServerId;
-use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceError, random_instance};
+use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceError, ServiceTimes, random_instance};
 
 /// Where regions and sockets are unless a path says otherwise: memory that is gone after a reboot, as regions are.
 const FOLDER: &str = "/dev/shm";
@@ -137,13 +137,16 @@ pub struct ShmServerConfig {
     pub line_mode: LineMode,
     /// Once it is set, a server that is being started is given up, which leaves nothing behind.
     pub stop: Option<Arc<AtomicBool>>,
+    /// When its control service loses its patience.
+    pub times: ServiceTimes,
 }
 
 impl ShmServerConfig {
     /// A server with the usual parts.
     pub fn new(name: ShmName, memory_bytes: u64) -> Self {
-        let (parts, line_mode) = (ServerParts::default(), LineMode::Auto);
-        ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages: false, line_mode, stop: None }
+        let (parts, line_mode, times) = (ServerParts::default(), LineMode::Auto, ServiceTimes::default());
+        let (reserved_huge_pages, stop) = (false, None);
+        ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode, stop, times }
     }
 }
 
@@ -162,7 +165,8 @@ impl ShmServer {
     /// # Errors
     /// If the region or the socket cannot be had.
     pub fn start(config: &ShmServerConfig) -> Result<Self, ShmError> {
-        let ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode, stop } = config;
+        let ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode, stop, times } =
+            config;
         parts.check(*memory_bytes)?;
         let path = if *reserved_huge_pages { name.huge_region_path() } else { name.region_path() };
         let failed = |cause| RegionError::Io { action: "find", path: path.clone(), cause };
@@ -176,7 +180,8 @@ impl ShmServer {
         let offer = Offer::Shm { path: path.display().to_string() };
         let served = Served { memory, instance, offer, responder: None };
         let listeners = vec![ListenAt::Unix(name.socket_path())];
-        let service = Service::start(ServiceConfig::new(served, listeners))?;
+        let service =
+            Service::start(ServiceConfig { times: *times, ..ServiceConfig::new(served, listeners) })?;
         Ok(ShmServer { service, region, path, name: name.clone() })
     }
 
@@ -223,6 +228,7 @@ pub struct Remains {
 /// Memory servers of this host that a process is connected to.
 pub struct ShmCluster {
     control: Arc<RemoteControl>,
+    /// As long as one of them is mapped, its server does not take this process for dead.
     servers: Arc<[MappedServer]>,
 }
 
@@ -251,6 +257,7 @@ impl ShmCluster {
                 unreachable!("the connection was made for servers that offer shm");
             };
             let region = Region::open(Path::new(path), welcome.instance)?;
+            region.claim(welcome.connection)?;
             if region.bytes() != info.region_bytes {
                 let path = PathBuf::from(path);
                 let reason =

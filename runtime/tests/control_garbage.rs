@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use control_kit::{Client, Folder, INSTANCE, core, eventually, held, served};
+use control_kit::{Client, Folder, INSTANCE, core, create_of, eventually, held, join_of, served};
 use farwood_runtime::control::frame;
 use farwood_runtime::control::greeting::greeting;
-use farwood_runtime::control::wire::{Reply, Request};
+use farwood_runtime::control::seal::SealKey;
+use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::fabric::Endpoint;
 use farwood_runtime::service::{ServiceCore, ServiceTimes, Session};
 use farwood_runtime::{
@@ -51,23 +52,32 @@ fn random_bytes(random: &mut SmallRng, len_max: usize) -> Vec<u8> {
     bytes
 }
 
+fn census(random: &mut SmallRng) -> Census {
+    let open = (0..random.random_range(0..5)).map(|_| random.random()).collect();
+    Census { newest: random.random(), open }
+}
+
 fn request(random: &mut SmallRng) -> Request {
     let index = if random.random_bool(0.9) { random.random_range(0..60) } else { random.random() };
-    match random.random_range(0..16) {
+    match random.random_range(0..18) {
         0 => Request::Hello,
-        1 => {
-            Request::Join { members: vec![random.random(); 2], position: random.random(), name: name(random) }
-        }
+        1 => join_of(&[random.random(); 2], random.random(), random.random(), &name(random)),
         2 => Request::Admit,
         3 => Request::Agree,
-        4 => Request::Chunk { index },
+        4 => Request::Chunk {
+            index,
+            seal: SealKey(random.random_range(0..3)).seal(),
+            temporary: random.random(),
+        },
         5 => {
-            Request::Create { name: name(random), kind: "garbage".into(), config: random_bytes(random, 5000) }
+            let (fenced, temporary) = (random.random(), random.random_bool(0.1));
+            let (name, config) = (name(random), random_bytes(random, 5000));
+            Request::Create { name, kind: "garbage".into(), config, fenced, temporary }
         }
         6 => Request::Open { name: name(random) },
         7 => Request::List { after: random.random_bool(0.5).then(|| name(random)) },
         8 => Request::BeginDrop { name: name(random) },
-        9 => Request::Free { index },
+        9 => Request::Free { index, key: SealKey(random.random_range(0..3)), census: census(random) },
         10 => Request::FinishDrop { name: name(random), index },
         11 => Request::Usage,
         12 => Request::Nodes { after: random.random_bool(0.5).then(|| random.random()) },
@@ -88,7 +98,12 @@ fn request(random: &mut SmallRng) -> Request {
             let bytes = random.random_range(0..1100) * 64;
             Request::GiveBack { index, offset, bytes }
         }
-        _ => [Request::Ping, Request::Goodbye].choose(random).cloned().expect("two to choose from"),
+        15 => Request::Fence(census(random)),
+        16 => Request::Dead { after: random.random_range(0..10) },
+        _ => [Request::Ping, Request::Goodbye, Request::Census]
+            .choose(random)
+            .cloned()
+            .expect("three to choose from"),
     }
 }
 
@@ -109,7 +124,7 @@ fn garbage(random: &mut SmallRng, instance: u128) -> Vec<u8> {
     }
     if depth >= 3 {
         let members = if random.random_bool(0.9) { vec![instance] } else { vec![instance, random.random()] };
-        put(Request::Join { members, position: 0, name: "garbage".into() }, &mut bytes);
+        put(join_of(&members, 0, random.random(), "garbage"), &mut bytes);
     }
     if depth >= 4 {
         for _ in 0..random.random_range(0..12) {
@@ -232,7 +247,7 @@ fn garbage_harms_nobody() {
     let ServerAddress::Tcp(tcp) = service.addresses()[1].clone() else { panic!("the second is TCP") };
     let core = core(CHUNKS);
     let mut steady_session = Client::alone(&core);
-    let create = Request::Create { name: "steady".into(), kind: String::new(), config: vec![] };
+    let create = create_of("steady".into(), "", vec![]);
     let Ok(Reply::Entry(entry)) = steady_session.ask(create) else { panic!("it is the first") };
     let connect =
         || RemoteControl::connect(&[service.addresses()[0].clone()], &ConnectConfig::default()).unwrap();

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::error::CliError;
 use crate::fabric::{Servers, VerbsOptions};
-use crate::units::{parse_count, parse_size};
+use crate::units::{parse_count, parse_size, parse_time};
 
 /// This side of the fabric verbs.
 #[derive(Debug, Default, Args)]
@@ -75,6 +75,10 @@ pub(crate) struct MemoryServerArgs {
     /// Take the memory in huge pages, and fail if there are not enough
     #[arg(long)]
     pub(crate) huge_pages: bool,
+    /// After so long without a sign of life a compute node is given up; over shm, what it has open is kept until its
+    /// process has ended
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub(crate) silence: u64,
 }
 
 /// Create an index: an ordered map from keys to values, bytes both.

@@ -1,5 +1,7 @@
 //! `farwood memory-server`: memory for compute nodes, until a signal comes.
 
+use std::time::Duration;
+
 use crate::args::MemoryServerArgs;
 use crate::error::CliError;
 use crate::fabric::Place;
@@ -12,6 +14,9 @@ use crate::units::show_bytes;
 
 /// Shards that a server expects to take chunks at the same time: so many chunks may be taken and mostly unused.
 const SHARDS_EXPECTED: u64 = 15;
+
+/// Compute nodes that have nothing to say send a sign of life every second.
+const SILENCE_NS_MIN: u64 = 2_000_000_000;
 
 /// Serves until a signal comes.
 ///
@@ -34,6 +39,11 @@ pub(crate) fn run(args: MemoryServerArgs) -> Result<(), CliError> {
 
 fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
     let place = Place::parse(&args.fabric, args.listen.as_deref(), args.verbs.into())?;
+    if args.silence < SILENCE_NS_MIN {
+        return Err(CliError::usage(
+            "--silence: compute nodes say something every second, so 2s is the least",
+        ));
+    }
     if args.memory == 0 {
         return Err(CliError::usage("--memory 0: a memory server needs some"));
     }
@@ -42,6 +52,7 @@ fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
         memory_bytes: args.memory,
         chunk_bytes: chunk_bytes_for(args.memory, SHARDS_EXPECTED),
         huge_pages: args.huge_pages,
+        silence: Duration::from_nanos(args.silence),
     })
 }
 
@@ -97,6 +108,7 @@ mod tests {
             listen: None,
             verbs: VerbsArgs::default(),
             huge_pages: false,
+            silence: 10_000_000_000,
         }
     }
 
@@ -108,6 +120,8 @@ mod tests {
             "ready: shm:a, 4.0 GiB, chunks of 8.0 MiB; connect with --fabric shm:a\n"
         );
         assert!(super::plan(args("shm:a", 0)).is_err() && super::plan(args("embedded", 1 << 30)).is_err());
+        let hasty = MemoryServerArgs { silence: 1_999_999_999, ..args("shm:a", 64 << 20) };
+        assert!(super::plan(hasty).is_err());
         assert_eq!(super::plan(args("shm:a", 64 << 20)).unwrap().chunk_bytes, 256 << 10);
     }
 

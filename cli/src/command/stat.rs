@@ -65,7 +65,7 @@ fn write_all(
     out: &mut String,
 ) -> fmt::Result {
     for (server, usage) in servers.iter().zip(usage) {
-        writeln!(
+        write!(
             out,
             "server   {}: {}, {} of {} in use, in chunks of {}",
             server.id.0,
@@ -74,6 +74,10 @@ fn write_all(
             show_bytes(usage.capacity_bytes),
             show_bytes(server.chunk_bytes),
         )?;
+        match usage.silent_bytes {
+            0 => writeln!(out)?,
+            kept => writeln!(out, "; {} of it kept for silent nodes", show_bytes(kept))?,
+        }
     }
     for Listed { entry, limits } in indexes {
         write!(out, "index    {:?}: {}", entry.name, entry.kind)?;
@@ -87,9 +91,10 @@ fn write_all(
     if indexes.is_empty() {
         writeln!(out, "index    none")?;
     }
-    for Peer { id, name, seconds } in nodes {
+    for Peer { id, name, seconds, silent } in nodes {
         let id = id.map_or("-".to_owned(), |id| id.to_string());
-        writeln!(out, "node     {id}: {name}, connected for {seconds} s")?;
+        let silent = if *silent { ": silent, what it has open is kept until its process ends" } else { "" };
+        writeln!(out, "node     {id}: {name}, connected for {seconds} s{silent}")?;
     }
     Ok(())
 }
@@ -120,12 +125,14 @@ mod tests {
 
     #[test]
     fn compute_nodes_are_listed() {
-        let node = |id, name: &str| Peer { id, name: name.to_owned(), seconds: 7 };
+        let node = |id, name: &str, silent| Peer { id, name: name.to_owned(), seconds: 7, silent };
         let mut out = String::new();
-        write_all((&[], &[]), &[node(Some(3), "host/123"), node(None, "other")], &[], &mut out).unwrap();
+        write_all((&[], &[]), &[node(Some(3), "host/123", true), node(None, "other", false)], &[], &mut out)
+            .unwrap();
         assert_eq!(
             out,
-            "index    none\nnode     3: host/123, connected for 7 s\nnode     -: other, connected for 7 s\n"
+            "index    none\nnode     3: host/123, connected for 7 s: silent, what it has open is kept until its process \
+             ends\nnode     -: other, connected for 7 s\n"
         );
     }
 }

@@ -1,5 +1,5 @@
 //! A run on memory servers that are there already, with all that they hold: it makes an index of its own there, and
-//! drops it at the end, however the run ended.
+//! drops it at the end, however the run ended. If the process is killed, the memory servers drop it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub(crate) struct ConnectedRun {
 
 impl Action for ConnectedRun {
     type Output = Finished;
+    const TEMPORARY: bool = true;
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Finished, CliError> {
         let ConnectedRun { mut config, progress, interrupt } = self;

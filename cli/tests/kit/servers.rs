@@ -100,6 +100,12 @@ impl Drop for Running {
     }
 }
 
+/// Long enough for a process to be at work; what is tested does not depend on how far it came.
+pub(crate) fn pause() {
+    #[expect(clippy::disallowed_methods, reason = "no shard runs in this process")]
+    std::thread::sleep(std::time::Duration::from_millis(500));
+}
+
 /// A memory server that is ready.
 pub(crate) struct Server {
     process: Running,
@@ -126,14 +132,24 @@ impl Drop for Server {
 impl Server {
     /// Starts one with a name of its own and that much memory.
     pub(crate) fn start(memory: &str) -> Self {
+        Self::start_at(&Self::new_name(), memory)
+    }
+
+    fn new_name() -> String {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        Self::start_at(&format!("shm:test-{}-{number}", std::process::id()), memory)
+        format!("shm:test-{}-{number}", std::process::id())
     }
 
     /// Starts one there.
     pub(crate) fn start_at(fabric: &str, memory: &str) -> Self {
         Self::start_with(fabric, &["--fabric", fabric, "--memory", memory])
+    }
+
+    /// Starts one that gives compute nodes up which say nothing for that long.
+    pub(crate) fn start_impatient(memory: &str, silence: &str) -> Self {
+        let fabric = Self::new_name();
+        Self::start_with(&fabric, &["--fabric", &fabric, "--memory", memory, "--silence", silence])
     }
 
     /// Starts one on the fabric verbs, at that port of this host.

@@ -152,7 +152,8 @@ impl Sherman {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
         let name = shared.entry.name.as_str().into();
-        let lock_config = LockConfig { name, ..shared.options.locks(techniques) };
+        let dead_owners = Arc::clone(&shared.entry.dead_owners);
+        let lock_config = LockConfig { name, dead_owners, ..shared.options.locks(techniques) };
         let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
         let windows = WindowConfig {
             delegation: techniques.delegation,

@@ -49,12 +49,32 @@ pub enum ControlError {
     /// A drop of that index has begun and not ended.
     #[error("index {name:?} is being dropped: if nobody is at it any more, run drop again")]
     BeingDropped { name: String },
-    /// Other live connections have the index open. `nodes` are the ids of their compute nodes, some of them if there
-    /// are many; a connection without a compute node has none.
+    /// Other connections have the index open. `nodes` are the ids of their compute nodes, some of them if there are
+    /// many; a connection without a compute node has none. Those that are silent have not said anything for long, and
+    /// could go on at any moment.
     #[error(
-        "index {name:?} is in use by {connections} other connection(s) of compute nodes {nodes:?}: stop them first"
+        "index {name:?} is in use by {connections} other connection(s) of compute nodes {nodes:?}: stop them first{}",
+        if *silent == 0 {
+            String::new()
+        } else {
+            format!(
+                " ({silent} of them silent: stopped or cut off, but the process is there and has the memory mapped; \
+                 let it go on, or kill it)"
+            )
+        }
     )]
-    InUse { name: String, nodes: Vec<u16>, connections: u32 },
+    InUse { name: String, nodes: Vec<u16>, connections: u32, silent: u32 },
+    /// A temporary index of another connection.
+    #[error(
+        "index {name:?} is temporary: only the process that created it can use it, and it goes with that"
+    )]
+    Temporary { name: String },
+    /// A client of shared memory has not mapped it for this connection.
+    #[error(
+        "the region is not mapped for this connection: map it and lock the connection's byte, so that the memory \
+         server can tell when this process has ended"
+    )]
+    NotMapped,
     /// The server holds indexes of compute nodes that list the servers otherwise.
     #[error(
         "memory server {} holds parts of indexes that were created with other memory servers, or with the same in \
@@ -98,6 +118,9 @@ pub enum ControlError {
          give back what was taken, once, at multiples of 64 bytes and no less than 4096", index.0
     )]
     NotTaken { index: IndexId, offset: u64, bytes: u64 },
+    /// The server has no random numbers.
+    #[error("the memory server cannot read /dev/urandom: {cause}; a container must have it")]
+    NoRandom { cause: String },
     /// One side did not keep to the protocol, and the connection has ended.
     #[error("the control protocol was broken: {what}; use the same version of the program on all hosts")]
     Protocol { what: String },

@@ -10,8 +10,11 @@ pub mod error;
 pub mod frame;
 pub mod greeting;
 pub mod remote;
+pub mod seal;
 pub(crate) mod stream;
 pub mod wire;
+
+use std::sync::Arc;
 
 use futures::future::LocalBoxFuture;
 use serde::{Deserialize, Serialize};
@@ -91,6 +94,10 @@ pub struct CatalogEntry {
     pub config: Vec<u8>,
     /// The 8-byte word that holds the address of its root node, 0 before there is one.
     pub root: RemotePtr,
+    /// Ids of compute nodes, ascending, that had died before the index was created, and that nothing of can take effect
+    /// any more: lock words that bear one of them guard nothing of this index, and may be taken over from exactly that
+    /// word. The same for all who create and open the index; empty in lists.
+    pub dead_owners: Arc<[u16]>,
 }
 
 /// What a server holds.
@@ -102,6 +109,9 @@ pub struct ServerUsage {
     pub chunk_bytes: u64,
     /// Indexes in the catalog.
     pub indexes: u32,
+    /// Bytes of those handed out that belong to indexes which silent connections have open: they cannot be had back
+    /// before these have proved dead.
+    pub silent_bytes: u64,
 }
 
 /// The control services of a cluster's memory servers.

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
 use crate::fabric::{Answer, Endpoint};
 use crate::pointer::{RemotePtr, ServerId};
@@ -18,27 +19,29 @@ pub const MEMBERS_MAX: usize = 256;
 pub enum Request {
     /// Which server is this?
     Hello,
-    /// The client uses the servers with these instance numbers as one cluster, this server at `position`. `name` is
-    /// what usage reports call the client.
-    Join { members: Vec<u128>, position: u16, name: String },
+    /// The client uses the servers with these instance numbers as one cluster, this server at `position`. `home` is the
+    /// number that server 0 has given its connection there. `name` is what usage reports call the client.
+    Join { members: Vec<u128>, position: u16, home: u64, name: String },
     /// An id for a compute node. Server 0 only, as all that follows down to `FinishDrop` but for what is marked *.
     Admit,
     /// * Whether indexes that the server holds a part of were made with the same list of servers.
     Agree,
-    /// * A chunk for an index, or the rest of one.
-    Chunk { index: u32 },
+    /// * A chunk for an index, or the rest of one. Of a temporary index, it is freed when this connection has ended.
+    Chunk { index: u32, seal: Seal, temporary: bool },
     /// * The rest of a chunk that this connection took for that index, and that was never written to.
     GiveBack { index: u32, offset: u64, bytes: u64 },
-    /// A new index.
-    Create { name: String, kind: String, config: Vec<u8> },
+    /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the number
+    /// of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only this
+    /// connection can use it.
+    Create { name: String, kind: String, config: Vec<u8>, fenced: u32, temporary: bool },
     /// An index.
     Open { name: String },
     /// * The indexes that follow `after` by name.
     List { after: Option<String> },
     /// Marks an index as being dropped, unless another connection has it open.
     BeginDrop { name: String },
-    /// * Takes an index's chunks back.
-    Free { index: u32 },
+    /// * Takes an index's chunks back, after a `Fence` by a census that was taken when the drop had begun.
+    Free { index: u32, key: SealKey, census: Census },
     /// Takes an index that is being dropped out of the catalog.
     FinishDrop { name: String, index: u32 },
     /// What the server holds.
@@ -51,6 +54,21 @@ pub enum Request {
     Ping,
     /// The client's compute nodes have ended and hold no lock; their ids may be given to others.
     Goodbye,
+    /// Which connections server 0 has. Server 0 only.
+    Census,
+    /// * Ends what is left here of connections that server 0 has no more: nothing of them takes effect afterwards.
+    Fence(Census),
+    /// The ids of dead nodes, in the order of their deaths, after the first `after`. Server 0 only.
+    Dead { after: u32 },
+}
+
+/// The connections of server 0, by the numbers that it has given them: `open`, and none else up to `newest`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Census {
+    /// The number of the last connection that was made.
+    pub newest: u64,
+    /// Those that have not ended, or not provably so.
+    pub open: Vec<u64>,
 }
 
 /// What a server answers.
@@ -59,7 +77,7 @@ pub enum Request {
 pub enum Reply {
     /// To `Hello`.
     Welcome(Welcome),
-    /// To `Join`, `Agree`, `GiveBack`, `FinishDrop`, `Ping` and `Goodbye`.
+    /// To `Join`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
     /// To `Admit`.
     Admitted { node: u16 },
@@ -70,7 +88,7 @@ pub enum Reply {
     /// To `List`.
     Page { entries: Vec<Entry>, more: bool },
     /// To `BeginDrop`.
-    Dropping { index: u32 },
+    Dropping { index: u32, key: SealKey },
     /// To `Free`.
     Freed { bytes: u64 },
     /// To `Usage`: with the number of joined connections.
@@ -79,6 +97,10 @@ pub enum Reply {
     Nodes { nodes: Vec<(u64, ConnectedNode)>, more: bool },
     /// To `QueuePair`.
     Answer(Answer),
+    /// To `Census`, with how many nodes have died.
+    Census { census: Census, dead: u32 },
+    /// To `Dead`.
+    Dead { nodes: Vec<u16>, more: bool },
 }
 
 /// How a memory server's region is reached.
@@ -126,6 +148,8 @@ impl std::fmt::Display for OfferKind {
 pub struct Welcome {
     /// A random number of this run of the server: a restart has another one.
     pub instance: u128,
+    /// The number of this connection, of which the server gives none twice.
+    pub connection: u64,
     /// The server's program version.
     pub version: String,
     /// How its region is reached.
@@ -162,6 +186,12 @@ pub struct Entry {
     pub config: Vec<u8>,
     /// Where its root word is in the region of the server that keeps the catalog.
     pub root: u64,
+    /// What its chunks are taken with.
+    pub seal: Seal,
+    /// So many nodes had died, in the order of their deaths, when it was created, and were fenced on all servers.
+    pub fenced: u32,
+    /// It goes with the connection that has created it.
+    pub temporary: bool,
 }
 
 impl Entry {
@@ -170,13 +200,14 @@ impl Entry {
     /// # Panics
     /// If `root` is no offset; entries from the network are checked before.
     pub(crate) fn of(self, home: ServerId) -> CatalogEntry {
-        let Entry { name, id, kind, config, root } = self;
-        CatalogEntry { name, id: IndexId(id), kind, config, root: RemotePtr::new(home, root) }
+        let Entry { name, id, kind, config, root, .. } = self;
+        let (id, root) = (IndexId(id), RemotePtr::new(home, root));
+        CatalogEntry { name, id, kind, config, root, dead_owners: Default::default() }
     }
 
     /// Bytes that it has on the wire, at most.
     pub(crate) fn encoded_bytes_max(&self) -> usize {
-        const NUMBERS_BYTES_MAX: usize = 32;
+        const NUMBERS_BYTES_MAX: usize = 64;
         self.name.len() + self.kind.len() + self.config.len() + NUMBERS_BYTES_MAX
     }
 }
@@ -190,4 +221,6 @@ pub struct ConnectedNode {
     pub name: String,
     /// Seconds since it joined.
     pub seconds: u64,
+    /// It is gone, by what is heard of it, and its process still has the memory mapped.
+    pub silent: bool,
 }

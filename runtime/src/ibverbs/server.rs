@@ -13,7 +13,7 @@ use crate::fabric::Responder;
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig};
 use crate::memory::{MemoryServer, ServerParts};
-use crate::service::{ListenAt, Served, Service, ServiceConfig, random_instance};
+use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceTimes, random_instance};
 
 /// Where regions on reserved huge pages are.
 const HUGE_FOLDER: &str = "/dev/hugepages";
@@ -31,6 +31,8 @@ pub struct VerbsServerConfig {
     pub reserved_huge_pages: bool,
     /// Device, port and address.
     pub verbs: VerbsConfig,
+    /// When its control service loses its patience.
+    pub times: ServiceTimes,
 }
 
 /// A memory server that compute nodes can connect to. Dropping it ends the service.
@@ -45,7 +47,7 @@ impl VerbsServer {
     /// # Errors
     /// If the memory, the device or the address cannot be had.
     pub fn start(config: &VerbsServerConfig) -> Result<Self, VerbsError> {
-        let VerbsServerConfig { listen, memory_bytes, parts, reserved_huge_pages, verbs } = config;
+        let VerbsServerConfig { listen, memory_bytes, parts, reserved_huge_pages, verbs, times } = config;
         parts.check(*memory_bytes)?;
         let instance = random_instance().map_err(VerbsError::Random)?;
         // NICs keep lines whole, and no CPU takes part.
@@ -63,7 +65,8 @@ impl VerbsServer {
         let memory = MemoryServer::new(region, *parts)?;
         let served = Served { memory, instance, offer: Offer::Verbs, responder: Some(responder) };
         let listeners = vec![ListenAt::Tcp(listen.clone())];
-        let service = Service::start(ServiceConfig::new(served, listeners))?;
+        let service =
+            Service::start(ServiceConfig { times: *times, ..ServiceConfig::new(served, listeners) })?;
         let address = service.addresses()[0].to_string();
         Ok(VerbsServer { service, address })
     }

@@ -31,7 +31,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use super::error::RegionError;
 use super::header::{CODED_BYTES, HEADER_BYTES, Header, LAYOUT_VERSION, MAGIC, Rejected};
 use super::mapping::{HUGE_BYTES, Mapping};
-use super::range_lock::{self, CLIENTS, Kind, SERVER};
+use super::range_lock::{self, CLIENTS, CONNECTIONS, CONNECTIONS_MAX, Kind, SERVER};
 use super::region::{HugePages, RegionConfig};
 
 /// Allocated by one call, so that signals do not make it begin anew.
@@ -250,6 +250,23 @@ impl RegionFile {
         Ok(RegionFile { file, mapping, header, path: path.to_owned(), server: false })
     }
 
+    /// Takes the lock by which the memory server knows that the mapping for its control connection `number` is there.
+    pub(super) fn claim(&self, number: u64) -> Result<(), RegionError> {
+        let taken = range_lock::try_lock(&self.file, connection_byte(number), Kind::Exclusive);
+        match taken.map_err(failed("lock", &self.path))? {
+            true => Ok(()),
+            false => Err(RegionError::OtherInstance { path: self.path.clone() }),
+        }
+    }
+
+    /// Whether another open file has the lock of that control connection. Where the system does not tell, it has.
+    pub(super) fn is_claimed(&self, number: u64) -> bool {
+        range_lock::is_locked(&self.file, connection_byte(number)).unwrap_or_else(|error| {
+            tracing::warn!(path = %self.path.display(), %error, "whether a client lives cannot be told");
+            true
+        })
+    }
+
     /// Another descriptor of the same open file: locks taken on either are the locks of both and of the mapping.
     pub(super) fn share(&self) -> Result<File, RegionError> {
         self.file.try_clone().map_err(failed("share", &self.path))
@@ -329,6 +346,11 @@ fn reserved_huge_pages(path: &Path) -> Result<(), RegionError> {
         Ok(system) if system.huge_pages => Ok(()),
         _ => Err(RegionError::NotHugetlbfs { folder: folder.to_owned() }),
     }
+}
+
+fn connection_byte(number: u64) -> i64 {
+    assert!(number < CONNECTIONS_MAX, "connections are counted one by one");
+    CONNECTIONS + number as i64
 }
 
 fn file_system(file: &File) -> io::Result<FileSystem> {

@@ -18,6 +18,11 @@ pub(super) const SERVER: i64 = 1 << 62;
 pub(super) const CLIENTS: i64 = SERVER + 1;
 /// The first of the journal's slots, a byte each: held by who writes through it.
 pub(super) const SLOTS: i64 = SERVER + (1 << 20);
+/// The first of the control connections, a byte each: held by the mapping that the connection is for, so that a memory
+/// server can tell a process that is silent from one that has ended.
+pub(super) const CONNECTIONS: i64 = SERVER + (1 << 24);
+/// Connections that have a byte: more than a server has in its life.
+pub(super) const CONNECTIONS_MAX: u64 = 1 << 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -49,18 +54,35 @@ pub(super) fn unlock(file: &File, byte: i64) -> io::Result<()> {
     set(file, byte, libc::F_UNLCK)
 }
 
+/// Whether another open file has a lock on `byte`.
+///
+/// # Errors
+/// If the system does not tell.
+pub(super) fn is_locked(file: &File, byte: i64) -> io::Result<bool> {
+    let mut range = range_of(byte, libc::F_WRLCK);
+    // SAFETY: the descriptor is open, and the kernel writes into `range` only.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {
+        0 => Ok(range.l_type != libc::F_UNLCK as libc::c_short),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn set(file: &File, byte: i64, lock_type: i32) -> io::Result<()> {
-    let range = libc::flock {
+    let range = range_of(byte, lock_type);
+    // SAFETY: the descriptor is open, and the kernel only reads `range`.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn range_of(byte: i64, lock_type: i32) -> libc::flock {
+    libc::flock {
         l_type: lock_type as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: byte,
         l_len: 1,
         l_pid: 0,
-    };
-    // SAFETY: the descriptor is open, and the kernel only reads `range`.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -80,6 +102,8 @@ mod tests {
         assert!(try_lock(&first, SLOTS, Kind::Exclusive).unwrap(), "never in its own way");
         assert!(!try_lock(&second, SLOTS, Kind::Exclusive).unwrap());
         assert!(!try_lock(&second, SLOTS, Kind::Shared).unwrap());
+        assert!(is_locked(&second, SLOTS).unwrap() && !is_locked(&first, SLOTS).unwrap());
+        assert!(!is_locked(&second, SLOTS + 1).unwrap());
         assert!(try_lock(&second, SLOTS + 1, Kind::Exclusive).unwrap());
         drop(open());
         assert!(
@@ -87,6 +111,7 @@ mod tests {
             "closing another descriptor drops nothing"
         );
         drop(first);
+        assert!(!is_locked(&second, SLOTS).unwrap());
         assert!(try_lock(&second, SLOTS, Kind::Exclusive).unwrap());
         let third = open();
         unlock(&second, SLOTS).unwrap();

@@ -177,6 +177,33 @@ impl Region {
         Ok(Region { start, bytes, counters, journal, mode, memory: Memory::File(file) })
     }
 
+    /// Takes the lock by which the memory server knows that this mapping, which is for its control connection `number`,
+    /// is still there. The kernel gives it back when the mapping and all descriptors of its open file are gone: at the
+    /// latest when the process ends, however it ends, and never before its last thread has. Memory of this process
+    /// needs none.
+    ///
+    /// # Errors
+    /// If the system refuses, or another mapping has it.
+    pub fn claim(&self, number: u64) -> Result<(), RegionError> {
+        match &self.memory {
+            Memory::Anonymous { .. } => Ok(()),
+            Memory::File(file) => file.claim(number),
+        }
+    }
+
+    /// Whether a mapping of another process, or another one of this process, has that lock.
+    pub(crate) fn is_claimed(&self, number: u64) -> bool {
+        match &self.memory {
+            Memory::Anonymous { .. } => false,
+            Memory::File(file) => file.is_claimed(number),
+        }
+    }
+
+    /// Whether processes share it by mapping its file.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.memory, Memory::File(_))
+    }
+
     /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes

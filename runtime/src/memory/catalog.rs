@@ -1,9 +1,12 @@
 //! The catalog: which named indexes a cluster has, and where their root words are. Names come from users and from the
 //! network: what a catalog takes is checked here, for every fabric.
 
+use super::chunks::Owner;
 use super::layout::{INDEXES_MAX, root_word};
+use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId};
+use crate::fabric::PeerId;
 
 /// Longest name of an index or of a compute node, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -18,8 +21,23 @@ pub(super) struct Catalog {
     created: u32,
 }
 
+/// What a new index is to be.
+pub(crate) struct NewIndex<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) config: &'a [u8],
+    /// What will let its chunks be freed.
+    pub(crate) key: SealKey,
+    /// How many dead nodes have been fenced before it.
+    pub(crate) fenced: u32,
+    /// With whom it goes, if with one.
+    pub(crate) temporary_of: Option<PeerId>,
+}
+
 struct Kept {
     entry: Entry,
+    key: SealKey,
+    temporary_of: Option<PeerId>,
     /// Its chunks are being taken back, on several servers one after the other: nobody may open it any more, and only
     /// a drop that is run to its end takes it out.
     dropping: bool,
@@ -30,32 +48,52 @@ impl Catalog {
         Catalog { places: (0..INDEXES_MAX).map(|_| None).collect(), created: 0 }
     }
 
-    pub(super) fn create(&mut self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
+    pub(super) fn create(&mut self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
+        let NewIndex { name, kind, config, key, fenced, temporary_of } = new;
         check_new(name, kind, config)?;
         if let Some(kept) = self.kept().find(|kept| kept.entry.name == name) {
-            return Err(kept.usable().err().unwrap_or(ControlError::Exists { name: name.into() }));
+            return Err(match kept.dropping {
+                true => kept.being_dropped(),
+                false => ControlError::Exists { name: name.into() },
+            });
         }
         let place = self.places.iter().position(Option::is_none);
         let place = place.ok_or(ControlError::CatalogFull { indexes: INDEXES_MAX })?;
         // 2^32 indexes are more than a server creates in its life (one per ms would take seven weeks).
         self.created = self.created.checked_add(1).ok_or(ControlError::CatalogFull { indexes: u32::MAX })?;
         let root = root_word(place as u32);
-        let entry =
-            Entry { name: name.into(), id: self.created, kind: kind.into(), config: config.into(), root };
-        self.places[place] = Some(Kept { entry: entry.clone(), dropping: false });
+        let entry = Entry {
+            name: name.into(),
+            id: self.created,
+            kind: kind.into(),
+            config: config.into(),
+            root,
+            seal: key.seal(),
+            fenced,
+            temporary: temporary_of.is_some(),
+        };
+        self.places[place] = Some(Kept { entry: entry.clone(), key, temporary_of, dropping: false });
         Ok(entry)
     }
 
-    pub(super) fn open(&self, name: &str) -> Result<Entry, ControlError> {
+    pub(super) fn open(&self, name: &str, by: PeerId) -> Result<Entry, ControlError> {
         let kept = self.find(name)?;
-        kept.usable()?;
+        kept.usable(by)?;
         Ok(kept.entry.clone())
     }
 
-    /// Whether chunks may be taken for that index.
-    pub(super) fn is_usable(&self, index: IndexId) -> Result<(), ControlError> {
+    /// What chunks for that index belong to, if that one may take them.
+    pub(super) fn usable(&self, index: IndexId, by: PeerId) -> Result<Owner, ControlError> {
         let kept = self.kept().find(|kept| kept.entry.id == index.0);
-        kept.ok_or(ControlError::NoSuchIndex { index })?.usable()
+        let kept = kept.ok_or(ControlError::NoSuchIndex { index })?;
+        kept.usable(by)?;
+        Ok(kept.owner())
+    }
+
+    /// The names of the indexes that go with that one.
+    pub(super) fn temporary_of(&self, peer: PeerId) -> Vec<String> {
+        let theirs = self.kept().filter(|kept| kept.temporary_of == Some(peer));
+        theirs.map(|kept| kept.entry.name.clone()).collect()
     }
 
     pub(super) fn id_of(&self, name: &str) -> Result<IndexId, ControlError> {
@@ -63,17 +101,19 @@ impl Catalog {
     }
 
     /// Marks an index as being dropped. Doing it again is how a drop that was cut short is taken up.
-    pub(super) fn begin_drop(&mut self, name: &str) -> Result<IndexId, ControlError> {
+    /// Yields what frees its chunks.
+    pub(super) fn begin_drop(&mut self, name: &str) -> Result<(IndexId, SealKey), ControlError> {
         check_name(name)?;
         let named = |kept: &&mut Kept| kept.entry.name == name;
         let kept = self.places.iter_mut().flatten().find(named);
         let kept = kept.ok_or_else(|| ControlError::NotFound { name: name.into() })?;
         kept.dropping = true;
-        Ok(IndexId(kept.entry.id))
+        Ok((IndexId(kept.entry.id), kept.key))
     }
 
-    pub(super) fn is_dropping(&self, index: IndexId) -> bool {
-        self.kept().any(|kept| kept.entry.id == index.0 && kept.dropping)
+    /// What chunks of that index belong to, if it is being dropped.
+    pub(super) fn dropping(&self, index: IndexId) -> Option<Owner> {
+        self.kept().find(|kept| kept.entry.id == index.0 && kept.dropping).map(Kept::owner)
     }
 
     /// Takes an index out that is being dropped.
@@ -119,9 +159,22 @@ impl Catalog {
 }
 
 impl Kept {
-    fn usable(&self) -> Result<(), ControlError> {
-        let being_dropped = || ControlError::BeingDropped { name: self.entry.name.clone() };
-        if self.dropping { Err(being_dropped()) } else { Ok(()) }
+    fn usable(&self, by: PeerId) -> Result<(), ControlError> {
+        if self.dropping {
+            return Err(self.being_dropped());
+        }
+        match self.temporary_of.is_none_or(|owner| owner == by) {
+            true => Ok(()),
+            false => Err(ControlError::Temporary { name: self.entry.name.clone() }),
+        }
+    }
+
+    fn being_dropped(&self) -> ControlError {
+        ControlError::BeingDropped { name: self.entry.name.clone() }
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { index: IndexId(self.entry.id), seal: self.entry.seal }
     }
 }
 
@@ -147,44 +200,70 @@ pub(crate) fn check_new(name: &str, kind: &str, config: &[u8]) -> Result<(), Con
 mod tests {
     use super::*;
 
+    const ME: PeerId = PeerId(1);
+
+    impl Catalog {
+        fn make(&mut self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
+            let (key, fenced, temporary_of) = (SealKey(7), 0, None);
+            self.create(NewIndex { name, kind, config, key, fenced, temporary_of })
+        }
+    }
+
     #[test]
     fn takes_only_what_is_bounded() {
         let mut catalog = Catalog::new();
         for name in ["", "a\nb", "\u{7f}", &"x".repeat(256)] {
             let refused = Err(ControlError::BadName { bytes: name.len() as u64 });
-            assert_eq!(catalog.create(name, "sherman", b""), refused);
-            assert_eq!(catalog.open(name).map(|_| ()), refused.clone().map(|_: Entry| ()));
+            assert_eq!(catalog.make(name, "sherman", b""), refused);
+            assert_eq!(catalog.open(name, ME).map(|_| ()), refused.clone().map(|_: Entry| ()));
         }
-        let kind = catalog.create("a", &"k".repeat(33), b"");
+        let kind = catalog.make("a", &"k".repeat(33), b"");
         assert_eq!(kind, Err(ControlError::BadKind { bytes: 33 }));
-        let config = catalog.create("a", "", &[0; 4097]);
+        let config = catalog.make("a", "", &[0; 4097]);
         assert_eq!(config, Err(ControlError::ConfigTooLong { bytes: 4097 }));
         assert_eq!(catalog.len(), 0);
-        catalog.create(&"x".repeat(255), &"k".repeat(32), &[0; 4096]).unwrap();
+        catalog.make(&"x".repeat(255), &"k".repeat(32), &[0; 4096]).unwrap();
     }
 
     #[test]
     fn an_index_that_is_being_dropped_can_only_be_dropped() {
         let mut catalog = Catalog::new();
-        let index = IndexId(catalog.create("a", "sherman", b"").unwrap().id);
+        let index = IndexId(catalog.make("a", "sherman", b"").unwrap().id);
         assert_eq!(catalog.finish_drop("a", index), Err(ControlError::NotFound { name: "a".into() }));
-        assert_eq!(catalog.is_usable(index), Ok(()));
-        assert_eq!(catalog.begin_drop("a"), Ok(index));
+        assert_eq!(catalog.usable(index, ME).map(|owner| owner.index), Ok(index));
+        assert_eq!(catalog.begin_drop("a"), Ok((index, SealKey(7))));
         let being_dropped = ControlError::BeingDropped { name: "a".into() };
-        assert_eq!(catalog.open("a"), Err(being_dropped.clone()));
-        assert_eq!(catalog.create("a", "sherman", b""), Err(being_dropped.clone()));
-        assert_eq!(catalog.is_usable(index), Err(being_dropped));
-        assert_eq!(catalog.begin_drop("a"), Ok(index), "dropping goes on where it was cut short");
+        assert_eq!(catalog.open("a", ME), Err(being_dropped.clone()));
+        assert_eq!(catalog.make("a", "sherman", b""), Err(being_dropped.clone()));
+        assert_eq!(catalog.usable(index, ME), Err(being_dropped));
+        assert_eq!(
+            catalog.begin_drop("a"),
+            Ok((index, SealKey(7))),
+            "dropping goes on where it was cut short"
+        );
         assert_eq!(catalog.finish_drop("a", index), Ok(()));
-        assert_eq!(catalog.is_usable(index), Err(ControlError::NoSuchIndex { index }));
-        assert_ne!(catalog.create("a", "sherman", b"").unwrap().id, index.0, "numbers are not used again");
+        assert_eq!(catalog.usable(index, ME), Err(ControlError::NoSuchIndex { index }));
+        assert_ne!(catalog.make("a", "sherman", b"").unwrap().id, index.0, "numbers are not used again");
+    }
+
+    #[test]
+    fn a_temporary_index_is_its_creators() {
+        let mut catalog = Catalog::new();
+        let (key, fenced, temporary_of) = (SealKey(7), 0, Some(ME));
+        let new = NewIndex { name: "a", kind: "", config: b"", key, fenced, temporary_of };
+        let entry = catalog.create(new).unwrap();
+        assert!(entry.temporary && catalog.open("a", ME).is_ok());
+        let refused = ControlError::Temporary { name: "a".into() };
+        assert_eq!(catalog.open("a", PeerId(2)), Err(refused.clone()));
+        assert_eq!(catalog.usable(IndexId(entry.id), PeerId(2)), Err(refused));
+        assert_eq!((catalog.temporary_of(PeerId(2)), catalog.temporary_of(ME)), (vec![], vec!["a".into()]));
     }
 
     #[test]
     fn pages_cover_the_catalog_in_order() {
         let mut catalog = Catalog::new();
         for i in (0..40).rev() {
-            catalog.create(&format!("index {i:02}"), "sherman", &vec![1; i * 100]).unwrap();
+            catalog.make(&format!("index {i:02}"), "sherman", &vec![1; i * 100]).unwrap();
         }
         for bytes_max in [0, 5000, 1 << 20] {
             let (mut names, mut after) = (Vec::new(), None);

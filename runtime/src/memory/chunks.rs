@@ -11,6 +11,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::control::seal::Seal;
 use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
 use crate::fabric::PeerId;
 
@@ -27,21 +28,30 @@ pub(super) struct Chunks {
     /// Chunks from here on were never handed out.
     fresh: u64,
     returned: Vec<u64>,
-    owned: Vec<(IndexId, u64)>,
+    owned: Vec<(Owner, u64)>,
     /// What may be given back, by where it begins: what was handed out, without what was given back of it. None lies in
     /// two chunks, none is smaller than the smallest rest: so there are never more of them than a region has pages.
     taken: BTreeMap<u64, Taken>,
     /// What was given back of an index's chunks, by its size. It overlaps nothing of `taken`.
-    rests: BTreeMap<IndexId, BTreeSet<(u64, u64)>>,
-    freed: VecDeque<IndexId>,
+    rests: BTreeMap<Owner, BTreeSet<(u64, u64)>>,
+    /// Indexes whose chunks go when that connection has ended.
+    temporary: BTreeMap<Owner, PeerId>,
+    freed: VecDeque<Owner>,
 }
 
 /// A piece of a chunk that a connection has taken.
 #[derive(Clone, Copy)]
 struct Taken {
     bytes: u64,
-    index: IndexId,
+    owner: Owner,
     by: PeerId,
+}
+
+/// What chunks belong to: an index, by its number and by what only its drop can open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    pub(crate) index: IndexId,
+    pub(crate) seal: Seal,
 }
 
 /// A chunk, or what is left of one.
@@ -73,20 +83,21 @@ impl Chunks {
             owned: Vec::new(),
             taken: BTreeMap::new(),
             rests: BTreeMap::new(),
+            temporary: BTreeMap::new(),
             freed: VecDeque::new(),
         }
     }
 
     /// Hands out what was given back of a chunk of that index, if there is anything. The largest first: if that is too
     /// small for a node, so are all others.
-    pub(super) fn take_rest(&mut self, index: IndexId, by: PeerId) -> Option<Piece> {
-        let Entry::Occupied(mut rests) = self.rests.entry(index) else { return None };
+    pub(super) fn take_rest(&mut self, owner: Owner, by: PeerId) -> Option<Piece> {
+        let Entry::Occupied(mut rests) = self.rests.entry(owner) else { return None };
         let largest = rests.get_mut().pop_last();
         if rests.get().is_empty() {
             rests.remove();
         }
         let (bytes, offset) = largest?;
-        self.taken.insert(offset, Taken { bytes, index, by });
+        self.taken.insert(offset, Taken { bytes, owner, by });
         Some(Piece { offset, bytes })
     }
 
@@ -99,7 +110,7 @@ impl Chunks {
         };
         let Some((&start, &taken)) = self.taken.range(..=offset).next_back() else { return false };
         let taken_end = start + taken.bytes;
-        if taken.index != index || taken.by != by || end > taken_end {
+        if taken.owner.index != index || taken.by != by || end > taken_end {
             return false;
         }
         self.taken.remove(&start);
@@ -110,7 +121,7 @@ impl Chunks {
                 self.taken.insert(start, Taken { bytes, ..taken });
             }
         }
-        let new = self.rests.entry(index).or_default().insert((bytes, offset));
+        let new = self.rests.entry(taken.owner).or_default().insert((bytes, offset));
         assert!(new, "what is taken is no rest");
         true
     }
@@ -134,36 +145,57 @@ impl Chunks {
 
     /// Gives a zeroed chunk to an index, for which `by` has asked; `None` if the index was dropped in the meantime, or
     /// before.
-    pub(super) fn own(&mut self, reserved: Reserved, index: IndexId, by: PeerId) -> Option<Piece> {
-        if self.freed.contains(&index) {
+    pub(super) fn own(&mut self, reserved: Reserved, owner: Owner, by: PeerId) -> Option<Piece> {
+        if self.freed.contains(&owner) {
             self.returned.push(reserved.place);
             return None;
         }
         let piece = Piece { offset: reserved.offset, bytes: self.chunk_bytes };
-        self.owned.push((index, reserved.place));
-        self.taken.insert(piece.offset, Taken { bytes: piece.bytes, index, by });
+        self.owned.push((owner, reserved.place));
+        self.taken.insert(piece.offset, Taken { bytes: piece.bytes, owner, by });
         Some(piece)
     }
 
     /// Takes all chunks of an index back, with what was given back of them; yields how many bytes that are.
-    pub(super) fn free_all(&mut self, index: IndexId) -> u64 {
+    pub(super) fn free_all(&mut self, freed: Owner) -> u64 {
         let before = self.returned.len();
         let returned = &mut self.returned;
         self.owned.retain(|&(owner, place)| {
-            if owner == index {
+            if owner == freed {
                 returned.push(place);
             }
-            owner != index
+            owner != freed
         });
-        self.taken.retain(|_, taken| taken.index != index);
-        self.rests.remove(&index);
-        if !self.freed.contains(&index) {
-            self.freed.push_back(index);
+        self.taken.retain(|_, taken| taken.owner != freed);
+        self.rests.remove(&freed);
+        self.temporary.remove(&freed);
+        if !self.freed.contains(&freed) {
+            self.freed.push_back(freed);
             if self.freed.len() > FREED_MAX {
                 self.freed.pop_front();
             }
         }
         (self.returned.len() - before) as u64 * self.chunk_bytes
+    }
+
+    /// The chunks of that index go when `peer` has ended.
+    pub(super) fn tie(&mut self, owner: Owner, peer: PeerId) {
+        self.temporary.insert(owner, peer);
+    }
+
+    /// Takes the chunks of all indexes back that go with that peer.
+    pub(super) fn free_temporary(&mut self, peer: PeerId) {
+        let theirs = self.temporary.iter().filter(|(_, of)| **of == peer);
+        let theirs: Vec<Owner> = theirs.map(|(owner, _)| *owner).collect();
+        for owner in theirs {
+            self.free_all(owner);
+        }
+    }
+
+    /// Bytes of the chunks of these indexes.
+    pub(super) fn bytes_of(&self, indexes: &BTreeSet<IndexId>) -> u64 {
+        let theirs = self.owned.iter().filter(|(owner, _)| indexes.contains(&owner.index));
+        theirs.count() as u64 * self.chunk_bytes
     }
 
     /// From now on another server numbers the indexes, from the beginning.

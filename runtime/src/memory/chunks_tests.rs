@@ -7,22 +7,49 @@ use super::*;
 
 const PEER: PeerId = PeerId(7);
 
+fn owner(index: IndexId) -> Owner {
+    Owner { index, seal: Seal::default() }
+}
+
+/// The number of an index may be known to all; its chunks are freed by its own key alone, and with its peer if they are
+/// temporary.
+#[test]
+fn chunks_go_by_their_seal_or_with_their_peer() {
+    use crate::control::seal::SealKey;
+    let mut chunks = Chunks::new(0, 4 * 4096, 4096);
+    let [one, other] = [1, 2].map(|key| Owner { index: IndexId(1), seal: SealKey(key).seal() });
+    for owner in [one, other] {
+        let reserved = chunks.reserve().unwrap();
+        chunks.own(reserved, owner, PEER).unwrap();
+    }
+    assert_eq!(chunks.free_all(owner(IndexId(1))), 0);
+    assert_eq!(chunks.bytes_of(&BTreeSet::from([IndexId(1)])), 2 * 4096);
+    assert_eq!(chunks.free_all(one), 4096);
+    let late = chunks.reserve().unwrap();
+    assert_eq!(chunks.own(late, one, PEER), None, "it is dropped");
+    chunks.tie(other, PEER);
+    chunks.free_temporary(PeerId(8));
+    assert_eq!(chunks.usage().1, 4096);
+    chunks.free_temporary(PEER);
+    assert_eq!(chunks.usage().1, 0);
+}
+
 #[test]
 fn a_chunk_that_is_being_zeroed_is_nobodys() {
     let mut chunks = Chunks::new(4096, 4096 * 3, 4096);
     let piece = Some(Piece { offset: 4096, bytes: 4096 });
     let reserved = chunks.reserve().unwrap();
-    assert_eq!(chunks.own(reserved, IndexId(1), PEER), piece);
-    assert_eq!(chunks.free_all(IndexId(1)), 4096);
+    assert_eq!(chunks.own(reserved, owner(IndexId(1)), PEER), piece);
+    assert_eq!(chunks.free_all(owner(IndexId(1))), 4096);
     let again = chunks.reserve().unwrap();
     assert!(again.reused && again.offset == 4096);
-    assert_eq!(chunks.free_all(IndexId(2)), 0, "index 2 is dropped before its chunk is zeroed");
+    assert_eq!(chunks.free_all(owner(IndexId(2))), 0, "index 2 is dropped before its chunk is zeroed");
     assert_eq!(chunks.usage(), (8192, 4096), "and the chunk is not free meanwhile");
-    assert_eq!(chunks.own(again, IndexId(2), PEER), None);
+    assert_eq!(chunks.own(again, owner(IndexId(2)), PEER), None);
     assert_eq!(chunks.usage(), (8192, 0));
     chunks.forget_freed();
     let last = chunks.reserve().unwrap();
-    assert_eq!(chunks.own(last, IndexId(2), PEER), piece);
+    assert_eq!(chunks.own(last, owner(IndexId(2)), PEER), piece);
 }
 
 /// However many pieces are given back, no more is remembered than the smallest ones that the region has room for.
@@ -30,7 +57,7 @@ fn a_chunk_that_is_being_zeroed_is_nobodys() {
 fn what_is_remembered_is_bounded() {
     let mut chunks = Chunks::new(0, 1 << 20, 1 << 20);
     let reserved = chunks.reserve().unwrap();
-    chunks.own(reserved, IndexId(1), PEER).unwrap();
+    chunks.own(reserved, owner(IndexId(1)), PEER).unwrap();
     let mut peers = 0;
     // Everybody takes the whole rest, uses one line of it and keeps its connection.
     let mut left = Piece { offset: 0, bytes: 1 << 20 };
@@ -40,7 +67,7 @@ fn what_is_remembered_is_bounded() {
         assert!(chunks.give_back(IndexId(1), by, left));
         peers += 1;
         by = PeerId(100 + peers);
-        assert_eq!(chunks.take_rest(IndexId(1), by), Some(left));
+        assert_eq!(chunks.take_rest(owner(IndexId(1)), by), Some(left));
         assert_eq!(chunks.taken.len(), 1);
     }
     assert!(peers > 10_000);
@@ -101,7 +128,7 @@ impl Model {
 
     fn take(&mut self, chunks: &mut Chunks, index: IndexId, by: PeerId) {
         let largest = self.rests.values().filter(|(of, _)| *of == index).map(|(_, bytes)| *bytes).max();
-        if let Some(piece) = chunks.take_rest(index, by) {
+        if let Some(piece) = chunks.take_rest(owner(index), by) {
             assert_eq!(Some(piece.bytes), largest);
             let lines = self.lines(piece).unwrap();
             let Line::Rest(of, number) = lines[0] else { panic!("{:?} is no rest", lines[0]) };
@@ -117,7 +144,7 @@ impl Model {
         let piece = Piece { offset: reserved.offset, bytes: CHUNK };
         assert!(self.lines(piece).unwrap().iter().all(|line| *line == Line::Free), "owned twice");
         let expected = (!self.dropped.contains(&index)).then_some(piece);
-        assert_eq!(chunks.own(reserved, index, by), expected);
+        assert_eq!(chunks.own(reserved, owner(index), by), expected);
         if expected.is_some() {
             self.held(piece, index, by);
         }
@@ -144,7 +171,7 @@ impl Model {
     fn free(&mut self, chunks: &mut Chunks, index: IndexId) {
         let of = |line: &Line| matches!(line, Line::Held(of, _) | Line::Rest(of, _) if *of == index);
         let bytes = self.lines.iter().filter(|line| of(line)).count() as u64 * LINE;
-        assert_eq!(chunks.free_all(index), bytes);
+        assert_eq!(chunks.free_all(owner(index)), bytes);
         self.lines.iter_mut().filter(|line| of(line)).for_each(|line| *line = Line::Free);
         self.rests.retain(|_, (rest_of, _)| *rest_of != index);
         self.dropped.insert(index);

@@ -22,15 +22,18 @@ mod layout;
 mod server;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 use thiserror::Error;
 
-use self::chunks::Piece;
+use self::catalog::NewIndex;
+use self::chunks::{Owner, Piece};
 pub use self::layout::ServerParts;
 pub use self::server::MemoryServer;
+use crate::control::seal::{Seal, SealKey};
+use crate::control::wire::Entry;
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
 use crate::fabric::{Fabric, PeerId, Seat};
 use crate::mapped::line::LineMode;
@@ -96,7 +99,15 @@ impl EmbeddedConfig {
 pub struct Cluster {
     servers: Arc<[MemoryServer]>,
     infos: Arc<[ServerInfo]>,
-    nodes: Mutex<u16>,
+    nodes: Mutex<Nodes>,
+}
+
+/// The compute nodes of an embedded cluster.
+#[derive(Default)]
+struct Nodes {
+    admitted: u16,
+    /// In the order of their deaths.
+    dead: Vec<u16>,
 }
 
 impl Cluster {
@@ -116,7 +127,7 @@ impl Cluster {
         };
         let servers: Arc<[MemoryServer]> = (0..config.servers).map(server).collect::<Result<_, _>>()?;
         let infos = (0..).zip(servers.iter()).map(|(id, server)| server.info(ServerId(id))).collect();
-        Ok(Arc::new(Cluster { servers, infos, nodes: Mutex::new(0) }))
+        Ok(Arc::new(Cluster { servers, infos, nodes: Mutex::default() }))
     }
 
     /// The mapped servers.
@@ -129,18 +140,46 @@ impl Cluster {
         &self.servers[0]
     }
 
+    /// A compute node has died: from now on nothing of it takes effect. Nodes of this process do not die by themselves;
+    /// those of a simulation do. Indexes that are created from now on know it.
+    pub fn died(&self, node: u16) {
+        let mut nodes = self.nodes();
+        if !nodes.dead.contains(&node) {
+            nodes.dead.push(node);
+        }
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().expect("nothing panics while it counts")
+    }
+
+    fn create_now(&self, name: &str, kind: &str, config: &[u8]) -> Result<CatalogEntry, ControlError> {
+        let fenced = self.nodes().dead.len() as u32;
+        // Nobody else reaches this memory: there is nothing to be sealed.
+        let (key, temporary_of) = (SealKey::default(), None);
+        let entry = self.home().create(NewIndex { name, kind, config, key, fenced, temporary_of })?;
+        Ok(self.entry(entry))
+    }
+
+    fn entry(&self, entry: Entry) -> CatalogEntry {
+        let mut dead: Vec<u16> = self.nodes().dead[..entry.fenced as usize].into();
+        dead.sort_unstable();
+        CatalogEntry { dead_owners: dead.into(), ..entry.of(ServerId(0)) }
+    }
+
     fn drop_now(&self, name: &str) -> Result<u64, ControlError> {
-        let index = self.home().begin_drop(name)?;
-        let freed = self.servers.iter().map(|server| server.free(index)).sum();
+        let (index, _) = self.home().begin_drop(name)?;
+        let freed = self.servers.iter().map(|server| server.free(unsealed(index))).sum();
         self.home().finish_drop(name, index)?;
         Ok(freed)
     }
 
     fn chunk_now(&self, server: ServerId, index: IndexId) -> Result<Chunk, ControlError> {
         let memory = self.server(server)?;
-        let Piece { offset, bytes } = match memory.take_rest(index, THIS_PROCESS) {
+        let owner = unsealed(index);
+        let Piece { offset, bytes } = match memory.take_rest(owner, THIS_PROCESS) {
             Some(rest) => rest,
-            None => memory.hand_out(memory.reserve(server)?, index, THIS_PROCESS)?,
+            None => memory.hand_out(memory.reserve(server)?, owner, THIS_PROCESS)?,
         };
         Ok(Chunk { start: RemotePtr::new(server, offset), bytes })
     }
@@ -163,9 +202,9 @@ impl Fabric for Cluster {
     }
 
     fn admit(&self) -> Result<u16, ControlError> {
-        let mut nodes = self.nodes.lock().expect("nothing panics while it counts");
-        *nodes = nodes.checked_add(1).ok_or(ControlError::TooManyNodes)?;
-        Ok(*nodes)
+        let mut nodes = self.nodes();
+        nodes.admitted = nodes.admitted.checked_add(1).ok_or(ControlError::TooManyNodes)?;
+        Ok(nodes.admitted)
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
@@ -175,6 +214,11 @@ impl Fabric for Cluster {
         let servers = self.servers.iter().map(mapped).collect();
         Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
     }
+}
+
+/// Chunks of this process's own memory.
+fn unsealed(index: IndexId) -> Owner {
+    Owner { index, seal: Seal::default() }
 }
 
 /// In this process a control call is a direct call: its future is ready at once.
@@ -204,12 +248,12 @@ impl Control for Cluster {
         kind: &str,
         config: &[u8],
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        let entry = self.home().create(name, kind, config);
-        ready(entry.map(|entry| entry.of(ServerId(0)))).boxed_local()
+        ready(self.create_now(name, kind, config)).boxed_local()
     }
 
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        ready(self.home().open(name).map(|entry| entry.of(ServerId(0)))).boxed_local()
+        let opened = self.home().open(name, THIS_PROCESS);
+        ready(opened.map(|entry| self.entry(entry))).boxed_local()
     }
 
     fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {

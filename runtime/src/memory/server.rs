@@ -1,12 +1,14 @@
 //! One memory server: its region, its chunks and its catalog. It knows neither its position in a cluster nor who asks,
 //! but for the number of who takes memory; the embedded cluster and the control service both stand on it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ClusterError;
-use super::catalog::Catalog;
-use super::chunks::{Chunks, Piece, Reserved};
+use super::catalog::{Catalog, NewIndex};
+use super::chunks::{Chunks, Owner, Piece, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
+use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId, LockRegion, ServerInfo, ServerUsage};
 use crate::fabric::PeerId;
@@ -56,15 +58,15 @@ impl MemoryServer {
         }
     }
 
-    pub(crate) fn create(&self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
+    pub(crate) fn create(&self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
         let mut state = self.state();
-        let entry = state.catalog.create(name, kind, config)?;
+        let entry = state.catalog.create(new)?;
         self.zero(entry.root, LINE_BYTES as u64);
         Ok(entry)
     }
 
-    pub(crate) fn open(&self, name: &str) -> Result<Entry, ControlError> {
-        self.state().catalog.open(name)
+    pub(crate) fn open(&self, name: &str, by: PeerId) -> Result<Entry, ControlError> {
+        self.state().catalog.open(name, by)
     }
 
     pub(crate) fn page(&self, after: Option<&str>, bytes_max: usize) -> (Vec<Entry>, bool) {
@@ -75,22 +77,44 @@ impl MemoryServer {
         self.state().catalog.id_of(name)
     }
 
-    /// Whether the catalog, if it is kept here, has an index that chunks may be taken for.
-    pub(crate) fn is_usable(&self, index: IndexId) -> Result<(), ControlError> {
-        self.state().catalog.is_usable(index)
+    /// What chunks for that index belong to, if the catalog, which is kept here, lets that one take them.
+    pub(crate) fn usable(&self, index: IndexId, by: PeerId) -> Result<Owner, ControlError> {
+        self.state().catalog.usable(index, by)
     }
 
-    pub(crate) fn begin_drop(&self, name: &str) -> Result<IndexId, ControlError> {
+    pub(crate) fn begin_drop(&self, name: &str) -> Result<(IndexId, SealKey), ControlError> {
         self.state().catalog.begin_drop(name)
     }
 
-    pub(crate) fn is_dropping(&self, index: IndexId) -> bool {
-        self.state().catalog.is_dropping(index)
+    /// What chunks of that index belong to, if the catalog, which is kept here, is dropping it.
+    pub(crate) fn dropping(&self, index: IndexId) -> Option<Owner> {
+        self.state().catalog.dropping(index)
     }
 
     /// Takes the chunks of an index back; yields the bytes.
-    pub(crate) fn free(&self, index: IndexId) -> u64 {
-        self.state().chunks.free_all(index)
+    pub(crate) fn free(&self, owner: Owner) -> u64 {
+        self.state().chunks.free_all(owner)
+    }
+
+    /// The chunks of that index, whose catalog is kept elsewhere, go when `peer` has ended.
+    pub(crate) fn tie(&self, owner: Owner, peer: PeerId) {
+        self.state().chunks.tie(owner, peer);
+    }
+
+    /// Takes everything back that goes with that peer, which has ended.
+    pub(crate) fn drop_temporary(&self, peer: PeerId) {
+        let mut state = self.state();
+        for name in state.catalog.temporary_of(peer) {
+            let (index, key) = state.catalog.begin_drop(&name).expect("the catalog has just named it");
+            state.chunks.free_all(Owner { index, seal: key.seal() });
+            state.catalog.finish_drop(&name, index).expect("its drop has begun");
+        }
+        state.chunks.free_temporary(peer);
+    }
+
+    /// Bytes of the chunks of these indexes.
+    pub(crate) fn bytes_of(&self, indexes: &BTreeSet<IndexId>) -> u64 {
+        self.state().chunks.bytes_of(indexes)
     }
 
     pub(crate) fn finish_drop(&self, name: &str, index: IndexId) -> Result<(), ControlError> {
@@ -104,8 +128,8 @@ impl MemoryServer {
     }
 
     /// What was given back of a chunk of that index, if there is anything: zero still, and `by` has it from now on.
-    pub(crate) fn take_rest(&self, index: IndexId, by: PeerId) -> Option<Piece> {
-        self.state().chunks.take_rest(index, by)
+    pub(crate) fn take_rest(&self, owner: Owner, by: PeerId) -> Option<Piece> {
+        self.state().chunks.take_rest(owner, by)
     }
 
     /// Takes back what `by` has taken for that index and not used.
@@ -120,11 +144,11 @@ impl MemoryServer {
         self.state().chunks.forget_peer(peer);
     }
 
-    /// That chunk, which is zeroed, belongs to `index` from now on, and was taken by `by`.
+    /// That chunk, which is zeroed, belongs to `owner` from now on, and was taken by `by`.
     pub(crate) fn hand_out(
         &self,
         reserved: Reserved,
-        index: IndexId,
+        owner: Owner,
         by: PeerId,
     ) -> Result<Piece, ControlError> {
         if reserved.reused {
@@ -132,7 +156,8 @@ impl MemoryServer {
             // meanwhile, and the chunk given to another, this would wipe what the other has written.
             self.zero(reserved.offset, self.parts.chunk_bytes);
         }
-        self.state().chunks.own(reserved, index, by).ok_or(ControlError::NoSuchIndex { index })
+        let index = owner.index;
+        self.state().chunks.own(reserved, owner, by).ok_or(ControlError::NoSuchIndex { index })
     }
 
     /// Whether it holds neither an index of the catalog nor a chunk.
@@ -149,7 +174,7 @@ impl MemoryServer {
     pub(crate) fn usage(&self) -> ServerUsage {
         let state = self.state();
         let (capacity_bytes, chunk_bytes) = state.chunks.usage();
-        ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len() }
+        ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len(), silent_bytes: 0 }
     }
 
     fn state(&self) -> MutexGuard<'_, ServerState> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -18,12 +19,18 @@ const READ_BYTES: usize = 16 << 10;
 /// Bytes of a client that is being sent away, which are read and forgotten, so that the last reply can arrive.
 const LINGER_BYTES: usize = 1 << 20;
 
+/// For a client that has closed its connection to unmap the memory, and between two looks.
+const UNMAPPED_WAIT: Duration = Duration::from_secs(2);
+const UNMAPPED_PAUSE: Duration = Duration::from_millis(2);
+
 /// All connections of a service.
 pub(super) struct Connections {
     core: Arc<ServiceCore>,
     times: ServiceTimes,
     clock: Clock,
     open: Mutex<Open>,
+    /// All are to end.
+    ending: AtomicBool,
     /// Notified when a connection has ended.
     ended: Condvar,
 }
@@ -36,7 +43,8 @@ struct Open {
 
 impl Connections {
     pub(super) fn new(core: Arc<ServiceCore>, times: ServiceTimes) -> Self {
-        Connections { core, times, clock: Clock::new(), open: Mutex::default(), ended: Condvar::new() }
+        let (clock, open, ending, ended) = (Clock::new(), Mutex::default(), false.into(), Condvar::new());
+        Connections { core, times, clock, open, ending, ended }
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -70,6 +78,7 @@ impl Connections {
 
     /// Ends all connections; waits for them, but not longer than `patience`.
     pub(super) fn end(&self, patience: Duration) {
+        self.ending.store(true, Ordering::Release);
         let open = self.open();
         open.streams.values().for_each(|stream| stream.shutdown(Shutdown::Both));
         let some_left = |open: &mut Open| !open.streams.is_empty();
@@ -77,6 +86,15 @@ impl Connections {
         let (open, waited) = waited.expect("nothing panics while it holds the list");
         if waited.timed_out() {
             tracing::warn!(connections = open.streams.len(), "connections have not ended in time");
+        }
+    }
+
+    /// Waits until the memory of a client that has closed its connection is unmapped: of a process that ends, the kernel
+    /// closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
+    fn await_unmapped(&self, session: &Session) {
+        let deadline = Deadline::after(&self.clock, UNMAPPED_WAIT);
+        while session.is_mapped() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
+            std::thread::park_timeout(UNMAPPED_PAUSE);
         }
     }
 
@@ -120,6 +138,9 @@ impl Carrier<'_> {
         let Err(end) = self.carry();
         // What the client held is free from here on, before it is given time to read.
         let Carrier { stream, session, connections } = self;
+        if matches!(end, End::Closed) {
+            connections.await_unmapped(&session);
+        }
         drop(session);
         if let End::Close(_) = end {
             linger(stream, &Deadline::after(&connections.clock, connections.times.linger));

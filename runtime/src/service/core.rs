@@ -1,18 +1,20 @@
 //! What the sessions of a control service share: the memory server, who is connected, which list of servers it belongs
 //! to. It knows neither bytes nor sockets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::ServiceError;
-use super::members::{Binding, Members};
-use super::node_ids::NodeIds;
+use super::members::Members;
+use super::peers::{Peer, Peers, Users};
+use super::{ServiceError, random_instance};
 use crate::clock::Clock;
-use crate::control::wire::{ConnectedNode, Entry, Offer, Welcome, WordRange};
+use crate::control::seal::SealKey;
+use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Welcome, WordRange};
 use crate::control::{ControlError, IndexId, LockRegion, ServerUsage};
 use crate::fabric::{Answer, Endpoint, PeerId, Responder};
 use crate::memory::MemoryServer;
-use crate::memory::chunks::Piece;
+use crate::memory::catalog::NewIndex;
+use crate::memory::chunks::{Owner, Piece};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -20,6 +22,8 @@ use crate::pointer::ServerId;
 const NODES_OF_ONE_MAX: usize = 256;
 /// Ids that an error names.
 const NODES_NAMED_MAX: usize = 16;
+/// Silent connections with which nobody joins any more: each is a process that was stopped, with the memory mapped.
+const SILENT_MAX: usize = 1024;
 /// Longest reason for a refused queue pair, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 const PATH_BYTES_MAX: usize = 4096;
@@ -53,29 +57,16 @@ impl Served {
 pub struct ServiceCore {
     served: Served,
     clock: Clock,
-    state: Mutex<CoreState>,
+    state: Mutex<Peers>,
 }
 
-#[derive(Default)]
-struct CoreState {
-    connected: u64,
-    /// By [`PeerId`].
-    joined: BTreeMap<u64, Peer>,
-    binding: Binding,
-    node_ids: NodeIds,
-}
-
-/// A connection that has said who it is.
-struct Peer {
-    name: String,
-    members: Members,
-    /// This server's position in `members`.
-    own: ServerId,
-    nodes: Vec<u16>,
-    open: BTreeSet<IndexId>,
-    since_ns: u64,
-    /// It has ended well: its ids may be given to others.
-    leaving: bool,
+/// An index that a connection wants to be created.
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) config: &'a [u8],
+    pub(super) fenced: u32,
+    pub(super) temporary: bool,
 }
 
 impl ServiceCore {
@@ -85,20 +76,19 @@ impl ServiceCore {
     }
 
     pub(super) fn connect(&self) -> PeerId {
-        let mut state = self.state();
-        state.connected += 1;
-        PeerId(state.connected)
+        self.state().connect()
     }
 
     pub(super) fn instance(&self) -> u128 {
         self.served.instance
     }
 
-    pub(super) fn welcome(&self) -> Welcome {
+    pub(super) fn welcome(&self, peer: PeerId) -> Welcome {
         let info = self.served.memory.info(ServerId(0));
         let words = |region: LockRegion| WordRange { offset: region.base.offset(), count: region.count };
         Welcome {
             instance: self.served.instance,
+            connection: peer.0,
             version: env!("CARGO_PKG_VERSION").into(),
             offer: self.served.offer.clone(),
             region_bytes: info.region_bytes,
@@ -108,33 +98,91 @@ impl ServiceCore {
         }
     }
 
-    /// `members[own]` is this server.
-    pub(super) fn join(&self, peer: PeerId, members: Members, own: ServerId, name: String) {
-        let since_ns = self.clock.now();
-        let (nodes, open) = (Vec::new(), BTreeSet::new());
-        let joined = Peer { name, members, own, nodes, open, since_ns, leaving: false };
-        let before = self.state().joined.insert(peer.0, joined);
+    /// `members[own]` is this server, and `home` the number of the client's connection at the first of them.
+    pub(super) fn join(
+        &self,
+        peer: PeerId,
+        (members, own): (Members, ServerId),
+        home: u64,
+        name: String,
+    ) -> Result<(), ControlError> {
+        let joined = Peer {
+            name,
+            members,
+            own,
+            // Here it cannot be told another one.
+            home: if own == ServerId(0) { peer.0 } else { home },
+            nodes: Vec::new(),
+            indexes: BTreeSet::new(),
+            since_ns: self.clock.now(),
+            reached: false,
+            leaving: false,
+            fenced: false,
+        };
+        let mut state = self.state();
+        if state.silent.len() >= SILENT_MAX {
+            return Err(ControlError::TooManyConnections { max: SILENT_MAX as u32 });
+        }
+        let before = state.joined.insert(peer.0, joined);
         assert!(before.is_none(), "a session joins once");
+        Ok(())
+    }
+
+    /// Whether the server that keeps the catalog knows that connection no more.
+    pub(super) fn is_fenced(&self, peer: PeerId) -> bool {
+        self.state().peer(peer).fenced
     }
 
     pub(super) fn leaving(&self, peer: PeerId) {
         self.state().peer(peer).leaving = true;
     }
 
-    /// The connection has ended. First nothing of it can take effect any more, then others may have what it held.
+    /// The connection has ended. First nothing of it can take effect any more, then others may have what it held. Of
+    /// shared memory only the kernel can say that: who is silent and has it mapped keeps what it held.
     pub(super) fn disconnect(&self, peer: PeerId) {
         if let Some(responder) = &self.served.responder {
             responder.forget(peer);
         }
         self.served.memory.forget_peer(peer);
         let mut state = self.state();
-        let Some(gone) = state.joined.remove(&peer.0) else { return };
-        if gone.leaving {
-            state.node_ids.give_back(&gone.nodes);
-            tracing::info!(name = %gone.name, nodes = ?gone.nodes, "a compute node has left");
+        let Some(gone) = state.disconnect(peer) else { return };
+        if !gone.leaving && self.is_mapped(peer) {
+            tracing::warn!(name = %gone.name, nodes = ?gone.nodes, "a client is silent, and has the memory mapped");
+            state.silent.insert(peer.0, gone);
         } else {
-            tracing::warn!(name = %gone.name, nodes = ?gone.nodes, "a compute node is dead");
+            self.bury(&mut state, peer, &gone);
         }
+    }
+
+    /// Others may have what that connection held.
+    fn bury(&self, state: &mut Peers, peer: PeerId, gone: &Peer) {
+        self.served.memory.drop_temporary(peer);
+        let Peer { name, nodes, .. } = gone;
+        if gone.leaving || !gone.reached {
+            state.node_ids.give_back(nodes);
+            tracing::info!(%name, ?nodes, "a compute node has left");
+        } else {
+            state.node_ids.died(nodes);
+            tracing::warn!(%name, ?nodes, "a compute node is dead");
+        }
+    }
+
+    /// Whether the process at the other end still has the memory mapped, as the kernel says.
+    pub(super) fn is_mapped(&self, peer: PeerId) -> bool {
+        self.is_by_mapping() && self.served.memory.region().is_claimed(peer.0)
+    }
+
+    fn is_by_mapping(&self) -> bool {
+        self.served.responder.is_none() && self.served.memory.region().is_file()
+    }
+
+    /// Notes whether the peer can reach the memory from now on; if it has to map it, it must have done so.
+    fn reach(&self, state: &mut Peers, peer: PeerId) -> Result<(), ControlError> {
+        if !state.peer(peer).reached && self.is_by_mapping() && !self.is_mapped(peer) {
+            return Err(ControlError::NotMapped);
+        }
+        state.peer(peer).reached = true;
+        Ok(())
     }
 
     pub(super) fn admit(&self, peer: PeerId) -> Result<u16, ControlError> {
@@ -143,135 +191,185 @@ impl ServiceCore {
         if asking.nodes.len() >= NODES_OF_ONE_MAX {
             return Err(ControlError::TooManyNodesOfOne { max: NODES_OF_ONE_MAX as u32 });
         }
+        asking.reached |= self.is_mapped(peer);
         let id = state.node_ids.take()?;
         state.peer(peer).nodes.push(id);
         Ok(id)
     }
 
     pub(super) fn agree(&self, peer: PeerId) -> Result<(), ControlError> {
-        self.agreed(&mut self.state(), peer)
+        self.agreed(&mut self.state(), peer).map(|_| ())
     }
 
-    pub(super) fn chunk(&self, peer: PeerId, index: IndexId) -> Result<Piece, ControlError> {
+    /// A chunk for an index. Of a temporary one, whose catalog is kept elsewhere, it goes with this connection.
+    pub(super) fn chunk(&self, peer: PeerId, wanted: Owner, temporary: bool) -> Result<Piece, ControlError> {
         let memory = &self.served.memory;
-        let reserved = {
+        let (reserved, owner) = {
             let mut state = self.state();
-            let own = self.usable(&mut state, peer, index)?;
+            self.reach(&mut state, peer)?;
+            let own = self.agreed(&mut state, peer)?;
+            let elsewhere = own != ServerId(0);
+            let owner = if elsewhere { wanted } else { memory.usable(wanted.index, peer)? };
             // The server is bound to the peer's list: it holds the chunk that this is the rest of.
-            if let Some(rest) = memory.take_rest(index, peer) {
+            if let Some(rest) = memory.take_rest(owner, peer) {
                 return Ok(rest);
             }
             // Together with the binding: a server that holds nothing is bound to nobody.
             let reserved = memory.reserve(own)?;
             self.bind(&mut state, peer);
-            reserved
+            state.peer(peer).indexes.insert(owner.index);
+            if temporary && elsewhere {
+                memory.tie(owner, peer);
+            }
+            (reserved, owner)
         };
-        memory.hand_out(reserved, index, peer)
+        memory.hand_out(reserved, owner, peer)
     }
 
     pub(super) fn give_back(&self, peer: PeerId, index: IndexId, rest: Piece) -> Result<(), ControlError> {
         let mut state = self.state();
-        self.usable(&mut state, peer, index)?;
+        if self.agreed(&mut state, peer)? == ServerId(0) {
+            self.served.memory.usable(index, peer)?;
+        }
         self.served.memory.give_back(index, peer, rest)
     }
 
-    pub(super) fn create(
-        &self,
-        peer: PeerId,
-        name: &str,
-        kind: &str,
-        config: &[u8],
-    ) -> Result<Entry, ControlError> {
+    pub(super) fn create(&self, peer: PeerId, wanted: Wanted<'_>) -> Result<Entry, ControlError> {
+        let Wanted { name, kind, config, fenced, temporary } = wanted;
+        // The only random number here; a server that cannot have one seals nothing, and so makes nothing.
+        let key = random_instance().map_err(|error| ControlError::NoRandom { cause: error.to_string() })?;
         let mut state = self.state();
         state.home_peer(peer)?;
+        self.reach(&mut state, peer)?;
         self.agreed(&mut state, peer)?;
-        let entry = self.served.memory.create(name, kind, config)?;
+        let fenced = fenced.min(state.node_ids.dead().len() as u32);
+        let (key, temporary_of) = (SealKey(key), temporary.then_some(peer));
+        let entry = self.served.memory.create(NewIndex { name, kind, config, key, fenced, temporary_of })?;
         self.bind(&mut state, peer);
-        state.peer(peer).open.insert(IndexId(entry.id));
+        state.peer(peer).indexes.insert(IndexId(entry.id));
         Ok(entry)
     }
 
     pub(super) fn open(&self, peer: PeerId, name: &str) -> Result<Entry, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
+        self.reach(&mut state, peer)?;
         self.agreed(&mut state, peer)?;
-        let entry = self.served.memory.open(name)?;
-        state.peer(peer).open.insert(IndexId(entry.id));
+        let entry = self.served.memory.open(name, peer)?;
+        state.peer(peer).indexes.insert(IndexId(entry.id));
         Ok(entry)
     }
 
     pub(super) fn page(&self, after: Option<&str>) -> (Vec<Entry>, bool) {
+        drop(self.state());
         self.served.memory.page(after, PAGE_BYTES_MAX)
     }
 
-    pub(super) fn begin_drop(&self, peer: PeerId, name: &str) -> Result<IndexId, ControlError> {
+    pub(super) fn begin_drop(&self, peer: PeerId, name: &str) -> Result<(IndexId, SealKey), ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         let index = self.served.memory.id_of(name)?;
-        let users = || state.joined.iter().filter(|(id, user)| **id != peer.0 && user.open.contains(&index));
-        let connections = users().count() as u32;
+        let Users { connections, silent, mut nodes } = state.users(index, peer);
         if connections > 0 {
-            let nodes = users().flat_map(|(_, user)| &user.nodes).copied().take(NODES_NAMED_MAX).collect();
-            return Err(ControlError::InUse { name: name.into(), nodes, connections });
+            nodes.truncate(NODES_NAMED_MAX);
+            return Err(ControlError::InUse { name: name.into(), nodes, connections, silent });
         }
         self.served.memory.begin_drop(name)
     }
 
+    /// The connections of the server that keeps the catalog, which is this one, and how many nodes have died.
+    pub(super) fn census(&self, peer: PeerId) -> Result<(Census, u32), ControlError> {
+        let mut state = self.state();
+        state.home_peer(peer)?;
+        Ok((state.census(), state.node_ids.dead().len() as u32))
+    }
+
+    /// The dead after the first `after`, as many as fit a frame, and whether there are more.
+    pub(super) fn dead(&self, peer: PeerId, after: u32) -> Result<(Vec<u16>, bool), ControlError> {
+        const NODES_OF_A_PAGE: usize = PAGE_BYTES_MAX / 4;
+        let mut state = self.state();
+        state.home_peer(peer)?;
+        let left = state.node_ids.dead().get(after as usize..).unwrap_or_default();
+        let page = &left[..left.len().min(NODES_OF_A_PAGE)];
+        Ok((page.to_vec(), page.len() < left.len()))
+    }
+
+    /// Ends what is left here of connections that the server which keeps the catalog does not know any more: nothing
+    /// that they have under way takes effect afterwards. (Memory that is mapped needs none of this: that server has
+    /// forgotten nobody whose process lives.)
+    pub(super) fn fence(&self, peer: PeerId, census: &Census) {
+        if self.state().peer(peer).own == ServerId(0) {
+            return;
+        }
+        let gone = self.state().fence(peer, census);
+        if let Some(responder) = &self.served.responder {
+            gone.iter().for_each(|gone| responder.forget(*gone));
+        }
+    }
+
     /// Takes chunks back that belong to an index of the client's catalog. Another catalog may have given the same
     /// number to another index: of that nothing is touched.
-    pub(super) fn free(&self, peer: PeerId, index: IndexId) -> Result<u64, ControlError> {
+    pub(super) fn free(
+        &self,
+        peer: PeerId,
+        index: IndexId,
+        key: SealKey,
+        census: &Census,
+    ) -> Result<u64, ControlError> {
+        self.fence(peer, census);
         let mut state = self.state();
         let asking = state.peer(peer);
         let (members, own) = (Members::clone(&asking.members), asking.own);
         if !state.binding.has_home_of(&members) {
             return Ok(0);
         }
-        if own == ServerId(0) && !self.served.memory.is_dropping(index) {
-            return Err(ControlError::NoSuchIndex { index });
-        }
-        Ok(self.served.memory.free(index))
+        let owner = match own {
+            ServerId(0) => self.served.memory.dropping(index).ok_or(ControlError::NoSuchIndex { index })?,
+            _ => Owner { index, seal: key.seal() },
+        };
+        Ok(self.served.memory.free(owner))
     }
 
     pub(super) fn finish_drop(&self, peer: PeerId, name: &str, index: IndexId) -> Result<(), ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
+        let owner = self.served.memory.dropping(index);
         self.served.memory.finish_drop(name, index)?;
         // A client that has left `Free` out must not leave chunks that nobody can free any more.
-        self.served.memory.free(index);
+        owner.map(|owner| self.served.memory.free(owner));
         state.joined.values_mut().for_each(|user| {
-            user.open.remove(&index);
+            user.indexes.remove(&index);
         });
         Ok(())
     }
 
     /// What the server holds.
     pub fn usage(&self) -> ServerUsage {
-        self.served.memory.usage()
+        let kept = self.state().kept_for_silent();
+        ServerUsage { silent_bytes: self.served.memory.bytes_of(&kept), ..self.served.memory.usage() }
     }
 
-    /// Who has joined.
+    /// Who has joined, and who is silent.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         let (now, state) = (self.clock.now(), self.state());
-        state.joined.values().map(|peer| peer.seen_at(now)).collect()
+        state.after(None).into_iter().map(|(_, peer, silent)| peer.seen_at(now, silent)).collect()
     }
 
     pub(super) fn joined(&self) -> u32 {
         self.state().joined.len() as u32
     }
 
-    /// The joined connections after that one, as many as fit a frame, and whether there are more.
+    /// The connections after that one, as many as fit a frame, and whether there are more.
     pub(super) fn nodes_page(&self, after: Option<u64>) -> (Vec<(u64, ConnectedNode)>, bool) {
         const NUMBERS_BYTES_MAX: usize = 32;
         let (now, state) = (self.clock.now(), self.state());
-        let first = after.map_or(Some(0), |after| after.checked_add(1));
-        let following = || first.into_iter().flat_map(|first| state.joined.range(first..));
         let (mut bytes, mut page) = (0, Vec::new());
-        for (id, peer) in following() {
+        for (number, peer, silent) in state.after(after) {
             bytes += peer.name.len() + NUMBERS_BYTES_MAX;
             if bytes > PAGE_BYTES_MAX {
                 return (page, true);
             }
-            page.push((*id, peer.seen_at(now)));
+            page.push((number, peer.seen_at(now, silent)));
         }
         (page, false)
     }
@@ -282,10 +380,22 @@ impl ServiceCore {
         shard: ShardId,
         theirs: Endpoint,
     ) -> Result<Answer, ControlError> {
-        let server = self.state().peer(peer).own;
+        let server = {
+            let mut state = self.state();
+            let asking = state.peer(peer);
+            asking.reached = true;
+            asking.own
+        };
         let answered = match &self.served.responder {
             // Takes milliseconds, without the state.
-            Some(responder) => responder.answer(peer, shard, theirs),
+            Some(responder) => {
+                let answered = responder.answer(peer, shard, theirs);
+                // Who was fenced meanwhile has not heard of its new queue pair.
+                if self.is_fenced(peer) {
+                    responder.forget(peer);
+                }
+                answered
+            }
             None => Err("its memory is not reached by queue pairs, but by mapping its file".into()),
         };
         answered.map_err(|mut reason| {
@@ -296,52 +406,34 @@ impl ServiceCore {
         })
     }
 
-    /// Whether the peer may take memory for that index and give it back; yields this server's position in its list.
-    fn usable(&self, state: &mut CoreState, peer: PeerId, index: IndexId) -> Result<ServerId, ControlError> {
-        self.agreed(state, peer)?;
-        let own = state.peer(peer).own;
-        if own == ServerId(0) {
-            self.served.memory.is_usable(index)?;
-        }
-        Ok(own)
-    }
-
-    fn agreed(&self, state: &mut CoreState, peer: PeerId) -> Result<(), ControlError> {
+    /// Whether the peer may use what the server holds; yields this server's position in its list.
+    fn agreed(&self, state: &mut Peers, peer: PeerId) -> Result<ServerId, ControlError> {
         if self.served.memory.is_empty() {
             state.binding.release();
         }
         let asking = state.peer(peer);
         let (members, own) = (Members::clone(&asking.members), asking.own);
-        state.binding.agree(&members, own)
+        state.binding.agree(&members, own).map(|()| own)
     }
 
-    fn bind(&self, state: &mut CoreState, peer: PeerId) {
+    fn bind(&self, state: &mut Peers, peer: PeerId) {
         let members = Members::clone(&state.peer(peer).members);
         if state.binding.bind(&members) {
             self.served.memory.forget_freed();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, CoreState> {
-        self.state.lock().expect("no request panics while it holds the state")
-    }
-}
-
-impl CoreState {
-    fn peer(&mut self, peer: PeerId) -> &mut Peer {
-        self.joined.get_mut(&peer.0).expect("a session asks after it has joined and before it ends")
-    }
-
-    /// A peer for which this is the server that keeps the catalog.
-    fn home_peer(&mut self, peer: PeerId) -> Result<&mut Peer, ControlError> {
-        let peer = self.peer(peer);
-        if peer.own == ServerId(0) { Ok(peer) } else { Err(ControlError::NotHome) }
-    }
-}
-
-impl Peer {
-    fn seen_at(&self, now: u64) -> ConnectedNode {
-        let seconds = now.saturating_sub(self.since_ns) / 1_000_000_000;
-        ConnectedNode { id: self.nodes.last().copied(), name: self.name.clone(), seconds }
+    /// The state, without those who were silent and have died.
+    fn state(&self) -> MutexGuard<'_, Peers> {
+        let mut state = self.state.lock().expect("no request panics while it holds the state");
+        if !state.silent.is_empty() {
+            let dead: Vec<u64> =
+                state.silent.keys().copied().filter(|silent| !self.is_mapped(PeerId(*silent))).collect();
+            for number in dead {
+                let gone = state.silent.remove(&number).expect("it was just found");
+                self.bury(&mut state, PeerId(number), &gone);
+            }
+        }
+        state
     }
 }

@@ -13,6 +13,7 @@ mod core;
 mod listen;
 mod members;
 mod node_ids;
+mod peers;
 mod session;
 
 use std::path::PathBuf;

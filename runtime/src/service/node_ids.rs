@@ -1,5 +1,6 @@
 //! Ids of compute nodes. They are the owners in lock words: an id whose node died may still hold locks, and is never
-//! given to another.
+//! given to another. The dead are kept in the order of their deaths: an index that is created knows how many were dead
+//! and fenced before it.
 
 use std::collections::VecDeque;
 
@@ -10,6 +11,7 @@ use crate::control::ControlError;
 pub(super) struct NodeIds {
     given: u16,
     returned: VecDeque<u16>,
+    dead: Vec<u16>,
 }
 
 impl NodeIds {
@@ -24,6 +26,16 @@ impl NodeIds {
     /// Takes ids back whose nodes hold no lock.
     pub(super) fn give_back(&mut self, ids: &[u16]) {
         self.returned.extend(ids);
+    }
+
+    /// Their nodes have died, and may have left locks.
+    pub(super) fn died(&mut self, ids: &[u16]) {
+        self.dead.extend(ids);
+    }
+
+    /// The dead in the order of their deaths, at most 65,535.
+    pub(super) fn dead(&self) -> &[u16] {
+        &self.dead
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::core::ServiceCore;
+use super::core::{ServiceCore, Wanted};
 use super::members::Members;
 use crate::control::frame::{self, FrameBuffer, FrameError};
 use crate::control::greeting::{self, GreetingError};
@@ -18,7 +18,7 @@ use crate::control::wire::{MEMBERS_MAX, Reply, Request};
 use crate::control::{ControlError, IndexId};
 use crate::fabric::PeerId;
 use crate::memory::catalog::check_name;
-use crate::memory::chunks::Piece;
+use crate::memory::chunks::{Owner, Piece};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -49,6 +49,9 @@ pub enum Close {
     /// There are as many connections as the service takes.
     #[error("there are {max} connections already")]
     TooMany { max: u32 },
+    /// The server that keeps the catalog has given the client up.
+    #[error("memory server 0 has given this connection's client up, so this server has too")]
+    Fenced,
     /// The session has ended before.
     #[error("the session has ended")]
     Ended,
@@ -169,12 +172,15 @@ impl Session {
                     return Err(Close::TooMany { max });
                 }
                 self.stage = Stage::Join;
-                Ok(Ok(Reply::Welcome(self.core.welcome())))
+                Ok(Ok(Reply::Welcome(self.core.welcome(self.peer))))
             }
             (Stage::Hello, _) => Err(Close::Request { what: "the first request is not Hello" }),
-            (Stage::Join, Request::Join { members, position, name }) => self.join(members, position, name),
+            (Stage::Join, Request::Join { members, position, home, name }) => {
+                self.join(members, position, home, name)
+            }
             (Stage::Join, Request::Ping) => Ok(Ok(Reply::Done)),
             (Stage::Join, _) => Err(Close::Request { what: "the second request is not Join" }),
+            (Stage::Joined, _) if self.core.is_fenced(self.peer) => Err(Close::Fenced),
             (Stage::Joined, Request::Hello | Request::Join { .. }) => {
                 Err(Close::Request { what: "Hello and Join come once, at the beginning" })
             }
@@ -192,6 +198,7 @@ impl Session {
         &mut self,
         members: Vec<u128>,
         position: u16,
+        home: u64,
         name: String,
     ) -> Result<Result<Reply, ControlError>, Close> {
         if members.is_empty() || members.len() > MEMBERS_MAX {
@@ -206,9 +213,11 @@ impl Session {
         if let Err(error) = check_name(&name) {
             return Ok(Err(error));
         }
-        self.core.join(self.peer, Members::from(members), ServerId(position), name);
-        self.stage = Stage::Joined;
-        Ok(Ok(Reply::Done))
+        let list = (Members::from(members), ServerId(position));
+        Ok(self.core.join(self.peer, list, home, name).map(|()| {
+            self.stage = Stage::Joined;
+            Reply::Done
+        }))
     }
 
     fn serve(&self, request: Request) -> Result<Reply, ControlError> {
@@ -216,15 +225,16 @@ impl Session {
         match request {
             Request::Admit => core.admit(peer).map(|node| Reply::Admitted { node }),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
-            Request::Chunk { index } => {
-                let piece = core.chunk(peer, IndexId(index));
+            Request::Chunk { index, seal, temporary } => {
+                let piece = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
                 piece.map(|Piece { offset, bytes }| Reply::Chunk { offset, bytes })
             }
             Request::GiveBack { index, offset, bytes } => {
                 core.give_back(peer, IndexId(index), Piece { offset, bytes }).map(|()| Reply::Done)
             }
-            Request::Create { name, kind, config } => {
-                core.create(peer, &name, &kind, &config).map(Reply::Entry)
+            Request::Create { name, kind, config, fenced, temporary } => {
+                let wanted = Wanted { name: &name, kind: &kind, config: &config, fenced, temporary };
+                core.create(peer, wanted).map(Reply::Entry)
             }
             Request::Open { name } => core.open(peer, &name).map(Reply::Entry),
             Request::List { after } => {
@@ -232,9 +242,11 @@ impl Session {
                 Ok(Reply::Page { entries, more })
             }
             Request::BeginDrop { name } => {
-                core.begin_drop(peer, &name).map(|index| Reply::Dropping { index: index.0 })
+                core.begin_drop(peer, &name).map(|(index, key)| Reply::Dropping { index: index.0, key })
             }
-            Request::Free { index } => core.free(peer, IndexId(index)).map(|bytes| Reply::Freed { bytes }),
+            Request::Free { index, key, census } => {
+                core.free(peer, IndexId(index), key, &census).map(|bytes| Reply::Freed { bytes })
+            }
             Request::FinishDrop { name, index } => {
                 core.finish_drop(peer, &name, IndexId(index)).map(|()| Reply::Done)
             }
@@ -247,10 +259,25 @@ impl Session {
                 core.queue_pair(peer, ShardId(shard), endpoint).map(Reply::Answer)
             }
             Request::Ping => Ok(Reply::Done),
+            Request::Census => core.census(peer).map(|(census, dead)| Reply::Census { census, dead }),
+            Request::Fence(census) => {
+                core.fence(peer, &census);
+                Ok(Reply::Done)
+            }
+            Request::Dead { after } => {
+                core.dead(peer, after).map(|(nodes, more)| Reply::Dead { nodes, more })
+            }
             Request::Hello | Request::Join { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }
         }
+    }
+}
+
+impl Session {
+    /// Whether the client's process still has the memory mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.core.is_mapped(self.peer)
     }
 }
 

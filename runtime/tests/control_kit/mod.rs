@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use farwood_runtime::control::frame::{self, FrameBuffer};
 use farwood_runtime::control::greeting::{GREETING_BYTES, greeting};
-use farwood_runtime::control::wire::{Offer, Reply, Request};
+use farwood_runtime::control::seal::SealKey;
+use farwood_runtime::control::wire::{Census, Offer, Reply, Request};
 use farwood_runtime::fabric::Responder;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::mapped::region::Region;
@@ -21,6 +22,29 @@ use farwood_runtime::{ControlError, MemoryServer, Served, ServerParts};
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 /// The instance number of servers that need no random one.
 pub(crate) const INSTANCE: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
+
+/// What the indexes of servers without the catalog are sealed with.
+pub(crate) const KEY: SealKey = SealKey(7);
+
+/// A request for a chunk.
+pub(crate) fn chunk_of(index: u32) -> Request {
+    Request::Chunk { index, seal: KEY.seal(), temporary: false }
+}
+
+/// A request for an index that is not temporary, before which no node has died.
+pub(crate) fn create_of(name: String, kind: &str, config: Vec<u8>) -> Request {
+    Request::Create { name, kind: kind.into(), config, fenced: 0, temporary: false }
+}
+
+/// A request to free an index, by a census that knows nobody, and nobody too little.
+pub(crate) fn free_of(index: u32) -> Request {
+    Request::Free { index, key: KEY, census: Census::default() }
+}
+
+/// A request to join a list of servers.
+pub(crate) fn join_of(members: &[u128], position: u16, home: u64, name: &str) -> Request {
+    Request::Join { members: members.into(), position, home, name: name.into() }
+}
 
 /// A memory server with `chunks` chunks.
 pub(crate) fn memory(chunks: u64) -> MemoryServer {
@@ -58,13 +82,17 @@ impl Client {
 
     /// A client that has joined.
     pub(crate) fn joined(core: &Arc<ServiceCore>, members: &[u128], position: u16) -> Self {
+        Self::of_home(core, members, position, 1)
+    }
+
+    /// The same, of which server 0 has that number.
+    pub(crate) fn of_home(core: &Arc<ServiceCore>, members: &[u128], position: u16, home: u64) -> Self {
         let mut client = Client::silent(core);
         let mut out = Vec::new();
         client.session.receive(&greeting(), &mut out).unwrap();
         assert_eq!(out, greeting());
         assert!(matches!(client.ask(Request::Hello), Ok(Reply::Welcome(_))));
-        let join = Request::Join { members: members.into(), position, name: "a client".into() };
-        assert_eq!(client.ask(join), Ok(Reply::Done));
+        assert_eq!(client.ask(join_of(members, position, home, "a client")), Ok(Reply::Done));
         client
     }
 
@@ -126,7 +154,7 @@ pub(crate) fn replies(bytes: &[u8]) -> Vec<Numbered> {
 pub(crate) fn opening(members: &[u128], more: &[Request]) -> Vec<u8> {
     let mut bytes = greeting().to_vec();
     assert_eq!(bytes.len(), GREETING_BYTES);
-    let join = Request::Join { members: members.into(), position: 0, name: "raw".into() };
+    let join = join_of(members, 0, 0, "raw");
     for (number, request) in (0u32..).zip([Request::Hello, join].iter().chain(more)) {
         frame::put(&(number, request), &mut bytes);
     }

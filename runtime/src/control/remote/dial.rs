@@ -164,6 +164,7 @@ mod tests {
     fn takes_no_impossible_welcome() {
         let good = Welcome {
             instance: 1,
+            connection: 1,
             version: "1".into(),
             offer: Offer::Verbs,
             region_bytes: 1 << 20,

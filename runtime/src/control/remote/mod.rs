@@ -6,10 +6,12 @@
 mod connection;
 mod dial;
 mod error;
+mod fencing;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -19,6 +21,8 @@ use futures::future::{LocalBoxFuture, ready, try_join_all};
 use self::connection::{Answered, Connection};
 use self::dial::Dialled;
 pub use self::error::ConnectError;
+use self::fencing::{Dead, census, fence_the_dead};
+use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
     CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, REST_ALIGN, ServerAddress, ServerInfo,
@@ -44,6 +48,9 @@ pub struct ConnectConfig {
     pub ping: Duration,
     /// Silence after which a server is gone.
     pub silence: Duration,
+    /// Indexes that are created over this connection are temporary: nobody else can use them, and they go when the
+    /// connection ends, however it does.
+    pub temporary_indexes: bool,
 }
 
 impl Default for ConnectConfig {
@@ -54,6 +61,7 @@ impl Default for ConnectConfig {
             timeout: Duration::from_secs(5),
             ping: Duration::from_secs(1),
             silence: Duration::from_secs(10),
+            temporary_indexes: false,
         }
     }
 }
@@ -64,6 +72,28 @@ pub struct RemoteControl {
     infos: Vec<ServerInfo>,
     /// Compute nodes that were admitted and have not ended well.
     nodes: AtomicUsize,
+    temporary_indexes: bool,
+    known: Arc<Known>,
+}
+
+/// What the catalog has told of indexes and nodes.
+#[derive(Default)]
+struct Known {
+    dead: Dead,
+    /// With what chunks are taken for the indexes that were created or opened here.
+    chunk_rights: Mutex<BTreeMap<IndexId, ChunkRight>>,
+}
+
+impl Known {
+    fn rights(&self) -> MutexGuard<'_, BTreeMap<IndexId, ChunkRight>> {
+        self.chunk_rights.lock().expect("nothing panics while it holds them")
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct ChunkRight {
+    seal: Seal,
+    temporary: bool,
 }
 
 struct Server {
@@ -100,7 +130,9 @@ impl RemoteControl {
         }
         join_all(&servers, &members, config)?;
         let infos = (0..).zip(&servers).map(|(id, server)| info(ServerId(id), &server.welcome)).collect();
-        Ok(Arc::new(RemoteControl { servers: servers.into(), infos, nodes: AtomicUsize::new(0) }))
+        let (servers, nodes, temporary_indexes) =
+            (servers.into(), AtomicUsize::new(0), config.temporary_indexes);
+        Ok(Arc::new(RemoteControl { servers, infos, nodes, temporary_indexes, known: Arc::default() }))
     }
 
     /// What a server says of itself. There is one for every address of the list.
@@ -168,14 +200,25 @@ impl RemoteControl {
     /// Asks server 0 for an entry of the catalog, after all servers have agreed that they belong together: otherwise an
     /// index could be made that no chunk can be had for, or a missing one be taken for one that was never made.
     fn entry(&self, request: Request) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        let servers = Arc::clone(&self.servers);
+        let (servers, known) = (Arc::clone(&self.servers), Arc::clone(&self.known));
         async move {
             agree(&servers).await?;
             let home = &servers[0];
-            match home.connection.ask(request).await? {
-                Reply::Entry(entry) => home.check_entry(entry),
-                other => Err(home.unexpected(&other)),
-            }
+            let request = match request {
+                Request::Create { name, kind, config, temporary, .. } => {
+                    let fenced = fence_the_dead(&servers).await?;
+                    Request::Create { name, kind, config, fenced, temporary }
+                }
+                open => open,
+            };
+            let entry = match home.connection.ask(request).await? {
+                Reply::Entry(entry) => entry,
+                other => return Err(home.unexpected(&other)),
+            };
+            let (right, fenced) = (ChunkRight { seal: entry.seal, temporary: entry.temporary }, entry.fenced);
+            let entry = home.check_entry(entry)?;
+            known.rights().insert(entry.id, right);
+            Ok(CatalogEntry { dead_owners: known.dead.first(home, fenced).await?, ..entry })
         }
         .boxed_local()
     }
@@ -217,7 +260,8 @@ fn dial_all(
 fn join_all(servers: &[Server], members: &[u128], config: &ConnectConfig) -> Result<(), ConnectError> {
     let join = |(position, server): (u16, &Server)| {
         let (members, name) = (members.to_vec(), config.name.clone());
-        server.connection.ask_blocking(Request::Join { members, position, name })
+        let home = servers[0].welcome.connection;
+        server.connection.ask_blocking(Request::Join { members, position, home, name })
     };
     let joining: Vec<_> = (0..).zip(servers).map(join).collect();
     let deadline = Deadline::after(&Clock::new(), config.timeout);
@@ -386,10 +430,10 @@ impl Drop for HandedOut {
     }
 }
 
-async fn drop_index(servers: &[Server], name: String) -> Result<u64, ControlError> {
+async fn drop_index(servers: &[Server], known: &Known, name: String) -> Result<u64, ControlError> {
     let home = &servers[0];
-    let index = match home.connection.ask(Request::BeginDrop { name: name.clone() }).await {
-        Ok(Reply::Dropping { index }) => index,
+    let (index, key) = match home.connection.ask(Request::BeginDrop { name: name.clone() }).await {
+        Ok(Reply::Dropping { index, key }) => (index, key),
         Ok(other) => return Err(home.unexpected(&other)),
         Err(error @ ControlError::NotFound { .. }) => {
             // With another server 0 the catalog is another.
@@ -398,14 +442,20 @@ async fn drop_index(servers: &[Server], name: String) -> Result<u64, ControlErro
         }
         Err(error) => return Err(error),
     };
-    let freeing = servers.iter().map(|server| async move {
-        match server.connection.ask(Request::Free { index }).await? {
-            Reply::Freed { bytes } => Ok(bytes),
-            other => Err(server.unexpected(&other)),
+    // From here on nobody opens it. Who had it open and is dead for server 0 is fenced on the others before they free.
+    let (census, _) = census(home).await?;
+    let freeing = servers.iter().map(|server| {
+        let census = census.clone();
+        async move {
+            match server.connection.ask(Request::Free { index, key, census }).await? {
+                Reply::Freed { bytes } => Ok(bytes),
+                other => Err(server.unexpected(&other)),
+            }
         }
     });
     let freed = try_join_all(freeing).await?;
     home.done(home.connection.ask(Request::FinishDrop { name, index }).await)?;
+    known.rights().remove(&IndexId(index));
     Ok(freed.into_iter().fold(0, u64::saturating_add))
 }
 
@@ -454,7 +504,14 @@ impl Control for RemoteControl {
         };
         let (take, answered) = oneshot::channel();
         let servers = Arc::downgrade(&self.servers);
-        asked.connection.call(Request::Chunk { index: index.0 }, move |answer| {
+        let ChunkRight { seal, temporary } = match self.known.rights().get(&index) {
+            Some(right) => *right,
+            // Server 0 knows what belongs to the index. The others do not, and no drop would free what they gave.
+            None if server == ServerId(0) => ChunkRight::default(),
+            None => return ready(Err(ControlError::NoSuchIndex { index })).boxed_local(),
+        };
+        let request = Request::Chunk { index: index.0, seal, temporary };
+        asked.connection.call(request, move |answer| {
             let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
             // If nobody waits any more, it is dropped, and with it goes back.
             let _unheard = take.send(answer);
@@ -483,7 +540,9 @@ impl Control for RemoteControl {
         if let Err(error) = crate::memory::catalog::check_new(name, kind, config) {
             return ready(Err(error)).boxed_local();
         }
-        self.entry(Request::Create { name: name.into(), kind: kind.into(), config: config.into() })
+        let (name, kind, config) = (name.into(), kind.into(), config.into());
+        // How many are fenced is found out first.
+        self.entry(Request::Create { name, kind, config, fenced: 0, temporary: self.temporary_indexes })
     }
 
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
@@ -502,8 +561,8 @@ impl Control for RemoteControl {
         if let Err(error) = check_name(name) {
             return ready(Err(error)).boxed_local();
         }
-        let (servers, name) = (Arc::clone(&self.servers), name.to_string());
-        async move { drop_index(&servers, name).await }.boxed_local()
+        let (servers, known, name) = (Arc::clone(&self.servers), Arc::clone(&self.known), name.to_string());
+        async move { drop_index(&servers, &known, name).await }.boxed_local()
     }
 
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
@@ -557,6 +616,7 @@ mod tests {
     fn knows_impossible_chunks() {
         let welcome = Welcome {
             instance: 1,
+            connection: 1,
             version: String::new(),
             offer: Offer::Verbs,
             region_bytes: 1 << 20,

@@ -1,0 +1,111 @@
+//! Processes over shared memory that are stopped, or killed, while they write: nobody else's data is harmed, and what
+//! was theirs goes as soon as they are provably dead, and not before.
+
+mod kit;
+#[path = "kit/servers.rs"]
+mod servers;
+
+use kit::{KINDS, assert_failed, assert_ok, lines};
+use servers::{Running, Server};
+
+const MEMORY: &str = "128MiB";
+
+/// The index of a benchmark that runs.
+fn index_of(bench: &mut Running, server: &Server) -> String {
+    loop {
+        assert!(bench.runs(), "the benchmark has ended");
+        let stat = server.farwood("stat", &[]).stdout;
+        let name = stat.lines().find_map(|line| line.strip_prefix("index    \"bench-"));
+        if let Some(rest) = name {
+            return format!("bench-{}", rest.split('"').next().expect("a name in quotes"));
+        }
+    }
+}
+
+/// A benchmark that writes until it is ended, with so many clients.
+fn writing(server: &Server, kind: &str, clients: &str) -> Running {
+    let words = ["--index", kind, "--keys", "20k", "--warmup", "0", "--shards", "1", "--quiet"];
+    let endless = ["--duration", "1000s", "--workload", "write-only", "--clients", clients];
+    server.beside("bench", &[&words[..], &endless].concat())
+}
+
+/// What `stat` says.
+fn stat(server: &Server) -> String {
+    let stat = server.farwood("stat", &[]);
+    assert_ok(&stat);
+    stat.stdout
+}
+
+#[test]
+fn a_client_that_is_stopped_and_continued_harms_no_other_index() {
+    KINDS.into_iter().for_each(stop_and_continue);
+}
+
+fn stop_and_continue(kind: &str) {
+    let server = Server::start_impatient(MEMORY, "2s");
+    // While it is silent, its locks are not those of a dead node, and lock words belong to all indexes: one client holds
+    // one of 131,072, which the few nodes of the other index hardly need.
+    let mut bench = writing(&server, kind, "1");
+    let theirs = index_of(&mut bench, &server);
+    servers::pause();
+    bench.signal("STOP");
+    while !stat(&server).contains("silent") {
+        servers::pause();
+    }
+    let said = stat(&server);
+    assert!(said.contains("of it kept for silent nodes"), "{said}");
+    assert_failed(&server.farwood("drop", &[&theirs]), 1, "1 of them silent");
+    assert_ok(&server.farwood("create", &["u", "--index", kind]));
+    assert_ok(&server.farwood_with_input("load", &["u"], &lines(0..5_000)));
+    bench.signal("CONT");
+    // It learns that the server has given it up, while it writes into what is still its own.
+    assert_failed(&bench.finish(), 1, "memory server 0");
+    assert_ok(&server.farwood_with_input("load", &["u"], &lines(5_000..10_000)));
+    let checked = server.farwood("check", &["u"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         10000\n"), "{}", checked.stdout);
+    assert!(server.farwood("scan", &["u"]).stdout.as_bytes() == lines(0..10_000));
+    let said = stat(&server);
+    assert!(!said.contains("silent") && !said.contains(&theirs), "{said}");
+}
+
+/// Lock words belong to all indexes of a server: a new index may find those of a dead process taken.
+#[test]
+fn a_new_index_does_not_meet_the_locks_of_the_dead() {
+    const TIMES: usize = 10;
+    let server = Server::start(MEMORY);
+    for time in 0..TIMES {
+        let kind = KINDS[time % KINDS.len()];
+        let mut bench = writing(&server, kind, "64");
+        index_of(&mut bench, &server);
+        servers::pause();
+        bench.signal("KILL");
+        bench.wait();
+        assert_ok(&server.farwood("create", &["u", "--index", kind]));
+        assert_ok(&server.farwood_with_input("load", &["u"], &lines(0..10_000)));
+        let checked = server.farwood("check", &["u"]);
+        assert_ok(&checked);
+        assert!(checked.stdout.starts_with("keys         10000\n"), "{}", checked.stdout);
+        assert_ok(&server.farwood("drop", &["u"]));
+    }
+}
+
+#[test]
+fn a_killed_benchmark_leaves_no_index_and_no_memory_in_use() {
+    for kind in KINDS {
+        let (first, second) = (Server::start(MEMORY), Server::start(MEMORY));
+        let name = second.fabric.strip_prefix("shm:").expect("it is one of shm");
+        let both = format!("{},{name}", first.fabric);
+        let words = ["bench", "--fabric", &both, "--index", kind, "--keys", "20k", "--quiet"];
+        let mut bench = Running::start(&[&words[..], &["--duration", "1000s"]].concat());
+        index_of(&mut bench, &first);
+        servers::pause();
+        bench.signal("KILL");
+        bench.wait();
+        for server in [&first, &second] {
+            let said = stat(server);
+            assert!(said.contains(" 0 B of ") && said.contains("index    none"), "{said}");
+        }
+        assert!(first.stop().stderr.contains("stopping: nothing is lost"));
+    }
+}

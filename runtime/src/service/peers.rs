@@ -1,0 +1,137 @@
+//! Who is connected to a control service, who has ended, and who is neither: *silent* connections, of which nothing is
+//! heard while their process still has the memory mapped. Bookkeeping only: it asks neither the system nor the memory.
+//!
+//! ```text
+//!   connect ──> open ──> joined ──────────────> ended: ids returned (said goodbye, or never reached the memory),
+//!                          │                      ^        or dead, for good
+//!                          └──> silent ───────────┘ proved dead
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::members::{Binding, Members};
+use super::node_ids::NodeIds;
+use crate::control::wire::{Census, ConnectedNode};
+use crate::control::{ControlError, IndexId};
+use crate::fabric::PeerId;
+use crate::pointer::ServerId;
+
+/// What the sessions of a service share.
+#[derive(Default)]
+pub(super) struct Peers {
+    connected: u64,
+    /// Connections that have not ended, joined or not.
+    open: BTreeSet<u64>,
+    /// By [`PeerId`].
+    pub(super) joined: BTreeMap<u64, Peer>,
+    pub(super) silent: BTreeMap<u64, Peer>,
+    pub(super) binding: Binding,
+    pub(super) node_ids: NodeIds,
+}
+
+/// A connection that has said who it is.
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) members: Members,
+    /// This server's position in `members`.
+    pub(super) own: ServerId,
+    /// The number of its connection at the server that keeps the catalog.
+    pub(super) home: u64,
+    pub(super) nodes: Vec<u16>,
+    /// Indexes that it may be using: at the server that keeps the catalog all of them, elsewhere those that it has taken
+    /// chunks for.
+    pub(super) indexes: BTreeSet<IndexId>,
+    pub(super) since_ns: u64,
+    /// It could reach the memory at some time: its nodes may have left locks there.
+    pub(super) reached: bool,
+    /// It has ended well: its ids may be given to others.
+    pub(super) leaving: bool,
+    /// It is over: the server that keeps the catalog knows it no more.
+    pub(super) fenced: bool,
+}
+
+impl Peers {
+    pub(super) fn connect(&mut self) -> PeerId {
+        self.connected += 1;
+        self.open.insert(self.connected);
+        PeerId(self.connected)
+    }
+
+    /// A connection has ended. Yields who it was, if it had said so.
+    pub(super) fn disconnect(&mut self, peer: PeerId) -> Option<Peer> {
+        self.open.remove(&peer.0);
+        self.joined.remove(&peer.0)
+    }
+
+    pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+        self.joined.get_mut(&peer.0).expect("a session asks after it has joined and before it ends")
+    }
+
+    /// A peer for which this is the server that keeps the catalog.
+    pub(super) fn home_peer(&mut self, peer: PeerId) -> Result<&mut Peer, ControlError> {
+        let peer = self.peer(peer);
+        if peer.own == ServerId(0) { Ok(peer) } else { Err(ControlError::NotHome) }
+    }
+
+    /// Those that the catalog's other servers must not forget. Who has not joined yet is among them: it may have
+    /// joined elsewhere.
+    pub(super) fn census(&self) -> Census {
+        Census { newest: self.connected, open: self.open.iter().chain(self.silent.keys()).copied().collect() }
+    }
+
+    /// The users of an index but for `but`: which are silent, and their nodes.
+    pub(super) fn users(&self, index: IndexId, but: PeerId) -> Users {
+        let uses = |(number, user): &(&u64, &Peer)| **number != but.0 && user.indexes.contains(&index);
+        let (joined, silent) = (self.joined.iter().filter(uses), self.silent.iter().filter(uses));
+        let users: Vec<&Peer> = joined.chain(silent.clone()).map(|(_, user)| user).collect();
+        let nodes = users.iter().flat_map(|user| &user.nodes).copied().collect();
+        Users { connections: users.len() as u32, silent: silent.count() as u32, nodes }
+    }
+
+    /// Joined connections whose catalog is kept by the same server as that of `asking`, and which that server does not
+    /// know any more: from now on they are fenced.
+    pub(super) fn fence(&mut self, asking: PeerId, census: &Census) -> Vec<PeerId> {
+        let home = self.peer(asking).members.first().copied();
+        let open: BTreeSet<u64> = census.open.iter().copied().collect();
+        let gone = |(number, peer): &(&u64, &mut Peer)| {
+            **number != asking.0
+                && peer.members.first().copied() == home
+                && peer.home <= census.newest
+                && !open.contains(&peer.home)
+        };
+        let fenced = self.joined.iter_mut().filter(gone).map(|(number, peer)| {
+            peer.fenced = true;
+            PeerId(*number)
+        });
+        fenced.collect()
+    }
+
+    /// Indexes that silent connections may go on to use.
+    pub(super) fn kept_for_silent(&self) -> BTreeSet<IndexId> {
+        self.silent.values().flat_map(|peer| &peer.indexes).copied().collect()
+    }
+
+    /// Connections after that one by their numbers, the silent ones among them.
+    pub(super) fn after(&self, after: Option<u64>) -> Vec<(u64, &Peer, bool)> {
+        let Some(first) = after.map_or(Some(0), |after| after.checked_add(1)) else { return Vec::new() };
+        let joined = self.joined.range(first..).map(|(number, peer)| (*number, peer, false));
+        let silent = self.silent.range(first..).map(|(number, peer)| (*number, peer, true));
+        let mut all: Vec<_> = joined.chain(silent).collect();
+        all.sort_unstable_by_key(|(number, ..)| *number);
+        all
+    }
+}
+
+/// Who uses an index.
+pub(super) struct Users {
+    pub(super) connections: u32,
+    pub(super) silent: u32,
+    pub(super) nodes: Vec<u16>,
+}
+
+impl Peer {
+    pub(super) fn seen_at(&self, now: u64, silent: bool) -> ConnectedNode {
+        let seconds = now.saturating_sub(self.since_ns) / 1_000_000_000;
+        ConnectedNode { id: self.nodes.last().copied(), name: self.name.clone(), seconds, silent }
+    }
+}
