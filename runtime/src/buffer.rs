@@ -1,8 +1,9 @@
 //! Registered buffers, leased from a shard's pool. What a fabric reads into and writes from.
 //!
 //! Invariants: a buffer's bytes stay where they are from lease to return, so a NIC (or the mapped fabric's executor)
-//! may hold its address while the chain that owns it is in flight; a pool and its buffers stay on one thread; memory
-//! goes back to the system only when the pool and its last buffer are gone. This file knows nothing of verbs.
+//! may hold its address while the chain that owns it is in flight; a pool and its buffers stay on one thread; an arena
+//! goes back to the system only when none of its buffers is leased, and never while a device may have registered it.
+//! This file knows nothing of verbs.
 
 #![expect(unsafe_code, reason = "leases hand out disjoint pieces of arenas that outlive them")]
 
@@ -21,18 +22,28 @@ pub const BUFFER_BYTES_MAX: usize = 1 << (CLASS_SHIFT_MIN as usize + CLASSES - 1
 const ARENA_BYTES_MIN: usize = 64 << 10;
 const ARENA_ALIGN: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// What a class keeps of buffers that are not leased; about twice as much while it is not looked.
+const RETAINED_BYTES: usize = 16 << 20;
 
 /// A pool of buffers in power-of-two size classes from 64 bytes to [`BUFFER_BYTES_MAX`].
 ///
-/// It grows when a class is empty and never shrinks: in steady state a lease is a pop from a list.
+/// It grows when a class is empty, and shrinks when far more was leased than is: in steady state a lease is a pop from a
+/// list.
 #[derive(Clone)]
 pub struct BufferPool(Rc<Shelves>);
 
 struct Shelves {
     free: [RefCell<Vec<NonNull<u8>>>; CLASSES],
-    arenas: RefCell<Vec<(NonNull<u8>, Layout)>>,
+    arenas: RefCell<Vec<Arena>>,
     leased: Cell<usize>,
     arena_bytes_min: usize,
+}
+
+/// Memory of the system's, cut into buffers of one class.
+struct Arena {
+    start: NonNull<u8>,
+    layout: Layout,
+    class: usize,
 }
 
 impl BufferPool {
@@ -62,7 +73,7 @@ impl BufferPool {
     #[cfg(feature = "verbs")]
     pub(crate) fn arena_of(&self, buf: &Buf) -> Option<(usize, usize)> {
         let arenas = self.0.arenas.borrow();
-        let mut arenas = arenas.iter().map(|(start, layout)| (start.as_ptr().addr(), layout.size()));
+        let mut arenas = arenas.iter().map(|arena| (arena.start.as_ptr().addr(), arena.layout.size()));
         arenas.find(|&(start, bytes)| (start..start + bytes).contains(&buf.start.as_ptr().addr()))
     }
 
@@ -84,6 +95,11 @@ impl BufferPool {
     pub fn leased(&self) -> usize {
         self.0.leased.get()
     }
+
+    /// Memory that the pool has of the system, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.arenas.borrow().iter().map(|arena| arena.layout.size()).sum()
+    }
 }
 
 impl Default for BufferPool {
@@ -102,17 +118,64 @@ impl Shelves {
         let layout = Layout::from_size_align(bytes, align).expect("a power of two below isize::MAX");
         let start = if huge { allocate_huge(layout) } else { allocate(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        self.arenas.borrow_mut().push((start, layout));
+        self.arenas.borrow_mut().push(Arena { start, layout, class });
         let mut free = self.free[class].borrow_mut();
         // SAFETY: every piece lies inside the arena that was just allocated.
         free.extend((1..bytes / piece).rev().map(|i| unsafe { start.add(i * piece) }));
         start
     }
+
+    fn put_back(&self, class: usize, start: NonNull<u8>) {
+        let mut free = self.free[class].borrow_mut();
+        // The list is about to grow.
+        if free.len() == free.capacity() {
+            self.shrink(class, &mut free);
+        }
+        free.push(start);
+    }
+
+    /// Gives arenas that are free as a whole back to the system, but for what is retained.
+    #[cold]
+    fn shrink(&self, class: usize, free: &mut Vec<NonNull<u8>>) {
+        let piece = 1usize << (class as u32 + CLASS_SHIFT_MIN);
+        // Devices do not deregister arenas.
+        if self.arena_bytes_min == HUGE_PAGE_BYTES || free.len() * piece < RETAINED_BYTES {
+            return;
+        }
+        free.sort_unstable();
+        let (mut left, mut gone) = (free.len() * piece, Vec::new());
+        self.arenas.borrow_mut().retain(|arena| {
+            let (bytes, end) = (arena.layout.size(), arena.start.as_ptr().addr() + arena.layout.size());
+            if arena.class != class || left < RETAINED_BYTES / 2 + bytes {
+                return true;
+            }
+            let from = free.partition_point(|piece| *piece < arena.start);
+            let until = from + free[from..].partition_point(|piece| piece.as_ptr().addr() < end);
+            if (until - from) * piece != bytes {
+                return true;
+            }
+            left -= bytes;
+            gone.push(from..until);
+            // SAFETY: allocated in `grow` with this layout. All of its pieces are on the list, so none is leased, and
+            // they are taken off it below.
+            unsafe { dealloc(arena.start.as_ptr(), arena.layout) };
+            false
+        });
+        gone.sort_unstable_by_key(|pieces| pieces.start);
+        let (mut place, mut gone) = (0, gone.into_iter().peekable());
+        free.retain(|_| {
+            let at = place;
+            place += 1;
+            gone.next_if(|pieces| pieces.end <= at);
+            gone.peek().is_none_or(|pieces| at < pieces.start)
+        });
+        free.shrink_to(RETAINED_BYTES / piece);
+    }
 }
 
 impl Drop for Shelves {
     fn drop(&mut self) {
-        for (start, layout) in self.arenas.get_mut().drain(..) {
+        for Arena { start, layout, .. } in self.arenas.get_mut().drain(..) {
             // SAFETY: allocated in `grow` with this layout; every `Buf` holds an `Rc` of the shelves, so none is left.
             unsafe { dealloc(start.as_ptr(), layout) }
         }
@@ -177,7 +240,7 @@ impl DerefMut for Buf {
 impl Drop for Buf {
     #[inline]
     fn drop(&mut self) {
-        self.shelves.free[self.class as usize].borrow_mut().push(self.start);
+        self.shelves.put_back(self.class as usize, self.start);
         self.shelves.leased.set(self.shelves.leased.get() - 1);
     }
 }
@@ -213,6 +276,36 @@ mod tests {
         let pool = BufferPool::new();
         let first = pool.lease(1000).as_ptr();
         assert_eq!(pool.lease(1024).as_ptr(), first);
+    }
+
+    /// What was held at one time only goes back to the system, and what is held on stays where it is.
+    #[test]
+    fn shrinks_when_far_more_was_leased_than_is() {
+        for bytes in [64, 1000, 1 << 16] {
+            let pool = BufferPool::new();
+            let mut bufs: Vec<Buf> = (0..(4 * RETAINED_BYTES / bytes)).map(|_| pool.lease(bytes)).collect();
+            for (n, buf) in bufs.iter_mut().enumerate() {
+                buf.fill(n as u8);
+            }
+            let peak = pool.bytes();
+            assert!(peak >= 4 * RETAINED_BYTES);
+            let mut number = 0;
+            // One in a thousand is held on.
+            bufs.retain(|_| (number % 1000 == 0, number += 1).0);
+            let held = bufs.len();
+            assert!(
+                pool.bytes() <= 2 * RETAINED_BYTES + held * ARENA_BYTES_MIN.max(bytes),
+                "{}",
+                pool.bytes()
+            );
+            for (place, buf) in bufs.iter().enumerate() {
+                assert!(buf.iter().all(|&byte| byte == (place * 1000) as u8));
+            }
+            assert_eq!(pool.leased(), held);
+            let again: Vec<Buf> = (0..(RETAINED_BYTES / bytes)).map(|_| pool.lease(bytes)).collect();
+            assert!(pool.bytes() < peak);
+            drop((again, bufs));
+        }
     }
 
     #[test]
