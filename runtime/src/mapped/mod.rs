@@ -166,8 +166,12 @@ impl Device for MappedDevice {
                 left -= 1;
             }
             let ended = self.clock.now();
+            // A clock that is read on two cores may be behind itself. Nor are the stamps serialised (that costs more
+            // than 2 % of a get): the core may load before the first and after the second, by what it holds in flight.
+            // That is some 100 ns; versions take microseconds to wrap around.
+            let span_ns = ended.saturating_sub(begun).min(u64::from(u32::MAX)) as u32;
             for key in group {
-                slots.announce(key, (ended - begun).min(u64::from(u32::MAX)) as u32);
+                slots.announce(key, span_ns);
             }
             begun = ended;
         }
