@@ -91,7 +91,7 @@ fn main() -> Result<(), Failure> {
 
 /// What one core does.
 async fn serve(service: Arc<Service>, started: Sender<Result<(), String>>, is_demo: bool) {
-    let (shard, index, listener) = match start(&service) {
+    let (shard, index, listener) = match start(&service).await {
         Ok(parts) => parts,
         Err(error) => return started.send(Err(error.to_string())).expect("main waits for it"),
     };
@@ -112,8 +112,8 @@ async fn serve(service: Arc<Service>, started: Sender<Result<(), String>>, is_de
 }
 
 /// All that embedding takes: a shard on this executor, the index on the shard.
-fn start(service: &Service) -> Result<(Shard, ShermanIndex<Shard>, TcpListener), Failure> {
-    let shard = service.node.attach()?;
+async fn start(service: &Service) -> Result<(Shard, ShermanIndex<Shard>, TcpListener), Failure> {
+    let shard = service.node.attach().await?;
     let index = service.index.attach(shard.clone());
     // All cores listen on one address, and the kernel spreads the connections over them (glommio sets SO_REUSEPORT).
     let mut address = service.address.lock().expect("no core panicked");

@@ -55,7 +55,7 @@ pub use meter::{Meter, Usage};
 pub use node::{ComputeNode, Host, NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
-pub use shard::Shard;
+pub use shard::{Abandoned, JoinError, JoinHandle, Shard};
 pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 pub use verbs::{Capabilities, Completion, FabricError, Failed, Verbs};
 pub use waiter::Waiter;

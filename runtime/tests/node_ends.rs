@@ -5,11 +5,19 @@ mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, Cluster, ComputeNode, Meter, NodeConfig, RemotePtr, Shard, Verbs};
 
 const NODES: usize = 20;
+/// How often nodes begin on a busy machine, and executors with a tiny preemption timer.
+const STARTS: usize = 200;
+
+/// Another number of starts, for runs by hand: thousands take minutes.
+fn starts() -> usize {
+    std::env::var("FARWOOD_TEST_STARTS").map_or(STARTS, |starts| starts.parse().expect("a number of starts"))
+}
 
 /// A node whose pollers step aside in every eighth turn: one that does so while its shard is closed has to come back.
 fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
@@ -56,7 +64,7 @@ fn nodes_that_were_attached_are_gone_when_they_are_closed() {
     for _ in 0..NODES {
         let node = node(&cluster, 1);
         let service = move || async move {
-            let shard = node.attach().unwrap();
+            let shard = node.attach().await.unwrap();
             work(shard.clone(), at).await;
             shard.close().await;
         };
@@ -70,7 +78,7 @@ fn nodes_that_were_attached_are_gone_when_they_are_closed() {
 #[test]
 fn nodes_begin_on_a_busy_machine() {
     let _alone = kit::alone();
-    let _watchdog = kit::Watchdog::new("nodes that begin on a busy machine", 300);
+    let _watchdog = kit::Watchdog::new("nodes that begin on a busy machine", 3_600);
     let cluster = kit::cluster(LineMode::Auto);
     let over = AtomicBool::new(false);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -82,9 +90,81 @@ fn nodes_begin_on_a_busy_machine() {
                 }
             });
         }
-        for _ in 0..10 * NODES {
+        for _ in 0..starts() {
             assert_eq!(node(&cluster, 1).run(async |shard: Shard| shard.id().0).unwrap(), [0]);
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+/// The preemption timer fires before the first task of many a round: the heart stands still now and then, also after
+/// `main` was polled first.
+#[test]
+fn executors_with_a_tiny_preemption_timer_go_on() {
+    let _alone = kit::alone();
+    let _watchdog = kit::Watchdog::new("a preemption timer of 10 us", 3_600);
+    let cluster = kit::cluster(LineMode::Auto);
+    let at = kit::area(&cluster, 0);
+    for _ in 0..starts() {
+        let node = node(&cluster, 1);
+        let service = move || async move {
+            let shard = node.attach().await.unwrap();
+            work(shard.clone(), at).await;
+            shard.close().await
+        };
+        let timer = Some(Duration::from_micros(10));
+        assert_eq!(kit::on_executor(timer, service).join().unwrap(), Default::default());
+    }
+}
+
+/// File descriptors and threads of Farwood's that this process has.
+fn held() -> (usize, usize) {
+    let count = |path: &str| std::fs::read_dir(path).unwrap().count();
+    let named = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread may end between the listing and the reading.
+        let name = std::fs::read_to_string(task.ok()?.path().join("comm")).ok()?;
+        name.starts_with("farwood").then_some(())
+    };
+    (count("/proc/self/fd"), std::fs::read_dir("/proc/self/task").unwrap().filter_map(named).count())
+}
+
+/// The executors of nodes that have run are there for those that come.
+#[test]
+fn nodes_leave_no_descriptors_and_no_threads() {
+    let _alone = kit::alone();
+    let _watchdog = kit::Watchdog::new("what nodes leave", 60);
+    let cluster = kit::cluster(LineMode::Auto);
+    let at = kit::area(&cluster, 0);
+    let run = || node(&cluster, 2).run(move |shard| work(shard, at)).unwrap();
+    run();
+    let (descriptors, threads) = held();
+    for _ in 0..NODES {
+        run();
+        assert_eq!(held().0, descriptors);
+    }
+    // The thread that watches executors ends when none runs.
+    while held().1 > threads {
+        kit::wait(Duration::from_millis(10));
+    }
+}
+
+/// A main that leaves its shard to a task of glommio's: the executor is not given to another node.
+#[test]
+fn an_executor_with_a_shard_left_on_it_is_not_borrowed_again() {
+    let _alone = kit::alone();
+    let _watchdog = kit::Watchdog::new("an executor with a shard on it", 60);
+    let cluster = kit::cluster(LineMode::Auto);
+    let leave = |shard: Shard| async move {
+        let tasks = std::thread::current().id();
+        glommio::spawn_local(async move {
+            std::future::pending::<()>().await;
+            drop(shard);
+        })
+        .detach();
+        tasks
+    };
+    let first = node(&cluster, 1).run(leave).unwrap();
+    for _ in 0..NODES {
+        assert_ne!(node(&cluster, 1).run(async |_: Shard| std::thread::current().id()).unwrap(), first);
+    }
 }

@@ -28,7 +28,7 @@ fn operations_finish_under_short_preemption_timers() {
             .map(|_| {
                 let (node, left) = (Arc::clone(&node), Arc::clone(&left));
                 kit::on_executor(Some(timer), move || async move {
-                    let shard = node.attach().unwrap();
+                    let shard = node.attach().await.unwrap();
                     let done = serve(&shard, at).await;
                     left.fetch_add(1, Ordering::Release);
                     while left.load(Ordering::Acquire) < 2 {

@@ -28,7 +28,7 @@ fn waits_beside_a_busy_shard(reactor_us: u64) -> u64 {
     let at = kit::area(&cluster, 0);
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, reactor_us, ..NodeConfig::default() });
     let executor = kit::on_executor(None, move || async move {
-        let shard = node.attach().unwrap();
+        let shard = node.attach().await.unwrap();
         for _ in 0..CLIENTS {
             shard.spawn(hammer(shard.clone(), at));
         }

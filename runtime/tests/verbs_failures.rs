@@ -268,7 +268,7 @@ fn two_nodes_share_a_cluster() {
                     let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config);
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
                     run_executor(&executor, async {
-                        let v = node_of.attach().unwrap();
+                        let v = node_of.attach().await.unwrap();
                         assert_eq!(v.shard().0, 0);
                         // Both have their queue pairs before either uses one.
                         both.wait();
@@ -343,7 +343,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
         let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
         run_executor(&executor, async move {
-            let v = node.attach().unwrap();
+            let v = node.attach().await.unwrap();
             let posted: Vec<_> = (0..500).map(|n| mixed(&v, at, n)).collect();
             if round % 2 == 0 {
                 assert!(faa(&v, at).await.is_ok());

@@ -68,7 +68,7 @@ fn serve(kind: Kind) {
             std::thread::Builder::new().name("farwood-service".into()).spawn(move || {
                 let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
                 run_executor(&executor, async move {
-                    let shard = node.attach().unwrap();
+                    let shard = node.attach().await.unwrap();
                     let index = tree.attach(shard.clone());
                     let tasks: Vec<_> = (0..20u64)
                         .map(|task| {
@@ -103,5 +103,7 @@ fn serve(kind: Kind) {
     for executor in executors {
         executor.unwrap().join().unwrap();
     }
-    assert!(node.attach().is_err_and(|error| error.to_string().contains("more shards")));
+    let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
+    let late = run_executor(&executor, node.attach());
+    assert!(late.is_err_and(|error| error.to_string().contains("more shards")));
 }

@@ -1,113 +1,121 @@
-//! Running a glommio executor so that it does begin. It knows nothing of shards.
+//! Running a glommio executor so that it begins and goes on. It knows nothing of shards.
 //!
 //! If its preemption timer fires before the first task of a scheduling round, glommio 0.9 goes to sleep although tasks
 //! are runnable, until a timer or another thread wakes it (`executor/mod.rs`, `run`: what `run_task_queues` yields says
-//! nothing of tasks that are left). A shard's heartbeat bounds that in later rounds. In the very first one there is no
-//! timer yet and nobody who knows the executor: on a busy machine, where a thread may lose its core for as long as the
-//! timer takes, it sleeps for ever with its first task in the queue. But an interrupted `io_uring_enter` returns, and
-//! a new round begins.
+//! nothing of tasks that are left). On a busy machine, where a thread may lose its core for as long as that timer
+//! takes, it does so now and then. Before the first task of all there is no timer and nobody who knows the executor: it
+//! would sleep for ever. Later a timer that comes due in the very round whose tasks are not run is lost with them.
+//!
+//! So an executor has a heartbeat, which ends such a sleep in most cases, and a heart that stands still is noticed from
+//! outside (`watch`): an interrupted `io_uring_enter` returns, and a new round begins.
+//!
+//! - `watch`: the thread that interrupts executors that sleep; `pool`: threads whose executors nodes borrow.
 
-use std::cell::Cell;
+mod pool;
+mod watch;
+
+use std::cell::RefCell;
 use std::future::Future;
-use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use glommio::LocalExecutor;
-use nix::sys::pthread::{pthread_kill, pthread_self};
-use nix::sys::signal::Signal;
-use signal_hook::SigId;
-use signal_hook::consts::SIGURG;
+use glommio::timer::Timer;
 
-/// Far longer than an executor needs for its first round where nothing disturbs it.
-const INTERRUPT_EVERY: Duration = Duration::from_millis(100);
+pub(crate) use self::pool::{Borrowed, borrow};
+use self::watch::Watched;
 
-/// [`LocalExecutor::run`], but `main` does begin: for services that make their executors themselves. glommio's own may
-/// sleep for ever before the first task of all, if the machine is busy.
+/// Bounds the stall of a wake-up that glommio loses; costs twenty wake-ups per second.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
+
+/// [`LocalExecutor::run`] for services that make their executors themselves, but the executor does not fall asleep
+/// over its tasks: glommio's own may, for ever, if the machine is busy or its preemption timer short.
 ///
-/// Until `main` is polled for the first time, a thread interrupts this one by SIGURG every 100 ms; the signal's other
-/// handlers stay. Where this thread blocks that signal, or there is no other thread to be had, this is no better than
-/// [`LocalExecutor::run`]; the latter is a warning of `tracing`.
+/// A task of this function's own beats every 50 ms. If none was seen to for 100 ms, a thread of this process
+/// interrupts this one by SIGURG, again and again; the signal's other handlers stay. Where this thread blocks that
+/// signal, or there is no other thread to be had, only the beat is left; the latter is a warning of `tracing`.
 ///
 /// # Panics
 /// As [`LocalExecutor::run`] does: on a thread that runs an executor already, or if `main` panics.
 pub fn run_executor<T>(executor: &LocalExecutor, main: impl Future<Output = T>) -> T {
-    // Held here and not by the task: glommio leaks the tasks of an executor that fails, and the signals must end
-    // before this thread does.
-    let alarm = Cell::new(Some(Alarm::start()));
+    // Outlives the run also if that panics: the signals must end before this thread does.
+    let watched = Watched::begin();
+    let beats = watched.beats();
+    let _end = TellsEnd;
     executor.run(async {
-        drop(alarm.take());
-        main.await
+        let heart = glommio::spawn_local(beat(beats));
+        let result = main.await;
+        heart.cancel().await;
+        result
     })
 }
 
-/// Interrupts the thread that has started it, until it is dropped, which must be there.
-struct Alarm {
-    /// The handler that lets the signal interrupt instead of being ignored.
-    signal: Option<SigId>,
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    stays_here: PhantomData<*const ()>,
+/// Whether [`run_executor`] runs on this thread, so that its executor has a heartbeat.
+pub(crate) fn is_watched() -> bool {
+    watch::is_watched()
 }
 
-impl Alarm {
-    /// Without a thread or a handler (the system has none left) it does nothing.
-    fn start() -> Self {
-        let signal = signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false))).ok();
-        let (end, ended) = channel();
-        let sleeper = pthread_self();
-        let interrupting = move || {
-            while ended.recv_timeout(INTERRUPT_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // The sleeper waits for this thread before it ends. A refusal leaves things as they are.
-                let _ = pthread_kill(sleeper, Signal::SIGURG);
-            }
-        };
-        let thread = std::thread::Builder::new().name("farwood-alarm".into());
-        let thread = signal.and_then(|_| thread.spawn(interrupting).ok());
-        if thread.is_none() {
-            tracing::warn!(
-                "no thread or no signal handler for an executor's first round: it may never begin"
-            );
-        }
-        Alarm { signal, end: Some(end), thread, stays_here: PhantomData }
+/// Wants to know when an executor has ended: what it left on it stands still.
+pub(crate) trait Ending {
+    fn executor_ended(&self);
+}
+
+thread_local! {
+    static ENDINGS: Endings = const { Endings(RefCell::new(Vec::new())) };
+}
+
+/// Who is told of the end of the executor on this thread: when [`run_executor`] is done, or the thread ends.
+struct Endings(RefCell<Vec<Weak<dyn Ending>>>);
+
+impl Endings {
+    fn tell(&self) {
+        let told = std::mem::take(&mut *self.0.borrow_mut());
+        told.iter().filter_map(Weak::upgrade).for_each(|ending| ending.executor_ended());
     }
 }
 
-impl Drop for Alarm {
+impl Drop for Endings {
     fn drop(&mut self) {
-        drop(self.end.take());
-        // It has nothing to say but that it has ended.
-        let _ = self.thread.take().map(JoinHandle::join);
-        if let Some(signal) = self.signal.take() {
-            signal_hook::low_level::unregister(signal);
-        }
+        self.tell();
+    }
+}
+
+struct TellsEnd;
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        ENDINGS.with(Endings::tell);
+    }
+}
+
+/// From now on `ending` hears of this executor's end, if it is still there then.
+pub(crate) fn tell_end(ending: Weak<dyn Ending>) {
+    ENDINGS.with(|endings| {
+        let mut endings = endings.0.borrow_mut();
+        endings.retain(|ending| ending.strong_count() > 0);
+        endings.push(ending);
+    });
+}
+
+async fn beat(beats: Arc<AtomicU64>) {
+    loop {
+        beats.fetch_add(1, Ordering::Relaxed);
+        Timer::new(HEARTBEAT).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use nix::errno::Errno;
-    use nix::poll::poll;
-
     use super::*;
-
-    /// A system call that waits is interrupted, again and again; afterwards none is.
-    #[test]
-    fn interrupts_its_thread_until_it_is_dropped() {
-        let alarm = Alarm::start();
-        for _ in 0..3 {
-            assert_eq!(poll(&mut [], -1), Err(Errno::EINTR));
-        }
-        drop(alarm);
-        assert_eq!(poll(&mut [], 3 * INTERRUPT_EVERY.as_millis() as i32), Ok(0));
-    }
 
     #[test]
     fn runs_and_yields_what_main_does() {
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
-        assert_eq!(run_executor(&executor, async { glommio::spawn_local(async { 7 }).await }), 7);
+        for n in 0..3 {
+            let spawned = async move { glommio::spawn_local(async move { (n, is_watched()) }).await };
+            assert_eq!(run_executor(&executor, spawned), (n, true));
+            assert!(!is_watched());
+        }
     }
 }

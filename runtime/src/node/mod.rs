@@ -3,28 +3,36 @@
 //! Two ways in. [`ComputeNode::run`] starts one pinned executor per shard and runs a function on each. A service that
 //! runs glommio executors already calls [`ComputeNode::attach`] on each of them instead.
 
+mod downfall;
+mod roster;
+
+use std::any::Any;
 use std::future::Future;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use futures::FutureExt;
+use futures::future::{Either, select};
+use glommio::PoolPlacement;
 use thiserror::Error;
+
+use self::downfall::Downfall;
+pub(crate) use self::roster::Membership;
+use self::roster::{Roster, Taken};
 
 use crate::clock::Clock;
 use crate::control::{Control, ControlError};
-use crate::executor::run_executor;
+use crate::executor::{Borrowed, borrow};
 use crate::fabric::{Fabric, Seat};
 use crate::memory::Cluster;
 use crate::message::{Port, ShardId};
-use crate::shard::{MeshEnds, Shard, ShardParts, mesh};
-
-/// Shorter timers lose wake-ups (see [`crate::shard`]'s poller); longer ones delay other executors' wake-ups.
-const PREEMPT_TIMER: Duration = Duration::from_millis(10);
+use crate::shard::{Abandoned, Shard, ShardParts, mesh};
 
 /// How often a shard that waits for the others to be attached looks.
-const MUSTER_POLL: Duration = Duration::from_micros(100);
+const LOOK_EVERY: Duration = Duration::from_micros(500);
 
 /// A compute node as a whole, as an index needs it when it is opened.
 pub trait Host {
@@ -50,13 +58,26 @@ pub struct NodeConfig {
     /// of a service on the same executor may wait. Each time takes 7 to 9 us. 0 leaves it to the executor's preemption
     /// timer (100 ms by default in glommio).
     pub reactor_us: u64,
+    /// How long a shard waits for the node's others to be attached, in milliseconds. None works without them: each is
+    /// home to locks that the others' clients wait for.
+    pub attach_ms: u64,
+    /// How long clients that nobody awaits may go on when their shard is closed, in milliseconds. Then they are dropped.
+    pub close_ms: u64,
     /// Seed of the shards' random generators (back-off jitter, eviction).
     pub seed: u64,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        NodeConfig { shards: 0, credits: 4096, spin_us: 50, reactor_us: 500, seed: 1 }
+        NodeConfig {
+            shards: 0,
+            credits: 4096,
+            spin_us: 50,
+            reactor_us: 500,
+            attach_ms: 10_000,
+            close_ms: 1_000,
+            seed: 1,
+        }
     }
 }
 
@@ -68,6 +89,19 @@ pub enum NodeError {
     #[error("all {shards} shards of this compute node are attached: make the node with more shards")]
     #[expect(missing_docs, reason = "the message names the field")]
     AllAttached { shards: usize },
+    /// Other shards of the node were not attached in time.
+    #[error(
+        "{} of this compute node's {shards} shards {} not attached within {waited_ms} ms (number {}): attach each of \
+         them, on executors that run at the same time, or make the node with fewer shards",
+        missing.len(), if missing.len() == 1 { "was" } else { "were" }, numbers(missing)
+    )]
+    #[expect(missing_docs, reason = "the message names the fields")]
+    NotAttached { missing: Vec<ShardId>, shards: usize, waited_ms: u64 },
+    /// A shard was to be attached where no glommio executor runs.
+    #[error(
+        "a shard is attached on the glommio executor that it is to live on, and none runs on this thread"
+    )]
+    NoExecutor,
     /// glommio could not start an executor.
     #[error(
         "cannot start an executor: {cause}; it needs io_uring (Linux 5.8 or newer, not forbidden by a container's \
@@ -89,10 +123,8 @@ pub struct ComputeNode<F: Fabric = Cluster> {
     id: Result<u16, ControlError>,
     config: NodeConfig,
     clock: Clock,
-    /// The ends of the mesh that no shard has taken yet.
-    unattached: Mutex<Vec<MeshEnds>>,
+    roster: Arc<Roster>,
     ports: AtomicU16,
-    closed: Arc<AtomicUsize>,
 }
 
 impl<F: Fabric> ComputeNode<F> {
@@ -101,18 +133,10 @@ impl<F: Fabric> ComputeNode<F> {
         if config.shards == 0 {
             config.shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         }
-        let mut unattached = mesh(config.shards);
-        unattached.reverse();
         let id = fabric.admit();
-        Arc::new(ComputeNode {
-            fabric,
-            id,
-            config,
-            clock: Clock::new(),
-            unattached: Mutex::new(unattached),
-            ports: AtomicU16::new(0),
-            closed: Arc::default(),
-        })
+        let admitted_by = Arc::clone(&fabric);
+        let roster = Roster::new(mesh(config.shards), move || admitted_by.ended());
+        Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports: AtomicU16::new(0) })
     }
 
     /// How many shards the node has, attached or not.
@@ -128,172 +152,176 @@ impl<F: Fabric> ComputeNode<F> {
         Ok(self.id.clone()?)
     }
 
-    /// Makes the next shard on the glommio executor that this runs on, and starts its poller there. The executor should
-    /// have been begun by [`run_executor`].
+    /// What the shards that have ended so far had not done. The node's id is given to another only if no lock may be
+    /// left that bears it ([`Abandoned::may_hold_locks`]).
+    pub fn abandoned(&self) -> Abandoned {
+        self.roster.abandoned()
+    }
+
+    /// Makes the next shard on the glommio executor that this runs on, waits until all shards of the node are attached,
+    /// and starts this one's poller. The executor should have been begun by
+    /// [`run_executor`](crate::executor::run_executor).
     ///
     /// # Errors
-    /// When all shards are attached, or the shard cannot be connected.
-    ///
-    /// # Panics
-    /// Outside a glommio executor, as everything of glommio does.
-    pub fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
+    /// When all shards are attached, the shard cannot be connected, others are not attached within
+    /// [`NodeConfig::attach_ms`], or no executor runs here. All but the first leave the shard to be attached again.
+    pub async fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
+        // glommio has no way to ask; its panic is printed.
+        catch_unwind(|| glommio::executor().id()).map_err(|_| NodeError::NoExecutor)?;
         let node_id = self.id()?;
-        let ends = self.unattached.lock().expect("nothing panics while it takes a shard").pop();
-        let ends = ends.ok_or(NodeError::AllAttached { shards: self.config.shards })?;
-        let id = ends.shard();
+        let taken = self.roster.take().ok_or(NodeError::AllAttached { shards: self.config.shards })?;
+        let id = taken.ends().shard();
         let seat = Seat {
             shard: id,
             node_id,
             credits: self.config.credits,
             clock: self.clock.clone(),
-            unpark: ends.unpark(),
+            unpark: taken.ends().unpark(),
         };
+        let device = self.fabric.device(&seat)?;
+        taken.attach();
+        self.others(&taken).await;
+        let (membership, ends) = taken.join().map_err(|missing| NodeError::NotAttached {
+            missing,
+            shards: self.config.shards,
+            waited_ms: self.config.attach_ms,
+        })?;
         let parts = ShardParts {
             id,
             node_id,
             control: self.control(),
-            device: self.fabric.device(&seat)?,
+            device,
             credits: self.config.credits,
             mesh: ends,
-            closed: Arc::clone(&self.closed),
+            membership,
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: self.config.spin_us * 1000,
             reactor_ns: self.config.reactor_us * 1000,
+            close_ns: self.config.close_ms * 1_000_000,
         };
         Ok(Shard::start(parts))
+    }
+
+    /// Waits for the other shards, as long as they may take.
+    async fn others(&self, taken: &Taken) {
+        let deadline = self.clock.now().saturating_add(self.config.attach_ms * 1_000_000);
+        while !taken.is_complete() && self.clock.now() < deadline {
+            glommio::timer::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Starts one executor per shard, pinned to cores of their own where there are enough, runs `main` on each with
     /// its shard, and waits for all of them. Yields what they returned, in the order of the shards. Every shard keeps
     /// working for the others until the last `main` has returned.
     ///
+    /// Then the shards are closed ([`Shard::close`]). Tasks of glommio's that `main` left stand still; threads and
+    /// executors are kept for nodes that run later, which such tasks may go on beside.
+    ///
     /// # Errors
     /// If an executor could not be started, or the shards were attached before.
     ///
     /// # Panics
-    /// If `main` panics on a shard.
+    /// If `main` panics on a shard, or a client that nobody awaits does. The others' `main` are dropped then.
     pub fn run<M, R, T>(self: &Arc<Self>, main: M) -> Result<Vec<T>, NodeError>
     where
         M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
         R: Future<Output = T> + 'static,
         T: Send + 'static,
     {
-        let muster = Arc::new(Muster::new(self.config.shards));
-        let mut threads = Vec::with_capacity(self.config.shards);
-        for (number, placement) in self.placements()?.into_iter().enumerate() {
-            let (node, main, expected) = (Arc::clone(self), main.clone(), muster.expect());
-            let thread = std::thread::Builder::new().name(format!("farwood-{number}"));
-            let started = thread.spawn(move || node.run_shard(placement, expected, main));
-            threads.push(started.map_err(executor_error));
-        }
-        let ends: Vec<_> = threads.into_iter().map(|thread| thread.map(JoinHandle::join)).collect();
+        let downfall = Arc::new(Downfall::default());
+        let start = |core| {
+            let (node, main, heard) = (Arc::clone(self), main.clone(), Arc::clone(&downfall));
+            borrow(core, move || node.run_shard(heard, main)).map_err(|cause| {
+                // Those that were started wait for this one.
+                downfall.bring();
+                NodeError::Executor { cause }
+            })
+        };
+        let started: Vec<_> = self.cores()?.into_iter().map(start).collect();
+        let ends: Vec<_> = started.into_iter().map(|shard| shard.map(Borrowed::join)).collect();
         let mut results: Vec<(ShardId, T)> = Vec::with_capacity(self.config.shards);
-        let mut failed = None;
+        let (mut failed, mut panicked) = (None, None);
         for end in ends {
-            match end.map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))) {
-                Ok(Ok(result)) => results.extend(result),
-                Ok(Err(error)) | Err(error) => failed = failed.or(Some(error)),
+            match end {
+                Ok(Ok(Ok(result))) => results.extend(result),
+                Ok(Ok(Err(Failure::Panic(panic))) | Err(panic)) => panicked = panicked.or(Some(panic)),
+                Ok(Ok(Err(Failure::Error(error)))) | Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
         }
         if let Some(error) = failed {
             return Err(error);
         }
-        // Every shard was closed, janitor and all.
-        self.fabric.ended();
         results.sort_by_key(|(id, _)| *id);
         Ok(results.into_iter().map(|(_, result)| result).collect())
     }
 
     /// Where the executors run: on cores of their own, as far from each other as can be, or anywhere if there are too
     /// few.
-    fn placements(&self) -> Result<Vec<Placement>, NodeError> {
+    fn cores(&self) -> Result<Vec<Option<usize>>, NodeError> {
         let shards = self.config.shards;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         if shards > cores {
-            return Ok(vec![Placement::Unbound; shards]);
+            return Ok(vec![None; shards]);
         }
-        let mut cores = PoolPlacement::MaxSpread(shards, None).generate_cpu_set().map_err(executor_error)?;
-        let core = |_| cores.next().next().map_or(Placement::Unbound, |core| Placement::Fixed(core.cpu));
-        Ok((0..shards).map(core).collect())
+        let cores = PoolPlacement::MaxSpread(shards, None).generate_cpu_set();
+        let mut cores = cores.map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
+        Ok((0..shards).map(|_| cores.next().next().map(|core| core.cpu)).collect())
     }
 
-    /// The whole life of an executor and its shard, on this thread. None if another shard of the node failed.
-    fn run_shard<M, R, T>(
-        self: Arc<Self>,
-        placement: Placement,
-        expected: Expected,
-        main: M,
-    ) -> Result<Option<(ShardId, T)>, NodeError>
+    /// The whole life of a shard, on this executor; nothing if another shard of the node failed. Also yields whether
+    /// nothing of the shard is left.
+    async fn run_shard<M, R, T>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T>, bool)
     where
         M: Fn(Shard<F::Device>) -> R,
         R: Future<Output = T>,
     {
-        let executor = LocalExecutorBuilder::new(placement).preempt_timer(PREEMPT_TIMER).make();
-        let executor = executor.map_err(executor_error)?;
-        run_executor(&executor, async {
-            let shard = self.attach()?;
-            if !expected.all_are_well().await {
-                return Ok(None);
+        // Also if this very executor panics.
+        let guard = downfall.unless_well();
+        let shard = match select(pin!(self.attach()), pin!(downfall.has_come())).await {
+            Either::Left((Ok(shard), _)) => shard,
+            Either::Left((Err(error), _)) => return (Err(Failure::Error(error)), true),
+            Either::Right(_) => return (Ok(None), true),
+        };
+        let id = shard.id();
+        let mut ended = {
+            let work = AssertUnwindSafe(async { main(shard.clone()).await }).catch_unwind();
+            let (unheard, fallen) = (pin!(shard.unheard_panic()), pin!(downfall.has_come()));
+            match select(pin!(work), select(unheard, fallen)).await {
+                Either::Left((Ok(result), _)) => Ok(Some((id, result))),
+                Either::Left((Err(panic), _)) => Err(Failure::Panic(panic)),
+                Either::Right(_) => Ok(None),
             }
-            let id = shard.id();
-            let leave = shard.leave_on_drop();
-            let result = main(shard.clone()).await;
-            shard.close_with(leave).await;
-            Ok(Some((id, result)))
-        })
-    }
-}
-
-/// Shards that wait for each other before any of them begins: the others' messages to one that never came would stay
-/// unanswered.
-struct Muster {
-    shards: usize,
-    arrived: AtomicUsize,
-    failed: AtomicUsize,
-}
-
-impl Muster {
-    fn new(shards: usize) -> Self {
-        Muster { shards, arrived: AtomicUsize::new(0), failed: AtomicUsize::new(0) }
-    }
-
-    /// A shard that the others wait for.
-    fn expect(self: &Arc<Self>) -> Expected {
-        Expected { muster: Arc::clone(self), is_well: false }
-    }
-}
-
-/// A shard that the others wait for. One that is dropped before it was well has failed.
-struct Expected {
-    muster: Arc<Muster>,
-    is_well: bool,
-}
-
-impl Expected {
-    /// This one is well. Waits for the others; yields whether every one of them is.
-    async fn all_are_well(mut self) -> bool {
-        self.is_well = true;
-        let muster = Arc::clone(&self.muster);
-        drop(self);
-        while muster.arrived.load(Ordering::Acquire) < muster.shards {
-            glommio::timer::sleep(MUSTER_POLL).await;
+        };
+        if !matches!(ended, Ok(Some(_))) {
+            // Closing waits for the others.
+            downfall.bring();
         }
-        muster.failed.load(Ordering::Acquire) == 0
-    }
-}
-
-impl Drop for Expected {
-    fn drop(&mut self) {
-        if !self.is_well {
-            self.muster.failed.fetch_add(1, Ordering::AcqRel);
+        let remains = shard.remains();
+        let (_, unheard) = shard.end().await;
+        if let Some(panic) = unheard {
+            ended = Err(Failure::Panic(panic));
+        } else {
+            guard.disarm();
         }
-        self.muster.arrived.fetch_add(1, Ordering::AcqRel);
+        (ended, remains.are_gone().await)
     }
 }
 
-fn executor_error(cause: impl std::fmt::Display) -> NodeError {
-    NodeError::Executor { cause: cause.to_string() }
+/// What came of a shard; nothing if it ended because another one failed.
+type Ended<T> = Result<Option<(ShardId, T)>, Failure>;
+
+/// Why a shard did not end well.
+enum Failure {
+    Error(NodeError),
+    Panic(Box<dyn Any + Send>),
+}
+
+fn numbers(shards: &[ShardId]) -> String {
+    shards.iter().map(|shard| shard.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl<F: Fabric> Host for ComputeNode<F> {

@@ -6,16 +6,20 @@
 //! that poll with wakers of their own (`FuturesUnordered`, `join_all`) and wakes from other threads go through a real
 //! waker, which ends up in the same ready queue.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use futures::FutureExt;
 use futures::channel::oneshot;
 use slab::Slab;
+use thiserror::Error;
 
 use super::parking::Parking;
 
@@ -35,6 +39,8 @@ struct Client {
     running: Option<(Task, Waker)>,
     /// Whether it is in the ready queue.
     queued: bool,
+    /// Whether it is a task of the janitor: it is never dropped before its end.
+    is_deferred: bool,
 }
 
 /// Wakes that came through a waker, maybe from another thread.
@@ -61,11 +67,20 @@ impl Clients {
     }
 
     pub(crate) fn spawn(&self, task: Task) {
+        self.add(task, false);
+    }
+
+    /// The same for a task of the janitor.
+    pub(crate) fn spawn_deferred(&self, task: Task) {
+        self.add(task, true);
+    }
+
+    fn add(&self, task: Task, is_deferred: bool) {
         let mut slab = self.slab.borrow_mut();
         let entry = slab.vacant_entry();
         let key = entry.key() as u32;
         let waker = Waker::from(Arc::new(ClientWaker { key, foreign: Arc::clone(&self.foreign) }));
-        entry.insert(Client { running: Some((task, waker)), queued: true });
+        entry.insert(Client { running: Some((task, waker)), queued: true, is_deferred });
         self.ready.borrow_mut().push_back(key);
     }
 
@@ -92,6 +107,29 @@ impl Clients {
 
     pub(crate) fn alive(&self) -> usize {
         self.slab.borrow().len()
+    }
+
+    /// The client that is being polled, also by a combinator.
+    pub(super) fn polled(&self) -> Option<u32> {
+        self.current.get().map(|(key, _)| key)
+    }
+
+    /// Clients but for `own` and the janitor's tasks.
+    pub(super) fn clients_of_others(&self, own: Option<u32>) -> usize {
+        self.slab.borrow().iter().filter(|(key, client)| client.is_of_others(*key, own)).count()
+    }
+
+    /// Drops all clients but `own` and the janitor's tasks; yields how many. What they spawn meanwhile stays.
+    pub(super) fn drop_all_but(&self, own: Option<u32>) -> usize {
+        let mut dropped = Vec::new();
+        {
+            let mut slab = self.slab.borrow_mut();
+            let keys = slab.iter().filter(|(key, client)| client.is_of_others(*key, own));
+            let keys: Vec<usize> = keys.map(|(key, _)| key).collect();
+            dropped.extend(keys.into_iter().map(|key| slab.remove(key)));
+        }
+        // Keys of theirs in the ready queue may be given to others, which are then polled for nothing.
+        dropped.len()
     }
 
     /// Polls every client that is ready now, once. Yields how many.
@@ -154,6 +192,12 @@ impl Clients {
     }
 }
 
+impl Client {
+    fn is_of_others(&self, key: usize, own: Option<u32>) -> bool {
+        !self.is_deferred && own != Some(key as u32)
+    }
+}
+
 impl Wake for ClientWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -166,17 +210,60 @@ impl Wake for ClientWaker {
     }
 }
 
-/// The end of a client: resolves to what its future returned.
-pub struct JoinHandle<T>(oneshot::Receiver<T>);
+/// What a client panicked with.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+/// Why a client has no result.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// It panicked, with this.
+    #[error("a client of the pool panicked")]
+    Panicked(Box<dyn Any + Send>),
+    /// It was dropped unfinished, because its shard was closed or its executor ended.
+    #[error("a client of the pool was dropped before its end: its shard was closed")]
+    Dropped,
+}
+
+/// The end of a client: resolves to what its future returned. If the client panicked, so does who awaits this;
+/// [`JoinHandle::outcome`] does not.
+pub struct JoinHandle<T>(oneshot::Receiver<Result<T, Panic>>);
 
 impl<T: 'static> JoinHandle<T> {
+    /// A client whose panic is that of whoever polls it.
     pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
         let task = Box::pin(async move {
             // Nobody may be waiting for the result: that is the caller's choice.
-            let _ = sender.send(client.await);
+            let _ = sender.send(Ok(client.await));
         });
         (task, JoinHandle(receiver))
+    }
+
+    /// A client whose panic is for whoever awaits it, or for `unheard` if nobody does.
+    pub(super) fn guarded(
+        client: impl Future<Output = T> + 'static,
+        unheard: impl FnOnce(Panic) + 'static,
+    ) -> (Task, Self) {
+        let (sender, receiver) = oneshot::channel();
+        let task = Box::pin(async move {
+            let ended = AssertUnwindSafe(client).catch_unwind().await;
+            if let Err(Err(panic)) = sender.send(ended) {
+                unheard(panic);
+            }
+        });
+        (task, JoinHandle(receiver))
+    }
+
+    /// Waits for the end of the client, whatever it is.
+    ///
+    /// # Errors
+    /// If the client has no result.
+    pub async fn outcome(self) -> Result<T, JoinError> {
+        match self.0.await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(panic)) => Err(JoinError::Panicked(panic)),
+            Err(oneshot::Canceled) => Err(JoinError::Dropped),
+        }
     }
 }
 
@@ -184,11 +271,14 @@ impl<T> Future for JoinHandle<T> {
     type Output = T;
 
     /// # Panics
-    /// If the client was dropped unfinished, because its executor ended first.
+    /// If the client panicked, or was dropped unfinished because its shard was closed.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        Pin::new(&mut self.0)
-            .poll(cx)
-            .map(|result| result.expect("the client's shard ended before the client"))
+        Pin::new(&mut self.0).poll(cx).map(|ended| {
+            match ended.expect("the client's shard ended before the client") {
+                Ok(result) => result,
+                Err(panic) => resume_unwind(panic),
+            }
+        })
     }
 }
 

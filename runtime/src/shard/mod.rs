@@ -12,9 +12,10 @@
 //! ```
 //!
 //! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `timers`:
-//!   pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn.
+//!   pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn; `closing`: the end.
 
 mod clients;
+mod closing;
 mod mesh;
 mod parking;
 mod poller;
@@ -22,18 +23,22 @@ mod reactor;
 mod timers;
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 pub(crate) use self::clients::Clients;
-pub use self::clients::JoinHandle;
+use self::clients::Panic;
+pub use self::clients::{JoinError, JoinHandle};
+pub use self::closing::Abandoned;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
 pub use self::parking::Unpark;
@@ -44,16 +49,19 @@ use crate::chain::Chain;
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::engine::{Device, Engine, SlotKey};
+use crate::executor::tell_end;
 use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
+use crate::node::Membership;
 use crate::pointer::ServerId;
 use crate::ports::Ports;
 use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
 use crate::waiter::Waiter;
 
-/// How often a shard that is being closed looks at the others.
-const CLOSE_POLL_NS: u64 = 1_000_000;
+/// How often, and how many times, it is looked whether a closed shard is gone.
+const GONE_LOOK: Duration = Duration::from_micros(100);
+const GONE_LOOKS: u32 = 50;
 
 /// What a shard is made of, put together by its compute node.
 pub(crate) struct ShardParts<D> {
@@ -63,11 +71,12 @@ pub(crate) struct ShardParts<D> {
     pub device: D,
     pub credits: usize,
     pub mesh: MeshEnds,
-    pub closed: Arc<AtomicUsize>,
+    pub membership: Arc<Membership>,
     pub clock: Clock,
     pub seed: u64,
     pub spin_ns: u64,
     pub reactor_ns: u64,
+    pub close_ns: u64,
 }
 
 /// A handle to a shard. Clones are cheap and stay on the shard's thread.
@@ -86,8 +95,13 @@ pub(crate) struct Core<D> {
     ports: Ports,
     /// Tasks of the janitor that have not ended.
     deferred: Cell<usize>,
-    /// How many shards of the node have been closed.
-    closed: Arc<AtomicUsize>,
+    /// How many of them panicked.
+    deferred_panicked: Cell<usize>,
+    /// Clients that panicked unheard: how many, the first one's panic, and who wants to know of it.
+    panicked: Cell<usize>,
+    panic: RefCell<Option<Panic>>,
+    listener: Cell<Option<Waker>>,
+    membership: Arc<Membership>,
     parking: Arc<Parking>,
     /// Whether the poller sleeps: then the next piece of work wakes it.
     parked: Cell<bool>,
@@ -98,14 +112,29 @@ pub(crate) struct Core<D> {
     rng: RefCell<SmallRng>,
     spin_ns: u64,
     reactor_ns: u64,
+    close_ns: u64,
 }
 
-/// See [`Shard::leave_on_drop`].
-pub(crate) struct LeaveOnDrop(Arc<AtomicUsize>);
-
-impl Drop for LeaveOnDrop {
+impl<D> Drop for Core<D> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        // Of a shard that is closed this is known. Of another one nobody held anything, and nothing was in flight.
+        self.membership.go(Abandoned { panicked: self.panicked.get(), ..Abandoned::default() });
+    }
+}
+
+/// Whether anything is left of a shard.
+pub(crate) struct Remains<D>(Weak<Core<D>>);
+
+impl<D> Remains<D> {
+    /// Waits a little until nothing is left; false if something is all the same.
+    pub(crate) async fn are_gone(self) -> bool {
+        for _ in 0..GONE_LOOKS {
+            if self.0.strong_count() == 0 {
+                return true;
+            }
+            glommio::timer::sleep(GONE_LOOK).await;
+        }
+        false
     }
 }
 
@@ -127,7 +156,11 @@ impl<D: Device> Shard<D> {
             mesh: RefCell::new(parts.mesh),
             ports: Ports::default(),
             deferred: Cell::new(0),
-            closed: parts.closed,
+            deferred_panicked: Cell::new(0),
+            panicked: Cell::new(0),
+            panic: RefCell::new(None),
+            listener: Cell::new(None),
+            membership: parts.membership,
             parking,
             parked: Cell::new(false),
             aside: Cell::new(false),
@@ -136,7 +169,10 @@ impl<D: Device> Shard<D> {
             rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
             spin_ns: parts.spin_ns,
             reactor_ns: parts.reactor_ns,
+            close_ns: parts.close_ns,
         });
+        let membership = Arc::downgrade(&core.membership);
+        tell_end(membership);
         poller::start(&core);
         Shard(core)
     }
@@ -147,39 +183,55 @@ impl<D: Device> Shard<D> {
     }
 
     /// Runs `client` in the shard's own client pool: a persistent future that is polled directly when its chain is
-    /// done, several times cheaper than a task of the executor. It runs to its end also if the handle is dropped.
+    /// done, several times cheaper than a task of the executor. It goes on also if the handle is dropped, to its end or
+    /// until the shard is closed.
+    ///
+    /// If it panics, who awaits the handle hears of it. Of one that nobody awaits, [`crate::ComputeNode::run`] ends with
+    /// the panic, and [`Shard::close`] counts it.
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        let (task, handle) = JoinHandle::around(client);
+        let core = Rc::downgrade(&self.0);
+        let unheard = move |panic| {
+            if let Some(core) = core.upgrade() {
+                core.hear_of(panic);
+            }
+        };
+        let (task, handle) = JoinHandle::guarded(client, unheard);
         self.0.clients.spawn(task);
         self.0.work_arrived();
         handle
     }
 
-    /// Ends this shard's part in its node: waits for its janitor, and then until every shard of the node is closed,
-    /// for a shard is home to locks that clients of other shards wait for. [`crate::ComputeNode::run`] does it by
-    /// itself; a service that attached its shards does it on each before its executors end. Afterwards no actor
-    /// listens on this shard any more.
-    pub async fn close(self) {
-        let leave = self.leave_on_drop();
-        self.close_with(leave).await;
+    /// Ends this shard's part in its node, and yields what it had to abandon. It gives clients that nobody awaits
+    /// [`NodeConfig::close_ms`](crate::NodeConfig::close_ms) to end, then drops them; waits for its janitor and for
+    /// chains; and then until no shard of the node has anything to do for itself, for a shard is home to locks that
+    /// clients of other shards wait for.
+    ///
+    /// [`crate::ComputeNode::run`] does it by itself; a service that attached its shards does it on each before its
+    /// executors end. Afterwards no actor listens on this shard any more. A shard that is not closed is gone when
+    /// nobody holds it; if its executor ends before, the others' `close` says so.
+    pub async fn close(self) -> Abandoned {
+        self.end().await.0
     }
 
-    /// Counts this shard as closed when it is dropped: also if its `main` panics, or the others would wait for ever.
-    pub(crate) fn leave_on_drop(&self) -> LeaveOnDrop {
-        LeaveOnDrop(Arc::clone(&self.0.closed))
+    /// [`Shard::close`], with the panic of a client that nobody awaited.
+    pub(crate) async fn end(self) -> (Abandoned, Option<Panic>) {
+        closing::close(self).await
     }
 
-    pub(crate) async fn close_with(self, leave: LeaveOnDrop) {
-        while self.0.deferred.get() > 0 {
-            self.pause(CLOSE_POLL_NS).await;
-        }
-        drop(leave);
-        while self.0.closed.load(Ordering::Acquire) < self.shards() || self.0.deferred.get() > 0 {
-            self.pause(CLOSE_POLL_NS).await;
-        }
-        // Actors hold the shard and the shard its actors.
-        self.0.ports.clear();
-        poller::is_back(&self.0).await;
+    /// Waits until a client that nobody awaits has panicked.
+    pub(crate) async fn unheard_panic(&self) {
+        poll_fn(|cx| {
+            if self.0.panic.borrow().is_some() {
+                return Poll::Ready(());
+            }
+            self.0.listener.set(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub(crate) fn remains(&self) -> Remains<D> {
+        Remains(Rc::downgrade(&self.0))
     }
 
     /// Buffers on lease now. When no operation runs and no value is held, it is 0.
@@ -204,6 +256,15 @@ impl<D: Device> Core<D> {
     fn work_arrived(&self) {
         if self.parked.get() {
             self.parking.unpark();
+        }
+    }
+
+    /// A client that nobody awaits has panicked.
+    fn hear_of(&self, panic: Panic) {
+        self.panicked.set(self.panicked.get() + 1);
+        self.panic.borrow_mut().get_or_insert(panic);
+        if let Some(listener) = self.listener.take() {
+            listener.wake();
         }
     }
 
@@ -301,8 +362,10 @@ impl<D: Device> Verbs for Shard<D> {
     fn defer(&self, task: impl Future<Output = ()> + 'static) {
         self.0.deferred.set(self.0.deferred.get() + 1);
         let core = Rc::clone(&self.0);
-        self.0.clients.spawn(Box::pin(async move {
-            task.await;
+        self.0.clients.spawn_deferred(Box::pin(async move {
+            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+                core.deferred_panicked.set(core.deferred_panicked.get() + 1);
+            }
             core.deferred.set(core.deferred.get() - 1);
         }));
         self.0.work_arrived();

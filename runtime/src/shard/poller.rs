@@ -3,14 +3,14 @@
 //!
 //! Three facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
-//! executor goes to sleep although tasks are runnable: executors that Farwood starts use a timer of 10 ms or more, and
-//! the heartbeat below bounds the stall wherever a shard is attached ([`crate::executor`] sees to an executor's first
-//! round). And tasks that an executor ends with are leaked, so the poller of a closed shard must not be one of them.
+//! executor goes to sleep although tasks are runnable: [`crate::executor`] sees to those that it runs, and the heartbeat
+//! below helps others. And tasks that an executor ends with are leaked, so the poller of a closed shard must not be one
+//! of them.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,13 +21,12 @@ use smallvec::SmallVec;
 use super::Core;
 use super::reactor::Reactor;
 use crate::engine::Device;
+use crate::executor::{HEARTBEAT, is_watched};
 use crate::message::{Envelope, ShardId};
 use crate::waiter::Waiter;
 
 /// Messages taken from each ring in one turn.
 const MESSAGES_PER_TURN: usize = 256;
-/// Bounds the stall of glommio's lost wake-up; costs twenty wake-ups per second.
-const HEARTBEAT: Duration = Duration::from_millis(50);
 /// A heartbeat whose time came in the same round as the lost wake-up is lost with it. This is the timer that is left
 /// then: renewed with every heartbeat, it is never due unless there was none for as long.
 const BACKSTOP: Duration = Duration::from_secs(1);
@@ -40,13 +39,20 @@ const LOOK_AFTER_NS: u64 = 100_000_000;
 const WAKE_EARLY_NS: u64 = 100_000;
 
 pub(super) fn start<D: Device>(core: &Rc<Core<D>>) {
-    glommio::spawn_local(poll(Rc::clone(core))).detach();
-    glommio::spawn_local(heartbeat(Rc::downgrade(core))).detach();
+    let core = Rc::clone(core);
+    let polling = async {
+        let heart = (!is_watched()).then(|| glommio::spawn_local(heartbeat()));
+        poll(core).await;
+        if let Some(heart) = heart {
+            heart.cancel().await;
+        }
+    };
+    glommio::spawn_local(polling).detach();
 }
 
-async fn heartbeat<D: Device>(core: Weak<Core<D>>) {
+async fn heartbeat() {
     let mut backstop = Timer::new(BACKSTOP);
-    while core.strong_count() > 0 {
+    loop {
         select(Timer::new(HEARTBEAT), &mut backstop).await;
         backstop.reset(BACKSTOP);
     }
