@@ -43,7 +43,7 @@ pub struct CheckReport {
     /// Broken invariants. An intact index has none.
     pub violations: Kept<Violation>,
     /// Nodes that their parent does not know. No violation: a split failed or was interrupted before its separator was
-    /// in, and the node is reached over its neighbour.
+    /// in, and the node is reached over its neighbour. Clients who do that have the separator put in.
     pub missing_separators: Kept<MissingSeparator>,
     /// Inner nodes of a radix tree whose replacement was begun and not completed. No violation: who writes there next
     /// completes it.
@@ -190,6 +190,9 @@ pub enum Broken {
     /// A key outside its leaf's fences.
     #[error("its key {} lies outside its fences", shown(.key))]
     KeyOutside { key: Bytes },
+    /// A key in a slot with another key's fingerprint.
+    #[error("its key {} is in it, but no lookup finds it: its fingerprint is another key's", shown(.key))]
+    Fingerprint { key: Bytes },
     /// A key twice in one leaf.
     #[error("its key {} is in it twice", shown(.key))]
     DuplicateKey { key: Bytes },

@@ -22,13 +22,21 @@
 //! reader      line 4 (EV=4)  writer: both lines, EV=5         line 3 (head EV=5)          5 != 4: torn
 //! ```
 //!
-//! A key *is in* the leaf if some slot's entry is present, holds the key, and has the key's fingerprint.
-//! Fingerprints are a filter in another line than most entries, and a reader may see one of the two lines before
-//! and the other after an insert or remove. That is linearizable: lines never go back, an insert completes only
-//! when both are visible (so a reader that finds the key has seen both, and so will everyone after it), and a
-//! remove counts from the first of the two that a reader sees (and so will everyone after it). In a patch the
-//! entry comes before the fingerprint, so a fingerprint never refers to an older entry than the writer meant, even
-//! if the writer dies in between.
+//! A key *is in* the leaf if some slot's entry is present and holds it. `present` lies in one line, so it comes and
+//! goes in one moment for everybody. Fingerprints are a filter, in another line than most entries: an insert sets the
+//! fingerprint before the entry, a remove clears it after. So as long as the entry is present the fingerprint is the
+//! key's, and a reader that finds another one in the slot has seen a moment of its READ at which the key was not in it.
+//! (A key changes its slot only by being absent in between, so moments of different slots do not add up to more.)
+//! The other way round would not do:
+//!
+//! ```text
+//! writer     remove(k)       entry k ····················> fingerprint k
+//! reader 1   fingerprint k            entry k: found
+//! reader 2                                    fingerprint 0: absent, though it was found before
+//! ```
+//!
+//! A writer that dies between the two leaves a fingerprint without an entry: a vacancy, which the next entry in this
+//! slot gives its own fingerprint.
 //!
 //! This module does not know locks, nor why anybody writes.
 
@@ -151,10 +159,9 @@ impl LeafLayout {
         self.fingerprints + slot
     }
 
-    /// Whether nothing can be found in the slot: either mark is enough, they are cleared one after the other.
+    /// Whether there is no entry in the slot.
     fn is_vacant(&self, image: &[u8], slot: usize) -> bool {
-        stream::byte(image, self.fingerprint_at(slot)) == VACANT
-            || stream::byte(image, self.entry(slot).start()) & PRESENT == 0
+        stream::byte(image, self.entry(slot).start()) & PRESENT == 0
     }
 }
 
@@ -167,15 +174,6 @@ fn fingerprint(key: &[u8]) -> u8 {
         Err(_) => hash_any_length(key),
     };
     (hash as u8).max(VACANT + 1)
-}
-
-/// The fingerprint of the key in `range`.
-#[inline]
-fn stored_fingerprint(image: &[u8], range: StreamRange) -> u8 {
-    match stream::in_one_line(image, range) {
-        Some(key) => fingerprint(key),
-        None => fingerprint(&stream::to_bytes(image, range)),
-    }
 }
 
 #[inline(never)]

@@ -1,5 +1,7 @@
 //! Changing a leaf: fresh images, and entry writes that say which bytes a WRITE must send.
 
+use std::ops::Range;
+
 use super::{HEAD_BYTES, KEY_SHORT, LeafLayout, PRESENT, VACANT, VALUE_SHORT, fingerprint};
 use crate::layout::Patch;
 use crate::layout::header::{Header, Kind, NodeHeader};
@@ -11,26 +13,31 @@ impl LeafLayout {
     /// entry's version in all of its lines. The image must be whole (a view of it has been made) and the node
     /// locked. Lengths beyond the layout's, or a slot that does not exist, panic.
     ///
-    /// Returns what to send: the entry, and after it the fingerprint's word unless that stays the same, as in an
-    /// update.
+    /// Returns what to send: the fingerprint's word, unless that stays the same, as in an update, and then the entry.
     pub fn write_entry(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) -> Patch {
         self.check_slot(image, slot);
-        let head = stream::byte(image, self.entry(slot).start());
+        let entry = self.entry(slot);
+        let head = stream::byte(image, entry.start());
         self.store(image, slot, key, value, EntryVersion::from_bits(head).next());
-        let sent = self.entry(slot);
-        self.patch(image, slot, sent, fingerprint(key))
+        let mut patch = Patch::new();
+        patch.extend(self.set_fingerprint(image, slot, fingerprint(key)));
+        patch.push(entry.write_range());
+        join_within_a_line(patch)
     }
 
     /// Empties `slot`. The image must be whole and the node locked. A slot that does not exist panics.
     ///
-    /// Returns what to send: the head's word and the fingerprint's. The entry's version stays as it is: the head,
+    /// Returns what to send: the head's word and then the fingerprint's. The entry's version stays as it is: the head,
     /// which is all that changes, lies in one line, and the next entry in this slot gets the next version.
     pub fn clear_entry(&self, image: &mut [u8], slot: usize) -> Patch {
         self.check_slot(image, slot);
         let head = self.entry(slot).start();
         let version = EntryVersion::from_bits(stream::byte(image, head));
         stream::write(image, head, &[version.bits()]);
-        self.patch(image, slot, StreamRange::new(head, HEAD_BYTES), VACANT)
+        let mut patch = Patch::new();
+        patch.push(StreamRange::new(head, HEAD_BYTES).write_range());
+        patch.extend(self.set_fingerprint(image, slot, VACANT));
+        join_within_a_line(patch)
     }
 
     /// Makes `image`, whatever it held, a leaf with `header` (of level 0) and `entries`. More entries than slots,
@@ -60,31 +67,31 @@ impl LeafLayout {
         }
     }
 
-    /// Sets the slot's fingerprint and returns what to send if `entry` of the slot's entry has changed.
-    ///
-    /// The two become one WRITE only where the fingerprint shares the line of the entry's head: the lines of one
-    /// WRITE may become visible in any order, and a fingerprint must not before its entry.
-    fn patch(&self, image: &mut [u8], slot: usize, entry: StreamRange, fingerprint: u8) -> Patch {
+    /// Sets the slot's fingerprint; yields the word to send, or none if it is that already.
+    fn set_fingerprint(&self, image: &mut [u8], slot: usize, fingerprint: u8) -> Option<Range<usize>> {
         let at = self.fingerprint_at(slot);
-        let mut patch = Patch::new();
-        patch.push(entry.write_range());
-        if stream::byte(image, at) == fingerprint {
-            return patch;
-        }
+        let changes = stream::byte(image, at) != fingerprint;
         stream::write(image, at, &[fingerprint]);
-        let word = StreamRange::new(at, 1).write_range();
-        let entry = &mut patch[0];
-        // Fingerprints lie before all entries.
-        if word.end >= entry.start && word.start / LINE_BYTES == entry.start / LINE_BYTES {
-            entry.start = word.start;
-        } else {
-            patch.push(word);
-        }
-        patch
+        changes.then(|| StreamRange::new(at, 1).write_range())
     }
 
     fn check_slot(&self, image: &[u8], slot: usize) {
         self.check_len(image);
         assert!(slot < self.slots, "there is no such slot");
     }
+}
+
+/// Makes one WRITE of a fingerprint and an entry that are next to each other, if the entry's head is in the fingerprint's
+/// line, which becomes visible at once. Elsewhere there must be two, for the lines of one WRITE may become visible in
+/// any order.
+fn join_within_a_line(mut patch: Patch) -> Patch {
+    if let [one, other] = &*patch {
+        let both = one.start.min(other.start)..one.end.max(other.end);
+        let touch = both.len() <= one.len() + other.len();
+        if touch && one.start / LINE_BYTES == other.start / LINE_BYTES {
+            patch.truncate(1);
+            patch[0] = both;
+        }
+    }
+    patch
 }

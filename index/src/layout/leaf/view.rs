@@ -1,7 +1,7 @@
 //! A leaf as a writer or a scan sees it: header, vacancies, all entries.
 
 use super::lookup::{Found, LeafLookup};
-use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint, stored_fingerprint};
+use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
 use crate::layout::header::{Header, Kind, Position};
 use crate::layout::stream::{self, StreamRange};
 use crate::layout::{Bytes, Malformed, Rejection};
@@ -71,8 +71,8 @@ impl<'a> LeafView<'a> {
         self.len() == 0
     }
 
-    /// All entries, in the order of their slots, which is no order of keys. Exactly those that a lookup would
-    /// find.
+    /// All entries, in the order of their slots, which is no order of keys. In a leaf at rest, exactly those that a
+    /// lookup finds.
     ///
     /// An item is [`Rejection::Torn`] if the entry's lines come from different moments, [`Rejection::Malformed`]
     /// if no writer leaves such an entry.
@@ -112,7 +112,7 @@ impl<'a> LeafView<'a> {
         Ok(Some(Entry { slot, key, value }))
     }
 
-    /// The key that a lookup would find in `slot`.
+    /// The key in `slot`, if there is an entry.
     pub(super) fn key(&self, slot: usize) -> Result<Option<StreamRange>, Rejection> {
         let (layout, image) = (self.layout, self.image);
         if layout.is_vacant(image, slot) {
@@ -122,13 +122,10 @@ impl<'a> LeafView<'a> {
         if !entry_is_whole(image, entry, stream::byte(image, entry.start())) {
             return Err(Rejection::Torn);
         }
-        let key = self.stored_key(slot)?;
-        // Entry and fingerprint of different moments: see the module's docs.
-        let is_its_own = stream::byte(image, layout.fingerprint_at(slot)) == stored_fingerprint(image, key);
-        Ok(is_its_own.then_some(key))
+        self.stored_key(slot).map(Some)
     }
 
-    /// What `slot` holds as a key, whether a lookup would find it or not.
+    /// What `slot` holds as a key, whether its entry is present or not.
     pub(super) fn stored_key(&self, slot: usize) -> Result<StreamRange, Rejection> {
         let entry = self.layout.entry(slot);
         let short = stream::byte(self.image, entry.start()) & KEY_SHORT != 0;

@@ -24,7 +24,7 @@ pub(super) struct Sighting {
     pub(super) sibling: RemotePtr,
     /// Separators and children, ascending, but for those among the faults.
     pub(super) children: Vec<(Bytes, RemotePtr)>,
-    /// Keys that a lookup finds.
+    /// Keys that are in a leaf.
     pub(super) keys: u64,
     /// The pairs of a leaf, ascending.
     pub(super) pairs: Vec<(Bytes, Bytes)>,
@@ -63,8 +63,10 @@ impl Sighting {
         let twice = seen.pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0);
         seen.faults.extend(twice.map(|pair| Broken::DuplicateKey { key: pair[0].0.clone() }));
         let keys = seen.pairs.iter().map(|(key, _)| key);
-        let outside = keys.filter(|key| view.header().position(key) != Position::Here);
+        let outside = keys.clone().filter(|key| view.header().position(key) != Position::Here);
         seen.faults.extend(outside.map(|key| Broken::KeyOutside { key: key.clone() }));
+        let not_found = keys.filter(|key| matches!(view.find(key), Ok(None)));
+        seen.faults.extend(not_found.map(|key| Broken::Fingerprint { key: key.clone() }));
         Ok(seen)
     }
 
@@ -131,6 +133,19 @@ mod tests {
         assert!(seen.pairs.is_sorted() && seen.keys == 5 && !seen.has_torn_entry());
         let shape = Sighting::leaf(&layout, &image, Depth::Shape).unwrap();
         assert!(shape.keys == 5 && shape.faults.is_empty() && shape.pairs.is_empty());
+    }
+
+    #[test]
+    fn a_key_that_no_lookup_finds_is_a_fault() {
+        let layout = LeafLayout::for_slots(6, 4, 4).unwrap();
+        let mut image = vec![0; layout.node_bytes()];
+        let faults = |image: &[u8]| Sighting::leaf(&layout, image, Depth::Entries).unwrap().faults;
+        let pairs: [(&[u8], &[u8]); 2] = [(b"c", b"1"), (b"d", b"2")];
+        layout.build(&mut image, &header(0), pairs);
+        assert_eq!(faults(&image), []);
+        // The first fingerprint, behind the control word and the header.
+        image[2 + 20 + 2 * 4] ^= 1;
+        assert_eq!(faults(&image), [Broken::Fingerprint { key: key(b"c") }]);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 use std::ops::Bound;
 
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use super::{get, header};
-use crate::layout::leaf::{LeafLayout, SlotOrder};
+use crate::layout::leaf::{Entry, LeafLayout, SlotOrder};
 use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
-use crate::layout::{NodeHeader, Rejection, bump_node_version};
+use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version};
 
 /// What a lookup may say.
 type Answer = Option<Vec<u8>>;
@@ -188,6 +189,80 @@ fn a_node_write_is_seen_whole_or_not_at_all() {
                         assert_eq!(layout.view(image).err(), Some(Rejection::Torn));
                     }
                 });
+            }
+        }
+    }
+}
+
+/// What the memory server has after each line of a WRITE has become visible, the WRITEs in order, the lines of each in
+/// the order that `rng` draws. The first image is the last one of `history`, where the others go.
+fn become_visible(history: &mut Vec<Vec<u8>>, patch: &Patch, after: &[u8], rng: &mut SmallRng) {
+    for range in patch {
+        let mut lines: Vec<usize> = (range.start / LINE_BYTES..range.end.div_ceil(LINE_BYTES)).collect();
+        lines.shuffle(rng);
+        for line in lines {
+            let mut image = history.last().expect("it begins with an image").clone();
+            let part = range.start.max(line * LINE_BYTES)..range.end.min((line + 1) * LINE_BYTES);
+            image[part.clone()].copy_from_slice(&after[part]);
+            history.push(image);
+        }
+    }
+}
+
+/// A key goes and comes back to its slot, or another one's; readers begin at any time, one after the other. Once one
+/// of them has found what was inserted last, all that begin later find it, though the insert has not completed: they
+/// read by fingerprints and, as scans do, without. Once one has found that the removed key is gone, none finds its old
+/// value.
+///
+/// ```text
+///   writer     remove(k)       entry k ───────────────────────> fingerprint k ✗ too late
+///   reader 1   fingerprint k            entry k: found
+///   reader 2                                     fingerprint 0: absent
+/// ```
+#[test]
+fn a_key_that_was_found_is_not_absent_afterwards() {
+    let mut rng = SmallRng::seed_from_u64(6);
+    for (slots, max_key, max_value) in SHAPES {
+        let layout = LeafLayout::for_slots(slots, max_key, max_value).unwrap();
+        for slot in 0..slots {
+            let key = key(&layout, slot);
+            let (old, new) = (value(&layout, slot), value(&layout, slots + 1));
+            for leftover in [false, true] {
+                let mut image = full_leaf(&layout, 5);
+                let mut history = vec![image.clone()];
+                let mut removed = layout.clear_entry(&mut image, slot);
+                if leftover {
+                    // Its client died before the fingerprint was cleared.
+                    removed.truncate(1);
+                }
+                become_visible(&mut history, &removed, &image, &mut rng);
+                image = history.last().unwrap().clone();
+                let inserted = layout.write_entry(&mut image, slot, &key, &new);
+                become_visible(&mut history, &inserted, &image, &mut rng);
+                assert_eq!(history.last(), Some(&image), "the patches are all that has changed");
+                for _ in 0..400 {
+                    let mut times = [0; 3].map(|_| rng.random_range(0..history.len()));
+                    times.sort();
+                    let [first, second] = [times[0]..=times[1], times[1]..=times[2]].map(|read| {
+                        let images: Vec<&[u8]> = history[read].iter().map(|image| &image[..]).collect();
+                        let image = mix(&images, |_| rng.random_range(0..images.len()));
+                        let scanned = layout.view(&image).unwrap().entries().collect::<Result<Vec<_>, _>>();
+                        let found = |entries: Vec<Entry>| entries.into_iter().find(|e| e.key[..] == key);
+                        let scanned = scanned.map(|entries| found(entries).map(|entry| entry.value.to_vec()));
+                        [get(&layout, &image, &key), scanned]
+                    });
+                    for (earlier, later) in
+                        first.iter().flat_map(|first| second.iter().map(move |s| (first, s)))
+                    {
+                        let (Ok(earlier), Ok(later)) = (earlier, later) else { continue };
+                        if earlier.as_ref() == Some(&new) {
+                            assert_eq!(later.as_ref(), Some(&new), "slot {slot}: it was found before");
+                        }
+                        if earlier.is_none() {
+                            assert_ne!(later.as_ref(), Some(&old), "slot {slot}: it was gone before");
+                        }
+                    }
+                }
             }
         }
     }
