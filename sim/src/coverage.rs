@@ -20,7 +20,7 @@ const SHERMAN: &[Kind] = &[Kind::Sherman];
 const SMART: &[Kind] = &[Kind::Smart];
 
 /// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 51] = [
+const COUNTERS: [(&str, &[Kind]); 52] = [
     ("cache.evicted", BOTH),
     ("index.failed", BOTH),
     ("index.torn", BOTH),
@@ -46,6 +46,7 @@ const COUNTERS: [(&str, &[Kind]); 51] = [
     ("sherman.root.settled", SHERMAN),
     ("sherman.separator.missing", SHERMAN),
     ("sherman.separator.owed", SHERMAN),
+    ("sherman.separator.repaired", SHERMAN),
     ("sherman.split.unknown", SHERMAN),
     ("smart.header.split", SMART),
     ("smart.leaf.estranged", SMART),

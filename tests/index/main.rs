@@ -22,6 +22,7 @@ mod on_chip;
 mod out_of_memory;
 mod queue_pair_errors;
 mod round_trips;
+mod separators;
 mod slow_reads;
 mod smart_prefixes;
 mod smart_races;

@@ -31,8 +31,18 @@ const MOVES_BEFORE_DESCENT: u32 = 3;
 pub(super) struct Target {
     pub(super) ptr: RemotePtr,
     pub(super) level: u8,
-    /// The node above that led here: what to drop from the cache if it was wrong.
-    pub(super) via: Option<RemotePtr>,
+    pub(super) via: Via,
+}
+
+/// The node above that led to a target: what to drop from the cache if it was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// The root word did, or a left neighbour.
+    Nothing,
+    /// The cached copy of this one, which may be outdated.
+    Cached(RemotePtr),
+    /// This one, which the operation has just read.
+    Read(RemotePtr),
 }
 
 pub(super) fn root_word(root: Root) -> u64 {
@@ -56,10 +66,10 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Option<Target>, IndexError> {
         match self.reader.find(key) {
             Some(steer) if steer.child_level == 0 => {
-                Ok(Some(Target { ptr: steer.child, level: 0, via: Some(steer.via) }))
+                Ok(Some(Target { ptr: steer.child, level: 0, via: Via::Cached(steer.via) }))
             }
             Some(steer) => {
-                let from = Target { ptr: steer.child, level: steer.child_level, via: Some(steer.via) };
+                let from = Target { ptr: steer.child, level: steer.child_level, via: Via::Cached(steer.via) };
                 self.descend(meter, key, 0, from, budget).await.map(Some)
             }
             None => self.locate_from_root(meter, key, 0, budget).await,
@@ -80,7 +90,7 @@ impl<V: Verbs> Tree<V> {
             None => self.read_root(meter).await?,
         };
         let Some(root) = root.filter(|root| root.level >= level) else { return Ok(None) };
-        let from = Target { ptr: root.ptr, level: root.level, via: None };
+        let from = Target { ptr: root.ptr, level: root.level, via: Via::Nothing };
         self.descend(meter, key, level, from, budget).await.map(Some)
     }
 
@@ -176,7 +186,7 @@ impl<V: Verbs> Tree<V> {
         let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
             return Ok(false);
         };
-        let from = Target { ptr: root.ptr, level: root.level, via: None };
+        let from = Target { ptr: root.ptr, level: root.level, via: Via::Nothing };
         Ok(self.descend(meter, b"", node.level, from, budget).await?.ptr == node.ptr)
     }
 
@@ -242,9 +252,11 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Target, IndexError> {
         let mut at = from;
+        // Of the node `at`: only they say that it needs the lock.
+        let mut rereads = 0;
         while at.level > level {
             let bytes = self.inner().node_bytes();
-            let (buf, span_ns) = if budget.spent() > RETRIES_BEFORE_LOCK {
+            let (buf, span_ns) = if rereads > RETRIES_BEFORE_LOCK {
                 (self.read_node_locked(meter, at.ptr, bytes).await?, 0)
             } else {
                 match self.verbs.read(meter, at.ptr, bytes).await {
@@ -259,47 +271,48 @@ impl<V: Verbs> Tree<V> {
                 }
             };
             match self.route(&buf, key, at.level, span_ns) {
+                Step::Reread(last) => {
+                    rereads += 1;
+                    budget.spend(meter, at.ptr, last)?;
+                    continue;
+                }
                 Step::Done(child) => {
                     self.show_cache(at.ptr, &buf);
-                    at = Target { ptr: child, level: at.level - 1, via: Some(at.ptr) };
+                    at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr) };
                 }
                 Step::MoveRight(sibling) => {
                     tracing::debug!(name: "sherman.inner.right", node = %at.ptr, "an inner node ends before the key");
                     budget.spend(meter, at.ptr, None)?;
-                    self.forget(at, key);
-                    if self.cache().root().is_some_and(|root| root.ptr == at.ptr) {
-                        // A root with a right neighbour is the root no more.
-                        self.read_root(meter).await?;
-                    }
-                    at = Target { ptr: sibling, via: None, ..at };
+                    at = self.step_right(meter, key, at, &buf, sibling).await?;
                 }
-                Step::Reread(last) => budget.spend(meter, at.ptr, last)?,
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
                     self.forget(at, key);
                     at = self.restart(meter, at.ptr).await?;
                 }
             }
+            rereads = 0;
         }
         Ok(at)
     }
 
-    /// Where to go on from the leaf `from`, which ends before `key`: its right neighbour. The third step of
-    /// an operation goes down from the root instead, once: other compute nodes may have put any number of
+    /// Where to go on from the leaf `from`, which ends before `key`, as its image says: its right neighbour. The third
+    /// step of an operation goes down from the root instead, once: other compute nodes may have put any number of
     /// leaves in between.
     pub(super) async fn move_right(
         &self,
         meter: &Meter,
         key: &[u8],
         from: Target,
+        image: &[u8],
         sibling: RemotePtr,
         budget: &mut Budget,
     ) -> Result<Target, IndexError> {
         budget.spend(meter, from.ptr, None)?;
-        self.forget(from, key);
+        let right = self.step_right(meter, key, from, image, sibling).await?;
         if budget.count_move_right() != MOVES_BEFORE_DESCENT {
             tracing::debug!(name: "sherman.leaf.right", node = %from.ptr, "a leaf ends before the key");
-            return Ok(Target { ptr: sibling, level: from.level, via: None });
+            return Ok(right);
         }
         tracing::debug!(name: "sherman.leaf.far_right", node = %from.ptr, "the key is many leaves further right");
         let root = self.restart(meter, from.ptr).await?;
@@ -310,12 +323,12 @@ impl<V: Verbs> Tree<V> {
     pub(super) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
         let root = self.read_root(meter).await?;
         let root = root.ok_or_else(|| IndexError::Corrupt { node, what: "the tree lost its root".into() })?;
-        Ok(Target { ptr: root.ptr, level: root.level, via: None })
+        Ok(Target { ptr: root.ptr, level: root.level, via: Via::Nothing })
     }
 
     /// Drops the cached node that led to `target` for `key`.
     pub(super) fn forget(&self, target: Target, key: &[u8]) {
-        if let Some(via) = target.via {
+        if let Via::Cached(via) | Via::Read(via) = target.via {
             self.cache().invalidate(target.level + 1, via, key);
         }
     }

@@ -9,14 +9,15 @@ use crate::layout::{EntryVersion, Found, LeafLookup, Rejection};
 use crate::step::{SlowReads, Step};
 use crate::value::Value;
 
-/// After so many retries a reader takes the leaf's lock, under which nothing can be torn. Far beyond what happens in
-/// practice. Where READs exceed the time that versions vouch for it comes sooner ([`SlowReads`]).
+/// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
+/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that versions vouch for it comes sooner ([`SlowReads`]).
 pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let mut budget = self.budget();
         let mut slow = SlowReads::default();
+        let mut rereads = 0;
         let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
         loop {
             let read = match self.verbs.read(meter, at.ptr, self.leaf().node_bytes()).await {
@@ -31,12 +32,13 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, &buf, sibling, &mut budget).await?;
                 }
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
+                    rereads += 1;
                     let lock = last.is_none() && self.pause_or_lock(&mut slow).await;
-                    if lock || budget.spent() > RETRIES_BEFORE_LOCK {
+                    if lock || rereads > RETRIES_BEFORE_LOCK {
                         return self.lookup_locked(meter, key, at).await;
                     }
                 }
@@ -63,7 +65,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, &buf, sibling, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;

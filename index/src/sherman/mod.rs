@@ -39,6 +39,7 @@ mod check;
 mod config;
 mod descend;
 mod lookup;
+mod repair;
 mod scan;
 mod split;
 mod survey;
@@ -46,7 +47,7 @@ mod write;
 
 use std::cell::RefCell;
 use std::ops::RangeBounds;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
@@ -57,6 +58,7 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Options, Techniques};
+use self::repair::Missing;
 use crate::error::IndexError;
 use crate::intent::Intent;
 use crate::layout::{InnerLayout, LeafLayout};
@@ -167,7 +169,11 @@ impl Sherman {
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();
         let stats = RefCell::default();
-        ShermanIndex(Rc::new(Tree { shared, techniques, verbs, locks, sharing, reader, allocator, stats }))
+        let missing = Missing::default();
+        ShermanIndex(Rc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            Tree { me, shared, techniques, verbs, locks, sharing, reader, allocator, missing, stats }
+        }))
     }
 
     /// Sizes of the tree's nodes.
@@ -215,6 +221,8 @@ impl<V: Verbs> ShermanIndex<V> {
 
 /// What one shard needs to work on a tree.
 pub(crate) struct Tree<V: Verbs> {
+    /// For what the janitor is asked to do.
+    me: Weak<Tree<V>>,
     shared: Arc<Shared>,
     techniques: Techniques,
     verbs: V,
@@ -222,6 +230,7 @@ pub(crate) struct Tree<V: Verbs> {
     sharing: Sharing<V>,
     reader: CacheReader,
     allocator: NodeAllocator,
+    missing: Missing,
     stats: RefCell<IndexStats>,
 }
 

@@ -161,8 +161,10 @@ impl<V: Verbs> Cursor<V> {
                 Consumed::Before => {}
                 Consumed::Beyond => {
                     // The cached parent misses the leaves in between: the next window asks again.
-                    if let Some(via) = tree.reader.node_of(1, &at) {
-                        tree.cache().invalidate(1, via, &at);
+                    if let Some(at) = &self.at
+                        && let Some(via) = tree.reader.node_of(1, at)
+                    {
+                        tree.cache().invalidate(1, via, at);
                     }
                     return self.consume_one(leaf, SlowReads::default(), budget).await;
                 }
@@ -219,9 +221,9 @@ impl<V: Verbs> Cursor<V> {
             Some(target) => target,
             None => return Err(IndexError::Corrupt { node: near, what: "the tree lost its root".into() }),
         };
-        let mut lock = false;
+        let (mut lock, mut rereads) = (false, 0);
         loop {
-            let (image, span_ns) = if lock || budget.spent() > RETRIES_BEFORE_LOCK {
+            let (image, span_ns) = if lock || rereads > RETRIES_BEFORE_LOCK {
                 (tree.read_leaf_locked(&self.meter, at.ptr).await?, 0)
             } else {
                 match tree.verbs.read(&self.meter, at.ptr, bytes).await {
@@ -240,7 +242,9 @@ impl<V: Verbs> Cursor<V> {
                 Consumed::Before => {
                     let right = tree.leaf().view(&image).and_then(|leaf| leaf.header().right());
                     match right {
-                        Ok(sibling) => at = tree.move_right(&self.meter, &key, at, sibling, budget).await?,
+                        Ok(sibling) => {
+                            at = tree.move_right(&self.meter, &key, at, &image, sibling, budget).await?;
+                        }
                         Err(rejection) => {
                             return Err(IndexError::Corrupt { node: at.ptr, what: rejection.to_string() });
                         }
@@ -254,10 +258,12 @@ impl<V: Verbs> Cursor<V> {
                 }
                 Consumed::TooLate => {
                     budget.spend(&self.meter, at.ptr, None)?;
+                    rereads += 1;
                     lock = tree.pause_or_lock(&mut slow).await;
                 }
                 Consumed::Not(rejection) => {
                     budget.spend(&self.meter, at.ptr, Some(rejection))?;
+                    rereads += 1;
                     if matches!(Step::<()>::after(rejection), Step::Restart(_)) {
                         tree.forget(at, &key);
                         let root = tree.restart(&self.meter, at.ptr).await?;

@@ -3,7 +3,8 @@
 //!
 //! Between the two, and for as long as the separator is missing, the right half is reached over the left one's
 //! sibling pointer. So an operation that is dropped after its split has taken effect leaves a correct tree; the
-//! separator is then put in by the janitor.
+//! separator is then put in by the janitor. If its client has died, or there was no memory for an inner node, others
+//! put it in later (`repair.rs`).
 
 use std::rc::Rc;
 
@@ -12,40 +13,59 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::Target;
+use super::descend::{Target, Via};
 use crate::error::IndexError;
 use crate::layout::{Bytes, InnerLayout, LeafView, Malformed, NodeHeader, NodeVersion, Position, Rejection};
 use crate::step::Budget;
 
 /// A child that its parent does not know yet.
 #[derive(Clone, Debug)]
-struct Separator {
+pub(super) struct Separator {
     /// The level of the parent.
-    level: u8,
-    key: Bytes,
-    child: RemotePtr,
+    pub(super) level: u8,
+    pub(super) key: Bytes,
+    pub(super) child: RemotePtr,
+}
+
+/// What became of a separator.
+enum Put {
+    /// It was there already.
+    Before,
+    /// It is in.
+    Now,
+    /// It is in, and its node was split for it, which owes this one to the level above.
+    Owing(Separator),
 }
 
 /// Sees to it that a separator gets in also if the operation that owes it is dropped.
-struct Owed<V: Verbs> {
-    tree: Rc<Tree<V>>,
+pub(super) struct Owed<V: Verbs> {
+    pub(super) tree: Rc<Tree<V>>,
     /// The node that was split.
-    node: RemotePtr,
-    separator: Option<Separator>,
+    pub(super) node: RemotePtr,
+    pub(super) separator: Option<Separator>,
 }
 
 impl<V: Verbs> Owed<V> {
-    /// Puts the separator in, and those that it makes the levels above owe.
+    /// Puts the separator in, and those that it makes the levels above owe; false if it was there.
     ///
-    /// An error goes to the caller and nothing is tried again: it would meet the same error.
-    async fn pay(mut self, meter: &Meter) -> Result<(), IndexError> {
+    /// An error goes to the caller and nothing is tried again: it would meet the same error. Who comes by later will
+    /// (`repair.rs`).
+    pub(super) async fn pay(mut self, meter: &Meter) -> Result<bool, IndexError> {
         let mut budget = self.tree.budget();
+        let mut was_missing = false;
         while let Some(separator) = self.separator.clone() {
-            let paid = self.tree.insert_one(meter, &separator, &mut budget).await;
-            self.separator = paid.as_ref().ok().cloned().flatten();
-            paid?;
+            let put = self.tree.insert_one(meter, &separator, &mut budget).await;
+            self.separator = None;
+            match put? {
+                Put::Before => {}
+                Put::Now => was_missing = true,
+                Put::Owing(above) => {
+                    was_missing = true;
+                    self.separator = Some(above);
+                }
+            }
         }
-        Ok(())
+        Ok(was_missing)
     }
 
     /// The same for an operation that was dropped, maybe while the split itself was in flight. The split releases the
@@ -58,7 +78,7 @@ impl<V: Verbs> Owed<V> {
         held.lock(&meter).await?;
         self.tree.unlock(&meter, held).await?;
         self.separator = separator;
-        self.pay(&meter).await
+        self.pay(&meter).await.map(drop)
     }
 }
 
@@ -77,7 +97,8 @@ impl<V: Verbs> Drop for Owed<V> {
     }
 }
 
-fn separator_is_missing(error: &IndexError) {
+/// Says that a separator could not be put in.
+pub(super) fn separator_is_missing(error: &IndexError) {
     tracing::warn!(name: "sherman.separator.missing", %error, "a node stays reachable over its neighbour only");
 }
 
@@ -270,21 +291,21 @@ impl<V: Verbs> Tree<V> {
         Ok(owed)
     }
 
-    /// Puts one separator in; yields the one that its node's split owes to the level above.
+    /// Puts one separator in.
     async fn insert_one(
         self: &Rc<Self>,
         meter: &Meter,
         separator: &Separator,
         budget: &mut Budget,
-    ) -> Result<Option<Separator>, IndexError> {
+    ) -> Result<Put, IndexError> {
         let bytes = self.inner().node_bytes();
         let mut at = loop {
             if let Some(ptr) = self.reader.node_of(separator.level, &separator.key) {
-                break Target { ptr, level: separator.level, via: None };
+                break Target { ptr, level: separator.level, via: Via::Nothing };
             }
             match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
                 Some(target) => break target,
-                None if self.grow(meter, separator).await? => return Ok(None),
+                None if self.grow(meter, separator).await? => return Ok(Put::Now),
                 None => budget.spend(meter, separator.child, None)?,
             }
         };
@@ -295,14 +316,15 @@ impl<V: Verbs> Tree<V> {
             match plan_separator(self.inner(), &image, separator) {
                 InnerPlan::Nothing => {
                     self.unlock(meter, held).await?;
-                    return Ok(None);
+                    return Ok(Put::Before);
                 }
                 InnerPlan::Rewrite(entries) => {
                     self.rewrite_inner(meter, held, image, &entries).await?;
-                    return Ok(None);
+                    return Ok(Put::Now);
                 }
                 InnerPlan::Split(entries) => {
-                    return self.split_inner(meter, held, image, entries, separator.level).await.map(Some);
+                    let above = self.split_inner(meter, held, image, entries, separator.level).await?;
+                    return Ok(Put::Owing(above));
                 }
                 InnerPlan::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;

@@ -1,0 +1,208 @@
+//! Separators that are missing: the client that split a node has died since, or there was no memory for an inner node.
+//! Operations notice it, since they move right from under a parent that they have just read (among inner nodes, from
+//! under any), and leave it to the janitor to put the separator in.
+//!
+//! Most often it is not missing: who has split the node is about to put it in. So the janitor pauses first, and then
+//! looks without a lock. It is at one separator once per shard. One that could not be put in is left alone for a while;
+//! meanwhile no cached parent is dropped because of it, for the next copy would be no better.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use farwood_runtime::{Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::{Target, Via};
+use super::lookup::RETRIES_BEFORE_LOCK;
+use super::split::{Owed, Separator, separator_is_missing};
+use crate::error::IndexError;
+use crate::layout::{Header, Rejection};
+use crate::step::Budget;
+
+/// The shortest time before the janitor looks, in ns; the longest is twice that, so that those of several shards come
+/// one by one and find what the first has done.
+const PAUSE_NS: u64 = 200_000;
+/// How long a separator is left alone that could not be put in, in ns.
+const LEFT_ALONE_NS: u64 = 1_000_000_000;
+
+/// The nodes whose separators are missing, as far as one shard knows, and until when each is left alone.
+#[derive(Default)]
+pub(super) struct Missing(RefCell<BTreeMap<RemotePtr, u64>>);
+
+impl Missing {
+    /// More are not noted: they will be met again.
+    const MOST: usize = 64;
+    const UNDER_WAY: u64 = u64::MAX;
+
+    /// Notes that the janitor sees to `child`; false if it is to be left alone, or there are too many.
+    fn begin(&self, child: RemotePtr, now: u64) -> bool {
+        let mut children = self.0.borrow_mut();
+        if children.get(&child).is_some_and(|until| *until > now) {
+            return false;
+        }
+        if children.len() >= Self::MOST {
+            children.retain(|_, until| *until > now);
+        }
+        if children.len() >= Self::MOST {
+            return false;
+        }
+        children.insert(child, Self::UNDER_WAY);
+        true
+    }
+
+    /// The separator of `child` is in.
+    fn done(&self, child: RemotePtr) {
+        self.0.borrow_mut().remove(&child);
+    }
+
+    /// It could not be put in: the next attempt is for who comes after `until`.
+    fn failed(&self, child: RemotePtr, until: u64) {
+        self.0.borrow_mut().insert(child, until);
+    }
+
+    /// Whether it is known to be missing.
+    fn knows(&self, child: RemotePtr, now: u64) -> bool {
+        self.0.borrow().get(&child).is_some_and(|until| *until > now)
+    }
+}
+
+impl<V: Verbs> Tree<V> {
+    /// The right neighbour of `from`, which ends before `key`. What led to `from` is dropped from the cache if it may be
+    /// outdated; where it is not, the neighbour's separator is missing.
+    ///
+    /// No round trip, but for a root that was split: one, to see whether there is another root.
+    pub(super) async fn step_right(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        from: Target,
+        image: &[u8],
+        sibling: RemotePtr,
+    ) -> Result<Target, IndexError> {
+        let is_known = self.missing.knows(sibling, self.verbs.now());
+        let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
+        // Who comes to a leaf next reads its parent again. An inner node is cached by then, and no one asks its parent.
+        let is_inner = from.level > 0;
+        let is_suspect = match from.via {
+            _ if is_known => false,
+            Via::Cached(_) => {
+                self.forget(from, key);
+                is_inner
+            }
+            Via::Read(_) => true,
+            // A root with a right neighbour is the root no more.
+            Via::Nothing if was_root() => {
+                self.read_root(meter).await?.is_some_and(|root| root.ptr == from.ptr)
+            }
+            Via::Nothing => is_inner,
+        };
+        if is_suspect {
+            self.suspect(from, image, sibling);
+        }
+        // A parent that does not know this one does not know those behind it either.
+        let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
+        Ok(Target { ptr: sibling, via, ..from })
+    }
+
+    /// Leaves it to the janitor to put the separator of `sibling` in, the right neighbour of `left`, whose image is
+    /// whole.
+    #[cold]
+    fn suspect(&self, left: Target, image: &[u8], sibling: RemotePtr) {
+        let Some(tree) = self.me.upgrade() else { return };
+        let header = self.header(left.level, image);
+        let Some(key) = header.ok().and_then(|header| header.high()) else { return };
+        if !self.missing.begin(sibling, self.verbs.now()) {
+            return;
+        }
+        let separator = Separator { level: left.level + 1, key, child: sibling };
+        self.verbs.defer(async move {
+            match tree.repair(left.ptr, separator).await {
+                Ok(()) => tree.missing.done(sibling),
+                Err(error) => {
+                    separator_is_missing(&error);
+                    tree.missing.failed(sibling, tree.verbs.now() + LEFT_ALONE_NS);
+                }
+            }
+        });
+    }
+
+    fn header<'a>(&'a self, level: u8, image: &'a [u8]) -> Result<Header<'a>, Rejection> {
+        match level {
+            0 => self.leaf().view(image).map(|leaf| *leaf.header()),
+            _ => self.inner().view(image).map(|inner| *inner.header()),
+        }
+    }
+
+    /// Puts a separator in if it is missing, and those that this makes the levels above owe.
+    async fn repair(self: &Rc<Self>, left: RemotePtr, separator: Separator) -> Result<(), IndexError> {
+        self.verbs.pause(PAUSE_NS + self.verbs.random() % PAUSE_NS).await;
+        let meter = Meter::default();
+        let (level, child) = (separator.level - 1, separator.child);
+        let mut budget = self.budget();
+        let found = self.locate_from_root(&meter, &separator.key, level, &mut budget).await?;
+        if found.is_some_and(|found| found.ptr == child) {
+            return Ok(());
+        }
+        if !self.begins_at(&meter, level, child, &separator.key).await? {
+            let what = format!("it ends where its right neighbour {child} does not begin");
+            return Err(IndexError::Corrupt { node: left, what });
+        }
+        let owed = Owed { tree: Rc::clone(self), node: left, separator: Some(separator) };
+        if owed.pay(&meter).await? {
+            tracing::debug!(name: "sherman.separator.repaired", %child, level, "a missing separator was put in");
+        }
+        Ok(())
+    }
+
+    /// Whether `node` is of `level` and begins at `key`. A damaged node must not damage its parent.
+    async fn begins_at(
+        &self,
+        meter: &Meter,
+        level: u8,
+        node: RemotePtr,
+        key: &[u8],
+    ) -> Result<bool, IndexError> {
+        // Under a dead client's lock it may be torn for good.
+        let mut budget = Budget::new(RETRIES_BEFORE_LOCK);
+        let bytes = if level == 0 { self.leaf().node_bytes() } else { self.inner().node_bytes() };
+        loop {
+            let read = match self.verbs.read(meter, node, bytes).await {
+                Ok(read) => read,
+                Err(failed) => {
+                    self.read_again(meter, node, failed, &mut budget)?;
+                    continue;
+                }
+            };
+            let is_timely = self.node_version_holds(read.span_ns);
+            match self.header(level, &read.into_buf()) {
+                Ok(header) if is_timely => return Ok(header.level() == level && header.low()[..] == *key),
+                Ok(_) => budget.spend(meter, node, None)?,
+                Err(Rejection::Torn) => budget.spend(meter, node, Some(Rejection::Torn))?,
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_separator_is_seen_to_once_and_left_alone_after_a_failure() {
+        let missing = Missing::default();
+        let child = |n: usize| RemotePtr::from_bits(64 * (n as u64 + 1));
+        assert!(!missing.knows(child(0), 5) && missing.begin(child(0), 5));
+        assert!(missing.knows(child(0), u64::MAX - 1) && !missing.begin(child(0), 1 << 60));
+        missing.failed(child(0), 100);
+        assert!(missing.knows(child(0), 99) && !missing.begin(child(0), 99));
+        assert!(!missing.knows(child(0), 100) && missing.begin(child(0), 100));
+        missing.done(child(0));
+        assert!(!missing.knows(child(0), 0));
+        assert!((0..Missing::MOST).all(|n| missing.begin(child(n), 0)));
+        assert!(!missing.begin(child(Missing::MOST), 0), "there are too many");
+        missing.failed(child(3), 7);
+        assert!(!missing.begin(child(Missing::MOST), 6) && missing.begin(child(Missing::MOST), 7));
+    }
+}
