@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use super::copy::{self, Change, Copy, PREFIX_BYTES_MAX};
+use super::part::Part;
 use super::store::Store;
 use super::{RadixCache, RadixImage};
 use crate::sync::Ordering;
@@ -35,16 +36,32 @@ pub struct AmendStats {
 
 impl RadixCache {
     /// Lets the copy of a node say that its slot `index` holds `word`. Does nothing if there is no copy, if it lacks
-    /// slots before that one, or if the word may not be cached. Mostly changes the copy where it lies; what does not
-    /// fit there makes a new copy, with room for more slots if this one is new.
+    /// slots before that one, if the word may not be cached, or if another thread is changing this part of the cache:
+    /// nobody waits for that. Mostly changes the copy where it lies; what does not fit there makes a new copy, with
+    /// room for more slots if this one is new.
     pub fn amend(&self, node: u64, index: usize, word: u64) {
+        let (part, hash) = self.part(node);
+        part.amend(hash, node, index, word);
+    }
+
+    /// How copies were amended so far.
+    pub fn amend_stats(&self) -> AmendStats {
+        AmendStats {
+            in_place: self.sum(|counters| &counters.amended_in_place),
+            anew: self.sum(|counters| &counters.amended_anew),
+        }
+    }
+}
+
+impl Part {
+    fn amend(&self, hash: u64, node: u64, index: usize, word: u64) {
         // Without the lock, because most nodes of a tree beyond the budget have no copy.
-        let is_news =
-            copy::is_sound_slot(word) && self.visit(node, |copy| copy.is_news(index, word)) == Some(true);
+        let is_news = copy::is_sound_slot(word)
+            && self.visit(hash, node, |copy| copy.is_news(index, word)) == Some(true);
         if !is_news {
             return;
         }
-        let mut writer = self.lock();
+        let Some(mut writer) = self.try_lock() else { return };
         let Some(present) = writer.present(self.shared(), node) else { return };
         match present.change(index, word) {
             Change::None => {}
@@ -72,14 +89,6 @@ impl RadixCache {
         }
         self.clock.follow(writer.renewal());
         self.report(writer);
-    }
-
-    /// How copies were amended so far.
-    pub fn amend_stats(&self) -> AmendStats {
-        AmendStats {
-            in_place: self.counters.amended_in_place.load(Ordering::Relaxed),
-            anew: self.counters.amended_anew.load(Ordering::Relaxed),
-        }
     }
 }
 

@@ -19,9 +19,9 @@ use std::sync::OnceLock;
 use super::copy::{Copy, GRANULE_BITS};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, fence};
 
-/// The square of a segment's bytes is about this often the budget, so that both grow: with 600 MB there are 4,600
-/// segments of 128 KiB, whose directory is in the second-level cache of a core and one of which is emptied in less
-/// than a millisecond.
+/// The square of a segment's bytes is about this often the budget, so that both grow: a 16th of 600 MB are 1,100
+/// segments of 32 KiB, whose directories together are in the second-level cache of a core and one of which is emptied
+/// in some 50 us.
 const SEGMENT_SCALE: usize = 8;
 const GRANULE_BYTES: usize = GRANULE_BITS / 8;
 /// A copy has at least four granules: each has a stamp of its own.

@@ -51,7 +51,7 @@ impl RadixReader {
         let lookups = self.lookups.get() + 1;
         self.lookups.set(lookups);
         if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
-            self.cache.clock.advance();
+            self.cache.parts.iter().for_each(|part| part.clock.advance());
         }
         let root = self.cache.root();
         if root == 0 {

@@ -453,7 +453,7 @@ impl Store {
         assert_eq!(entries, nodes);
         let segments = self.filled.len() * shared.arena.segment_bytes();
         let books = self.filled.capacity() * size_of::<Filled>() + 8 * self.free.capacity();
-        let fixed = 2 * size_of::<usize>() + size_of::<super::RadixCache>();
+        let fixed = size_of::<super::part::Part>();
         let directories = shared.arena.directory_bytes() + shared.table.bytes();
         assert_eq!(self.bytes, fixed + directories + books + segments);
     }

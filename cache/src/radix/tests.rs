@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::part::settled;
 use super::slot::{CLASS_SHIFT, LEAF, PARTIAL_SHIFT};
 use super::*;
 
@@ -29,7 +30,11 @@ fn has(cache: &RadixCache, image: &RadixImage<'_>) -> bool {
 
 /// Counts the entries of all pages; each must be where a search finds it.
 fn recount(cache: &RadixCache) -> usize {
-    let numbers: HashSet<u32> = cache
+    cache.parts.iter().map(recount_part).sum()
+}
+
+fn recount_part(part: &Part) -> usize {
+    let numbers: HashSet<u32> = part
         .table
         .directory()
         .iter()
@@ -37,19 +42,19 @@ fn recount(cache: &RadixCache) -> usize {
         .collect();
     let mut nodes = 0;
     for number in numbers {
-        let page = cache.table.page(&cache.arena, number).unwrap();
+        let page = part.table.page(&part.arena, number).unwrap();
         for index in 0..page.capacity() {
             let entry = page.entry(index);
             if entry != 0 {
-                let place = cache.arena.decode(entry);
-                let found = cache.table.locate(&cache.arena, cache.arena.node_at(place));
+                let place = part.arena.decode(entry);
+                let found = part.table.locate(&part.arena, part.arena.node_at(place));
                 assert_eq!(found, Some((number, index, place)));
                 nodes += 1;
             }
         }
     }
-    cache.lock().check(cache.shared(), nodes);
-    assert_eq!(cache.stats().nodes, nodes);
+    part.lock().check(part.shared(), nodes);
+    assert_eq!(part.counters.nodes.load(Ordering::Relaxed), nodes);
     nodes
 }
 
@@ -98,10 +103,11 @@ fn run(seed: u64, steps: u64, nodes: u64, budget: usize, policy: Policy) -> Cach
 fn an_entry_that_has_left_is_not_followed_into_new_memory() {
     let cache = cache(64 << 10, Policy::Fifo);
     assert!(cache.insert(&image(1, &leaves(1, 0, 8))));
-    let (number, index, place) = cache.table.locate(&cache.arena, 1).unwrap();
-    let page = cache.table.page(&cache.arena, number).unwrap();
+    let part = &cache.parts[0];
+    let (number, index, place) = part.table.locate(&part.arena, 1).unwrap();
+    let page = part.table.page(&part.arena, number).unwrap();
     let entry = page.entry(index);
-    let segment = cache.arena.segment(place.segment);
+    let segment = part.arena.segment(place.segment);
     let before = settled(page, index, entry, segment).expect("nothing has happened");
     assert!(segment.is_still(before));
     cache.invalidate(1);
@@ -211,7 +217,7 @@ fn inserting_what_is_there_changes_nothing() {
     let cache = cache(1 << 20, Policy::TwoChoices);
     let slots = leaves(1, 0, 5);
     assert!(cache.insert(&image(1, &slots)));
-    let guard = cache.lock();
+    let guard = cache.parts[0].lock();
     let stats = cache.stats();
     // Would wait for ever if it took the lock.
     assert!(cache.insert(&image(1, &slots)));
@@ -220,4 +226,33 @@ fn inserting_what_is_there_changes_nothing() {
     assert!(cache.insert(&image(1, &slots[..4])));
     assert!(has(&cache, &image(1, &slots[..4])) && !has(&cache, &image(1, &slots)));
     assert_eq!((cache.stats().nodes, cache.stats().inserted), (1, 2));
+}
+
+/// They used to wait for each other, for as long as it takes to empty a segment: pollers of shards.
+#[test]
+fn what_only_helps_does_not_wait_for_another_writer() {
+    let cache = cache(64 << 20, Policy::TwoChoices);
+    assert_eq!(cache.parts.len(), 4);
+    let (two, three) = (leaves(1, 0, 2), leaves(1, 0, 3));
+    assert!(cache.insert(&image(1, &two)));
+    let guard = cache.part(1).0.lock();
+    cache.amend(1, 2, three[2]);
+    assert!(!cache.insert(&image(1, &three)));
+    assert!(has(&cache, &image(1, &two)) && cache.amend_stats() == AmendStats::default());
+    // All but the nodes of that part.
+    let others = (2..100).filter(|node| cache.insert(&image(*node, &leaves(*node, 0, 2)))).count();
+    assert!((50..98).contains(&others), "{others} of 98");
+    drop(guard);
+    cache.amend(1, 2, three[2]);
+    assert!(has(&cache, &image(1, &three)) && cache.insert(&image(1, &two)));
+    recount(&cache);
+}
+
+#[test]
+fn large_caches_are_divided() {
+    for (budget, parts) in [(0, 1), (31 << 20, 1), (32 << 20, 2), (600_000_000, 16), (100 << 30, 16)] {
+        assert_eq!(cache(budget, Policy::Fifo).parts.len(), parts, "{budget}");
+    }
+    let stats = run(7, 20_000, 100_000, 32 << 20, Policy::TwoChoices);
+    assert!(stats.nodes > 1000 && stats.evicted == 0, "{stats:?}");
 }

@@ -1,0 +1,192 @@
+//! A part of the cache, for the nodes whose addresses' hashes say so: memory, table, clock and writer of its own. Knows
+//! no root word.
+//!
+//! Readers take no lock. Writers do, and there are many: every insert into the tree amends a copy. One lock for all would
+//! let shards wait for each other at nearly every insert, and while a segment is emptied. So whoever finds a part's lock
+//! taken does without what only helps: a copy that could not be amended or replaced is out of date, as those are of
+//! nodes that other compute nodes change, and the tree notices that. Only the copy that was found out to be out of date
+//! has to go: that waits.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::arena::{Arena, Segment};
+use super::clock::Clock;
+use super::copy::{self, Copy};
+use super::store::{Shared, Store};
+use super::table::{Page, Table};
+use super::victim::Chooser;
+use super::{RadixConfig, RadixImage};
+use crate::sync::{AtomicUsize, Ordering};
+
+/// A lookup that finds a copy overwritten while it reads tries again this often, then takes it as not cached.
+const ATTEMPTS_MAX: usize = 4;
+
+pub(super) struct Part {
+    pub(super) arena: Arena,
+    pub(super) table: Table,
+    pub(super) clock: Clock,
+    /// Read by anybody, written under the writer lock.
+    pub(super) counters: Counters,
+    writer: Mutex<Store>,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) nodes: AtomicUsize,
+    pub(super) bytes: AtomicUsize,
+    pub(super) invalidated: AtomicUsize,
+    pub(super) evicted: AtomicUsize,
+    pub(super) inserted: AtomicUsize,
+    pub(super) amended_in_place: AtomicUsize,
+    pub(super) amended_anew: AtomicUsize,
+}
+
+/// What came of looking at a copy.
+enum Visit<R> {
+    Seen(R),
+    Absent,
+    /// It was overwritten meanwhile, or got another slot.
+    Torn,
+}
+
+impl Part {
+    /// An empty part with that budget.
+    pub(super) fn new(config: RadixConfig) -> Self {
+        let arena = Arena::new(config.budget_bytes);
+        let table = Table::new(&arena);
+        let fixed = size_of::<Self>() + arena.directory_bytes() + table.bytes();
+        let chooser = Chooser::new(config.policy, config.seed);
+        let store = Store::new(chooser, config.budget_bytes, fixed, &arena);
+        let (clock, counters) = (Clock::default(), Counters::default());
+        let part = Part { arena, table, clock, counters, writer: Mutex::new(store) };
+        part.report(&part.lock());
+        part
+    }
+
+    /// See [`super::RadixCache::insert`].
+    pub(super) fn insert(&self, hash: u64, image: &RadixImage<'_>) -> bool {
+        if self.visit(hash, image.node, |copy| copy.is_copy_of(image)) == Some(true) {
+            return true;
+        }
+        let Some(copy) = copy::pack(image) else { return false };
+        let Some(mut writer) = self.try_lock() else { return false };
+        let inserted = writer.insert(self.shared(), image.node, &copy);
+        if inserted {
+            self.counters.inserted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.clock.follow(writer.renewal());
+        self.report(&writer);
+        inserted
+    }
+
+    /// See [`super::RadixCache::invalidate`].
+    pub(super) fn invalidate(&self, hash: u64, node: u64) {
+        if self.visit(hash, node, |_| ()).is_none() {
+            return;
+        }
+        let mut writer = self.lock();
+        if writer.remove(self.shared(), node) {
+            self.counters.invalidated.fetch_add(1, Ordering::Relaxed);
+            self.report(&writer);
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        let mut writer = self.lock();
+        writer.clear(self.shared());
+        self.report(&writer);
+    }
+
+    /// What `look` makes of the copy of a node; it may see nonsense, which is then not returned. None if the node
+    /// is not cached.
+    #[inline]
+    pub(super) fn visit<R>(&self, hash: u64, node: u64, look: impl Fn(&Copy<'_>) -> R) -> Option<R> {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.attempt(hash, node, &look) {
+                Visit::Seen(result) => return Some(result),
+                Visit::Absent => return None,
+                Visit::Torn => {}
+            }
+        }
+        None
+    }
+
+    /// See `arena` for why this is right.
+    #[inline]
+    fn attempt<R>(&self, hash: u64, node: u64, look: &impl Fn(&Copy<'_>) -> R) -> Visit<R> {
+        let number = self.table.page_number(hash);
+        let Some(page) = number.and_then(|number| self.table.page(&self.arena, number)) else {
+            return Visit::Absent;
+        };
+        let tag = self.table.tag(hash);
+        let mut index = page.start(hash);
+        for _ in 0..page.capacity() {
+            let entry = page.entry(index);
+            if entry == 0 {
+                return Visit::Absent;
+            }
+            if self.table.has_tag(entry, tag) {
+                let place = self.arena.decode(entry);
+                let Some(segment) = self.arena.get(place.segment) else { return Visit::Absent };
+                let Some(generation) = settled(page, index, entry, segment) else { return Visit::Torn };
+                let copy = segment.copy(place.granule);
+                if copy.node() == node {
+                    let seen = look(&copy);
+                    if !segment.is_still(generation) || !copy.is_still() {
+                        return Visit::Torn;
+                    }
+                    self.touch(segment, place.granule);
+                    return Visit::Seen(seen);
+                }
+                // Overwritten before it could be recognised, rather than another node's with the same tag?
+                if !segment.is_still(generation) {
+                    return Visit::Torn;
+                }
+            }
+            index = page.next(index);
+        }
+        Visit::Absent
+    }
+
+    /// Notes a use. Writes only once per epoch, so that the line of a hot node's stamp stays shared between cores.
+    /// If the segment has begun anew meanwhile, some other copy seems used.
+    #[inline]
+    fn touch(&self, segment: &Segment, granule: u32) {
+        let (stamp, epoch) = (segment.stamp(granule), self.clock.epoch());
+        if stamp.load(Ordering::Relaxed) != epoch {
+            stamp.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn shared(&self) -> Shared<'_> {
+        Shared { arena: &self.arena, table: &self.table, epoch: self.clock.epoch() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Store> {
+        // A writer that panicked broke an invariant of its books; entries are still right or absent.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Not if another writer has it.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Store>> {
+        match self.writer.try_lock() {
+            Ok(writer) => Some(writer),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(super) fn report(&self, writer: &Store) {
+        self.counters.nodes.store(writer.nodes(), Ordering::Relaxed);
+        self.counters.bytes.store(writer.bytes(), Ordering::Relaxed);
+        self.counters.evicted.store(writer.evicted(), Ordering::Relaxed);
+    }
+}
+
+/// The segment's generation for which this entry, which was read before, is right. None if it has left.
+#[inline]
+pub(super) fn settled(page: Page<'_>, index: usize, entry: u32, segment: &Segment) -> Option<u64> {
+    let generation = segment.generation();
+    (page.entry(index) == entry).then_some(generation)
+}
