@@ -5,7 +5,12 @@
 //! whose home is another shard takes two messages (measured: uniform gets on two shards 0.49 -> 0.28 Mops/s each if
 //! all came to windows). Whether somebody is there, counters tell, by a hash of the key. It is only advice: whoever
 //! works alone is right anyway, and the second one to come leads a window for the third.
+//!
+//! Counters that all shards change are lines that travel between cores with every operation. So a shard counts its own
+//! operations by itself, and those that come to a key often also where other shards see it: a key that is rare on a
+//! shard is rarely on another one's hands at the same moment.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,24 +27,16 @@ use crate::value::Value;
 const PUT: u8 = 0;
 const UPDATE: u8 = 1;
 
-/// How many operations of a compute node are at which keys, by their hashes. Shared by its shards.
+/// Counters of each kind: of some hundred clients few meet by chance.
+const COUNTERS: usize = 1 << 14;
+
+/// How many operations of a compute node are at which keys that are hot, by their hashes. Shared by its shards: 64 KiB.
 #[derive(Clone)]
 pub(crate) struct Crowd(Arc<[AtomicU32]>);
 
 impl Crowd {
-    /// 64 KiB: of some hundred clients few meet by chance.
-    const COUNTERS: usize = 1 << 14;
-
     pub(crate) fn new() -> Self {
-        Crowd((0..Self::COUNTERS).map(|_| AtomicU32::new(0)).collect())
-    }
-
-    /// Adds an operation on `key`.
-    #[inline]
-    fn join(&self, key: &[u8]) -> Presence<'_> {
-        let counter = &self.0[xxh3_64_with_seed(key, 0) as usize % Self::COUNTERS];
-        let met = counter.fetch_add(1, Ordering::Relaxed) > 0;
-        Presence { counter, met }
+        Crowd((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Memory of the counters.
@@ -48,9 +45,68 @@ impl Crowd {
     }
 }
 
+/// The same of one shard, for all keys, and how often operations come to them: 32 KiB.
+struct Nearby {
+    /// Operations that are there now, and a count of those that came, which is halved now and then.
+    keys: Box<[Cell<[u8; 2]>]>,
+    /// Operations that came, halved at the same times.
+    came: Cell<u32>,
+}
+
+impl Nearby {
+    /// The counts are halved when this many operations came.
+    const AGE: u32 = 2 * COUNTERS as u32;
+    /// A key is hot if one in so many operations comes to it, and came this often.
+    const HOT_ONE_IN: u32 = 2048;
+    const HOT_MIN: u8 = 4;
+    const MOST: u8 = u8::MAX;
+
+    fn new() -> Self {
+        Nearby { keys: (0..COUNTERS).map(|_| Cell::new([0; 2])).collect(), came: Cell::new(0) }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.keys)
+    }
+
+    /// Adds an operation at `place`; yields how many others are there, and whether the place is hot. Beyond
+    /// [`Nearby::MOST`] it is not added, and must not leave.
+    #[inline]
+    fn join(&self, place: usize) -> (u8, bool) {
+        let came = self.came.get() + 1;
+        self.came.set(came);
+        if came == Self::AGE {
+            self.age();
+        }
+        let [present, heat] = self.keys[place].get();
+        let heat = heat.saturating_add(1);
+        self.keys[place].set([present.saturating_add(1), heat]);
+        (present, heat >= Self::HOT_MIN && u32::from(heat) * Self::HOT_ONE_IN >= came)
+    }
+
+    #[inline]
+    fn leave(&self, place: usize) {
+        let [present, heat] = self.keys[place].get();
+        self.keys[place].set([present - 1, heat]);
+    }
+
+    #[cold]
+    fn age(&self) {
+        self.came.set(self.came.get() / 2);
+        for key in &self.keys {
+            let [present, heat] = key.get();
+            key.set([present, heat / 2]);
+        }
+    }
+}
+
 /// An operation that is counted, until it is dropped.
 struct Presence<'c> {
-    counter: &'c AtomicU32,
+    nearby: &'c Nearby,
+    /// None if more are there than can be counted.
+    place: Option<usize>,
+    /// Where other shards see it, if the key is hot.
+    counter: Option<&'c AtomicU32>,
     /// Whether another one was there.
     met: bool,
 }
@@ -58,7 +114,12 @@ struct Presence<'c> {
 impl Drop for Presence<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.counter.fetch_sub(1, Ordering::Relaxed);
+        if let Some(place) = self.place {
+            self.nearby.leave(place);
+        }
+        if let Some(counter) = self.counter {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -68,8 +129,22 @@ pub(crate) struct Sharing<V: Verbs>(Option<Windows<V>>);
 struct Windows<V: Verbs> {
     table: WindowTable<V>,
     crowd: Crowd,
+    nearby: Nearby,
     delegation: bool,
     combining: bool,
+}
+
+impl<V: Verbs> Windows<V> {
+    /// Adds an operation on `key`.
+    #[inline]
+    fn join(&self, key: &[u8]) -> Presence<'_> {
+        let place = xxh3_64_with_seed(key, 0) as usize % COUNTERS;
+        let (present, hot) = self.nearby.join(place);
+        let counter = hot.then(|| &self.crowd.0[place]);
+        let elsewhere = counter.is_some_and(|counter| counter.fetch_add(1, Ordering::Relaxed) > 0);
+        let (met, place) = (present > 0 || elsewhere, (present < Nearby::MOST).then_some(place));
+        Presence { nearby: &self.nearby, place, counter, met }
+    }
 }
 
 impl<V: Verbs> Sharing<V> {
@@ -79,6 +154,7 @@ impl<V: Verbs> Sharing<V> {
         Sharing((delegation || combining).then(|| Windows {
             table: WindowTable::attach(verbs, port, config),
             crowd: crowd.clone(),
+            nearby: Nearby::new(),
             delegation,
             combining,
         }))
@@ -93,7 +169,7 @@ impl<V: Verbs> Sharing<V> {
         read: impl Future<Output = Result<Option<Value>, IndexError>>,
     ) -> Result<Option<Value>, IndexError> {
         let Some(windows) = self.0.as_ref().filter(|windows| windows.delegation) else { return read.await };
-        let presence = windows.crowd.join(key);
+        let presence = windows.join(key);
         if !presence.met {
             return read.await;
         }
@@ -125,7 +201,7 @@ impl<V: Verbs> Sharing<V> {
             Intent::Insert(_) | Intent::Remove => return write.await,
         };
         let Some(windows) = self.0.as_ref().filter(|windows| windows.combining) else { return write.await };
-        let presence = windows.crowd.join(key);
+        let presence = windows.join(key);
         if !presence.met {
             return write.await;
         }
@@ -149,7 +225,7 @@ impl<V: Verbs> Sharing<V> {
 
     /// Memory of this shard's windows.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |windows| windows.table.bytes())
+        self.0.as_ref().map_or(0, |windows| windows.table.bytes() + windows.nearby.bytes())
     }
 
     /// Clients that wait and windows that are open: 0 at rest.
@@ -158,5 +234,47 @@ impl<V: Verbs> Sharing<V> {
             let (waiting, open) = windows.table.in_use();
             waiting + open
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_meet_are_told() {
+        let nearby = Nearby::new();
+        assert_eq!([7, 8, 7].map(|place| nearby.join(place).0), [0, 0, 1]);
+        nearby.leave(7);
+        assert_eq!(nearby.join(7).0, 1);
+        nearby.leave(7);
+        nearby.leave(7);
+        assert_eq!(nearby.join(7).0, 0);
+    }
+
+    /// More than a byte counts: those beyond are not counted, and do not leave.
+    #[test]
+    fn a_crowd_without_end() {
+        let nearby = Nearby::new();
+        let counted = (0..1000).filter(|_| nearby.join(7).0 < Nearby::MOST).count();
+        (0..counted).for_each(|_| nearby.leave(7));
+        assert_eq!((counted, nearby.join(7).0), (255, 0));
+    }
+
+    /// One operation in 500 comes to place 7, and the others anywhere.
+    #[test]
+    fn only_keys_that_many_come_to_are_hot() {
+        let nearby = Nearby::new();
+        let (mut hot, mut others) = ([0; 2], 0);
+        for n in 0..1_000_000usize {
+            if n.is_multiple_of(500) {
+                hot[usize::from(nearby.join(7).1)] += 1;
+                nearby.leave(7);
+            }
+            let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50;
+            others += usize::from(nearby.join(place).1 && place != 7);
+            nearby.leave(place);
+        }
+        assert!(hot[1] > 1900 && others < 1000, "hot {hot:?}, others {others}");
     }
 }
