@@ -20,7 +20,7 @@ const SHERMAN: &[Kind] = &[Kind::Sherman];
 const SMART: &[Kind] = &[Kind::Smart];
 
 /// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 52] = [
+const COUNTERS: [(&str, &[Kind]); 54] = [
     ("cache.evicted", BOTH),
     ("index.failed", BOTH),
     ("index.torn", BOTH),
@@ -54,6 +54,7 @@ const COUNTERS: [(&str, &[Kind]); 52] = [
     ("smart.leaf.split", SMART),
     ("smart.leaf.superseded", SMART),
     ("smart.link.lost", SMART),
+    ("smart.link.restored", SMART),
     ("smart.node.frozen", SMART),
     ("smart.node.full", SMART),
     ("smart.node.helped", SMART),
@@ -67,6 +68,7 @@ const COUNTERS: [(&str, &[Kind]); 52] = [
     ("smart.split.lost", SMART),
     ("smart.split.vain", SMART),
     ("smart.swing.settled", SMART),
+    ("smart.turn.waited", SMART),
     ("smart.type.switched", SMART),
     ("smart.way.stale", SMART),
     ("window.alone", BOTH),

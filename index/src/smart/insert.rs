@@ -1,5 +1,5 @@
-//! Normal insert (SMART section 4.1.2): a new leaf, and the CAS of the slot that leads to it; and the node type switch
-//! that makes a slot visible which lies behind those in use.
+//! Normal insert (SMART section 4.1.2): a new leaf, and the CAS of the slot that leads to it; before that the node type
+//! switch, if the slot lies behind those in use.
 //!
 //! ```text
 //!   client 1   READ node: vacancy at 2        CAS slot 2 ─> a wins
@@ -8,6 +8,13 @@
 //!
 //! Slots are tried in order, and never become vacant again (a removed key's slot stays its symbol's). So a symbol is
 //! not claimed twice, however old the copy of the node was that the first try rests on.
+//!
+//! The paper switches the type after the CAS of the slot. A client that goes no further then (it dies, or its future is
+//! dropped) leaves a key that nobody sees, until the next insert into that node brings it to light, at any time. With
+//! the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once. That
+//! costs the same round trips.
+
+use std::rc::Rc;
 
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
@@ -23,7 +30,7 @@ impl<V: Verbs> Tree<V> {
     /// Gives `key`, which has none, a leaf in the slot of `way`: one round trip with `fused`, else two; two more
     /// without `lock_free_nodes`.
     pub(super) async fn insert_at(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
@@ -41,13 +48,14 @@ impl<V: Verbs> Tree<V> {
     }
 
     async fn insert_locked(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
         mut way: Way,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
+        self.cover_slot(meter, &mut way, budget).await?;
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
         let server = way.at(self.shared.entry.root).server();
@@ -60,24 +68,18 @@ impl<V: Verbs> Tree<V> {
         let swing = self.swing_of(&way, slot, leaf, link);
         let mut swung = self.write_and_swing(meter, (new, buf), &swing, budget).await?;
         loop {
-            let Err((published, found)) = swung else {
+            let Err((nodes, found)) = swung else {
                 self.amend_cache(&way, slot);
-                self.show_slot(meter, &way, budget).await?;
                 return Ok(Outcome::Done(true));
             };
             tracing::debug!(name: "smart.slot.lost", index = way.index, "another client has claimed a slot");
             budget.spend(meter, way.at(self.shared.entry.root), None)?;
-            let outcome = match self.next_vacancy(meter, key, way, Slot::from_bits(found), budget).await? {
-                Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => {
-                    way = next;
-                    let swing = self.swing_of(&way, slot, leaf, link);
-                    swung = self.swing(meter, &swing, budget).await?.map_err(|found| (published, found));
-                    continue;
-                }
-                outcome => outcome,
+            way = match self.next_vacancy(meter, key, way, Slot::from_bits(found), budget).await? {
+                Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => next,
+                outcome => return Ok(outcome),
             };
-            published.give_back(self);
-            return Ok(outcome);
+            self.cover_slot(meter, &mut way, budget).await?;
+            swung = self.publish(meter, nodes, &self.swing_of(&way, slot, leaf, link), budget).await?;
         }
     }
 
@@ -100,9 +102,6 @@ impl<V: Verbs> Tree<V> {
             self.freeze(meter, holder, way.holder_type, budget).await?;
             return self.look_again(meter, &way, budget);
         }
-        // Whoever claimed it may have gone no further. It has to be visible before it counts, and so that a node whose
-        // room is full is seen to be.
-        self.show_slot(meter, &way, budget).await?;
         if way.holder == Parent::Root || found.is_of(way.symbol) {
             return Ok(Outcome::On(way.with(found)));
         }
@@ -143,24 +142,26 @@ impl<V: Verbs> Tree<V> {
         Ok(Outcome::Again)
     }
 
-    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot. Two round
-    /// trips, or none if it is covered. What leads to the node is told by whoever comes that way ([`Tree::descend`]).
-    async fn show_slot(&self, meter: &Meter, way: &Way, budget: &mut Budget) -> Result<(), IndexError> {
+    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is about
+    /// to be claimed. Two round trips, or none if it is covered. What leads to the node is told by whoever comes that
+    /// way ([`Tree::descend`]).
+    async fn cover_slot(&self, meter: &Meter, way: &mut Way, budget: &mut Budget) -> Result<(), IndexError> {
         let Parent::Node(holder) = way.holder else { return Ok(()) };
-        if way.index < self.types().slots(way.holder_type) {
-            return Ok(());
+        if way.slot == Slot::EMPTY && way.index >= self.types().slots(way.holder_type) {
+            way.holder_type = self.switch_type(meter, holder, way.index, budget).await?;
+            self.cache().invalidate(holder.bits());
         }
-        self.cache().invalidate(holder.bits());
-        self.switch_type(meter, holder, way.index, budget).await
+        Ok(())
     }
 
+    /// Yields the type that the node has then.
     async fn switch_type(
         &self,
         meter: &Meter,
         node: Child,
         index: usize,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<u8, IndexError> {
         let at = node.ptr().add(Header::AT);
         let corrupt = |what: String| IndexError::Corrupt { node: node.ptr(), what };
         let mut word = self.read_word(meter, at, budget).await?;
@@ -169,14 +170,14 @@ impl<V: Verbs> Tree<V> {
             let larger = self.types().with_slot(header.node_type, index);
             let node_type = larger.ok_or_else(|| corrupt(format!("it has no room for slot {index}")))?;
             if node_type == header.node_type {
-                return Ok(());
+                return Ok(node_type);
             }
             let mut chain = Chain::new(at.server());
             chain.cas(at, word, header.with_type(node_type).bits());
             word = match self.verbs.submit(meter, chain).await {
                 Ok(done) if done.atomics[0] == word => {
                     tracing::debug!(name: "smart.type.switched", node = %node.ptr(), node_type, "a node has grown");
-                    return Ok(());
+                    return Ok(node_type);
                 }
                 Ok(done) => done.atomics[0],
                 Err(failed) => {

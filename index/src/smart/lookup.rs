@@ -1,6 +1,6 @@
 //! Looking a key up (SMART section 4.4, "Search"): one READ of one leaf, no lock.
 
-use farwood_runtime::{Buf, Meter, Verbs};
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::Spot;
@@ -12,8 +12,8 @@ use crate::step::Budget;
 use crate::value::Value;
 
 /// After so many torn READs of a leaf a reader takes its lock, under which nothing can be torn. Far beyond what happens
-/// in practice.
-const TORN_BEFORE_LOCK: u32 = 64;
+/// in practice, unless its writer has stopped in the middle.
+pub(super) const TORN_BEFORE_LOCK: u32 = 64;
 /// From so many on it pauses before the next, in ns for each.
 const TORN_BEFORE_PAUSE: u32 = 4;
 const TORN_PAUSE_NS: u64 = 500;
@@ -86,18 +86,46 @@ impl<V: Verbs> Tree<V> {
             Err(rejection) => return Ok(Err(rejection)),
         };
         let node = way.slot.child().expect("a leaf has an address").ptr();
-        if torn >= TORN_BEFORE_LOCK && self.techniques.in_place_leaves {
-            tracing::debug!(name: "smart.read.locked", %node, "a reader takes the lock");
-            let (held, image) = self.lock_leaf(meter, node, class).await?;
-            self.unlock(meter, held).await?;
-            return Ok(Ok(image));
+        if torn >= TORN_BEFORE_LOCK {
+            return self.read_whole(meter, node, class).await.map(Ok);
         }
+        self.pause_after_torn(torn).await;
+        self.read(meter, node, self.leaf().lookup_bytes(class, key_bytes), budget).await.map(Ok)
+    }
+
+    /// Waits before the next READ of a leaf that was torn so many times.
+    pub(super) async fn pause_after_torn(&self, torn: u32) {
         if torn >= TORN_BEFORE_PAUSE {
-            tracing::debug!(name: "smart.read.slow", %node, torn, "a reader pauses");
-            let most = TORN_PAUSE_NS * u64::from(torn);
+            tracing::debug!(name: "smart.read.slow", torn, "a reader pauses");
+            let most = TORN_PAUSE_NS * u64::from(torn.min(TORN_BEFORE_LOCK));
             self.verbs.pause(most - self.verbs.random() % (most / 2)).await;
         }
-        self.read(meter, node, self.leaf().lookup_bytes(class, key_bytes), budget).await.map(Ok)
+    }
+
+    /// Reads a leaf that is torn time and again: under its lock, where nobody writes.
+    ///
+    /// # Errors
+    /// If the lock does not come free, or the leaf is torn there, too: its bytes are damaged.
+    pub(super) async fn read_whole(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        class: u8,
+    ) -> Result<Buf, IndexError> {
+        let damaged = |where_| IndexError::Corrupt {
+            node,
+            what: format!("its checksum does not fit its bytes, {where_}: check the index"),
+        };
+        if !self.techniques.in_place_leaves {
+            return Err(damaged("which nobody changes"));
+        }
+        tracing::debug!(name: "smart.read.locked", %node, "a reader takes the lock");
+        let (held, image) = self.lock_leaf(meter, node, class).await?;
+        self.unlock(meter, held).await?;
+        match self.leaf().view(&image).and_then(|view| view.value()) {
+            Err(Rejection::Torn) => Err(damaged("under its lock")),
+            _ => Ok(image),
+        }
     }
 
     /// The way to the leaf that took the place of the one that `way` leads to, and a hint to its slot, for those who

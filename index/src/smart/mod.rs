@@ -32,6 +32,7 @@
 //!   ([`crate::layout::radix::Symbol`]).
 //! - Slots stay claimed for their symbol. The paper clears the slot of a removed key; then two clients that see two
 //!   vacancies in different order can both put one symbol into the node.
+//! - A node takes a larger type before the slot is claimed that calls for it (`insert.rs`), and not after.
 //! - Nodes have the room of their type and move when it is full (`replace.rs`), instead of 2304 bytes each.
 //! - A leaf's link decides what became of it, and not its slot: whoever reads a leaf over an old copy of its parent
 //!   would otherwise find a value that others no longer see.
@@ -45,9 +46,11 @@ mod descend;
 mod insert;
 mod lookup;
 mod new_node;
+mod pending;
 mod replace;
 mod scan;
 mod split;
+mod turns;
 mod way;
 mod write;
 
@@ -64,6 +67,7 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, ServerInfo, Verb
 
 use self::config::Agreed;
 pub use self::config::{Geometry, Options, Techniques, Types};
+use self::turns::Turns;
 use crate::error::IndexError;
 use crate::intent::Intent;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
@@ -91,6 +95,7 @@ pub(crate) struct Shared {
     /// Of the lock tables and of the windows.
     ports: [Port; 2],
     crowd: Crowd,
+    turns: Turns,
     seed: u64,
 }
 
@@ -148,8 +153,8 @@ impl Smart {
             seed: host.seed(),
         });
         let ports = [host.allocate_port(), host.allocate_port()];
-        let (crowd, seed) = (Crowd::new(), host.seed());
-        Ok(Smart(Arc::new(Shared { entry, agreed, options, types, leaf, cache, ports, crowd, seed })))
+        let (crowd, turns, seed) = (Crowd::new(), Turns::new(), host.seed());
+        Ok(Smart(Arc::new(Shared { entry, agreed, options, types, leaf, cache, ports, crowd, turns, seed })))
     }
 
     /// The handle for the clients of one shard. Call it once per shard and clone what it returns.

@@ -3,11 +3,14 @@
 //! A CAS of unknown outcome is never simply posted again. What it would have put in place has an address that nobody
 //! else uses, so what is found tells what became of it ([`Tree::swing`]).
 
+use std::rc::Rc;
+
 use farwood_runtime::alloc::Allocated;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::pending::Pending;
 use super::way::Way;
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Link, Slot};
@@ -19,10 +22,15 @@ pub(super) struct NewNodes<'t, V: Verbs> {
     nodes: SmallVec<[(RemotePtr, usize); 2]>,
 }
 
-impl<V: Verbs> NewNodes<'_, V> {
-    /// From here on others may find them: they never go back by themselves.
-    pub(super) fn publish(mut self) -> Published {
-        Published(std::mem::take(&mut self.nodes))
+impl<'t, V: Verbs> NewNodes<'t, V> {
+    /// Nodes that others cannot reach.
+    pub(super) fn of(tree: &'t Tree<V>, nodes: SmallVec<[(RemotePtr, usize); 2]>) -> Self {
+        NewNodes { tree, nodes }
+    }
+
+    /// Them alone: they do not go back by themselves any more.
+    pub(super) fn into_inner(mut self) -> SmallVec<[(RemotePtr, usize); 2]> {
+        std::mem::take(&mut self.nodes)
     }
 
     /// Allocates one more, on the server of those before it.
@@ -59,20 +67,6 @@ pub(super) struct NewLeaf<'t, V: Verbs> {
     pub(super) at: Child,
     /// Whether nothing was ever written there.
     zeroed: bool,
-}
-
-/// What was published, in case it turns out that nobody took notice.
-#[must_use]
-#[derive(Debug)]
-pub(super) struct Published(SmallVec<[(RemotePtr, usize); 2]>);
-
-impl Published {
-    /// They are for certain not part of the tree.
-    pub(super) fn give_back<V: Verbs>(self, tree: &Tree<V>) {
-        for (node, bytes) in self.0 {
-            tree.allocator.give_back(node, bytes as u64);
-        }
-    }
 }
 
 /// A CAS that puts a new node in place.
@@ -131,43 +125,70 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// WRITEs the leaf in `buf`, which nobody can reach, and puts it in place: one round trip with `fused`, if it is on
-    /// the same server and its memory is zeroed. Yields what was found in its place if it lost.
+    /// the same server and its memory is zeroed. Yields what was found in its place if it lost, with the leaf's memory.
     ///
     /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
     /// one that was changed since the leaf was found.
     ///
     /// # Errors
     /// If the fabric fails for good. The leaf may be in place then.
-    pub(super) async fn write_and_swing(
-        &self,
+    pub(super) async fn write_and_swing<'t>(
+        self: &'t Rc<Self>,
         meter: &Meter,
-        (leaf, mut buf): (NewLeaf<'_, V>, Buf),
+        (leaf, mut buf): (NewLeaf<'t, V>, Buf),
         swing: &Swing,
         budget: &mut Budget,
-    ) -> Result<Result<(), (Published, u64)>, IndexError> {
+    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
         let bytes = buf.len();
         let NewLeaf { nodes, at, zeroed } = leaf;
         if !(self.techniques.fused && zeroed && swing.node.server() == swing.at.server()) {
             self.write_new(meter, [(at, buf)], budget).await?;
-            // From here on it may be found, even if this future is dropped: better lose a leaf than share it.
-            let published = nodes.publish();
-            let swung = self.swing(meter, swing, budget).await?;
-            return Ok(swung.map_err(|found| (published, found)));
+            return self.publish(meter, nodes, swing, budget).await;
         }
-        let published = nodes.publish();
+        let mut pending = Pending::new(self, nodes);
+        pending.swings(swing);
         loop {
             let mut chain = Chain::with_buffer(swing.node.server(), buf);
             chain.write(swing.node, 0..bytes).cas(swing.at, swing.expected, swing.desired);
             match self.verbs.submit(meter, chain).await {
-                Ok(done) => return Ok(swung(&done, swing).map_err(|found| (published, found))),
+                Ok(done) => return Ok(self.known(pending, swung(&done, swing))),
                 Err(failed) => {
                     let chain = budget.post_again(meter, swing.node, failed)?;
                     buf = chain.into_buffer().expect("it was posted with one");
                     if self.has_swung(meter, swing, budget).await? {
-                        return Ok(Ok(()));
+                        return Ok(self.known(pending, Ok(())));
                     }
                 }
             }
+        }
+    }
+
+    /// Puts new nodes that were written in place. Yields what was found there if it lost, with the nodes.
+    ///
+    /// # Errors
+    /// As [`Tree::write_and_swing`].
+    pub(super) async fn publish<'t>(
+        self: &'t Rc<Self>,
+        meter: &Meter,
+        nodes: NewNodes<'t, V>,
+        swing: &Swing,
+        budget: &mut Budget,
+    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
+        let mut pending = Pending::new(self, nodes);
+        pending.swings(swing);
+        let swung = self.swing(meter, swing, budget).await?;
+        Ok(self.known(pending, swung))
+    }
+
+    /// Lets go of nodes that are in place, and yields those that are not.
+    fn known<'t>(
+        &'t self,
+        pending: Pending<V>,
+        swung: Result<(), u64>,
+    ) -> Result<(), (NewNodes<'t, V>, u64)> {
+        match swung {
+            Ok(()) => Ok(pending.done()),
+            Err(found) => Err((pending.withdraw(self), found)),
         }
     }
 
@@ -201,7 +222,12 @@ impl<V: Verbs> Tree<V> {
     /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or somebody has changed it
     /// since, perhaps back to what was expected (a tombstone). Who changes a slot that leads to a node has changed the
     /// node's link before: from what was written there, and not from the zeros before it.
-    async fn has_swung(&self, meter: &Meter, swing: &Swing, budget: &mut Budget) -> Result<bool, IndexError> {
+    pub(super) async fn has_swung(
+        &self,
+        meter: &Meter,
+        swing: &Swing,
+        budget: &mut Budget,
+    ) -> Result<bool, IndexError> {
         tracing::debug!(name: "smart.swing.settled", at = %swing.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, swing.at, budget).await?;
         // The same place in a slot and in a link.

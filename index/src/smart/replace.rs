@@ -99,12 +99,12 @@ fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Moves the inner node that `way` leads to, which has no room left. Some four round trips.
+    /// Moves the inner node that `way` leads to, which has no room left, as [`Tree::replace`] does.
     ///
     /// # Errors
     /// [`IndexError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
     pub(super) async fn make_room(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         way: Way,
         budget: &mut Budget,
@@ -114,15 +114,13 @@ impl<V: Verbs> Tree<V> {
             return Err(IndexError::Corrupt { node: way.at(self.shared.entry.root), what });
         };
         tracing::debug!(name: "smart.node.full", node = %way.at(self.shared.entry.root), "a node has to move");
-        // Before anything is frozen, which would be for nothing.
-        let mut nodes = self.new_nodes();
-        let at = nodes.add(self.types().node_bytes(node_type)).await?;
-        self.replace_with(meter, way, Some(Spare { nodes, at, node_type }), budget).await
+        self.replace_with(meter, way, Some(node_type), budget).await
     }
 
-    /// Replaces the inner node that `way` leads to. Some four round trips.
+    /// Replaces the inner node that `way` leads to. Some four round trips; or waits until another client of the compute
+    /// node has done so.
     pub(super) async fn replace(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         way: Way,
         budget: &mut Budget,
@@ -130,13 +128,25 @@ impl<V: Verbs> Tree<V> {
         self.replace_with(meter, way, None, budget).await
     }
 
+    /// With memory for a node of type `roomier`, if one is asked for, before anything is frozen, which would be for
+    /// nothing.
     async fn replace_with(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         way: Way,
-        spare: Option<Spare<'_, V>>,
+        roomier: Option<u8>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
+        let node = way.slot.child().expect("it was read");
+        let Some(_turn) = self.turn_at(node).await else { return Ok(Outcome::Again) };
+        let spare = match roomier {
+            None => None,
+            Some(node_type) => {
+                let mut nodes = self.new_nodes();
+                let at = nodes.add(self.types().node_bytes(node_type)).await?;
+                Some(Spare { nodes, at, node_type })
+            }
+        };
         let held = self.lock_holder(meter, &way).await?;
         let done = self.replace_locked(meter, way, spare, budget).await;
         self.unlock_holder(meter, held).await?;
@@ -144,14 +154,23 @@ impl<V: Verbs> Tree<V> {
     }
 
     async fn replace_locked(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
-        way: Way,
+        mut way: Way,
         spare: Option<Spare<'_, V>>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let node = way.slot.child().expect("it was read");
-        let mut frozen = self.freeze(meter, node, way.slot.class(), budget).await?;
+        let (mut frozen, by_us) = self.freeze(meter, node, way.slot.class(), budget).await?;
+        if !by_us {
+            // Whoever froze it goes on, or has done all: a copy would be for nothing then.
+            let at = way.at(self.shared.entry.root);
+            let found = Slot::from_bits(self.read_word(meter, at, budget).await?);
+            if found.is_frozen() || !found.leads_as(way.slot) {
+                return self.after_lost_slot(meter, way, found, budget);
+            }
+            way = way.with(found);
+        }
         let mut emptied: SmallVec<[Child; 2]> = SmallVec::from_slice(&[node]);
         loop {
             match heir(&frozen, way.symbol, |slots| self.types().for_slots(slots)) {
@@ -172,7 +191,7 @@ impl<V: Verbs> Tree<V> {
                     match below.and_then(|below| merged(&frozen.header, symbol, &below)) {
                         Some(header) => {
                             tracing::debug!(name: "smart.node.merged", node = %child.ptr(), "two nodes become one");
-                            let Frozen { live, header: below } =
+                            let (Frozen { live, header: below }, _) =
                                 self.freeze(meter, child, node_type, budget).await?;
                             emptied.push(child);
                             frozen = Frozen { header: header.with_type(below.node_type), live };
@@ -216,7 +235,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Puts a fresh copy of a frozen node in its place.
     async fn put_copy(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         way: Way,
         frozen: Frozen,
@@ -233,17 +252,14 @@ impl<V: Verbs> Tree<V> {
         self.write_new(meter, [(copy, buf)], budget).await?;
         let slot = Slot::inner(way.symbol, copy, node_type);
         let swing = self.swing_of(&way, slot, copy, link);
-        let published = nodes.publish();
-        match self.swing(meter, &swing, budget).await? {
+        let found = match self.publish(meter, nodes, &swing, budget).await? {
             Ok(()) => {
                 self.tell_children(meter, &live, emptied, copy);
-                self.replaced(meter, way, slot, slot, emptied, budget)
+                slot
             }
-            Err(found) => {
-                published.give_back(self);
-                self.replaced(meter, way, Slot::from_bits(found), slot, emptied, budget)
-            }
-        }
+            Err((_, found)) => Slot::from_bits(found),
+        };
+        self.replaced(meter, way, found, slot, emptied, budget)
     }
 
     /// Goes on after the slot of `way` was to hold `wanted` and holds `found`.
@@ -347,15 +363,16 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Freezes all slots of a node, and says in its link that it is being replaced. Two round trips, if nobody else
-    /// changes it at the same time.
+    /// changes it at the same time. Yields also whether there was anything left to freeze.
     pub(super) async fn freeze(
         &self,
         meter: &Meter,
         node: Child,
         node_type: u8,
         budget: &mut Budget,
-    ) -> Result<Frozen, IndexError> {
+    ) -> Result<(Frozen, bool), IndexError> {
         let removed = Link::removed(self.verbs.random());
+        let mut by_us = false;
         loop {
             let image = self.read(meter, node.ptr(), self.types().node_bytes(node_type), budget).await?;
             let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
@@ -373,12 +390,13 @@ impl<V: Verbs> Tree<V> {
                 let live = slots.iter().filter(|slot| slot.child().is_some()).map(|slot| slot.thawed());
                 let live: Vec<Slot> = live.collect();
                 return match live.len() <= SYMBOLS {
-                    true => Ok(Frozen { header, live }),
+                    true => Ok((Frozen { header, live }, by_us)),
                     false => Err(corrupt("it has more children than there are symbols".into())),
                 };
             }
             tracing::debug!(name: "smart.node.frozen", node = %node.ptr(), "a node is being replaced");
             budget.spend(meter, node.ptr(), None)?;
+            by_us = true;
             self.freeze_once(meter, node, live_link.map(|link| (link, removed)), &slots, budget).await?;
         }
     }
@@ -450,7 +468,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Takes nodes on the way to `key` out that have one child or none.
-    async fn compress_paths(&self, key: &[u8], holder: Child, holder_type: u8) -> Result<(), IndexError> {
+    async fn compress_paths(
+        self: &Rc<Self>,
+        key: &[u8],
+        holder: Child,
+        holder_type: u8,
+    ) -> Result<(), IndexError> {
         let meter = Meter::default();
         let mut budget = self.budget();
         let bytes = self.types().read_bytes(holder_type.max(1));

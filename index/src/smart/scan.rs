@@ -19,6 +19,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::lookup::TORN_BEFORE_LOCK;
 use super::way::Way;
 use crate::error::IndexError;
 use crate::layout::radix::{InnerView, Link, Parent, Slot, Symbol};
@@ -26,10 +27,6 @@ use crate::layout::{Bytes, Malformed, Rejection};
 use crate::range_index::{Pair, Scan};
 use crate::stats::OpKind;
 use crate::step::Budget;
-
-/// From so many torn READs of a leaf on, a scan pauses before the next, in ns for each.
-const TORN_BEFORE_PAUSE: u32 = 4;
-const TORN_PAUSE_NS: u64 = 500;
 
 /// How the keys below a slot lie to a bound of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,10 +295,7 @@ impl<V: Verbs> Cursor<V> {
             taken.push_back(item);
         }
         let slowest = window.iter().map(|ahead| ahead.vain).max().unwrap_or(0);
-        if slowest >= TORN_BEFORE_PAUSE {
-            let most = TORN_PAUSE_NS * u64::from(slowest);
-            tree.verbs.pause(most - tree.verbs.random() % (most / 2)).await;
-        }
+        tree.pause_after_torn(slowest).await;
         let read = self.read_all(&window, budget).await;
         // Whatever happens, the queue is whole: the stream ends after an error, and not before.
         let mut read = read?.into_iter();
@@ -333,7 +327,8 @@ impl<V: Verbs> Cursor<V> {
         Ok(())
     }
 
-    /// The nodes that these slots lead to, as far as they are read: none for a slot that leads to no kind of node.
+    /// The nodes that these slots lead to, as far as they are read: none for a slot that leads to no kind of node. Leaves
+    /// that stay torn are read under their locks, one after the other.
     async fn read_all(&self, window: &[Ahead], budget: &mut Budget) -> Result<Vec<Option<Buf>>, IndexError> {
         let tree = &self.tree;
         self.meter.round_trip();
@@ -341,16 +336,20 @@ impl<V: Verbs> Cursor<V> {
             .iter()
             .map(|ahead| {
                 let (node, bytes) = (ahead.slot.child()?.ptr(), self.bytes_of(ahead.slot)?);
+                if ahead.slot.is_leaf() && ahead.vain >= TORN_BEFORE_LOCK {
+                    return Some((node, bytes, Err(ahead.slot.class())));
+                }
                 let mut chain = Chain::with_buffer(node.server(), tree.verbs.lease(bytes));
                 chain.read(node, 0..bytes);
-                Some((node, bytes, tree.verbs.post(&self.meter, chain)))
+                Some((node, bytes, Ok(tree.verbs.post(&self.meter, chain))))
             })
             .collect();
         let mut images = Vec::with_capacity(posted.len());
         for read in posted {
             images.push(match read {
                 None => None,
-                Some((node, bytes, read)) => Some(match read.await {
+                Some((node, _, Err(class))) => Some(tree.read_whole(&self.meter, node, class).await?),
+                Some((node, bytes, Ok(read))) => Some(match read.await {
                     Ok(done) => done.into_buf(),
                     Err(failed) => {
                         drop(budget.post_again(&self.meter, node, failed)?);

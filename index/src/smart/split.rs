@@ -19,7 +19,9 @@
 //! ```
 //!
 //! If the CAS of the slot is lost, the link leads to a node that is none: who comes there reads P once more, and is
-//! right.
+//! right. It gets its value back then (`pending.rs`).
+
+use std::rc::Rc;
 
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
 use smallvec::SmallVec;
@@ -27,6 +29,7 @@ use smallvec::SmallVec;
 use super::Tree;
 use super::descend::Fork;
 use super::new_node::{NewNodes, Swing};
+use super::pending::Pending;
 use super::way::Way;
 use super::write::Outcome;
 use crate::error::IndexError;
@@ -36,6 +39,10 @@ use crate::step::Budget;
 
 /// The type of new nodes: the smallest.
 const NEW_TYPE: u8 = 1;
+/// How often a client that is not the first to change a link looks whether the first one is done.
+const LOOKS_MAX: u32 = 4;
+/// The pause after its first look, in ns; four times as long after each further one.
+const PAUSE_NS: u64 = 4_000;
 
 /// The prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the last
 /// leads on with the byte behind its prefix.
@@ -53,7 +60,7 @@ impl<V: Verbs> Tree<V> {
     /// Puts a node above the leaf that `way` leads to, whose key is another one, and a new leaf beside it. The keys
     /// part somewhere behind the way's bytes; what they share is in the new node, or in several of them.
     pub(super) async fn split_leaf(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
@@ -71,6 +78,9 @@ impl<V: Verbs> Tree<V> {
             let rejection = Rejection::NotANode { found: 0 };
             return self.not_a_child(meter, key, &way, rejection, budget).await;
         }
+        if let Some(found) = self.changed_by_others(meter, &way, (old, old_link), budget).await? {
+            return self.after_lost_slot(meter, way, found, budget);
+        }
         tracing::debug!(name: "smart.leaf.split", leaf = %old.ptr(), "a node comes above a leaf");
         let held = self.lock_holder(meter, &way).await?;
         let old_slot = Slot::leaf(Symbol::of(old_key, parting), old, way.slot.class());
@@ -83,7 +93,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Puts a node above one whose prefix the key leaves, and a new leaf beside it.
     pub(super) async fn split_header(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
@@ -98,6 +108,9 @@ impl<V: Verbs> Tree<V> {
         }
         if let Link::Removed { .. } = link {
             return self.replace(meter, way, budget).await;
+        }
+        if let Some(found) = self.changed_by_others(meter, &way, (node, link), budget).await? {
+            return self.after_lost_slot(meter, way, found, budget);
         }
         tracing::debug!(name: "smart.header.split", node = %node.ptr(), "a node comes above a node");
         let held = self.lock_holder(meter, &way).await?;
@@ -116,6 +129,30 @@ impl<V: Verbs> Tree<V> {
         done
     }
 
+    /// Lets another client finish that has begun to put a node above the old one, whose link says so: what the slot of
+    /// `way` holds then, if it has changed. Were the link overwritten at once, whoever lost the slot could not leave it
+    /// as it should be. A client that goes no further holds nobody up for long.
+    async fn changed_by_others(
+        &self,
+        meter: &Meter,
+        way: &Way,
+        (old, link): (Child, Link),
+        budget: &mut Budget,
+    ) -> Result<Option<Slot>, IndexError> {
+        if link == Link::Live(way.holder) || link == Link::Live(Parent::Node(old)) {
+            return Ok(None);
+        }
+        for look in 0..LOOKS_MAX {
+            let word = self.read_word(meter, way.at(self.shared.entry.root), budget).await?;
+            let found = Slot::from_bits(word);
+            if found.is_frozen() || !found.leads_as(way.slot) {
+                return Ok(Some(found));
+            }
+            self.verbs.pause(PAUSE_NS << (2 * look)).await;
+        }
+        Ok(None)
+    }
+
     /// What leads here does not lead where it says.
     async fn not_a_child(
         &self,
@@ -130,7 +167,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Writes the nodes and the leaf, changes the old node's link, and swings the slot: two round trips.
     async fn put_between(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         split: Split<'_>,
         budget: &mut Budget,
@@ -140,22 +177,24 @@ impl<V: Verbs> Tree<V> {
         let (images, places) = self.new_images(&split, &mut nodes).await?;
         let (first, last) = (places[0], places[places.len() - 1]);
         let new_link = Link::Live(Parent::Node(last));
+        let mut pending = Pending::new(self, nodes);
+        pending.links(split.old, split.old_link, new_link);
         let linked = self.verbs.post(meter, link_chain(split.old, split.old_link, new_link));
         self.write_new(meter, images, budget).await?;
         if !self.until_linked(meter, &split, new_link, linked, budget).await? {
             tracing::debug!(name: "smart.split.vain", old = %split.old.ptr(), "what a node came above is gone");
-            drop(nodes);
             return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?));
         }
         let slot = Slot::inner(way.symbol, first, NEW_TYPE);
         let swing: Swing = self.swing_of(&way, slot, first, Link::Live(way.holder));
-        let published = nodes.publish();
+        pending.swings(&swing);
         let Err(found) = self.swing(meter, &swing, budget).await? else {
+            pending.done();
             self.amend_cache(&way, slot);
             return Ok(Outcome::Done(true));
         };
         tracing::debug!(name: "smart.split.lost", at = %swing.at, "another client has changed the slot");
-        published.give_back(self);
+        pending.lost();
         budget.spend(meter, swing.at, None)?;
         self.after_lost_slot(meter, way, Slot::from_bits(found), budget)
     }
@@ -209,7 +248,7 @@ impl<V: Verbs> Tree<V> {
         Ok((images, places))
     }
 
-    /// Waits until the old node's link leads to the new one; false if the old one is none any more.
+    /// Waits until the old node's link leads to the new one; false if another client has changed it.
     async fn until_linked(
         &self,
         meter: &Meter,
@@ -219,25 +258,23 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<bool, IndexError> {
         let at = split.old.ptr();
-        let mut expected = split.old_link;
         loop {
             let found = match linked.await {
-                Ok(done) if done.atomics[0] == expected.bits() => return Ok(true),
+                Ok(done) if done.atomics[0] == split.old_link.bits() => return Ok(true),
                 Ok(done) => done.atomics[0],
                 Err(failed) => {
                     budget.post_again(meter, at, failed)?;
                     self.read_word(meter, at, budget).await?
                 }
             };
-            if found == link.bits() {
-                return Ok(true);
-            }
-            match Link::from_bits(found) {
-                Ok(Link::Live(parent)) => expected = Link::Live(parent),
+            match found {
+                found if found == link.bits() => return Ok(true),
+                // The CAS of unknown outcome had none.
+                found if found == split.old_link.bits() => {
+                    linked = self.verbs.submit(meter, link_chain(split.old, split.old_link, link));
+                }
                 _ => return Ok(false),
             }
-            budget.spend(meter, at, None)?;
-            linked = self.verbs.submit(meter, link_chain(split.old, expected, link));
         }
     }
 }

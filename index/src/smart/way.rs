@@ -68,7 +68,7 @@ pub(super) enum InnerStep {
     },
     /// The key has no slot, and the room for slots is full: the node has to move before one is added.
     Full(Way),
-    /// The node is being replaced: who wants to change it helps first.
+    /// The node is being replaced, in its place: who wants to change it helps first.
     Replaced,
     /// The node has grown: more of it must be read.
     ReadMore,
@@ -96,7 +96,8 @@ pub(super) fn decide_inner(
         return InnerStep::Stale;
     }
     if view.is_frozen() && (writes || !way.fresh) {
-        return if writes { InnerStep::Replaced } else { InnerStep::Stale };
+        // By a way that may be out of date it was perhaps replaced long ago.
+        return if way.fresh { InnerStep::Replaced } else { InnerStep::Stale };
     }
     let shared = header.matches(key);
     if shared < header.prefix().len() {
@@ -250,7 +251,9 @@ mod tests {
         let header = Header::new(1, 2, b"");
         let slots = [leaf_slot(b'a').frozen(), Slot::EMPTY.frozen()];
         let link = Link::removed(7);
-        assert_eq!(decide(header, &slots, link, false, b"xa", false), InnerStep::Stale);
+        for writes in [false, true] {
+            assert_eq!(decide(header, &slots, link, false, b"xa", writes), InnerStep::Stale);
+        }
         assert_eq!(decide(header, &slots, link, true, b"xa", true), InnerStep::Replaced);
         let step = decide(header, &slots, link, true, b"xa", false);
         assert!(matches!(step, InnerStep::On(on) if on.slot == leaf_slot(b'a')), "{step:?}");

@@ -72,7 +72,7 @@ impl<V: Verbs> Tree<V> {
             let outcome = match self.descend(meter, key, way, helps, budget).await? {
                 Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, helps, way, budget).await?,
                 Spot::Vacant(way) if helps => self.insert_at(meter, key, intent.value(), way, budget).await?,
-                Spot::Fork(fork) if helps => {
+                Spot::Fork(fork) if helps && fork.certain => {
                     self.split_header(meter, key, intent.value(), fork, budget).await?
                 }
                 Spot::Vacant(Way { fresh: true, .. }) | Spot::Fork(Fork { certain: true, .. })
@@ -263,7 +263,7 @@ impl<V: Verbs> Tree<V> {
     /// Out-of-place update: a new leaf, and the CAS that lets the old one's link lead to it. From then on the new one
     /// is the key's, for everyone; that the slot leads there at once spares others a round trip.
     async fn supersede(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         (key, value): (&[u8], &[u8]),
         way: Way,
@@ -282,12 +282,11 @@ impl<V: Verbs> Tree<V> {
             let (expected, desired) = (link.bits(), desired.bits());
             let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
             let swung = self.write_and_swing(meter, (leaf, buf), &swing, budget).await?;
-            let Err((published, found)) = swung else {
+            let Err((_, found)) = swung else {
                 tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
                 self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
-            published.give_back(self);
             match self.lost_link(meter, old, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
                 // It was removed, or replaced: what is there now tells what to do.

@@ -104,7 +104,7 @@ impl<V: Probed> Client<V> {
             }
         };
         // Behind the dropped operation's chain on the same queue pair: it has taken effect by now, or never will, but
-        // for what a janitor finishes.
+        // for what goes on with others.
         let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
         assert!(
             if done { found == new } else { found == old || found == new },
@@ -116,11 +116,21 @@ impl<V: Probed> Client<V> {
             None => self.model.remove(&key),
         };
         if !done && Kind::of(&self.party.index).finishes_what_was_dropped() {
-            let value = self.new_value();
-            self.party.index.put(&key, &value).await.unwrap();
-            self.model.insert(key, value);
+            self.settled(key, &[old, new]).await;
         }
         done
+    }
+
+    /// Looks again when all that was posted is executed and the janitor is done: what is there then stays, whatever
+    /// others do to keys beside it.
+    async fn settled(&mut self, key: Vec<u8>, either: &[Option<Vec<u8>>]) {
+        self.party.shard_pause().await;
+        let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
+        assert!(either.contains(&found), "{key:?} became {found:?}, and not one of {either:?}");
+        match found {
+            Some(value) => self.model.insert(key, value),
+            None => self.model.remove(&key),
+        };
     }
 
     /// Yields also what is there if it takes effect.

@@ -63,12 +63,11 @@ impl Kind {
         }
     }
 
-    /// Whether a change that was dropped half-way is finished by the janitor, so that it may take effect after a read
-    /// that came later; what others write takes effect before it or instead.
+    /// Whether a change that was dropped may take effect after a read that came later: soon, or never.
     pub(crate) fn finishes_what_was_dropped(self) -> bool {
         match self {
             Kind::Sherman => false,
-            // A split: the old leaf's link has changed, and the slot has not.
+            // What shows a new leaf may be in flight on another queue pair than the leaf that a read goes to.
             Kind::Smart => true,
         }
     }

@@ -1,0 +1,119 @@
+//! New nodes on their way into the tree: written, and perhaps found by others already. Whoever puts them there holds a
+//! [`Pending`] until it knows what came of it. If its future is dropped before, the janitor finds that out: nodes that
+//! nobody can reach go back to the allocator, and none that somebody can.
+//!
+//! A split has also let the old node's link name the new one above it, before the slot leads there (`split.rs`). If the
+//! slot is lost, or was never asked for, that link names a node that is none. Nobody is misled by it, but whoever comes
+//! by a cached slot and looks for another key does not trust what it finds, and reads the parent once more, for as long
+//! as the link stays so. So it gets back the value that it had: what nobody has changed since is as if it had never been
+//! changed. It must not get another one, however well it fits by then:
+//!
+//! ```text
+//!   A   READ old; CAS link: M1 ·················································· CAS P's slot: M1
+//!   B   READ old;        CAS link: M2, slot lost     link back to M1, or M2 stays: right
+//!                                                    link to P, where the slot leads to old still:  P's copies mislead
+//! ```
+//!
+//! The nodes go back after that only, so that the link of no other node above the old one is taken for it.
+
+use std::rc::Rc;
+
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use smallvec::SmallVec;
+
+use super::Tree;
+use super::new_node::{NewNodes, Swing};
+use crate::error::IndexError;
+use crate::layout::radix::{Child, Link};
+
+/// New nodes whose fate is not known yet.
+#[must_use]
+pub(super) struct Pending<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    /// None once it is known.
+    left: Option<Left>,
+}
+
+/// What is left to do if the nodes do not come into the tree.
+struct Left {
+    nodes: SmallVec<[(RemotePtr, usize); 2]>,
+    /// The CAS that shows them to others, once it was posted.
+    swing: Option<Swing>,
+    /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
+    link: Option<(Child, Link, Link)>,
+}
+
+impl<V: Verbs> Pending<V> {
+    pub(super) fn new(tree: &Rc<Tree<V>>, nodes: NewNodes<'_, V>) -> Self {
+        let left = Left { nodes: nodes.into_inner(), swing: None, link: None };
+        Pending { tree: Rc::clone(tree), left: Some(left) }
+    }
+
+    fn left(&mut self) -> &mut Left {
+        self.left.as_mut().expect("it is asked for only before the fate is known")
+    }
+
+    /// The CAS of `old`'s link from `before` to `link` is posted next.
+    pub(super) fn links(&mut self, old: Child, before: Link, link: Link) {
+        self.left().link = Some((old, before, link));
+    }
+
+    /// The CAS that shows the nodes is posted next.
+    pub(super) fn swings(&mut self, swing: &Swing) {
+        self.left().swing = Some(*swing);
+    }
+
+    /// That CAS was lost: nobody can reach the nodes.
+    pub(super) fn lost(&mut self) {
+        self.left().swing = None;
+    }
+
+    /// They are part of the tree.
+    pub(super) fn done(mut self) {
+        self.left = None;
+    }
+
+    /// The nodes, for another try, after the CAS was lost. No link names them.
+    pub(super) fn withdraw<'t>(mut self, tree: &'t Tree<V>) -> NewNodes<'t, V> {
+        let left = self.left.take().expect("the fate is not known");
+        debug_assert!(left.link.is_none());
+        NewNodes::of(tree, left.nodes)
+    }
+}
+
+impl<V: Verbs> Drop for Pending<V> {
+    fn drop(&mut self) {
+        let Some(left) = self.left.take() else { return };
+        let tree = Rc::clone(&self.tree);
+        self.tree.verbs.defer(async move {
+            if let Err(error) = tree.take_back(left).await {
+                tracing::debug!(name: "smart.nodes.lost", %error, "new nodes are lost: nobody knows who finds them");
+            }
+        });
+    }
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Undoes what is left of new nodes, unless they came into the tree.
+    async fn take_back(&self, left: Left) -> Result<(), IndexError> {
+        let (meter, mut budget) = (Meter::default(), self.budget());
+        // The READs go behind the CAS, on its queue pair.
+        if let Some(swing) = &left.swing
+            && self.has_swung(&meter, swing, &mut budget).await?
+        {
+            return Ok(());
+        }
+        if let Some((old, before, link)) = left.link {
+            tracing::debug!(name: "smart.link.restored", node = %old.ptr(), "a link gets its value back");
+            let mut chain = Chain::new(old.ptr().server());
+            // Behind the CAS that changed it.
+            chain.fence().cas(old.ptr(), link.bits(), before.bits());
+            if let Err(failed) = self.verbs.submit(&meter, chain).await {
+                // Done or not: it costs others a round trip at most.
+                drop(budget.post_again(&meter, old.ptr(), failed)?);
+            }
+        }
+        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.give_back(node, bytes as u64));
+        Ok(())
+    }
+}
