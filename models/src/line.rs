@@ -1,6 +1,7 @@
 //! `runtime/src/mapped/order.rs`: lines with sequence counters, of one process and of several, of which one may die.
 
 use std::array::from_fn;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, killed_at};
@@ -40,35 +41,41 @@ impl Line {
 
     /// As a thread of a process does whose region has no journal.
     fn write_alone(&self, value: u64) {
-        code::alone(&self.counter, || self.store(value), |_| loom::thread::yield_now());
+        let pause = |_| -> Result<(), Infallible> {
+            loom::thread::yield_now();
+            Ok(())
+        };
+        code::alone(&self.counter, || self.store(value), pause).unwrap();
     }
 
     fn write(&self, slot: u32, value: u64) {
         let values = [value; WORDS].into_iter();
         let store = || self.store(value);
-        self.slots[slot as usize].write(slot, (AT, &self.counter), values, store, |found| self.pause(found));
+        let at = (AT, &self.counter);
+        self.slots[slot as usize].write(slot, at, values, store, |found| self.pause(found)).unwrap();
     }
 
     fn add(&self, slot: u32) -> u64 {
         let next = |found| Some(found + 1);
         let at = (AT, &self.counter);
-        self.slots[slot as usize].change(slot, at, &self.words[0], next, |found| self.pause(found))
+        self.slots[slot as usize].change(slot, at, &self.words[0], next, |found| self.pause(found)).unwrap()
     }
 
     fn read(&self) -> [u64; WORDS] {
         let mut found = [0; WORDS];
         let copy = || found = from_fn(|word| self.words[word].load(LOAD));
-        code::read(&self.counter, copy, |found| self.pause(found));
+        code::read(&self.counter, copy, |found| self.pause(found)).unwrap();
         found
     }
 
     /// What those do who wait: finish what a dead owner has left, or let others run.
-    fn pause(&self, found: u32) {
+    fn pause(&self, found: u32) -> Result<(), Infallible> {
         let slot = found >> 1;
         if found % 2 == 1 && self.dead[slot as usize].load(Ordering::Acquire) {
             self.finish(slot);
         }
         loom::thread::yield_now();
+        Ok(())
     }
 
     fn finish(&self, slot: u32) {
@@ -139,7 +146,7 @@ pub fn a_reader_and_a_writer_that_plans_late(stores: u32) {
             slot.note_version(version);
             code::held_by(0)
         };
-        let before = code::take(&line.counter, mark, |found| line.pause(found));
+        let before = code::take(&line.counter, mark, |found| line.pause(found)).unwrap();
         // The first word is written when the plan is made.
         line.words[0].store(1, STORE);
         slot.plan(AT, [1; WORDS].into_iter());

@@ -176,6 +176,12 @@ impl Process {
         assert_eq!(status.signal(), Some(9), "it had ended before it was killed: {status}");
     }
 
+    fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
+        assert!(sent.expect("there is a kill").success());
+    }
+
     fn end_well(mut self) {
         let status = self.0.wait().unwrap();
         assert!(status.success(), "{status}");
@@ -279,9 +285,51 @@ fn lines_of_the_dead_are_found_held_and_are_released() {
     cluster.end(Vec::new());
 }
 
+/// A process that is stopped (SIGSTOP) inside a line, and lives: who wants the line hears of it and goes on without it,
+/// and has it as soon as the process goes on.
+#[test]
+fn a_process_that_is_stopped_inside_a_line_stops_nobody_else() {
+    let test = "a_process_that_is_stopped_inside_a_line_stops_nobody_else";
+    if let Ok(role) = std::env::var(ROLE) {
+        return work(&role);
+    }
+    let _alone = kit::alone();
+    let _watchdog = kit::Watchdog::new(test, 200);
+    let mut cluster = Cluster::new(test, LineMode::Sequence);
+    let worker = cluster.start();
+    cluster.let_work(0);
+    // A few percent of the moments are inside a line.
+    let mut stops = 0;
+    let held = loop {
+        stops += 1;
+        assert!(stops < 10_000, "it was never stopped where it matters");
+        worker.signal("STOP");
+        let held = held_lines_of(&cluster.path);
+        if let Some(line) = held.first() {
+            break *line;
+        }
+        worker.signal("CONT");
+        kit::wait(Duration::from_micros(cluster.random.random_range(0..2000)));
+    };
+    let access = Access::to(&cluster.region);
+    assert!(access.read(at(held, 0), &mut [0; 64]).is_err() && access.faa(at(held, 0), 0).is_err());
+    access.read(at(STOP, 0), &mut [0; 64]).expect("another line");
+    worker.signal("CONT");
+    while access.read(at(held, 0), &mut [0; 64]).is_err() {
+        kit::wait(Duration::from_millis(1));
+    }
+    cluster.end(vec![(0, worker)]);
+}
+
 /// Lines whose counters are odd: the counters follow the region in its file.
 fn held_lines(path: &Path) -> usize {
+    held_lines_of(path).len()
+}
+
+/// Which these are.
+fn held_lines_of(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).unwrap();
     let counters = &bytes[REGION_BYTES as usize..][..REGION_BYTES as usize / 64 * 4];
-    counters.chunks_exact(4).filter(|counter| counter[0] & 1 == 1).count()
+    let odd = |(_, counter): &(u64, &[u8])| counter[0] & 1 == 1;
+    (0..).zip(counters.chunks_exact(4)).filter(odd).map(|(line, _)| line).collect()
 }

@@ -118,6 +118,11 @@ pub enum ControlError {
          give back what was taken, once, at multiples of 64 bytes and no less than 4096", index.0
     )]
     NotTaken { index: IndexId, offset: u64, bytes: u64 },
+    /// A client of shared memory is stopped in the middle of a line that the server has to zero.
+    #[error(
+        "process {process} is stopped in the middle of a line of memory: let it go on (kill -CONT {process}), or kill it"
+    )]
+    WriterStopped { process: u32 },
     /// The server has no random numbers.
     #[error("the memory server cannot read /dev/urandom: {cause}; a container must have it")]
     NoRandom { cause: String },

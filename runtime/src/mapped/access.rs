@@ -3,19 +3,23 @@
 
 use thiserror::Error;
 
-use super::region::Region;
+use super::line::WriterStopped;
+use super::region::{AccessError, Region};
 
 /// A region's memory, an access at a time. Lines are as whole as with verbs.
 #[derive(Clone, Copy)]
 pub struct Access<'region>(&'region Region);
 
-/// An access that the region does not have.
+/// An access that did not take place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{len} bytes at {at} are not multiples of 8 within the region's {region_bytes} bytes")]
-pub struct BadAccess {
-    at: u64,
-    len: usize,
-    region_bytes: u64,
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum BadAccess {
+    /// The region does not have it.
+    #[error("{len} bytes at {at} are not multiples of 8 within the region's {region_bytes} bytes")]
+    Outside { at: u64, len: usize, region_bytes: u64 },
+    /// Another process is in the middle of one of the lines, and does not go on.
+    #[error("process {process} is stopped in the middle of a line of the {len} bytes at {at}")]
+    WriterStopped { at: u64, len: usize, process: u32 },
 }
 
 impl<'region> Access<'region> {
@@ -27,10 +31,11 @@ impl<'region> Access<'region> {
     /// READ of `to.len()` bytes at `at`.
     ///
     /// # Errors
-    /// If it is not aligned to 8 bytes, or not inside the region. As for all accesses.
+    /// If it is not aligned to 8 bytes, or not inside the region, or a process is stopped in the middle of a line. As for
+    /// all accesses.
     pub fn read(self, at: u64, to: &mut [u8]) -> Result<(), BadAccess> {
-        let (bad, len) = (self.bad(at, to.len()), to.len());
-        aligned(at, len).and_then(|()| self.0.read(at, to).ok()).ok_or(bad)
+        let len = to.len();
+        self.of(at, len, || self.0.read(at, to))
     }
 
     /// WRITE of `from` at `at`.
@@ -38,7 +43,7 @@ impl<'region> Access<'region> {
     /// # Errors
     /// As for [`Access::read`].
     pub fn write(self, at: u64, from: &[u8]) -> Result<(), BadAccess> {
-        aligned(at, from.len()).and_then(|()| self.0.write(at, from).ok()).ok_or(self.bad(at, from.len()))
+        self.of(at, from.len(), || self.0.write(at, from))
     }
 
     /// CAS of the word at `at`; yields what was there.
@@ -46,7 +51,7 @@ impl<'region> Access<'region> {
     /// # Errors
     /// As for [`Access::read`].
     pub fn cas(self, at: u64, expected: u64, desired: u64) -> Result<u64, BadAccess> {
-        aligned(at, 8).and_then(|()| self.0.cas(at, expected, desired).ok()).ok_or(self.bad(at, 8))
+        self.of(at, 8, || self.0.cas(at, expected, desired))
     }
 
     /// FAA of the word at `at`; yields what was there.
@@ -54,14 +59,24 @@ impl<'region> Access<'region> {
     /// # Errors
     /// As for [`Access::read`].
     pub fn faa(self, at: u64, add: u64) -> Result<u64, BadAccess> {
-        aligned(at, 8).and_then(|()| self.0.faa(at, add).ok()).ok_or(self.bad(at, 8))
+        self.of(at, 8, || self.0.faa(at, add))
     }
 
-    fn bad(self, at: u64, len: usize) -> BadAccess {
-        BadAccess { at, len, region_bytes: self.0.bytes() }
+    fn of<T>(
+        self,
+        at: u64,
+        len: usize,
+        access: impl FnOnce() -> Result<T, AccessError>,
+    ) -> Result<T, BadAccess> {
+        let outside = BadAccess::Outside { at, len, region_bytes: self.0.bytes() };
+        if !at.is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(outside);
+        }
+        access().map_err(|error| match error {
+            AccessError::OutOfRegion => outside,
+            AccessError::WriterStopped(WriterStopped { process }) => {
+                BadAccess::WriterStopped { at, len, process }
+            }
+        })
     }
-}
-
-fn aligned(at: u64, len: usize) -> Option<()> {
-    (at.is_multiple_of(8) && len.is_multiple_of(8)).then_some(())
 }

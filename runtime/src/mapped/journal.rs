@@ -31,6 +31,10 @@
 //! has one owner at any time, heirs included, and only the owner touches the line whose counter names the slot. An heir
 //! that is killed as well leaves a slot that says the same. Version numbers need no CAS against reuse for that reason.
 //!
+//! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the middle.
+//! Who has waited for it for [`STOPPED_AFTER`] gets an error that names it, and who comes after that gets it at once, until
+//! the owner goes on or dies.
+//!
 //! The rest is bookkeeping of a process: which slots are its own (the kernel's locks do not exclude threads of one open
 //! file), and which thread has which. A child of a fork that does not exec has no mapping, but while it lives it keeps
 //! its parent's slots locked: lines that the parent held when it was killed stay held until then.
@@ -41,15 +45,20 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::header::SLOT_BYTES;
-use super::line::{LINE_BYTES, Lines};
+use super::line::{LINE_BYTES, Lines, WriterStopped};
 use super::order::{LINE_WORDS, STORE, Slot};
 use super::range_lock::{self, Kind, SLOTS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots of a file: threads that can write at a time without sharing a slot. 512 KiB.
 pub(super) const SLOTS_MAX: u32 = 4096;
+
+/// A writer that has been inside one line for that long is stopped: far longer than a busy machine keeps a thread from
+/// its core.
+const STOPPED_AFTER: Duration = Duration::from_secs(2);
 
 const _: () = assert!(size_of::<Slot>() as u64 == SLOT_BYTES && LINE_WORDS * 8 == LINE_BYTES);
 
@@ -66,6 +75,15 @@ pub(super) struct Journal {
     state: Mutex<State>,
     /// The slot of those who have none, one at a time: of threads for which there was no slot, or that are ending.
     reserve: Mutex<u32>,
+    /// The writer that was last found to be stopped, and the version of the line in whose middle it is; 0: none.
+    stopped: AtomicU64,
+}
+
+/// What someone who waits for a line has seen of its holder.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Who held the line, at which version, and since when it has been the same.
+    since: Option<(u64, Instant)>,
 }
 
 struct State {
@@ -118,6 +136,7 @@ impl Journal {
             own: [const { AtomicU64::new(0) }; SLOTS_MAX as usize / 64],
             state: Mutex::new(State { idle: Vec::new() }),
             reserve: Mutex::new(0),
+            stopped: AtomicU64::new(0),
         };
         let Some(reserve) = journal.claim()? else { return Ok(None) };
         *journal.reserve.lock().expect("just made") = reserve;
@@ -179,17 +198,49 @@ impl Journal {
 
     /// To be called now and then by a thread that waits for the line of `at`, whose counter has been `held` for long:
     /// releases it if its holder is dead.
+    ///
+    /// # Errors
+    /// If the holder lives and has not gone on for long.
     #[cold]
-    pub(super) fn help(&self, at: usize, held: u32) {
+    pub(super) fn help(&self, at: usize, held: u32, wait: &mut Held) -> Result<(), WriterStopped> {
         let number = held >> 1;
         // Nobody who follows the protocol writes such a counter; there is no way on from memory that others spoil.
         assert!(number < SLOTS_MAX, "the counter of the line at {at:#x} is spoilt: {held:#x}");
         if !self.owns(number) && self.inherit(number, at, held) {
             tracing::info!("finished what a process that has died left in the line at {at:#x}");
-        } else {
-            // The holder may wait for this very core.
-            std::thread::yield_now();
+            return Ok(());
         }
+        self.check_goes_on(number, held, wait)?;
+        // The holder may wait for this very core.
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    /// Fails if the owner of slot `number` is in the middle of the same line as long ago. A new line, or the same line
+    /// again, has another version or shows another moment of the slot.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the operating system's time, of another process that is stopped"
+    )]
+    fn check_goes_on(&self, number: u32, held: u32, wait: &mut Held) -> Result<(), WriterStopped> {
+        let slot = self.slot(number);
+        let seen = u64::from(slot.before.load(Ordering::Relaxed)) << 32 | u64::from(held);
+        let now = Instant::now();
+        let since = match wait.since {
+            Some((before, since)) if before == seen => since,
+            _ => now,
+        };
+        wait.since = Some((seen, since));
+        let known = self.stopped.load(Ordering::Relaxed) == seen;
+        if !known && now.duration_since(since) < STOPPED_AFTER {
+            return Ok(());
+        }
+        let process = slot.pid.load(Ordering::Relaxed);
+        if !known {
+            tracing::warn!(process, "a process is stopped in the middle of a line");
+            self.stopped.store(seen, Ordering::Relaxed);
+        }
+        Err(WriterStopped { process })
     }
 
     /// Finishes what the owner of slot `number` left, if it is dead.

@@ -8,7 +8,7 @@ use super::super::file::RegionFile;
 use super::super::file::tests::Folder;
 use super::super::line::LineMode;
 use super::super::order::{held_by, place};
-use super::super::region::{Region, RegionConfig, RegionError};
+use super::super::region::{AccessError, Region, RegionConfig, RegionError};
 use super::*;
 
 const AT: usize = 4096 + 2 * LINE_BYTES;
@@ -105,6 +105,38 @@ fn line(region: &Region) -> [u64; LINE_WORDS] {
     std::array::from_fn(|word| u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap()))
 }
 
+/// A writer that lives and does not go on: nobody waits for it without end, and all go on when it does, or has died.
+#[test]
+fn a_writer_that_is_stopped_is_named_until_it_goes_on() {
+    let folder = Folder::new("journal-stopped");
+    let region = server(&folder.path("a"));
+    for dies in [false, true] {
+        put(&region, OLD);
+        let victim = Victim::open(&folder.path("a"));
+        assert!(!victim.write(0, &[70, 71], 2));
+        let stopped = Err(AccessError::WriterStopped(WriterStopped { process: std::process::id() }));
+        for _ in 0..3 {
+            assert_eq!(region.read(AT as u64, &mut [0; LINE_BYTES]), stopped);
+            assert_eq!(region.write(AT as u64 + 8, &[9; 8]), stopped);
+            assert_eq!(region.cas(AT as u64, 1, 5).map(|_| ()), stopped);
+        }
+        assert_eq!(
+            region.read(AT as u64 - 64, &mut [0; LINE_BYTES]),
+            Ok(()),
+            "other lines are not concerned"
+        );
+        if dies {
+            drop(victim);
+        } else {
+            // It goes on where it was.
+            victim.word(1).store(71, Ordering::Relaxed);
+            let version = victim.journal.with_slot(|_, slot| slot.before.load(Ordering::Relaxed));
+            victim.journal.counter(AT).store(version.wrapping_add(2), Ordering::Relaxed);
+        }
+        assert_eq!(line(&region), [70, 71, 3, 4, 5, 6, 7, 8]);
+    }
+}
+
 #[test]
 fn finishes_a_write_that_was_begun_and_forgets_one_that_was_not() {
     let folder = Folder::new("journal-write");
@@ -167,7 +199,7 @@ fn waits_for_a_writer_that_lives() {
     let held = victim.journal.counter(AT).load(Ordering::Relaxed);
     for asker in [&other, &victim] {
         for _ in 0..10 {
-            asker.journal.help(AT, held);
+            asker.journal.help(AT, held, &mut Held::default()).unwrap();
         }
         assert_eq!(victim.journal.counter(AT).load(Ordering::Relaxed), held);
         assert_eq!(
@@ -177,7 +209,7 @@ fn waits_for_a_writer_that_lives() {
         );
     }
     drop(victim);
-    other.journal.help(AT, held);
+    other.journal.help(AT, held, &mut Held::default()).unwrap();
     assert_eq!(line(&region), [5; 8]);
 }
 

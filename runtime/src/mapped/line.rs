@@ -25,11 +25,12 @@
 
 #![expect(unsafe_code, reason = "shared memory is accessed through raw pointers")]
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::journal::Journal;
+use super::journal::{Held, Journal};
 use super::order::{self, LOAD, STORE};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -40,6 +41,13 @@ const PATIENCE: u32 = 256;
 
 /// The environment variable that [`LineMode::Auto`] obeys.
 const ENVIRONMENT: &str = "FARWOOD_LINE_MODE";
+
+/// A line that cannot be had: its writer is stopped (SIGSTOP, a frozen cgroup, a debugger) in the middle of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WriterStopped {
+    /// The writer's process, in its own pid namespace.
+    pub(crate) process: u32,
+}
 
 /// How line atomicity is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -137,6 +145,13 @@ impl Change {
     }
 }
 
+/// How long a line was waited for.
+#[derive(Default)]
+struct Wait {
+    looks: u32,
+    held: Held,
+}
+
 /// The lines of a region: their memory, and what the mode needs to keep them whole.
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'region> {
@@ -155,18 +170,19 @@ impl Lines<'_> {
     /// # Safety
     /// `at..at + len` lies inside the region and both are multiples of 8; `to` is valid for `len` bytes.
     #[inline]
-    pub(super) unsafe fn read(self, at: usize, to: *mut u8, len: usize) {
+    pub(super) unsafe fn read(self, at: usize, to: *mut u8, len: usize) -> Result<(), WriterStopped> {
         // SAFETY: the caller's promise covers every piece; see `pieces`.
         unsafe {
             match self.mode {
                 #[cfg(target_arch = "x86_64")]
                 LineMode::Vector => vector::read(self.base.add(at), to, len),
                 LineMode::Sequence => {
-                    pieces(at, len, |at, done, len| self.read_sequenced(at, to.add(done), len))
+                    return try_pieces(at, len, |at, done, len| self.read_sequenced(at, to.add(done), len));
                 }
                 _ => read_words(self.base.add(at), to, len),
             }
         }
+        Ok(())
     }
 
     /// Copies `len` bytes at `from` to `at`.
@@ -174,16 +190,17 @@ impl Lines<'_> {
     /// # Safety
     /// As for [`Lines::read`], with `from` valid for reading.
     #[inline]
-    pub(super) unsafe fn write(self, at: usize, from: *const u8, len: usize) {
+    pub(super) unsafe fn write(self, at: usize, from: *const u8, len: usize) -> Result<(), WriterStopped> {
         // SAFETY: the caller's promise covers every piece; see `pieces`.
         unsafe {
             match self.mode {
                 #[cfg(target_arch = "x86_64")]
                 LineMode::Vector => vector::write(self.base.add(at), from, len),
-                LineMode::Sequence => self.write_sequenced(at, from, len),
+                LineMode::Sequence => return self.write_sequenced(at, from, len),
                 _ => write_words(self.base.add(at), from, len),
             }
         }
+        Ok(())
     }
 
     /// Changes the word at `at` atomically and yields what was there (for `Store`: anything).
@@ -191,31 +208,31 @@ impl Lines<'_> {
     /// # Safety
     /// `at` is 8-byte aligned and inside the region.
     #[inline]
-    pub(super) unsafe fn atomic(self, at: usize, change: Change) -> u64 {
+    pub(super) unsafe fn atomic(self, at: usize, change: Change) -> Result<u64, WriterStopped> {
         // SAFETY: inside the region and aligned, by the caller's promise; the memory lives as long as the region.
         let word = unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) };
         match self.mode {
             // An atomic changes a line too: a reader of the whole line must see it before or after.
             // SAFETY: as above.
             LineMode::Sequence => unsafe { self.atomic_sequenced(at, word, change) },
-            _ => change.apply(word),
+            _ => Ok(change.apply(word)),
         }
     }
 
     /// # Safety
     /// `at..at + len` lies inside one line of the region; `to` is valid for `len` bytes.
-    unsafe fn read_sequenced(self, at: usize, to: *mut u8, len: usize) {
+    unsafe fn read_sequenced(self, at: usize, to: *mut u8, len: usize) -> Result<(), WriterStopped> {
         // SAFETY: the caller's promise.
         let counter = unsafe { self.counter(at) };
         // SAFETY: the caller's promise.
-        order::read(counter, || unsafe { read_words(self.base.add(at), to, len) }, self.patience(at));
+        order::read(counter, || unsafe { read_words(self.base.add(at), to, len) }, self.patience(at))
     }
 
     /// # Safety
     /// As for [`Lines::write`].
-    unsafe fn write_sequenced(self, at: usize, from: *const u8, len: usize) {
+    unsafe fn write_sequenced(self, at: usize, from: *const u8, len: usize) -> Result<(), WriterStopped> {
         let Some(journal) = self.journal else {
-            return pieces(at, len, |at, done, len| {
+            return try_pieces(at, len, |at, done, len| {
                 // SAFETY: a part of one line inside both, and the counter of that line.
                 let (counter, from) = unsafe { (self.counter(at), from.add(done)) };
                 // SAFETY: as above.
@@ -223,11 +240,11 @@ impl Lines<'_> {
                     counter,
                     || unsafe { write_words(self.base.add(at), from, len) },
                     self.patience(at),
-                );
+                )
             });
         };
         journal.with_slot(|number, slot| {
-            pieces(at, len, |at, done, len| {
+            try_pieces(at, len, |at, done, len| {
                 // SAFETY: a part of one line inside both, and the counter of that line.
                 let (counter, from) = unsafe { (self.counter(at), from.add(done)) };
                 // SAFETY: as above.
@@ -235,20 +252,25 @@ impl Lines<'_> {
                     (0..len / 8).map(|word| unsafe { from.add(word * 8).cast::<u64>().read_unaligned() });
                 // SAFETY: as above.
                 let store = || unsafe { write_words(self.base.add(at), from, len) };
-                slot.write(number, (at, counter), words, store, self.patience(at));
-            });
+                slot.write(number, (at, counter), words, store, self.patience(at))
+            })
         })
     }
 
     /// # Safety
     /// `word` is the one at `at`, inside the region.
-    unsafe fn atomic_sequenced(self, at: usize, word: &AtomicU64, change: Change) -> u64 {
+    unsafe fn atomic_sequenced(
+        self,
+        at: usize,
+        word: &AtomicU64,
+        change: Change,
+    ) -> Result<u64, WriterStopped> {
         // SAFETY: the caller's promise.
         let counter = unsafe { self.counter(at) };
         let Some(journal) = self.journal else {
             let mut found = 0;
-            order::alone(counter, || found = change.apply(word), self.patience(at));
-            return found;
+            order::alone(counter, || found = change.apply(word), self.patience(at))?;
+            return Ok(found);
         };
         journal.with_slot(|number, slot| {
             slot.change(number, (at, counter), word, |found| change.next(found), self.patience(at))
@@ -257,21 +279,22 @@ impl Lines<'_> {
 
     /// What those do who wait for the line of `at`, given what its counter was.
     #[inline]
-    fn patience(self, at: usize) -> impl FnMut(u32) {
-        let mut looks = 0;
-        move |found| self.pause(at, found, &mut looks)
+    fn patience(self, at: usize) -> impl FnMut(u32) -> Result<(), WriterStopped> {
+        let mut wait = Wait::default();
+        move |found| self.pause(at, found, &mut wait)
     }
 
     /// A moment's wait for the line of `at`, whose counter was `found`.
     #[inline]
-    fn pause(self, at: usize, found: u32, looks: &mut u32) {
+    fn pause(self, at: usize, found: u32, wait: &mut Wait) -> Result<(), WriterStopped> {
         std::hint::spin_loop();
         if let Some(journal) = self.journal {
-            *looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(PATIENCE) && !found.is_multiple_of(2) {
-                journal.help(at, found);
+            wait.looks = wait.looks.wrapping_add(1);
+            if wait.looks.is_multiple_of(PATIENCE) && !found.is_multiple_of(2) {
+                return journal.help(at, found, &mut wait.held);
             }
         }
+        Ok(())
     }
 
     /// # Safety
@@ -285,14 +308,28 @@ impl Lines<'_> {
 
 /// Cuts `at..at + len` at line boundaries: calls `piece(at, bytes done before, len)` in address order.
 #[inline]
-fn pieces(mut at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize)) {
+fn try_pieces<E>(
+    mut at: usize,
+    len: usize,
+    mut piece: impl FnMut(usize, usize, usize) -> Result<(), E>,
+) -> Result<(), E> {
     let mut done = 0;
     while done < len {
         let step = (LINE_BYTES - at % LINE_BYTES).min(len - done);
-        piece(at, done, step);
+        piece(at, done, step)?;
         at += step;
         done += step;
     }
+    Ok(())
+}
+
+/// The same for what cannot fail.
+#[inline]
+fn pieces(at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize)) {
+    let Ok(()) = try_pieces::<Infallible>(at, len, |at, done, len| {
+        piece(at, done, len);
+        Ok(())
+    });
 }
 
 /// # Safety

@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use smallvec::SmallVec;
 
-use self::region::{OutOfRegion, Region};
+use self::line::WriterStopped;
+use self::region::{AccessError, Region};
 use crate::chain::{Chain, Op};
 use crate::clock::Clock;
 use crate::engine::{Device, Outcome, SlotKey, Slots};
@@ -119,7 +120,7 @@ impl MappedDevice {
                 _ => execute_one(region, chain, op),
             };
             match (op, done) {
-                (_, Err(OutOfRegion)) => return Err(out_of_bounds(server, op, region)),
+                (_, Err(error)) => return Err(refused(server, op, region, error)),
                 (Op::Cas { .. } | Op::Faa { .. }, Ok(found)) => {
                     atomics.push(found);
                     self.store_pending = false;
@@ -180,7 +181,7 @@ impl Device for MappedDevice {
 }
 
 #[inline]
-fn execute_one(region: &Region, chain: &mut Chain, op: Op) -> Result<u64, OutOfRegion> {
+fn execute_one(region: &Region, chain: &mut Chain, op: Op) -> Result<u64, AccessError> {
     let local = |to: u32, len: u32| to as usize..(to + len) as usize;
     match op {
         Op::Read { at, to, len } => {
@@ -198,7 +199,10 @@ fn execute_one(region: &Region, chain: &mut Chain, op: Op) -> Result<u64, OutOfR
 }
 
 #[cold]
-fn out_of_bounds(server: crate::pointer::ServerId, op: Op, region: &Region) -> FabricError {
+fn refused(server: crate::pointer::ServerId, op: Op, region: &Region, error: AccessError) -> FabricError {
+    if let AccessError::WriterStopped(WriterStopped { process }) = error {
+        return FabricError::WriterStopped { server, process };
+    }
     let (offset, len) = match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
         Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => (at, 8),

@@ -11,26 +11,34 @@ pub(super) const LOAD: Ordering = Ordering::Acquire;
 pub(super) const STORE: Ordering = Ordering::Release;
 
 /// Reads a part of a line: `copy` copies it, more than once if it was written meanwhile. `pause` is called with what
-/// the counter was found to be.
+/// the counter was found to be. Where that fails, so does this, and nothing was changed; the same holds below.
 #[inline]
-pub(super) fn read(counter: &AtomicU32, mut copy: impl FnMut(), mut pause: impl FnMut(u32)) {
+pub(super) fn read<E>(
+    counter: &AtomicU32,
+    mut copy: impl FnMut(),
+    mut pause: impl FnMut(u32) -> Result<(), E>,
+) -> Result<(), E> {
     loop {
         let before = counter.load(Ordering::Acquire);
         if before.is_multiple_of(2) {
             copy();
             fence(Ordering::Acquire);
             if counter.load(Ordering::Relaxed) == before {
-                return;
+                return Ok(());
             }
         }
-        pause(before);
+        pause(before)?;
     }
 }
 
 /// Waits until nobody is inside the line and puts `mark(version)`, which is odd, into its counter. Yields the version.
 /// `mark` may be called for versions at which the line is not had.
 #[inline]
-pub(super) fn take(counter: &AtomicU32, mark: impl Fn(u32) -> u32, mut pause: impl FnMut(u32)) -> u32 {
+pub(super) fn take<E>(
+    counter: &AtomicU32,
+    mark: impl Fn(u32) -> u32,
+    mut pause: impl FnMut(u32) -> Result<(), E>,
+) -> Result<u32, E> {
     let before = loop {
         let now = counter.load(Ordering::Relaxed);
         let taken = now.is_multiple_of(2)
@@ -38,11 +46,11 @@ pub(super) fn take(counter: &AtomicU32, mark: impl Fn(u32) -> u32, mut pause: im
         if taken {
             break now;
         }
-        pause(now);
+        pause(now)?;
     };
     // Keeps the stores that follow behind the odd counter for readers on weakly ordered CPUs.
     fence(Ordering::Release);
-    before
+    Ok(before)
 }
 
 /// Gives back a line that was taken at version `before`.
@@ -53,10 +61,15 @@ pub(super) fn release(counter: &AtomicU32, before: u32) {
 
 /// Runs `change` while this thread alone is inside the line. For lines that no other process writes.
 #[inline]
-pub(super) fn alone(counter: &AtomicU32, change: impl FnOnce(), pause: impl FnMut(u32)) {
-    let before = take(counter, |version| version.wrapping_add(1), pause);
+pub(super) fn alone<E>(
+    counter: &AtomicU32,
+    change: impl FnOnce(),
+    pause: impl FnMut(u32) -> Result<(), E>,
+) -> Result<(), E> {
+    let before = take(counter, |version| version.wrapping_add(1), pause)?;
     change();
     release(counter, before);
+    Ok(())
 }
 
 /// A slot of the journal, as it lies in the file. Its number is in the counter of the line that its owner holds.
@@ -64,7 +77,8 @@ pub(super) fn alone(counter: &AtomicU32, change: impl FnOnce(), pause: impl FnMu
 #[repr(C, align(64))]
 pub(super) struct Slot {
     pub(super) place: AtomicU64,
-    before: AtomicU32,
+    /// The version at which the line was taken, or was to be.
+    pub(super) before: AtomicU32,
     /// For humans with a debugger. Owners are known by their locks.
     pub(super) pid: AtomicU32,
     _rest: [u64; 6],
@@ -95,32 +109,33 @@ pub(super) fn held_by(slot: u32) -> u32 {
 impl Slot {
     /// Stores `words` at `at` by `store`, in the name of slot `number`, which is this one.
     #[inline]
-    pub(super) fn write(
+    pub(super) fn write<E>(
         &self,
         number: u32,
         (at, counter): (usize, &AtomicU32),
         words: impl ExactSizeIterator<Item = u64>,
         store: impl FnOnce(),
-        pause: impl FnMut(u32),
-    ) {
+        pause: impl FnMut(u32) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.plan(at, words);
-        let before = self.take(number, counter, pause);
+        let before = self.take(number, counter, pause)?;
         store();
         release(counter, before);
+        Ok(())
     }
 
     /// Changes `word`, which is at `at`, to what `next` makes of it, if anything. Yields what was there.
     #[inline]
-    pub(super) fn change(
+    pub(super) fn change<E>(
         &self,
         number: u32,
         (at, counter): (usize, &AtomicU32),
         word: &AtomicU64,
         next: impl FnOnce(u64) -> Option<u64>,
-        pause: impl FnMut(u32),
-    ) -> u64 {
+        pause: impl FnMut(u32) -> Result<(), E>,
+    ) -> Result<u64, E> {
         self.plan(at, std::iter::empty());
-        let before = self.take(number, counter, pause);
+        let before = self.take(number, counter, pause)?;
         let found = word.load(Ordering::Acquire);
         if let Some(next) = next(found) {
             // From here on the change will happen, once, whatever becomes of this process.
@@ -128,7 +143,7 @@ impl Slot {
             word.store(next, Ordering::Release);
         }
         release(counter, before);
-        found
+        Ok(found)
     }
 
     /// What its last owner meant to do; nothing that makes sense if it never did anything.
@@ -176,7 +191,12 @@ impl Slot {
     }
 
     #[inline]
-    fn take(&self, number: u32, counter: &AtomicU32, pause: impl FnMut(u32)) -> u32 {
+    fn take<E>(
+        &self,
+        number: u32,
+        counter: &AtomicU32,
+        pause: impl FnMut(u32) -> Result<(), E>,
+    ) -> Result<u32, E> {
         let mark = |version| {
             self.note_version(version);
             held_by(number)

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use super::file::RegionFile;
 use super::header::{HEADER_BYTES, Header, Parts};
 use super::journal::{Journal, SLOTS_MAX};
-use super::line::{Change, LINE_BYTES, LineMode, Lines};
+use super::line::{Change, LINE_BYTES, LineMode, Lines, WriterStopped};
 use super::mapping::Mapping;
 use super::prefetch::prefetch_once;
 
@@ -86,9 +86,20 @@ impl RegionConfig {
     }
 }
 
-/// An access outside the region.
+/// Why an access did not take place; of a WRITE or READ of several lines the first ones may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfRegion;
+pub(crate) enum AccessError {
+    /// It is outside the region.
+    OutOfRegion,
+    /// Another process is in the middle of one of the lines, and does not go on.
+    WriterStopped(WriterStopped),
+}
+
+impl From<WriterStopped> for AccessError {
+    fn from(stopped: WriterStopped) -> Self {
+        AccessError::WriterStopped(stopped)
+    }
+}
 
 impl Region {
     /// A region of `bytes` bytes (rounded up to whole pages) of this process's memory.
@@ -234,46 +245,44 @@ impl Region {
 
     /// READ. `to` is the whole destination; its length is a multiple of 8.
     #[inline]
-    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), OutOfRegion> {
+    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), AccessError> {
         self.check(at, to.len())?;
         // SAFETY: checked.
-        unsafe { self.lines().read(at as usize, to.as_mut_ptr(), to.len()) };
-        Ok(())
+        Ok(unsafe { self.lines().read(at as usize, to.as_mut_ptr(), to.len())? })
     }
 
     /// WRITE.
     #[inline]
-    pub(crate) fn write(&self, at: u64, from: &[u8]) -> Result<(), OutOfRegion> {
+    pub(crate) fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         self.check(at, from.len())?;
         // SAFETY: checked.
-        unsafe { self.lines().write(at as usize, from.as_ptr(), from.len()) };
-        Ok(())
+        Ok(unsafe { self.lines().write(at as usize, from.as_ptr(), from.len())? })
     }
 
     /// WRITE of one little-endian word.
     #[inline]
-    pub(crate) fn write_word(&self, at: u64, word: u64) -> Result<(), OutOfRegion> {
+    pub(crate) fn write_word(&self, at: u64, word: u64) -> Result<(), AccessError> {
         self.check(at, 8)?;
         // SAFETY: checked.
-        unsafe { self.lines().atomic(at as usize, Change::Store { word: word.to_le() }) };
+        unsafe { self.lines().atomic(at as usize, Change::Store { word: word.to_le() })? };
         Ok(())
     }
 
     /// CAS; yields the word found.
     #[inline]
-    pub(crate) fn cas(&self, at: u64, expected: u64, desired: u64) -> Result<u64, OutOfRegion> {
+    pub(crate) fn cas(&self, at: u64, expected: u64, desired: u64) -> Result<u64, AccessError> {
         self.check(at, 8)?;
         let swap = Change::Swap { expected: expected.to_le(), desired: desired.to_le() };
         // SAFETY: checked.
-        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, swap) }))
+        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, swap)? }))
     }
 
     /// FAA; yields the word found.
     #[inline]
-    pub(crate) fn faa(&self, at: u64, add: u64) -> Result<u64, OutOfRegion> {
+    pub(crate) fn faa(&self, at: u64, add: u64) -> Result<u64, AccessError> {
         self.check(at, 8)?;
         // SAFETY: checked.
-        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, Change::Add { add }) }))
+        Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, Change::Add { add })? }))
     }
 
     /// Prefetches the lines of `at..at + len`, and their counters. Addresses outside the region do no harm.
@@ -289,10 +298,10 @@ impl Region {
     }
 
     #[inline]
-    fn check(&self, at: u64, len: usize) -> Result<(), OutOfRegion> {
+    fn check(&self, at: u64, len: usize) -> Result<(), AccessError> {
         let inside = at.checked_add(len as u64).is_some_and(|end| end <= self.bytes);
         debug_assert!(at.is_multiple_of(8) && len.is_multiple_of(8), "chains check alignment");
-        if inside { Ok(()) } else { Err(OutOfRegion) }
+        if inside { Ok(()) } else { Err(AccessError::OutOfRegion) }
     }
 
     #[inline]
@@ -357,9 +366,9 @@ mod tests {
     #[test]
     fn refuses_what_is_outside() {
         let region = Region::anonymous(4096, LineMode::Auto).unwrap();
-        assert_eq!(region.read(4096, &mut [0; 8]), Err(OutOfRegion));
-        assert_eq!(region.write(4088, &[0; 16]), Err(OutOfRegion));
-        assert_eq!(region.cas(u64::MAX - 7, 0, 0), Err(OutOfRegion));
+        assert_eq!(region.read(4096, &mut [0; 8]), Err(AccessError::OutOfRegion));
+        assert_eq!(region.write(4088, &[0; 16]), Err(AccessError::OutOfRegion));
+        assert_eq!(region.cas(u64::MAX - 7, 0, 0), Err(AccessError::OutOfRegion));
         region.prefetch(u64::MAX - 63, 1 << 20);
     }
 

@@ -143,6 +143,11 @@ impl Chunks {
         Some(Reserved { place, offset: self.start + place * self.chunk_bytes, reused })
     }
 
+    /// It is free again, used as before.
+    pub(super) fn unreserve(&mut self, reserved: Reserved) {
+        self.returned.push(reserved.place);
+    }
+
     /// Gives a zeroed chunk to an index, for which `by` has asked; `None` if the index was dropped in the meantime, or
     /// before.
     pub(super) fn own(&mut self, reserved: Reserved, owner: Owner, by: PeerId) -> Option<Piece> {

@@ -12,8 +12,8 @@ use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId, LockRegion, ServerInfo, ServerUsage};
 use crate::fabric::PeerId;
-use crate::mapped::line::LINE_BYTES;
-use crate::mapped::region::Region;
+use crate::mapped::line::{LINE_BYTES, WriterStopped};
+use crate::mapped::region::{AccessError, Region};
 use crate::pointer::{RemotePtr, ServerId};
 
 /// A memory server whose region is mapped into this process.
@@ -61,7 +61,12 @@ impl MemoryServer {
     pub(crate) fn create(&self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
         let mut state = self.state();
         let entry = state.catalog.create(new)?;
-        self.zero(entry.root, LINE_BYTES as u64);
+        // Nobody else may see it before: under the state, and then it waits no longer than for a writer that is stopped.
+        if let Err(stopped) = self.zero(entry.root, LINE_BYTES as u64) {
+            let (index, _) = state.catalog.begin_drop(&entry.name)?;
+            state.catalog.finish_drop(&entry.name, index)?;
+            return Err(stopped);
+        }
         Ok(entry)
     }
 
@@ -154,7 +159,10 @@ impl MemoryServer {
         if reserved.reused {
             // Takes milliseconds, so nobody waits for it. The chunk is nobody's yet: should the index be dropped
             // meanwhile, and the chunk given to another, this would wipe what the other has written.
-            self.zero(reserved.offset, self.parts.chunk_bytes);
+            if let Err(stopped) = self.zero(reserved.offset, self.parts.chunk_bytes) {
+                self.state().chunks.unreserve(reserved);
+                return Err(stopped);
+            }
         }
         let index = owner.index;
         self.state().chunks.own(reserved, owner, by).ok_or(ControlError::NoSuchIndex { index })
@@ -181,11 +189,18 @@ impl MemoryServer {
         self.state.lock().expect("no control call panics while it holds the state")
     }
 
-    fn zero(&self, offset: u64, bytes: u64) {
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), ControlError> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for at in (offset..offset + bytes).step_by(ZEROES.len()) {
             let len = (offset + bytes - at).min(ZEROES.len() as u64) as usize;
-            self.region.write(at, &ZEROES[..len]).expect("chunks and root words lie inside the region");
+            match self.region.write(at, &ZEROES[..len]) {
+                Ok(()) => {}
+                Err(AccessError::WriterStopped(WriterStopped { process })) => {
+                    return Err(ControlError::WriterStopped { process });
+                }
+                Err(AccessError::OutOfRegion) => panic!("chunks and root words lie inside the region"),
+            }
         }
+        Ok(())
     }
 }
