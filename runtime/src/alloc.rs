@@ -51,6 +51,17 @@ pub struct Allocated {
     pub zeroed: bool,
 }
 
+/// What became of the chunks that an allocator has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Books {
+    /// Bytes of nodes allocated and not given back.
+    pub used_bytes: u64,
+    /// Bytes that are left of chunks, or were given back.
+    pub free_bytes: u64,
+    /// Whether a further chunk was asked for, which may have been handed out.
+    pub asks: bool,
+}
+
 /// Carves nodes of one index on one shard.
 pub struct NodeAllocator {
     control: Arc<dyn Control>,
@@ -141,6 +152,18 @@ impl NodeAllocator {
     /// Bytes of nodes allocated here and not given back.
     pub fn used_bytes(&self) -> u64 {
         self.state.borrow().used_bytes
+    }
+
+    /// What became of the chunks that were taken. Nothing of them is lost: they are the sum of this.
+    pub fn books(&self) -> Books {
+        let state = self.state.borrow();
+        let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();
+        let returned: u64 = state.returned.iter().map(|(bytes, nodes)| bytes * nodes.len() as u64).sum();
+        Books {
+            used_bytes: state.used_bytes,
+            free_bytes: pieces + returned,
+            asks: self.request.borrow().is_some(),
+        }
     }
 
     /// Takes a chunk with room for such a node from that server, or from the first server in turn that has one.

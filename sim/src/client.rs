@@ -1,12 +1,13 @@
 //! What a client of a scenario does: draws operations, drops some of them on their way, and tells the recorder what it
 //! saw. Values are made here too.
 
+use std::cell::RefCell;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use farwood_index::{AnyIndex, IndexError, RangeIndex};
 use farwood_lock::LockError;
-use farwood_runtime::sim::{Fault, Mix};
+use farwood_runtime::sim::{Fault, Mix, SimShard};
 use farwood_runtime::{FabricError, Verbs};
 use futures::StreamExt;
 use futures::future::{Either, select};
@@ -16,7 +17,7 @@ use rand::rngs::SmallRng;
 use crate::history::{Op, Outcome};
 use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
-use crate::scenario::{Scenario, Work, may_kill};
+use crate::scenario::{Scenario, Work};
 
 /// After so many operations in a row that met the lock of a dead client, a client has seen enough.
 const CONTENDED_MAX: u32 = 4;
@@ -31,6 +32,8 @@ pub(crate) struct Crew {
     value_bytes_max: usize,
     pub(crate) work: Work,
     mix: Mix,
+    /// A shard of each compute node that has ever been there.
+    nodes: RefCell<Vec<SimShard>>,
 }
 
 /// One thing to do.
@@ -58,7 +61,13 @@ impl Crew {
             value_bytes_max: geometry.max_value(),
             work,
             mix,
+            nodes: RefCell::default(),
         }
+    }
+
+    /// A compute node begins its work.
+    pub(crate) fn meet(&self, shard: SimShard) {
+        self.nodes.borrow_mut().push(shard);
     }
 
     /// A value that no other write has, of any length from 8 bytes on; each of its words tells which it is.
@@ -73,16 +82,17 @@ impl Crew {
     fn is_legal(&self, error: &IndexError) -> bool {
         let fabric = match error {
             IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => error,
-            _ => return may_kill(&self.mix) && is_of_dead(error),
+            _ => return self.is_of_dead(error),
         };
         let outages = self.mix.rules.iter().any(|rule| matches!(rule.fault, Fault::ServerAway(_)));
         outages && matches!(fabric, FabricError::ServerGone { .. })
     }
-}
 
-/// Whether an error tells of a lock that a dead client left taken, or of a node that it left torn.
-pub(crate) fn is_of_dead(error: &IndexError) -> bool {
-    matches!(error, IndexError::Lock(LockError::Contended { .. }) | IndexError::RetriesExhausted { .. })
+    /// Whether an error tells of a lock that a compute node holds which has stopped.
+    pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
+        let IndexError::Lock(LockError::Contended { owner, .. }) = error else { return false };
+        self.nodes.borrow().iter().any(|node| node.node_id() == *owner && node.is_dead())
+    }
 }
 
 impl<V: Verbs> Client<V> {
@@ -104,7 +114,7 @@ impl<V: Verbs> Client<V> {
                     self.crew.recorder.fail(format!("{name} failed: {error}"));
                     return;
                 }
-                Err(error) => contended += u32::from(is_of_dead(&error)),
+                Err(error) => contended += u32::from(self.crew.is_of_dead(&error)),
             }
             if contended >= CONTENDED_MAX {
                 return;

@@ -2,12 +2,14 @@
 //! are created, opened and attached to. What a kind adds to scenarios is here alone.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use farwood_index::layout::LayoutError;
 use farwood_index::layout::radix::LeafFormat;
 use farwood_index::smart::Types;
 use farwood_index::{AnyIndex, IndexError, NodeSize, Sherman, Smart, sherman, smart};
 use farwood_runtime::Verbs;
+use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -171,6 +173,23 @@ impl AnyTechniques {
         switches.into_iter().find(|(switch, _)| *switch == name).map(|(_, on)| on)
     }
 
+    /// Round trips of a get, and of an update of a present key that has room, as the tables of the indexes have them.
+    pub(crate) fn round_trips(self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let without = |switch: bool| u64::from(!switch);
+        match self {
+            AnyTechniques::Sherman(sherman::Techniques { fused, combine, .. }) => {
+                let update = 2 + without(fused) + without(combine);
+                (1..=1, update..=update)
+            }
+            AnyTechniques::Smart(smart::Techniques { fused, rear_lock, in_place_leaves: true, .. }) => {
+                let update = 2 + without(fused) + without(rear_lock);
+                (1..=1, update..=update)
+            }
+            // A leaf in memory that was used before takes one more.
+            AnyTechniques::Smart(_) => (1..=1, 2..=3),
+        }
+    }
+
     /// A third has what users get, which is what is used most.
     pub(crate) fn draw(kind: Kind, rng: &mut SmallRng) -> Self {
         let (mut techniques, names) = match kind {
@@ -277,6 +296,15 @@ pub(crate) fn locks_in_use<V: Verbs>(index: &AnyIndex<V>) -> usize {
     match index {
         AnyIndex::Sherman(index) => index.locks_in_use(),
         AnyIndex::Smart(index) => index.locks_in_use(),
+        _ => unreachable!("a kind of index that scenarios have not been told of"),
+    }
+}
+
+/// What became of the memory that the shard has taken.
+pub(crate) fn books<V: Verbs>(index: &AnyIndex<V>) -> Books {
+    match index {
+        AnyIndex::Sherman(index) => index.books(),
+        AnyIndex::Smart(index) => index.books(),
         _ => unreachable!("a kind of index that scenarios have not been told of"),
     }
 }

@@ -113,6 +113,13 @@ impl Recorder {
         open.into_iter().for_each(|who| self.give_up(who, now_ns));
     }
 
+    /// Nothing is under way any more: what was given up has taken effect, or never will.
+    pub(crate) fn rest(&self) {
+        assert!(self.open.borrow().iter().all(Option::is_none), "at rest no client is at anything");
+        let tick = self.tick();
+        self.history.borrow_mut().rest_at(tick);
+    }
+
     /// Something is wrong; the first time counts.
     pub(crate) fn fail(&self, what: String) {
         self.failure.borrow_mut().get_or_insert(what);

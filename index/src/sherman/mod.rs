@@ -53,6 +53,7 @@ use std::sync::Arc;
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable, on_chip_possible};
+use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
 
@@ -210,6 +211,11 @@ impl<V: Verbs> ShermanIndex<V> {
     /// The techniques in effect. Whether locks are in on-chip memory was decided when the tree was created.
     pub fn techniques(&self) -> Techniques {
         self.0.techniques
+    }
+
+    /// What became of the memory that this shard has taken from the memory servers.
+    pub fn books(&self) -> Books {
+        self.0.allocator.books()
     }
 
     /// Local locks and windows that are held or waited for here: 0 when no operation runs.

@@ -62,6 +62,7 @@ use std::sync::Arc;
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable};
+use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, ServerInfo, Verbs};
 
@@ -226,6 +227,11 @@ impl<V: Verbs> SmartIndex<V> {
     /// The techniques in effect. How leaves are written was decided when the tree was created.
     pub fn techniques(&self) -> Techniques {
         self.0.techniques
+    }
+
+    /// What became of the memory that this shard has taken from the memory servers.
+    pub fn books(&self) -> Books {
+        self.0.allocator.books()
     }
 
     /// Local locks and windows that are held or waited for here: 0 when no operation runs.

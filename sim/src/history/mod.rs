@@ -45,7 +45,7 @@ pub enum Outcome {
     /// The key was there already: nothing was inserted.
     Exists,
     /// Whoever asked never learned: the client died, the fabric failed, the run ended. A write may take effect at any
-    /// time after its start, even after its end, or never.
+    /// time after its start, even after its end, or never; but not after everything was at rest ([`History::rest_at`]).
     Unknown,
 }
 
@@ -219,6 +219,7 @@ pub struct Operation<'h> {
 #[derive(Clone, Default, Debug)]
 pub struct History {
     records: Vec<Record>,
+    rest: Option<u64>,
     scans: Vec<ScanRecord>,
     /// Of each operation the key, then its value or the end and the entries of its scan.
     bytes: Vec<u8>,
@@ -300,6 +301,17 @@ impl History {
         for part in [start_key, end_key, &entries.bytes] {
             self.bytes.extend_from_slice(part);
         }
+    }
+
+    /// Notes that at tick `rest` nothing was under way any more, neither for clients nor in the background: what was
+    /// given up by then has taken effect, or never will. The first rest counts.
+    pub fn rest_at(&mut self, rest: u64) {
+        self.rest.get_or_insert(rest);
+    }
+
+    /// When everything was at rest.
+    pub fn rest(&self) -> Option<u64> {
+        self.rest
     }
 
     /// How many operations it has.

@@ -76,7 +76,7 @@ pub fn check_history(history: &History, initial: &Pairs) -> Result<(), Violation
 /// # Errors
 /// As [`check_history`].
 pub fn check_history_within(history: &History, initial: &Pairs, steps_max: u64) -> Result<(), Violation> {
-    let mut keys = Keys { initial, changing: BTreeMap::new(), steps_max };
+    let mut keys = Keys { initial, rest: history.rest(), changing: BTreeMap::new(), steps_max };
     for operation in history.iter().filter(|operation| operation.scan.is_none()) {
         keys.add(&operation);
     }
@@ -124,6 +124,7 @@ fn check_key(history: &KeyHistory<'_>, steps_max: u64) -> Result<(), Violation> 
 /// Histories of keys, collected.
 struct Keys<'h> {
     initial: &'h Pairs,
+    rest: Option<u64>,
     /// Keys that point operations name. All others stay as they are; there are many, and they cost little.
     changing: BTreeMap<&'h [u8], KeyHistory<'h>>,
     steps_max: u64,
@@ -136,9 +137,10 @@ impl<'h> Keys<'h> {
 
     fn add(&mut self, operation: &Operation<'h>) {
         let Operation { event, key, value, .. } = *operation;
-        let initial = self.initial;
+        let (initial, rest) = (self.initial, self.rest);
         let history = self.changing.entry(key);
-        let history = history.or_insert_with(|| KeyHistory::new(key, initial.get(key).map(Vec::as_slice)));
+        let history =
+            history.or_insert_with(|| KeyHistory::new(key, initial.get(key).map(Vec::as_slice), rest));
         history.push(event, value);
     }
 
@@ -179,7 +181,7 @@ impl<'h> Keys<'h> {
         if initial == value {
             return Ok(());
         }
-        let mut history = KeyHistory::new(key, initial);
+        let mut history = KeyHistory::new(key, initial, self.rest);
         history.push(event, value);
         check_key(&history, self.steps_max)
     }

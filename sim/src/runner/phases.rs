@@ -3,21 +3,24 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use farwood_index::{AnyIndex, CheckOptions, IndexError, RangeIndex};
+use farwood_index::{AnyIndex, CheckOptions, IndexError, KindStats, OpKind, RangeIndex};
+use farwood_lock::LockConfig;
+use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
 use farwood_runtime::{Control, Port, Verbs};
+use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::client::{Action, Client, Crew, is_of_dead};
+use crate::client::{Action, Client, Crew};
 use crate::history::{Op, Outcome};
-use crate::kind::{AnyTree, Recipe, locks_in_use};
+use crate::kind::{AnyTree, Recipe, books, locks_in_use};
 use crate::recorder::{Range, Who};
 use crate::scenario::{NodeOptions, Scenario};
 
@@ -26,6 +29,10 @@ const INDEX: &str = "swarm";
 const PHASE_NS: u64 = 10_000_000_000;
 /// The same once no fault strikes any more.
 const LIVENESS_NS: u64 = 2_000_000_000;
+/// Keys of which a client alone has its round trips counted.
+const LONE_KEYS: usize = 12;
+/// Writes of the last look.
+const WRITES_AT_REST: usize = 60;
 
 /// A scenario that is being run.
 pub(super) struct Run<'r> {
@@ -57,6 +64,9 @@ impl<'r> Run<'r> {
         self.crew.recorder.give_all_up(self.simulation.now());
         self.stay_alive(&fleet)?;
         self.rest(&fleet)?;
+        self.crew.recorder.rest();
+        self.balance(&fleet)?;
+        self.take_turns(&fleet)?;
         self.simulation.mark(self.crew.recorder.hash(), 0);
         self.look()
     }
@@ -71,6 +81,7 @@ impl<'r> Run<'r> {
     fn open_everywhere<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<Vec<Member<W>>, String> {
         let mut fleet = Vec::new();
         for (node, options) in (0..).zip(&self.scenario.nodes) {
+            self.crew.meet(self.simulation.shard(node, 0));
             let tree = self.open(node, self.scenario.recipe(*options), node == 0)?;
             for shard in 0..self.scenario.cluster.shards {
                 let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
@@ -139,7 +150,6 @@ impl<'r> Run<'r> {
     /// All clients that are left write and read all keys, undisturbed.
     fn stay_alive<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let clients = self.scenario.clients();
-        let deaths = !self.dead().is_empty();
         self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
             let mut actions = Vec::new();
             for key in (client.who.client as usize % clients..crew.keys.len()).step_by(clients) {
@@ -152,7 +162,7 @@ impl<'r> Run<'r> {
             actions.push(everything());
             async move {
                 for (name, error) in client.perform_all(actions).await {
-                    if !(deaths && is_of_dead(&error)) {
+                    if !crew.is_of_dead(&error) {
                         crew.recorder.fail(format!("{name} failed, though nothing disturbs it: {error}"));
                     }
                 }
@@ -215,13 +225,62 @@ impl<'r> Run<'r> {
                 return Err(format!("{count} {what} are left on live shard {place} at rest ({rest:?})"));
             }
         }
+        // What a stopped node had under way arrives too.
+        self.until_idle()
+    }
+
+    /// Waits for what no client waits for: WRITEs on their way, janitors, paths that are made shorter.
+    fn until_idle(&self) -> Result<(), String> {
+        match self.simulation.run(self.simulation.now() + PHASE_NS, || false) {
+            Err(Stop::Idle) => Ok(()),
+            _ => Err("something goes on for ever, though no client does anything".into()),
+        }
+    }
+
+    /// The books of the memory: what servers have handed out is what shards have, those of stopped nodes included.
+    fn balance<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        let usage =
+            self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
+        let usage = usage.map_err(|error| format!("what is handed out is not known: {error}"))?;
+        let handed_out: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
+        let books: Vec<Books> = fleet.iter().map(|member| books(&member.index)).collect();
+        let had: u64 = books.iter().map(|books| books.used_bytes + books.free_bytes).sum();
+        // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
+        let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
+        let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
+        if (had..=had + on_its_way).contains(&handed_out) {
+            return Ok(());
+        }
+        Err(format!("{handed_out} bytes of memory are handed out, {had} are had, {on_its_way} on their way"))
+    }
+
+    /// Clients of other compute nodes get their turn: whoever has taken a lock passes it on so many times at most.
+    fn take_turns<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+        let most = u64::from(LockConfig::default().handovers_max);
+        for node in fleet.chunk_by(|a, b| a.node == b.node) {
+            let locks = node.iter().map(|member| member.index.stats().locks);
+            let (mut acquired, mut handed_over) = (0, 0);
+            locks.for_each(|locks| {
+                acquired += locks.acquired;
+                handed_over += locks.handed_over;
+            });
+            let taken = acquired - handed_over;
+            if handed_over > most * taken {
+                let node = node[0].node;
+                return Err(format!(
+                    "node {node} has taken locks {taken} times and handed them over {handed_over} times, but each is \
+                     handed over {most} times at most"
+                ));
+            }
+        }
         Ok(())
     }
 
     /// A compute node that was not there before looks at all that is left.
     fn look(&self) -> Result<u64, String> {
         let node = self.scenario.nodes.len() as u16;
-        let options = NodeOptions { lock_attempts_max: 20, ..self.scenario.nodes[0] };
+        let options = NodeOptions { lock_attempts_max: 20, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
+        let techniques = options.techniques;
         let tree = self.open(node, Recipe { retries_max: 500, ..self.scenario.recipe(options) }, false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
@@ -235,14 +294,30 @@ impl<'r> Run<'r> {
             return Err(format!("{missing} nodes are not known to their parents, and nothing explains it"));
         }
         let client = Client { crew: Rc::clone(&self.crew), index, verbs, who, rng: self.rng(0) };
-        let actions = (0..self.crew.keys.len()).map(|key| Action::Point(Op::Get, key));
-        let actions = actions.chain([everything()]).collect();
-        let errors = self.block_on(&shards[0], client.perform_all(actions))?;
-        let deaths = !self.dead().is_empty();
-        match errors.into_iter().find(|(_, error)| !(deaths && is_of_dead(error))) {
-            Some((name, error)) => Err(format!("at rest, {name} failed: {error}")),
-            None => Ok(keys),
+        let errors = self.block_on(&shards[0], client.perform_all(self.looks()))?;
+        if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
+            return Err(format!("at rest, {name} failed: {error}"));
         }
+        // A path that a removal left to be made shorter takes locks, too.
+        self.until_idle()?;
+        let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), techniques.round_trips());
+        self.block_on(&shards[0], lone)??;
+        Ok(keys)
+    }
+
+    /// Gets all keys, writes some, which completes what others have left half done, and gets all again: what was not
+    /// there at rest does not come back.
+    fn looks(&self) -> Vec<Action> {
+        let keys = self.crew.keys.len();
+        let gets = || (0..keys).map(|key| Action::Point(Op::Get, key)).chain([everything()]);
+        let mut rng = self.rng(1);
+        let writes: Vec<_> = (0..keys.min(WRITES_AT_REST))
+            .map(|_| {
+                let op = [Op::Put, Op::Insert, Op::Remove][rng.random_range(0..3)];
+                Action::Point(op, rng.random_range(0..keys))
+            })
+            .collect();
+        gets().chain(writes).chain(gets()).collect()
     }
 
     /// Whether splits may have been given up: their operations were.
@@ -284,6 +359,35 @@ async fn check<V: Verbs>(
         false => crew.recorder.forget(who),
     }
     Ok((report.survey.keys, report.missing_separators.total()))
+}
+
+/// A client that no one disturbs and whose cache knows the tree takes the round trips of its index's table, for a get
+/// and for an update.
+async fn count_round_trips<V: Verbs>(
+    crew: Rc<Crew>,
+    index: AnyIndex<V>,
+    (get, update): (RangeInclusive<u64>, RangeInclusive<u64>),
+) -> Result<(), String> {
+    for key in crew.keys.iter().take(LONE_KEYS) {
+        // What came before may have found the cache's way to the key stale, and dropped it.
+        drop(index.get(key).await);
+        let before = index.stats();
+        let Ok(Some(value)) = index.get(key).await else { continue };
+        // Of the same length, so that it fits where the key's value is. One that fails has met a dead client's lock.
+        let updated = index.update(key, &value).await;
+        let mut spent = index.stats();
+        spent -= &before;
+        for (kind, expected) in [(OpKind::Get, &get), (OpKind::Update, &update)] {
+            let KindStats { ops, round_trips, retries, .. } = *spent.kind(kind);
+            if ops == 1 && retries == 0 && !expected.contains(&round_trips) {
+                let name = kind.name();
+                return Err(format!(
+                    "a lone {name} ({updated:?}) took {round_trips} round trips, not {expected:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A scan of all keys.

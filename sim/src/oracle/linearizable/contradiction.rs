@@ -44,8 +44,14 @@ pub(super) fn explain(
     budget: &mut u64,
 ) -> Contradiction {
     let mut blamed: Vec<(usize, Step)> = steps.iter().copied().enumerate().collect();
-    cut_end(initial, &mut blamed, budget);
-    thin_out(initial, &mut blamed, budget);
+    let contradicts = |steps: &[(usize, Step)], budget: &mut u64| {
+        let steps: Vec<Step> = steps.iter().map(|(_, step)| *step).collect();
+        // Copying costs something too.
+        *budget = budget.saturating_sub(steps.len() as u64);
+        search(initial, &steps, history.rest, budget) == Found::NoOrder
+    };
+    cut_end(&mut blamed, |steps| contradicts(steps, budget));
+    thin_out(&mut blamed, |steps| contradicts(steps, budget));
     let mut core: Vec<usize> = blamed.iter().filter(|(_, step)| step.sure).map(|(at, _)| *at).collect();
     core.sort_by_key(|at| steps[*at].start);
     let read: Vec<_> = core.iter().map(|at| &history.seen[*at]).filter(|seen| is_read(seen)).collect();
@@ -69,15 +75,8 @@ fn is_read(seen: &Seen<'_>) -> bool {
     seen.event.outcome == Outcome::Found
 }
 
-fn contradicts(initial: State, steps: &[(usize, Step)], budget: &mut u64) -> bool {
-    let steps: Vec<Step> = steps.iter().map(|(_, step)| *step).collect();
-    // Copying costs something too.
-    *budget = budget.saturating_sub(steps.len() as u64);
-    search(initial, &steps, budget) == Found::NoOrder
-}
-
 /// Finds the first end at which there was no order any more, and forgets what was not over then.
-fn cut_end(initial: State, blamed: &mut Vec<(usize, Step)>, budget: &mut u64) {
+fn cut_end(blamed: &mut Vec<(usize, Step)>, mut contradicts: impl FnMut(&[(usize, Step)]) -> bool) {
     let until = |tick: u64| -> Vec<(usize, Step)> {
         let begun = blamed.iter().filter(|(_, step)| step.start <= tick);
         begun
@@ -87,7 +86,7 @@ fn cut_end(initial: State, blamed: &mut Vec<(usize, Step)>, budget: &mut u64) {
     let mut ends: Vec<u64> = blamed.iter().filter(|(_, step)| step.sure).map(|(_, step)| step.end).collect();
     ends.sort_unstable();
     // Once there is none there never is one again, and at the last end there is none.
-    let first = ends.partition_point(|&tick| !contradicts(initial, &until(tick), budget));
+    let first = ends.partition_point(|&tick| !contradicts(&until(tick)));
     if let Some(&tick) = ends.get(first) {
         *blamed = until(tick);
     }
@@ -99,7 +98,7 @@ fn let_go(at: usize, step: Step) -> Option<(usize, Step)> {
 }
 
 /// Lets go of everything that is not needed: of reads first, since a write says more than those that read it.
-fn thin_out(initial: State, blamed: &mut Vec<(usize, Step)>, budget: &mut u64) {
+fn thin_out(blamed: &mut Vec<(usize, Step)>, mut contradicts: impl FnMut(&[(usize, Step)]) -> bool) {
     let is_read = |step: &Step| step.leaves.is_none();
     let is_write = |step: &Step| step.leaves.is_some();
     for is_kind in [&is_read as &dyn Fn(&Step) -> bool, &is_write] {
@@ -112,7 +111,7 @@ fn thin_out(initial: State, blamed: &mut Vec<(usize, Step)>, budget: &mut u64) {
                     if part.binary_search(&at).is_ok() { let_go(at, step) } else { Some((at, step)) }
                 });
                 let without: Vec<_> = without.collect();
-                if contradicts(initial, &without, budget) {
+                if contradicts(&without) {
                     *blamed = without;
                 }
             }

@@ -5,7 +5,8 @@
 //! locality; Horn and Kroening, "Faster linearizability checking via P-compositionality", 2015).
 //!
 //! Reads of unknown outcome say nothing and are not looked at. A write of unknown outcome may be anywhere from its
-//! start on, also after its end, or nowhere. Equal ticks order nothing.
+//! start on, also after its end, or nowhere; if it was given up before everything came to rest, it is before that or
+//! nowhere. Equal ticks order nothing.
 //!
 //! Written here because no crate fits (November 2026). `porcupine-rs` 0.3 and `todc-utils` 0.1 have the general
 //! search: bounded by wall time or not at all, so not the same verdict twice; nothing for writes of unknown outcome,
@@ -33,6 +34,8 @@ pub const STEPS_MAX: u64 = 4_000_000;
 pub struct KeyHistory<'h> {
     key: &'h [u8],
     initial: Option<&'h [u8]>,
+    /// When everything came to rest.
+    rest: Option<u64>,
     seen: Vec<Seen<'h>>,
 }
 
@@ -56,9 +59,10 @@ pub enum Verdict {
 }
 
 impl<'h> KeyHistory<'h> {
-    /// The history of `key`, which held `initial` before any operation began.
-    pub fn new(key: &'h [u8], initial: Option<&'h [u8]>) -> Self {
-        KeyHistory { key, initial, seen: Vec::new() }
+    /// The history of `key`, which held `initial` before any operation began. At tick `rest` nothing was under way:
+    /// what was given up by then has taken effect then, or never will.
+    pub fn new(key: &'h [u8], initial: Option<&'h [u8]>, rest: Option<u64>) -> Self {
+        KeyHistory { key, initial, rest, seen: Vec::new() }
     }
 
     /// Adds an operation. A scan's outcome is what it says of this key: found, with a value, or absent.
@@ -116,7 +120,7 @@ impl<'h> KeyHistory<'h> {
 /// Checks one key. The search takes at most `steps_max` steps, and as many again for the reason if it finds no order.
 pub fn check(history: &KeyHistory<'_>, steps_max: u64) -> Verdict {
     let (initial, steps) = history.to_steps();
-    match search(initial, &steps, &mut { steps_max }) {
+    match search(initial, &steps, history.rest, &mut { steps_max }) {
         Found::Order => Verdict::Linearizable,
         Found::NoOrder => {
             Verdict::Contradicts(contradiction::explain(history, initial, &steps, &mut { steps_max }))

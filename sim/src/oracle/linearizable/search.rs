@@ -8,7 +8,11 @@
 //! What is particular to a key of a map makes it fast:
 //!
 //! - **Reads are never a choice.** One that may come next and agrees with the state comes next: it changes nothing, and
-//!   stands in nobody's way any more.
+//!   stands in nobody's way any more. So does an update that overwrites what no read is left for by a value that none
+//!   asks for: all that it says is that the key was present.
+//! - **Of operations that need and leave the same, the one that ends first comes first.** In an order that has another
+//!   one here, the two can be exchanged: the first may come here too, and the other one ends later than where the
+//!   first stood. So many clients that remove a key at the same time, or write what no one reads, are one choice.
 //! - **Values that no read is left for are one value.** Only presence matters of them. Histories whose written values
 //!   differ, as ours do, mostly have states of this kind.
 //! - **A value is not overwritten while a read still waits for it and no write could bring it back.** With values that
@@ -20,6 +24,8 @@
 //!   update wants something to be present (one write), an insert wants the key absent (one remove).
 //!   Unknown writes of the same kind and value are interchangeable: what counts is how many are used. So 20
 //!   lost puts cost the search a count of up to 20, not 2^20 sets.
+//! - **When everything rests, writes of unknown outcome have taken effect, or never will.** The moment of rest stands in
+//!   the list as an operation that changes nothing and is a choice: the last block of lost writes comes before it.
 //!
 //! It knows neither keys nor bytes: states are small numbers.
 
@@ -65,8 +71,8 @@ pub(super) enum Found {
 }
 
 /// Whether there is an order, at the price of at most `budget` steps, which are taken from it.
-pub(super) fn search(initial: State, steps: &[Step], budget: &mut u64) -> Found {
-    Search::new(initial, steps).run(budget)
+pub(super) fn search(initial: State, steps: &[Step], rest: Option<u64>, budget: &mut u64) -> Found {
+    Search::new(initial, steps, rest).run(budget)
 }
 
 /// An operation that surely took effect.
@@ -91,8 +97,10 @@ struct Place {
 
 /// Writes of unknown outcome that are interchangeable but for their starts.
 struct Lost {
-    needs: Needs,
     leaves: State,
+    needs: Needs,
+    /// Whether they have taken effect when everything rests, or never.
+    bounded: bool,
     starts: Vec<u64>,
     used: u32,
 }
@@ -127,6 +135,9 @@ struct Search {
     /// Of a state: operations that need exactly it, and writes, lost ones too, that leave it; of those not taken.
     awaited: Vec<u32>,
     writers: Vec<u32>,
+    /// The moment of rest, as an operation; and whether it was taken.
+    rest: Option<u32>,
+    rested: bool,
     /// Of the operations and lost writes that were taken.
     taken_hash: u128,
     tried: HashSet<u128, BuildHasherDefault<AlreadyHashed>>,
@@ -139,7 +150,7 @@ struct Search {
 }
 
 impl Search {
-    fn new(initial: State, steps: &[Step]) -> Self {
+    fn new(initial: State, steps: &[Step], rest: Option<u64>) -> Self {
         let states = steps.iter().flat_map(|step| [step.leaves, exact(step.needs)]).flatten();
         let states = states.chain([initial, UNREAD]).max().map_or(0, |last| last as usize + 1);
         let mut read = vec![false; states];
@@ -154,6 +165,8 @@ impl Search {
             lost: Vec::new(),
             awaited: vec![0; states],
             writers: vec![0; states],
+            rest: None,
+            rested: false,
             taken_hash: 0,
             tried: HashSet::default(),
             undo: Vec::with_capacity(steps.len()),
@@ -170,10 +183,16 @@ impl Search {
                 order.extend([(step.start, false, op), (step.end, true, op)]);
                 search.ops.push(Sure { needs: step.needs, leaves, start_at: 0, end_at: 0 });
                 exact(step.needs).into_iter().for_each(|state| search.awaited[state as usize] += 1);
-            } else if !search.add_lost(step, leaves) {
+            } else if !search.add_lost(step, leaves, rest.is_some_and(|rest| step.end <= rest)) {
                 continue;
             }
             leaves.into_iter().for_each(|state| search.writers[state as usize] += 1);
+        }
+        if let Some(rest) = rest.filter(|_| search.lost.iter().any(|lost| lost.bounded)) {
+            let op = search.ops.len() as u32;
+            order.extend([(rest, false, op), (rest, true, op)]);
+            search.ops.push(Sure { needs: Needs::Anything, leaves: None, start_at: 0, end_at: 0 });
+            search.rest = Some(op);
         }
         search.lay_out(order);
         search.lost.iter_mut().for_each(|lost| lost.starts.sort_unstable());
@@ -181,7 +200,7 @@ impl Search {
     }
 
     /// Notes a lost write, unless no order could need it.
-    fn add_lost(&mut self, step: &Step, leaves: Option<State>) -> bool {
+    fn add_lost(&mut self, step: &Step, leaves: Option<State>, bounded: bool) -> bool {
         let (needs, leaves) = match (step.needs, leaves) {
             // It leaves what was there, for all that anybody sees; or nobody needs it.
             (_, None) | (Needs::Present, Some(UNREAD)) => return false,
@@ -189,9 +208,12 @@ impl Search {
             (_, Some(UNREAD)) => (Needs::Exactly(ABSENT), UNREAD),
             (needs, Some(leaves)) => (needs, leaves),
         };
-        match self.lost.binary_search_by_key(&(leaves, needs), |lost| (lost.leaves, lost.needs)) {
+        let key = (leaves, needs, bounded);
+        match self.lost.binary_search_by_key(&key, |lost| (lost.leaves, lost.needs, lost.bounded)) {
             Ok(at) => self.lost[at].starts.push(step.start),
-            Err(at) => self.lost.insert(at, Lost { needs, leaves, starts: vec![step.start], used: 0 }),
+            Err(at) => {
+                self.lost.insert(at, Lost { leaves, needs, bounded, starts: vec![step.start], used: 0 });
+            }
         }
         true
     }
@@ -251,8 +273,7 @@ impl Search {
         while !self.places[at as usize].is_end {
             cost += 1;
             let Place { op, prev, next, .. } = self.places[at as usize];
-            let sure = self.ops[op as usize];
-            if sure.leaves.is_none() && self.fits(sure.needs) {
+            if self.rest != Some(op) && self.changes_nothing(self.ops[op as usize]) {
                 self.take(op);
                 // The next place may have been its end.
                 at = self.places[prev as usize].next;
@@ -266,14 +287,26 @@ impl Search {
     }
 
     fn list_moves(&mut self, from: usize) {
-        let candidates = std::mem::take(&mut self.candidates);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        // Of a kind the one that ends first.
+        let kind =
+            |op: u32| (self.rest == Some(op), self.ops[op as usize].needs, self.ops[op as usize].leaves);
+        candidates.sort_unstable_by_key(|&op| (kind(op), self.ops[op as usize].end_at));
+        candidates.dedup_by_key(|op| kind(*op));
+        let lost = Usable { lost: &self.lost, horizon: self.horizon, rested: self.rested };
         for &op in &candidates {
             let Sure { needs, end_at, .. } = self.ops[op as usize];
             let mut push = |lost| self.moves.push(Move { op, end_at, lost });
             if fits(self.state, needs) {
                 push([None, None]);
             } else {
-                ways_to(&self.lost, self.state, self.horizon, needs, &mut push);
+                lost.ways_to(self.state, needs, &mut push);
+            }
+            if self.rest == Some(op) {
+                let mut left: Vec<State> = self.lost.iter().map(|lost| lost.leaves).collect();
+                left.dedup();
+                let others = left.into_iter().filter(|left| *left != self.state);
+                others.for_each(|state| lost.ways_to(self.state, Needs::Exactly(state), &mut push));
             }
         }
         self.candidates = candidates;
@@ -300,6 +333,7 @@ impl Search {
     /// Takes an operation out of the list. False if it leads nowhere.
     fn take(&mut self, op: u32) -> bool {
         let Sure { needs, leaves, start_at, end_at } = self.ops[op as usize];
+        self.rested |= self.rest == Some(op);
         self.unlink(start_at);
         self.unlink(end_at);
         self.taken_hash ^= hash(SURE, op, 0);
@@ -325,6 +359,7 @@ impl Search {
                         let Place { next, prev, .. } = self.places[at as usize];
                         (self.places[prev as usize].next, self.places[next as usize].prev) = (at, at);
                     }
+                    self.rested &= self.rest != Some(op);
                     self.taken_hash ^= hash(SURE, op, 0);
                     exact(needs).into_iter().for_each(|state| self.awaited[state as usize] += 1);
                     leaves.into_iter().for_each(|state| self.writers[state as usize] += 1);
@@ -347,8 +382,14 @@ impl Search {
         self.places[next as usize].prev = prev;
     }
 
-    fn fits(&self, needs: Needs) -> bool {
-        fits(self.state, needs)
+    /// Whether the operation fits here, and leaves the state what it is for all that is left to be seen.
+    fn changes_nothing(&self, op: Sure) -> bool {
+        let is_unread = || self.awaited[self.state as usize] == 0;
+        match op.leaves {
+            None => fits(self.state, op.needs),
+            Some(UNREAD) => op.needs == Needs::Present && self.state != ABSENT && is_unread(),
+            Some(_) => false,
+        }
     }
 
     fn fingerprint(&self) -> u128 {
@@ -357,29 +398,40 @@ impl Search {
     }
 }
 
-/// The blocks of at most two lost writes after which the state is as needed, which it is not now.
-fn ways_to(lost: &[Lost], state: State, horizon: u64, needs: Needs, push: &mut impl FnMut([Option<u32>; 2])) {
-    let usable = |at: &u32| {
-        let Lost { starts, used, .. } = &lost[*at as usize];
-        starts.get(*used as usize).is_some_and(|start| *start <= horizon)
-    };
-    let all = 0..lost.len() as u32;
-    let appear = all.clone().filter(usable).filter(|at| {
-        let Lost { needs, leaves, .. } = lost[*at as usize];
-        leaves != ABSENT && fits(ABSENT, needs)
-    });
-    let Needs::Exactly(wanted) = needs else {
-        return appear.for_each(|first| push([Some(first), None]));
-    };
-    let from = lost.partition_point(|lost| lost.leaves < wanted) as u32;
-    let writers = all.skip(from as usize).take_while(|at| lost[*at as usize].leaves == wanted);
-    for last in writers.filter(usable) {
-        match lost[last as usize].needs {
-            needs if fits(state, needs) => push([Some(last), None]),
-            Needs::Present => appear.clone().for_each(|first| push([Some(first), Some(last)])),
-            // Removes are the only ones that leave nothing, so they are first.
-            _ if lost[0].leaves == ABSENT && usable(&0) => push([Some(0), Some(last)]),
-            _ => {}
+/// Lost writes, as they may come now.
+#[derive(Clone, Copy)]
+struct Usable<'s> {
+    lost: &'s [Lost],
+    horizon: u64,
+    rested: bool,
+}
+
+impl Usable<'_> {
+    fn is_usable(&self, at: u32) -> bool {
+        let Lost { starts, used, bounded, .. } = &self.lost[at as usize];
+        !(self.rested && *bounded) && starts.get(*used as usize).is_some_and(|start| *start <= self.horizon)
+    }
+
+    /// The blocks of at most two lost writes after which the state is as needed, which it is not now.
+    fn ways_to(&self, state: State, needs: Needs, push: &mut impl FnMut([Option<u32>; 2])) {
+        let usable = (0..self.lost.len() as u32).filter(|at| self.is_usable(*at));
+        let appear = usable.clone().filter(|at| {
+            let Lost { needs, leaves, .. } = self.lost[*at as usize];
+            leaves != ABSENT && fits(ABSENT, needs)
+        });
+        let Needs::Exactly(wanted) = needs else {
+            return appear.for_each(|first| push([Some(first), None]));
+        };
+        let leaves = |at: &u32| self.lost[*at as usize].leaves;
+        for last in usable.clone().filter(|at| leaves(at) == wanted) {
+            match self.lost[last as usize].needs {
+                needs if fits(state, needs) => push([Some(last), None]),
+                Needs::Present => appear.clone().for_each(|first| push([Some(first), Some(last)])),
+                _ => {
+                    let mut removes = usable.clone().filter(|at| leaves(at) == ABSENT);
+                    removes.next().into_iter().for_each(|first| push([Some(first), Some(last)]));
+                }
+            }
         }
     }
 }

@@ -44,9 +44,9 @@ impl Case {
     }
 }
 
-fn verdict_within(initial: u8, cases: &[Case], steps_max: u64) -> Verdict {
+fn verdict_within(initial: u8, cases: &[Case], rest: Option<u64>, steps_max: u64) -> Verdict {
     let initial = [initial];
-    let mut history = KeyHistory::new(b"k", (initial != [0]).then_some(&initial));
+    let mut history = KeyHistory::new(b"k", (initial != [0]).then_some(&initial), rest);
     for (client, case) in (0..).zip(cases) {
         let (op, outcome, _) = case.kind;
         let Case { start, end, .. } = *case;
@@ -57,24 +57,30 @@ fn verdict_within(initial: u8, cases: &[Case], steps_max: u64) -> Verdict {
     check(&history, steps_max)
 }
 
-fn verdict(initial: u8, cases: &[Case]) -> Verdict {
-    verdict_within(initial, cases, STEPS_MAX)
+fn verdict(initial: u8, cases: &[Case], rest: Option<u64>) -> Verdict {
+    verdict_within(initial, cases, rest, STEPS_MAX)
 }
 
 /// Tries every order, and every choice of the operations of unknown outcome that take effect.
-fn has_order(state: u8, cases: &[Case]) -> bool {
+fn has_order(state: u8, cases: &[Case], rest: Option<u64>) -> bool {
     let sure = |case: &Case| case.kind.1 != Unknown;
     if !cases.iter().any(sure) {
         return true;
     }
+    let is_late = |tick: u64| cases.iter().any(|other| sure(other) && other.end < tick);
+    if let Some(rest) = rest.filter(|rest| !is_late(*rest)) {
+        let left = cases.iter().filter(|case| sure(case) || case.end > rest);
+        if has_order(state, &left.copied().collect::<Vec<_>>(), None) {
+            return true;
+        }
+    }
     (0..cases.len()).any(|next| {
         let case = cases[next];
-        let is_early = |other: &Case| sure(other) && other.end < case.start;
-        if cases.iter().any(is_early) {
+        if is_late(case.start) || rest.is_some_and(|rest| rest < case.start) {
             return false;
         }
-        let rest: Vec<Case> = [&cases[..next], &cases[next + 1..]].concat();
-        after(state, case.kind).is_some_and(|state| has_order(state, &rest))
+        let left: Vec<Case> = [&cases[..next], &cases[next + 1..]].concat();
+        after(state, case.kind).is_some_and(|state| has_order(state, &left, rest))
     })
 }
 
@@ -94,9 +100,9 @@ fn after(state: u8, (op, outcome, value): Kind) -> Option<u8> {
     fits.then_some(then)
 }
 
-fn assert_same(initial: u8, cases: &[Case]) -> bool {
-    let expected = has_order(initial, cases);
-    match verdict(initial, cases) {
+fn assert_same(initial: u8, cases: &[Case], rest: Option<u64>) -> bool {
+    let expected = has_order(initial, cases, rest);
+    match verdict(initial, cases, rest) {
         Verdict::Linearizable => assert!(expected, "accepted: {initial} {cases:?}"),
         Verdict::Contradicts(why) => {
             assert!(!expected, "refused: {initial} {cases:?}");
@@ -107,10 +113,10 @@ fn assert_same(initial: u8, cases: &[Case]) -> bool {
                     |(at, case): (usize, &Case)| if core.contains(&at) { *case } else { weakened(*case) };
                 cases.iter().enumerate().map(keep).collect()
             };
-            assert!(!has_order(initial, &only(&core)), "not to blame: {why}");
+            assert!(!has_order(initial, &only(&core), rest), "not to blame: {why}");
             for left_out in 0..core.len() {
-                let rest = [&core[..left_out], &core[left_out + 1..]].concat();
-                assert!(has_order(initial, &only(&rest)), "blamed for nothing: {why}");
+                let others = [&core[..left_out], &core[left_out + 1..]].concat();
+                assert!(has_order(initial, &only(&others), rest), "blamed for nothing: {why}");
             }
         }
         Verdict::Undecided => panic!("a small history: {cases:?}"),
@@ -159,7 +165,7 @@ fn every_history_of_three_operations() {
             for kinds in 0..KINDS.len().pow(3) {
                 let kind = |at: usize| KINDS[kinds / KINDS.len().pow(at as u32) % KINDS.len()];
                 let case = |at: usize| Case { kind: kind(at), start: shape[at].0, end: shape[at].1 };
-                let same = assert_same(initial, &[case(0), case(1), case(2)]);
+                let same = assert_same(initial, &[case(0), case(1), case(2)], None);
                 *if same { &mut accepted } else { &mut refused } += 1;
             }
         }
@@ -183,7 +189,8 @@ fn random_histories_of_up_to_eight_operations() {
             })
             .collect();
         let initial = [0, b'a', b'b', b'c'][rng.random_range(0..4)];
-        *if assert_same(initial, &cases) { &mut accepted } else { &mut refused } += 1;
+        let rest = [None, Some(rng.random_range(0..span * 3 / 2))][rng.random_range(0..2)];
+        *if assert_same(initial, &cases, rest) { &mut accepted } else { &mut refused } += 1;
     }
 }
 
@@ -223,7 +230,7 @@ fn what_really_happened_passes() {
     for round in 0..400 {
         let lost = [0.0, 0.05, 0.3][round % 3];
         let cases = real_history(&mut rng, 300, lost);
-        assert!(matches!(verdict(0, &cases), Verdict::Linearizable), "{round}: {cases:?}");
+        assert!(matches!(verdict(0, &cases, None), Verdict::Linearizable), "{round}: {cases:?}");
     }
 }
 
@@ -239,7 +246,7 @@ fn a_change_that_makes_it_wrong_is_found() {
             1 => cases[at].start = rng.random_range(cases[at].start..=cases[at].end),
             _ => drop(cases.remove(at)),
         }
-        refused += u32::from(!assert_same(0, &cases));
+        refused += u32::from(!assert_same(0, &cases, None));
     }
     assert!(refused > 500, "{refused}");
 }
@@ -250,7 +257,7 @@ fn case(start: u64, end: u64, op: Op, outcome: Outcome, value: u8) -> Case {
 
 /// Refused, and for these operations only.
 fn assert_blames(initial: u8, cases: &[Case], blamed: &[u32]) -> Contradiction {
-    match verdict(initial, cases) {
+    match verdict(initial, cases, None) {
         Verdict::Contradicts(why) => {
             let clients: Vec<u32> = why.core.iter().map(|claim| claim.event.client).collect();
             assert_eq!(clients, blamed, "{why}");
@@ -332,10 +339,48 @@ fn a_write_of_unknown_outcome_takes_effect_late() {
         case(5, 6, Op::Get, Seen, b'b'),
         case(7, 8, Op::Get, Seen, b'a'),
     ];
-    assert!(matches!(verdict(0, &cases), Verdict::Linearizable));
+    assert!(matches!(verdict(0, &cases, None), Verdict::Linearizable));
     // But once only.
     let again = [case(9, 10, Op::Put, Ok, b'c'), case(11, 12, Op::Get, Seen, b'a')];
     assert_blames(0, &[&cases[..], &again].concat(), &[3, 4, 5]);
+}
+
+#[test]
+fn at_rest_a_write_of_unknown_outcome_has_taken_effect_or_never_will() {
+    let mut cases = vec![
+        case(1, 2, Op::Put, Unknown, b'a'),
+        case(3, 4, Op::Put, Ok, b'b'),
+        case(5, 6, Op::Get, Seen, b'b'),
+        case(8, 9, Op::Get, Seen, b'a'),
+    ];
+    let verdict_at = |rest, cases: &[Case]| verdict(0, cases, rest);
+    assert!(matches!(verdict_at(Some(7), &cases), Verdict::Linearizable));
+    // What was seen at rest pins it.
+    cases.insert(3, case(8, 9, Op::Get, Seen, b'b'));
+    cases[4] = case(10, 11, Op::Get, Seen, b'a');
+    assert!(matches!(verdict_at(None, &cases), Verdict::Linearizable));
+    let Verdict::Contradicts(why) = verdict_at(Some(7), &cases) else { panic!("it came after the rest") };
+    assert_eq!(why.core.iter().map(|claim| claim.event.client).collect::<Vec<_>>(), [3, 4], "{why}");
+    // One that was still under way then is not meant, nor one that nobody gave up before.
+    for end in [7, 8, 12] {
+        cases[0] = case(1, end, Op::Put, Unknown, b'a');
+        assert_eq!(matches!(verdict_at(Some(7), &cases), Verdict::Linearizable), end > 7);
+    }
+    // A put that brings the value back may.
+    cases.push(case(9, 10, Op::Put, Ok, b'a'));
+    assert!(matches!(verdict_at(Some(7), &cases), Verdict::Linearizable));
+}
+
+#[test]
+fn a_lost_write_before_the_rest_may_be_seen_after_one_that_it_hides_from() {
+    // At rest there is a: the get that finds nothing is after the remove, though what was there before fits it too.
+    let cases = [
+        case(1, 2, Op::Put, Unknown, b'a'),
+        case(5, 20, Op::Get, Absent, 0),
+        case(6, 20, Op::Get, Seen, b'a'),
+        case(7, 20, Op::Remove, Ok, 0),
+    ];
+    assert!(matches!(verdict(0, &cases, Some(4)), Verdict::Linearizable));
 }
 
 #[test]
@@ -355,24 +400,24 @@ fn many_lost_writes_do_not_make_it_slow() {
         cases.push(case(start + 1, start + 8, Op::Get, Seen, b'a'));
         cases.push(case(start + 2, start + 9, Op::Update, Absent, b'y'));
     }
-    assert!(matches!(verdict_within(0, &cases, 100_000), Verdict::Linearizable));
+    assert!(matches!(verdict_within(0, &cases, None, 100_000), Verdict::Linearizable));
     // There are 100 removes that may have happened, and 60 are needed.
     cases.push(case(2_000, 2_001, Op::Get, Seen, b'z'));
-    assert!(matches!(verdict_within(0, &cases, 100_000), Verdict::Contradicts(_)));
+    assert!(matches!(verdict_within(0, &cases, None, 100_000), Verdict::Contradicts(_)));
 }
 
 #[test]
 fn a_search_that_is_too_long_is_no_pass() {
     let mut rng = SmallRng::seed_from_u64(4);
     let cases = real_history(&mut rng, 100, 0.1);
-    assert!(matches!(verdict_within(0, &cases, 50), Verdict::Undecided));
+    assert!(matches!(verdict_within(0, &cases, None, 50), Verdict::Undecided));
 }
 
 #[test]
 fn the_same_history_takes_the_same_steps() {
     let mut rng = SmallRng::seed_from_u64(5);
     let cases = real_history(&mut rng, 100, 0.1);
-    let is_enough = |steps: &u64| matches!(verdict_within(0, &cases, *steps), Verdict::Linearizable);
+    let is_enough = |steps: &u64| matches!(verdict_within(0, &cases, None, *steps), Verdict::Linearizable);
     let needed = (0..10_000).find(is_enough);
     assert!(needed.is_some_and(|needed| needed < 1_000), "{needed:?}");
     assert_eq!((0..10_000).find(is_enough), needed);
