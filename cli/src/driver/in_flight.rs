@@ -24,7 +24,8 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// The client that this runs in is woken when operations are abandoned. Once, before its first one.
     pub(crate) async fn enlist<V: BenchShard>(&self, shard: &V) {
-        poll_fn(|cx| Poll::Ready(self.clients.borrow_mut().push(shard.waiter(cx)))).await;
+        let waiter = poll_fn(|cx| Poll::Ready(shard.waiter(cx))).await;
+        self.clients.borrow_mut().push(waiter);
     }
 
     /// What `operation` yields; none if it was abandoned, which has dropped it.
