@@ -43,8 +43,8 @@ fn a_client_that_is_stopped_and_continued_harms_no_other_index() {
 
 fn stop_and_continue(kind: &str) {
     let server = Server::start_impatient(MEMORY, "2s");
-    // While it is silent, its locks are not those of a dead node, and lock words belong to all indexes: one client holds
-    // one of 131,072, which the few nodes of the other index hardly need.
+    // While it is silent, its locks are not those of a dead node, and lock words belong to all indexes: one client
+    // holds one of 131,072, which the few nodes of the other index hardly need.
     let mut bench = writing(&server, kind, "1");
     let theirs = index_of(&mut bench, &server);
     servers::pause();

@@ -27,8 +27,8 @@ const RETAINED_BYTES: usize = 16 << 20;
 
 /// A pool of buffers in power-of-two size classes from 64 bytes to [`BUFFER_BYTES_MAX`].
 ///
-/// It grows when a class is empty, and shrinks when far more was leased than is: in steady state a lease is a pop from a
-/// list.
+/// It grows when a class is empty, and shrinks when far more was leased than is: in steady state a lease is a pop from
+/// a list.
 #[derive(Clone)]
 pub struct BufferPool(Rc<Shelves>);
 

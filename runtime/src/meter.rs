@@ -47,8 +47,8 @@ impl Meter {
         count(&self.round_trips);
     }
 
-    /// Since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless it waited before and
-    /// what it waited for has not come ([`Meter::waits_no_more`]).
+    /// Since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless it waited before
+    /// and what it waited for has not come ([`Meter::waits_no_more`]).
     pub fn waits_since(&self, now_ns: u64) -> u64 {
         if self.waits_since_ns.get() == 0 {
             self.waits_since_ns.set(now_ns.max(1));

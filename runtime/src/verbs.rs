@@ -93,11 +93,11 @@ pub enum FabricError {
     )]
     #[expect(missing_docs, reason = "the message names the field")]
     ServerGone { server: ServerId },
-    /// Over shared memory: another process is stopped in the middle of a line (SIGSTOP, a frozen container, a debugger),
-    /// so that the line is neither old nor new. What the chain would have done to others may have been done.
+    /// Over shared memory: another process is stopped in the middle of a line (SIGSTOP, a frozen container, a
+    /// debugger), so that the line is neither old nor new. What the chain would have done to others may have been done.
     #[error(
-        "process {process} is stopped in the middle of a line of memory server {}: let it go on (kill -CONT {process}), \
-         or kill it: what it began is then finished for it", server.0
+        "process {process} is stopped in the middle of a line of memory server {}: let it go on \
+         (kill -CONT {process}), or kill it: what it began is then finished for it", server.0
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
     WriterStopped { server: ServerId, process: u32 },

@@ -1,6 +1,6 @@
-//! The end of shards that did not end by themselves: clients that go on, clients and `main`s that panic, handles that are
-//! kept, executors that return without closing. Each ends with a report or an error, none with a hang; and a node's id
-//! goes back only if no lock can be left that bears it.
+//! The end of shards that did not end by themselves: clients that go on, clients and `main`s that panic, handles that
+//! are kept, executors that return without closing. Each ends with a report or an error, none with a hang; and a node's
+//! id goes back only if no lock can be left that bears it.
 
 mod kit;
 

@@ -1,5 +1,5 @@
-//! Leaves of a radix tree that stay torn: their writer has stopped in the middle, for a while or for good, or their bytes
-//! are damaged. Gets and scans end, with the value or with an error that says what is wrong.
+//! Leaves of a radix tree that stay torn: their writer has stopped in the middle, for a while or for good, or their
+//! bytes are damaged. Gets and scans end, with the value or with an error that says what is wrong.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! A part of the cache, for the nodes whose addresses' hashes say so: memory, table, clock and writer of its own. Knows
 //! no root word.
 //!
-//! Readers take no lock. Writers do, and there are many: every insert into the tree amends a copy. One lock for all would
-//! let shards wait for each other at nearly every insert, and while a segment is emptied. So whoever finds a part's lock
-//! taken does without what only helps: a copy that could not be amended or replaced is out of date, as those are of
-//! nodes that other compute nodes change, and the tree notices that. Only the copy that was found out to be out of date
-//! has to go: that waits.
+//! Readers take no lock. Writers do, and there are many: every insert into the tree amends a copy. One lock for all
+//! would let shards wait for each other at nearly every insert, and while a segment is emptied. So whoever finds a
+//! part's lock taken does without what only helps: a copy that could not be amended or replaced is out of date, as
+//! those are of nodes that other compute nodes change, and the tree notices that. Only the copy that was found out to
+//! be out of date has to go: that waits.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

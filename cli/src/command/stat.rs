@@ -131,8 +131,9 @@ mod tests {
             .unwrap();
         assert_eq!(
             out,
-            "index    none\nnode     3: host/123, connected for 7 s: silent, what it has open is kept until its process \
-             ends\nnode     -: other, connected for 7 s\n"
+            "index    none\n\
+             node     3: host/123, connected for 7 s: silent, what it has open is kept until its process ends\n\
+             node     -: other, connected for 7 s\n"
         );
     }
 }

@@ -10,7 +10,8 @@ use crate::step::{SlowReads, Step};
 use crate::value::Value;
 
 /// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
-/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that versions vouch for it comes sooner ([`SlowReads`]).
+/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that
+/// versions vouch for it comes sooner ([`SlowReads`]).
 pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 impl<V: Verbs> Tree<V> {

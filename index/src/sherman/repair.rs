@@ -68,8 +68,8 @@ impl Missing {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// The right neighbour of `from`, which ends before `key`. What led to `from` is dropped from the cache if it may be
-    /// outdated; where it is not, the neighbour's separator is missing.
+    /// The right neighbour of `from`, which ends before `key`. What led to `from` is dropped from the cache if it may
+    /// be outdated; where it is not, the neighbour's separator is missing.
     ///
     /// No round trip, but for a root that was split: one, to see whether there is another root.
     pub(super) async fn step_right(

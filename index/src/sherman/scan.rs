@@ -160,12 +160,7 @@ impl<V: Verbs> Cursor<V> {
                 Consumed::Leaf => consumed = true,
                 Consumed::Before => {}
                 Consumed::Beyond => {
-                    // The cached parent misses the leaves in between: the next window asks again.
-                    if let Some(at) = &self.at
-                        && let Some(via) = tree.reader.node_of(1, at)
-                    {
-                        tree.cache().invalidate(1, via, at);
-                    }
+                    self.forget_parent();
                     return self.consume_one(leaf, SlowReads::default(), budget).await;
                 }
                 // Only this leaf is read again: leaves are not merged, so the others still begin where they did.
@@ -189,6 +184,15 @@ impl<V: Verbs> Cursor<V> {
         }
         // All of them end before the cursor: the cached parent is outdated, and would lead here again.
         self.consume_one(first, SlowReads::default(), budget).await
+    }
+
+    /// Drops the cached parent of the cursor, which misses leaves: the next window asks again.
+    fn forget_parent(&self) {
+        if let Some(at) = &self.at
+            && let Some(via) = self.tree.reader.node_of(1, at)
+        {
+            self.tree.cache().invalidate(1, via, at);
+        }
     }
 
     /// The leaves from `at` on when the cache knows none: none if the tree has no node.

@@ -142,9 +142,9 @@ impl<V: Verbs> Tree<V> {
         Ok(Outcome::Again)
     }
 
-    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is about
-    /// to be claimed. Two round trips, or none if it is covered. What leads to the node is told by whoever comes that
-    /// way ([`Tree::descend`]).
+    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is
+    /// about to be claimed. Two round trips, or none if it is covered. What leads to the node is told by whoever comes
+    /// that way ([`Tree::descend`]).
     async fn cover_slot(&self, meter: &Meter, way: &mut Way, budget: &mut Budget) -> Result<(), IndexError> {
         let Parent::Node(holder) = way.holder else { return Ok(()) };
         if way.slot == Slot::EMPTY && way.index >= self.types().slots(way.holder_type) {

@@ -5,8 +5,8 @@
 //! A split has also let the old node's link name the new one above it, before the slot leads there (`split.rs`). If the
 //! slot is lost, or was never asked for, that link names a node that is none. Nobody is misled by it, but whoever comes
 //! by a cached slot and looks for another key does not trust what it finds, and reads the parent once more, for as long
-//! as the link stays so. So it gets back the value that it had: what nobody has changed since is as if it had never been
-//! changed. It must not get another one, however well it fits by then:
+//! as the link stays so. So it gets back the value that it had: what nobody has changed since is as if it had never
+//! been changed. It must not get another one, however well it fits by then:
 //!
 //! ```text
 //!   A   READ old; CAS link: M1 ·················································· CAS P's slot: M1

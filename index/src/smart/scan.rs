@@ -327,8 +327,8 @@ impl<V: Verbs> Cursor<V> {
         Ok(())
     }
 
-    /// The nodes that these slots lead to, as far as they are read: none for a slot that leads to no kind of node. Leaves
-    /// that stay torn are read under their locks, one after the other.
+    /// The nodes that these slots lead to, as far as they are read: none for a slot that leads to no kind of node.
+    /// Leaves that stay torn are read under their locks, one after the other.
     async fn read_all(&self, window: &[Ahead], budget: &mut Budget) -> Result<Vec<Option<Buf>>, IndexError> {
         let tree = &self.tree;
         self.meter.round_trip();

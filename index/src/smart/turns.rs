@@ -52,11 +52,11 @@ impl<V: Verbs> Tree<V> {
     /// The caller's turn to replace `node`; none after another client had its turn: the node is in its place no more,
     /// or the caller asks again.
     pub(super) async fn turn_at(&self, node: Child) -> Option<Turn<'_>> {
-        let place = self.shared.turns.place(node);
+        let (place, ptr) = (self.shared.turns.place(node), node.ptr());
         for look in 0..LOOKS_MAX {
             match place.load(Ordering::Acquire) {
                 0 if look > 0 => {
-                    tracing::debug!(name: "smart.turn.waited", node = %node.ptr(), "another client has replaced a node");
+                    tracing::debug!(name: "smart.turn.waited", node = %ptr, "another client has replaced a node");
                     return None;
                 }
                 other if other != 0 && other != node.bits() => {
@@ -69,7 +69,7 @@ impl<V: Verbs> Tree<V> {
             }
             self.verbs.pause(PAUSE_NS_MIN << look.min(PAUSE_DOUBLINGS)).await;
         }
-        tracing::debug!(name: "smart.turn.overdue", node = %node.ptr(), "a node's replacement takes long: one more helps");
+        tracing::debug!(name: "smart.turn.overdue", node = %ptr, "a node's replacement takes long: one more helps");
         Some(Turn { place: None })
     }
 }

@@ -109,8 +109,8 @@ impl<W> Slots<W> {
         waits
     }
 
-    /// The waiting client was dropped, or waits no longer. Yields what it had been told, and then the slot is closed. Otherwise the home
-    /// has to hear of it, and the slot stays until it has answered.
+    /// The waiting client was dropped, or waits no longer. Yields what it had been told, and then the slot is closed.
+    /// Otherwise the home has to hear of it, and the slot stays until it has answered.
     pub(crate) fn abandon(&mut self, token: u32) -> Option<Told> {
         match &mut self.slab[token as usize] {
             state @ State::Waiting(..) => {

@@ -7,8 +7,8 @@ pub struct WindowStats {
     pub reads_delegated: u64,
     /// Writes that the leader of a window did along with its own.
     pub writes_combined: u64,
-    /// Operations that waited for a window and then worked for themselves: the value is too long to be sent, or the wait
-    /// took too long.
+    /// Operations that waited for a window and then worked for themselves: the value is too long to be sent, or the
+    /// wait took too long.
     pub alone: u64,
     /// Windows that were led, with or without a group.
     pub windows: u64,

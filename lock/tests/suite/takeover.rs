@@ -94,7 +94,8 @@ fn a_takeover_may_be_dropped_at_any_point() {
     }
 }
 
-/// The takeover's own CAS fails: before it takes effect, or after. A word that is ours then must go back to what it was.
+/// The takeover's own CAS fails: before it takes effect, or after. A word that is ours then must go back to what it
+/// was.
 #[test]
 fn the_takeovers_own_cas_fails() {
     for executed in 0..=1 {

@@ -120,7 +120,8 @@ pub enum ControlError {
     NotTaken { index: IndexId, offset: u64, bytes: u64 },
     /// A client of shared memory is stopped in the middle of a line that the server has to zero.
     #[error(
-        "process {process} is stopped in the middle of a line of memory: let it go on (kill -CONT {process}), or kill it"
+        "process {process} is stopped in the middle of a line of memory: let it go on (kill -CONT {process}), \
+         or kill it"
     )]
     WriterStopped { process: u32 },
     /// The server has no random numbers.

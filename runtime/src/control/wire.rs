@@ -30,9 +30,9 @@ pub enum Request {
     Chunk { index: u32, seal: Seal, temporary: bool },
     /// * The rest of a chunk that this connection took for that index, and that was never written to.
     GiveBack { index: u32, offset: u64, bytes: u64 },
-    /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the number
-    /// of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only this
-    /// connection can use it.
+    /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the
+    /// number of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only
+    /// this connection can use it.
     Create { name: String, kind: String, config: Vec<u8>, fenced: u32, temporary: bool },
     /// An index.
     Open { name: String },

@@ -2,7 +2,8 @@
 //!
 //! glommio 0.9 never gives an executor's eventfd back: each task holds a count of it that is not dropped with the task
 //! (`task/raw.rs`, `destroy`). A process that made executors for each of its nodes would run out of file descriptors.
-//! So it makes as many as its nodes have run at the same time, and these stay: each is a sleeping thread with its rings.
+//! So it makes as many as its nodes have run at the same time, and these stay: each is a sleeping thread with its
+//! rings.
 //!
 //! Tasks of glommio's that a borrower leaves behind stand still when it is done, and go on with the next one. Who
 //! knows that something was left does not give the executor back ([`Borrowed::join`] is then the end of the thread).

@@ -31,8 +31,8 @@ impl<'region> Access<'region> {
     /// READ of `to.len()` bytes at `at`.
     ///
     /// # Errors
-    /// If it is not aligned to 8 bytes, or not inside the region, or a process is stopped in the middle of a line. As for
-    /// all accesses.
+    /// If it is not aligned to 8 bytes, or not inside the region, or a process is stopped in the middle of a line. As
+    /// for all accesses.
     pub fn read(self, at: u64, to: &mut [u8]) -> Result<(), BadAccess> {
         let len = to.len();
         self.of(at, len, || self.0.read(at, to))

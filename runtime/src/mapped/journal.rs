@@ -31,9 +31,9 @@
 //! has one owner at any time, heirs included, and only the owner touches the line whose counter names the slot. An heir
 //! that is killed as well leaves a slot that says the same. Version numbers need no CAS against reuse for that reason.
 //!
-//! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the middle.
-//! Who has waited for it for [`STOPPED_AFTER`] gets an error that names it, and who comes after that gets it at once, until
-//! the owner goes on or dies.
+//! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the
+//! middle. Who has waited for it for [`STOPPED_AFTER`] gets an error that names it, and who comes after that gets it at
+//! once, until the owner goes on or dies.
 //!
 //! The rest is bookkeeping of a process: which slots are its own (the kernel's locks do not exclude threads of one open
 //! file), and which thread has which. A child of a fork that does not exec has no mapping, but while it lives it keeps

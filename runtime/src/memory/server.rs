@@ -61,7 +61,8 @@ impl MemoryServer {
     pub(crate) fn create(&self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
         let mut state = self.state();
         let entry = state.catalog.create(new)?;
-        // Nobody else may see it before: under the state, and then it waits no longer than for a writer that is stopped.
+        // Nobody else may see it before: under the state, and then it waits no longer than for a writer that is
+        // stopped.
         if let Err(stopped) = self.zero(entry.root, LINE_BYTES as u64) {
             let (index, _) = state.catalog.begin_drop(&entry.name)?;
             state.catalog.finish_drop(&entry.name, index)?;

@@ -61,7 +61,8 @@ pub struct NodeConfig {
     /// How long a shard waits for the node's others to be attached, in milliseconds. None works without them: each is
     /// home to locks that the others' clients wait for.
     pub attach_ms: u64,
-    /// How long clients that nobody awaits may go on when their shard is closed, in milliseconds. Then they are dropped.
+    /// How long clients that nobody awaits may go on when their shard is closed, in milliseconds. Then they are
+    /// dropped.
     pub close_ms: u64,
     /// Seed of the shards' random generators (back-off jitter, eviction).
     pub seed: u64,

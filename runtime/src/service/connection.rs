@@ -89,8 +89,8 @@ impl Connections {
         }
     }
 
-    /// Waits until the memory of a client that has closed its connection is unmapped: of a process that ends, the kernel
-    /// closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
+    /// Waits until the memory of a client that has closed its connection is unmapped: of a process that ends, the
+    /// kernel closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
     fn await_unmapped(&self, session: &Session) {
         let deadline = Deadline::after(&self.clock, UNMAPPED_WAIT);
         while session.is_mapped() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {

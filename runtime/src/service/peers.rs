@@ -38,8 +38,8 @@ pub(super) struct Peer {
     /// The number of its connection at the server that keeps the catalog.
     pub(super) home: u64,
     pub(super) nodes: Vec<u16>,
-    /// Indexes that it may be using: at the server that keeps the catalog all of them, elsewhere those that it has taken
-    /// chunks for.
+    /// Indexes that it may be using: at the server that keeps the catalog all of them, elsewhere those that it has
+    /// taken chunks for.
     pub(super) indexes: BTreeSet<IndexId>,
     pub(super) since_ns: u64,
     /// It could reach the memory at some time: its nodes may have left locks there.

@@ -186,8 +186,8 @@ impl<D: Device> Shard<D> {
     /// done, several times cheaper than a task of the executor. It goes on also if the handle is dropped, to its end or
     /// until the shard is closed.
     ///
-    /// If it panics, who awaits the handle hears of it. Of one that nobody awaits, [`crate::ComputeNode::run`] ends with
-    /// the panic, and [`Shard::close`] counts it.
+    /// If it panics, who awaits the handle hears of it. Of one that nobody awaits, [`crate::ComputeNode::run`] ends
+    /// with the panic, and [`Shard::close`] counts it.
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let core = Rc::downgrade(&self.0);
         let unheard = move |panic| {

@@ -3,9 +3,9 @@
 //!
 //! Three facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
-//! executor goes to sleep although tasks are runnable: [`crate::executor`] sees to those that it runs, and the heartbeat
-//! below helps others. And tasks that an executor ends with are leaked, so the poller of a closed shard must not be one
-//! of them.
+//! executor goes to sleep although tasks are runnable: [`crate::executor`] sees to those that it runs, and the
+//! heartbeat below helps others. And tasks that an executor ends with are leaked, so the poller of a closed shard must
+//! not be one of them.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -12,7 +12,7 @@ use std::time::Duration;
 use farwood_runtime::control::frame::{self, FrameBuffer};
 use farwood_runtime::control::greeting::{GREETING_BYTES, greeting};
 use farwood_runtime::control::seal::SealKey;
-use farwood_runtime::control::wire::{Census, Offer, Reply, Request};
+use farwood_runtime::control::wire::{Census, Entry, Offer, Reply, Request};
 use farwood_runtime::fabric::Responder;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::mapped::region::Region;
@@ -34,6 +34,14 @@ pub(crate) fn chunk_of(index: u32) -> Request {
 /// A request for an index that is not temporary, before which no node has died.
 pub(crate) fn create_of(name: String, kind: &str, config: Vec<u8>) -> Request {
     Request::Create { name, kind: kind.into(), config, fenced: 0, temporary: false }
+}
+
+/// Creates such an index.
+pub(crate) fn create(client: &mut Client, name: &str) -> Result<Entry, ControlError> {
+    match client.ask(create_of(name.into(), "sherman", b"{}".to_vec()))? {
+        Reply::Entry(entry) => Ok(entry),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A request to free an index, by a census that knows nobody, and nobody too little.

@@ -81,9 +81,9 @@ impl LeafLayout {
     }
 }
 
-/// Makes one WRITE of a fingerprint and an entry that are next to each other, if the entry's head is in the fingerprint's
-/// line, which becomes visible at once. Elsewhere there must be two, for the lines of one WRITE may become visible in
-/// any order.
+/// Makes one WRITE of a fingerprint and an entry that are next to each other, if the entry's head is in the
+/// fingerprint's line, which becomes visible at once. Elsewhere there must be two, for the lines of one WRITE may
+/// become visible in any order.
 fn join_within_a_line(mut patch: Patch) -> Patch {
     if let [one, other] = &*patch {
         let both = one.start.min(other.start)..one.end.max(other.end);
