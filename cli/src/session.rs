@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
-use farwood::runtime::{Control, Fabric, Port};
+use farwood::runtime::{Control, Fabric, Port, PortLease};
 use farwood::{AnyIndex, ComputeNode, Host, NodeConfig, Shard};
 use futures::executor::block_on;
 use futures::future::{Either, select};
@@ -65,9 +65,9 @@ impl Host for Desk {
         Arc::clone(&self.0)
     }
 
-    fn allocate_port(&self) -> Port {
+    fn allocate_port(&self) -> PortLease {
         // There is no shard to receive anything.
-        Port(0)
+        PortLease::for_ever(Port(0))
     }
 
     fn seed(&self) -> u64 {

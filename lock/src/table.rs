@@ -33,8 +33,8 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
-    /// The lock table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the home
-    /// of locks that clients elsewhere use, also when this handle is gone.
+    /// The lock table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
+    /// the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
         let table = Rc::new(Table {
             me: verbs.shard(),
@@ -50,7 +50,10 @@ impl<V: Verbs> LockTable<V> {
             verbs,
         });
         let actor = Rc::clone(&table);
-        table.verbs.listen(port, Rc::new(move |from, message| actor.receive(from, message)));
+        let handler = Rc::new(move |from, message| actor.receive(from, message));
+        let resting = Rc::clone(&table);
+        let at_rest = Rc::new(move || resting.slots.borrow().len() + resting.home.borrow().len() == 0);
+        table.verbs.listen_while_leased(port, handler, at_rest);
         LockTable(table)
     }
 

@@ -112,7 +112,7 @@ pub(crate) struct Nonces {
 
 impl Nonces {
     pub(crate) fn new(shard: ShardId, shards: usize, port: Port) -> Self {
-        let begin = u32::from(port.0).wrapping_mul(0x9E37_79B1);
+        let begin = port.0.wrapping_mul(0x9E37_79B1);
         let step = u32::try_from(shards).expect("shards have 16-bit ids");
         // Rounded down to a multiple of the step: shards of one table stay interleaved.
         Nonces { next: Cell::new(begin / step * step + u32::from(shard.0)), step }

@@ -50,7 +50,7 @@ pub use executor::run_executor;
 pub use fabric::Fabric;
 pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
-pub use message::{Message, Port, ShardId};
+pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{ComputeNode, Host, NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};

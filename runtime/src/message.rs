@@ -1,12 +1,76 @@
 //! Messages between the shards of a compute node: small, `Copy`, meaningless to the runtime.
 
+use std::fmt;
+use std::sync::Arc;
+
 /// A shard of a compute node, by its position among the node's shards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId(pub u16);
 
-/// Where a message goes inside a shard: the same number names the same actor on every shard of the node.
+/// Where a message goes inside a shard: the same number names the same actor on every shard of the node. The lower half
+/// is a place, which is used again; the upper half counts how often it was, so that a message that comes too late does
+/// not reach who has the place now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Port(pub u16);
+pub struct Port(pub u32);
+
+const PLACE_BITS: u32 = 16;
+
+impl Port {
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        (self.0 & ((1 << PLACE_BITS) - 1)) as usize
+    }
+
+    /// The same place for another one.
+    pub(crate) fn next(self) -> Self {
+        Port(self.0.wrapping_add(1 << PLACE_BITS))
+    }
+
+    /// Whether this one has had the place after `other`.
+    pub(crate) fn is_after(self, other: Self) -> bool {
+        let ahead = (self.0 >> PLACE_BITS).wrapping_sub(other.0 >> PLACE_BITS) as u16;
+        ahead != 0 && ahead < 1 << (PLACE_BITS - 1)
+    }
+}
+
+/// A port that its holders have for themselves. When the last of them drops it, the actors on it are removed from all
+/// shards, once they rest ([`crate::Verbs::listen_while_leased`]), and its place is given to others.
+#[derive(Clone)]
+pub struct PortLease(Arc<Lease>);
+
+struct Lease {
+    port: Port,
+    ended: Box<dyn Fn() + Send + Sync>,
+}
+
+impl PortLease {
+    /// A lease at whose end `ended` is called.
+    pub fn new(port: Port, ended: impl Fn() + Send + Sync + 'static) -> Self {
+        PortLease(Arc::new(Lease { port, ended: Box::new(ended) }))
+    }
+
+    /// A lease for hosts that give each port once.
+    pub fn for_ever(port: Port) -> Self {
+        Self::new(port, || {})
+    }
+
+    /// The port.
+    pub fn port(&self) -> Port {
+        self.0.port
+    }
+}
+
+impl fmt::Debug for PortLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PortLease").field(&self.port()).finish()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        (self.ended)();
+    }
+}
 
 /// The payload of a message. What the words mean is between the actors that share a [`Port`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -187,6 +187,9 @@ impl PartialEq<FabricError> for Failed {
 /// What a shard receives the messages of a [`Port`] with.
 pub type Handler = Rc<dyn Fn(ShardId, Message)>;
 
+/// Whether an actor has nothing to do: it holds nothing for others, and waits for no answer.
+pub type AtRest = Rc<dyn Fn() -> bool>;
+
 /// A shard, as the code above it sees it: one-sided verbs, buffers, time, chance, messages, and a place for what a
 /// cancelled operation leaves behind. Clones are handles to the same shard and stay on its thread.
 pub trait Verbs: Clone + 'static {
@@ -264,4 +267,10 @@ pub trait Verbs: Clone + 'static {
     fn send(&self, to: ShardId, port: Port, message: Message);
     /// Receives the messages that come to `port` of this shard, those that came already first.
     fn listen(&self, port: Port, handler: Handler);
+    /// The same for an actor that may be removed when the lease of its port has gone
+    /// ([`PortLease`](crate::message::PortLease)): it is, when the actors of the port are at rest on all shards. A fabric
+    /// whose shards do not live for long may keep it.
+    fn listen_while_leased(&self, port: Port, handler: Handler, _at_rest: AtRest) {
+        self.listen(port, handler);
+    }
 }

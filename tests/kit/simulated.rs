@@ -4,11 +4,11 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::Host;
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
-use farwood::runtime::{Control, Port};
+use farwood::runtime::{Control, Port, PortLease};
 
 use super::party::{Common, Parties, Party, Seat};
 use super::recipe::Recipe;
@@ -49,7 +49,7 @@ where
         let simulated = simulation.node(node);
         let host: Arc<dyn Host> = Arc::new(LentHost {
             control: simulated.control(),
-            ports: AtomicU16::new(0),
+            ports: AtomicU32::new(0),
             seed: simulated.seed(),
         });
         for shard in 0..config.shards {
@@ -86,7 +86,7 @@ where
 /// A compute node that clients can hold on to: the simulation owns its own, and the clients.
 struct LentHost {
     control: Arc<dyn Control>,
-    ports: AtomicU16,
+    ports: AtomicU32,
     seed: u64,
 }
 
@@ -95,8 +95,8 @@ impl Host for LentHost {
         Arc::clone(&self.control)
     }
 
-    fn allocate_port(&self) -> Port {
-        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    fn allocate_port(&self) -> PortLease {
+        PortLease::for_ever(Port(self.ports.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn seed(&self) -> u64 {

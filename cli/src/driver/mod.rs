@@ -95,7 +95,7 @@ fn not_started(error: &dyn Display) -> CliError {
 async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, stage: Arc<Stage>) -> ShardResult {
     match &*stage {
         Stage::Locks(port) => {
-            let subject = LockSubject::new(shard.clone(), *port, Arc::clone(&plan));
+            let subject = LockSubject::new(shard.clone(), port.port(), Arc::clone(&plan));
             ShardRun::new(shard, plan, subject).run().await
         }
         Stage::Raw(area) => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use farwood::Host;
-use farwood::runtime::Port;
+use farwood::runtime::PortLease;
 use futures::executor::block_on;
 
 use crate::driver::not_started;
@@ -18,7 +18,7 @@ pub(crate) enum Stage {
     /// An index, empty still.
     Index(OpenIndex),
     /// The port of the lock tables.
-    Locks(Port),
+    Locks(PortLease),
     /// The memory to read; the first shard's load fills it.
     Raw(Arc<OnceLock<Area>>),
 }

@@ -55,7 +55,7 @@ use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable, on_chip_possible};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, Verbs};
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, PortLease, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Options, Techniques};
@@ -85,7 +85,7 @@ pub(crate) struct Shared {
     inner: InnerLayout,
     cache: Arc<NodeCache>,
     /// Of the lock tables and of the windows.
-    ports: [Port; 2],
+    ports: [PortLease; 2],
     crowd: Crowd,
     seed: u64,
 }
@@ -157,7 +157,7 @@ impl Sherman {
         let name = shared.entry.name.as_str().into();
         let dead_owners = Arc::clone(&shared.entry.dead_owners);
         let lock_config = LockConfig { name, dead_owners, ..shared.options.locks(techniques) };
-        let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
+        let locks = LockTable::attach(verbs.clone(), shared.ports[0].port(), lock_config);
         let windows = WindowConfig {
             delegation: techniques.delegation,
             combining: techniques.combining,
@@ -165,7 +165,7 @@ impl Sherman {
             seed: shared.seed,
             ..WindowConfig::default()
         };
-        let sharing = Sharing::attach(verbs.clone(), shared.ports[1], windows, &shared.crowd);
+        let sharing = Sharing::attach(verbs.clone(), shared.ports[1].port(), windows, &shared.crowd);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();

@@ -64,7 +64,7 @@ use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Port, ServerInfo, Verbs};
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, PortLease, ServerInfo, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, Options, Techniques, Types};
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     leaf: LeafFormat,
     cache: Arc<RadixCache>,
     /// Of the lock tables and of the windows.
-    ports: [Port; 2],
+    ports: [PortLease; 2],
     crowd: Crowd,
     turns: Turns,
     seed: u64,
@@ -168,7 +168,7 @@ impl Smart {
         let name = shared.entry.name.as_str().into();
         let dead_owners = Arc::clone(&shared.entry.dead_owners);
         let lock_config = LockConfig { name, dead_owners, ..shared.options.locks() };
-        let locks = LockTable::attach(verbs.clone(), shared.ports[0], lock_config);
+        let locks = LockTable::attach(verbs.clone(), shared.ports[0].port(), lock_config);
         let windows = WindowConfig {
             delegation: techniques.delegation,
             combining: techniques.combining,
@@ -176,7 +176,7 @@ impl Smart {
             seed: shared.seed,
             ..WindowConfig::default()
         };
-        let sharing = Sharing::attach(verbs.clone(), shared.ports[1], windows, &shared.crowd);
+        let sharing = Sharing::attach(verbs.clone(), shared.ports[1].port(), windows, &shared.crowd);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();

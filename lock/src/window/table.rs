@@ -51,8 +51,8 @@ impl<V: Verbs> Clone for WindowTable<V> {
 }
 
 impl<V: Verbs> WindowTable<V> {
-    /// The window table of `verbs`' shard. It receives on `port` for as long as the shard lives: the shard is the
-    /// home of keys that clients elsewhere use, also when this handle is gone.
+    /// The window table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
+    /// the shard is the home of keys that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: WindowConfig) -> Self {
         let shards = verbs.shards();
         let table = Rc::new(Table {
@@ -72,7 +72,10 @@ impl<V: Verbs> WindowTable<V> {
             verbs,
         });
         let actor = Rc::clone(&table);
-        table.verbs.listen(port, Rc::new(move |from, message| actor.receive(from, message)));
+        let handler = Rc::new(move |from, message| actor.receive(from, message));
+        let resting = Rc::clone(&table);
+        let at_rest = Rc::new(move || resting.slots.borrow().len() + resting.home.borrow().len() == 0);
+        table.verbs.listen_while_leased(port, handler, at_rest);
         WindowTable(table)
     }
 

@@ -248,7 +248,8 @@ impl Region {
     pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), AccessError> {
         self.check(at, to.len())?;
         // SAFETY: checked.
-        Ok(unsafe { self.lines().read(at as usize, to.as_mut_ptr(), to.len())? })
+        unsafe { self.lines().read(at as usize, to.as_mut_ptr(), to.len()) }?;
+        Ok(())
     }
 
     /// WRITE.
@@ -256,7 +257,8 @@ impl Region {
     pub(crate) fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         self.check(at, from.len())?;
         // SAFETY: checked.
-        Ok(unsafe { self.lines().write(at as usize, from.as_ptr(), from.len())? })
+        unsafe { self.lines().write(at as usize, from.as_ptr(), from.len()) }?;
+        Ok(())
     }
 
     /// WRITE of one little-endian word.

@@ -4,6 +4,7 @@
 //! runs glommio executors already calls [`ComputeNode::attach`] on each of them instead.
 
 mod downfall;
+mod port_book;
 mod roster;
 
 use std::any::Any;
@@ -11,7 +12,6 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -20,6 +20,7 @@ use glommio::PoolPlacement;
 use thiserror::Error;
 
 use self::downfall::Downfall;
+pub(crate) use self::port_book::PortBook;
 pub(crate) use self::roster::Membership;
 use self::roster::{Roster, Taken};
 
@@ -28,8 +29,8 @@ use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{Fabric, Seat};
 use crate::memory::Cluster;
-use crate::message::{Port, ShardId};
-use crate::shard::{Abandoned, Shard, ShardParts, mesh};
+use crate::message::{PortLease, ShardId};
+use crate::shard::{Abandoned, MeshEnds, Shard, ShardParts, mesh};
 
 /// How often a shard that waits for the others to be attached looks.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
@@ -39,7 +40,7 @@ pub trait Host {
     /// The memory servers' control services.
     fn control(&self) -> Arc<dyn Control>;
     /// A port that no other actor of the node uses.
-    fn allocate_port(&self) -> Port;
+    fn allocate_port(&self) -> PortLease;
     /// The seed that the node was made with.
     fn seed(&self) -> u64;
 }
@@ -125,7 +126,7 @@ pub struct ComputeNode<F: Fabric = Cluster> {
     config: NodeConfig,
     clock: Clock,
     roster: Arc<Roster>,
-    ports: AtomicU16,
+    ports: Arc<PortBook>,
 }
 
 impl<F: Fabric> ComputeNode<F> {
@@ -136,8 +137,10 @@ impl<F: Fabric> ComputeNode<F> {
         }
         let id = fabric.admit();
         let admitted_by = Arc::clone(&fabric);
-        let roster = Roster::new(mesh(config.shards), move || admitted_by.ended());
-        Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports: AtomicU16::new(0) })
+        let ends = mesh(config.shards);
+        let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
+        let roster = Roster::new(ends, move || admitted_by.ended());
+        Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports })
     }
 
     /// How many shards the node has, attached or not.
@@ -151,6 +154,11 @@ impl<F: Fabric> ComputeNode<F> {
     /// If the cluster did not take the node in.
     pub fn id(&self) -> Result<u16, NodeError> {
         Ok(self.id.clone()?)
+    }
+
+    /// Ports that are leased, or that actors still listen on.
+    pub fn ports_in_use(&self) -> usize {
+        self.ports.in_use()
     }
 
     /// What the shards that have ended so far had not done. The node's id is given to another only if no lock may be
@@ -194,6 +202,7 @@ impl<F: Fabric> ComputeNode<F> {
             device,
             credits: self.config.credits,
             mesh: ends,
+            ports: Arc::clone(&self.ports),
             membership,
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -330,8 +339,8 @@ impl<F: Fabric> Host for ComputeNode<F> {
         self.fabric.control()
     }
 
-    fn allocate_port(&self) -> Port {
-        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    fn allocate_port(&self) -> PortLease {
+        self.ports.lease()
     }
 
     fn seed(&self) -> u64 {
@@ -344,7 +353,7 @@ impl<H: Host + ?Sized> Host for Arc<H> {
         (**self).control()
     }
 
-    fn allocate_port(&self) -> Port {
+    fn allocate_port(&self) -> PortLease {
         (**self).allocate_port()
     }
 

@@ -53,10 +53,10 @@ use crate::executor::tell_end;
 use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
-use crate::node::Membership;
+use crate::node::{Membership, PortBook};
 use crate::pointer::ServerId;
 use crate::ports::Ports;
-use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
+use crate::verbs::{AtRest, Capabilities, Completion, Failed, Handler, Verbs};
 use crate::waiter::Waiter;
 
 /// How often, and how many times, it is looked whether a closed shard is gone.
@@ -71,6 +71,7 @@ pub(crate) struct ShardParts<D> {
     pub device: D,
     pub credits: usize,
     pub mesh: MeshEnds,
+    pub ports: Arc<PortBook>,
     pub membership: Arc<Membership>,
     pub clock: Clock,
     pub seed: u64,
@@ -93,6 +94,7 @@ pub(crate) struct Core<D> {
     timers: Timers,
     mesh: RefCell<MeshEnds>,
     ports: Ports,
+    port_book: Arc<PortBook>,
     /// Tasks of the janitor that have not ended.
     deferred: Cell<usize>,
     /// How many of them panicked.
@@ -155,6 +157,7 @@ impl<D: Device> Shard<D> {
             timers: Timers::default(),
             mesh: RefCell::new(parts.mesh),
             ports: Ports::default(),
+            port_book: parts.ports,
             deferred: Cell::new(0),
             deferred_panicked: Cell::new(0),
             panicked: Cell::new(0),
@@ -242,6 +245,11 @@ impl<D: Device> Shard<D> {
     /// Chains that were submitted and not executed yet.
     pub fn chains_in_flight(&self) -> usize {
         self.0.engine.borrow().in_flight()
+    }
+
+    /// Actors that listen on this shard.
+    pub fn actors(&self) -> usize {
+        self.0.ports.actors()
     }
 
     /// Clients of the pool that have not ended, the janitor's tasks among them.
@@ -379,7 +387,13 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn listen(&self, port: Port, handler: Handler) {
-        self.0.ports.listen(port, handler);
+        self.0.port_book.listens(port);
+        self.0.ports.listen(port, handler, None);
+    }
+
+    fn listen_while_leased(&self, port: Port, handler: Handler, at_rest: AtRest) {
+        self.0.port_book.listens(port);
+        self.0.ports.listen(port, handler, Some(at_rest));
     }
 }
 

@@ -35,6 +35,8 @@ const BACKSTOP: Duration = Duration::from_secs(1);
 const SPINS_IN_FLIGHT: u64 = 20;
 /// The longest sleep while chains are in flight: then devices look whether those who should complete them still exist.
 const LOOK_AFTER_NS: u64 = 100_000_000;
+/// How often a shard that is never idle looks after actors that are to be removed.
+const TURNS_PER_VISIT: u64 = 64;
 /// A sleep ends this much before the deadline it is for, the rest is spun: waking takes its time.
 const WAKE_EARLY_NS: u64 = 100_000;
 
@@ -86,8 +88,12 @@ async fn poll<D: Device>(core: Rc<Core<D>>) {
     let mut inbox = Vec::with_capacity(MESSAGES_PER_TURN);
     let mut idle_since = None;
     let mut reactor = Reactor::new(core.reactor_ns);
-    loop {
-        if core.turn(&mut inbox) {
+    for turn in 0_u64.. {
+        let moved = core.turn(&mut inbox);
+        if core.port_book.has_leaving() && (!moved || turn.is_multiple_of(TURNS_PER_VISIT)) {
+            core.port_book.visit(core.id, &core.ports);
+        }
+        if moved {
             idle_since = None;
         } else if core.is_quiet() {
             // Clients run to their end, also those that hold no handle, and chains until they are executed.

@@ -26,7 +26,7 @@ mod world;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use self::control::SlowControl;
 use self::fabric::Fabric;
@@ -40,7 +40,7 @@ use crate::control::Control;
 use crate::fabric::Fabric as _;
 use crate::mapped::line::LineMode;
 use crate::memory::{Cluster, ClusterError, EmbeddedConfig};
-use crate::message::{Port, ShardId};
+use crate::message::{Port, PortLease, ShardId};
 use crate::node::Host;
 use crate::verbs::Capabilities;
 
@@ -172,7 +172,7 @@ impl Simulation {
                 world.cores.borrow_mut().push(Rc::new(core));
             }
             let seed = mixed(config.seed, 100 + u64::from(node));
-            nodes.push(SimNode { control: Arc::clone(&control), ports: AtomicU16::new(0), seed });
+            nodes.push(SimNode { control: Arc::clone(&control), ports: AtomicU32::new(0), seed });
         }
         Ok(Simulation { world, cluster, nodes, shards: config.shards })
     }
@@ -283,7 +283,7 @@ impl Drop for Simulation {
 /// A simulated compute node as a whole.
 pub struct SimNode {
     control: Arc<dyn Control>,
-    ports: AtomicU16,
+    ports: AtomicU32,
     seed: u64,
 }
 
@@ -292,8 +292,8 @@ impl Host for SimNode {
         Arc::clone(&self.control)
     }
 
-    fn allocate_port(&self) -> Port {
-        Port(self.ports.fetch_add(1, Ordering::Relaxed))
+    fn allocate_port(&self) -> PortLease {
+        PortLease::for_ever(Port(self.ports.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn seed(&self) -> u64 {

@@ -150,7 +150,7 @@ impl Verbs for SimShard {
     }
 
     fn listen(&self, port: Port, handler: Handler) {
-        self.0.ports.listen(port, handler);
+        self.0.ports.listen(port, handler, None);
     }
 }
 

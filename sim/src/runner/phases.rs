@@ -13,7 +13,7 @@ use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{Control, Port, Verbs};
+use farwood_runtime::{Control, PortLease, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -408,7 +408,7 @@ const PORTS: usize = 2;
 /// A compute node with one index, as a value that a client can own.
 struct OneIndex {
     control: Arc<dyn Control>,
-    ports: [Port; PORTS],
+    ports: [PortLease; PORTS],
     taken: AtomicUsize,
     seed: u64,
 }
@@ -425,8 +425,8 @@ impl Host for OneIndex {
         Arc::clone(&self.control)
     }
 
-    fn allocate_port(&self) -> Port {
-        self.ports[self.taken.fetch_add(1, Ordering::Relaxed)]
+    fn allocate_port(&self) -> PortLease {
+        self.ports[self.taken.fetch_add(1, Ordering::Relaxed)].clone()
     }
 
     fn seed(&self) -> u64 {

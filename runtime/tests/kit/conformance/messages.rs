@@ -12,7 +12,7 @@ use super::{Probed, Site};
 /// overtaken, and nobody waits for anybody.
 pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: Meeting<V>) {
     const MESSAGES: u64 = 100_000;
-    const PORTS: u16 = 2;
+    const PORTS: u32 = 2;
     let shards = v.shards() as u16;
     let tally = Rc::new(Tally::new(v.clone()));
     for port in 0..PORTS {
@@ -32,7 +32,7 @@ pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: 
     for n in 0..MESSAGES {
         for to in 0..shards {
             let message = Message([n / u64::from(PORTS), !(n / u64::from(PORTS)), u64::from(v.shard().0)]);
-            v.send(ShardId(to), Port(10 + (n % u64::from(PORTS)) as u16), message);
+            v.send(ShardId(to), Port(10 + (n % u64::from(PORTS)) as u32), message);
         }
         // The first half in one breath.
         if n > MESSAGES / 2 && n % 3000 == 0 {
