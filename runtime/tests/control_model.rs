@@ -48,7 +48,7 @@ fn request() -> impl Strategy<Value = Request> {
     let index = || prop_oneof![9 => 0..6u32, 1 => any::<u32>()];
     let join = (vec(prop_oneof![Just(INSTANCE), any::<u128>()], 0..3), any::<u16>(), name());
     prop_oneof![
-        4 => index().prop_map(|index| chunk_of(index)),
+        4 => index().prop_map(chunk_of),
         6 => give_back(),
         3 => (name(), "[a-z]{0,40}", vec(any::<u8>(), 0..50))
             .prop_map(|(name, kind, config)| create_of(name, &kind, config)),

@@ -187,7 +187,10 @@ impl<V: Verbs> Tree<V> {
         swung: Result<(), u64>,
     ) -> Result<(), (NewNodes<'t, V>, u64)> {
         match swung {
-            Ok(()) => Ok(pending.done()),
+            Ok(()) => {
+                pending.done();
+                Ok(())
+            }
             Err(found) => Err((pending.withdraw(self), found)),
         }
     }

@@ -41,11 +41,11 @@ fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts:
     let tables = world.attach(config);
     world.set_fault_rate(fault_rate);
     let clients: Vec<_> = (0..CLIENTS).map(|word| Client::new(&tables[word % 4], word, style)).collect();
-    for client in clients.iter().cloned() {
+    for client in &clients {
         world.spawn(async move {
             for round in 0..OPERATIONS {
                 let polls = if cuts { (seed as u32 + round) % 8 } else { u32::MAX };
-                let done = Cut::after(polls, seed % 2 == 0, client.add_one(&Meter::default(), node(0))).await;
+                let done = Cut::after(polls, seed.is_multiple_of(2), client.add_one(&Meter::default(), node(0))).await;
                 assert!(done.is_none_or(|done| done.is_ok()), "the lock counts as free");
             }
         });
