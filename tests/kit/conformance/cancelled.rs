@@ -124,7 +124,7 @@ impl<V: Probed> Client<V> {
     /// Looks again when all that was posted is executed and the janitor is done: what is there then stays, whatever
     /// others do to keys beside it.
     async fn settled(&mut self, key: Vec<u8>, either: &[Option<Vec<u8>>]) {
-        self.party.shard_pause().await;
+        self.party.shard.pause(100_000).await;
         let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
         assert!(either.contains(&found), "{key:?} became {found:?}, and not one of {either:?}");
         match found {
