@@ -4,12 +4,13 @@
 mod kit;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{Fault, Simulation, Weather};
 use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
-use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start};
+use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start, write_chain};
 
 type Counts = [Rc<Cell<u64>>; 4];
 
@@ -103,7 +104,7 @@ fn a_rule_stops_a_node() {
 fn a_chain_is_cut_at_any_verb() {
     let mut prefixes = [0; 6];
     for delay in (0..700).step_by(4) {
-        let simulation = simulation(1, Weather::CALM);
+        let simulation = simulation(delay, Weather::CALM);
         let at = area(&simulation, 0);
         let v = simulation.shard(0, 0);
         let alive = Rc::default();
@@ -132,4 +133,81 @@ fn a_chain_is_cut_at_any_verb() {
         prefixes[prefix] += 1;
     }
     assert!(prefixes.iter().all(|&count| count > 0), "{prefixes:?}");
+}
+
+/// Which parts of a chain have taken effect, of a WRITE of three lines and an unlock behind it, after its node has been
+/// stopped by a rule: a bit for each line, and the highest one for the unlock.
+fn parts_written(seed: u64, weather: Weather) -> (u8, String) {
+    let simulation = simulation(seed, weather);
+    let at = area(&simulation, 0);
+    simulation.set_faults(&[rule(Fault::NodeStop, 2, 1)]);
+    simulation.keep_notes(10);
+    let v = simulation.shard(0, 0);
+    start(&v.clone(), &Rc::default(), async move {
+        let mut chain = write_chain(&v, at, 3 * 64, 1);
+        chain.write_word(at.add(256), 1);
+        // A stopped node hears of nothing.
+        let _ = v.submit(&Meter::default(), chain).await;
+    });
+    let _ = simulation.run(LATE_NS, || false);
+    simulation.heal();
+    let other = simulation.shard(1, 0);
+    let reading = async move { read(&other, at, 320).await.unwrap() };
+    let words = simulation.block_on(&simulation.shard(1, 0), LATE_NS, reading).unwrap();
+    let is_written = |part: usize| u8::from(words[part * 8] == 1) << part.min(3);
+    ((0..5).filter(|&part| part != 3).map(is_written).sum(), simulation.notes().join(""))
+}
+
+#[test]
+fn a_rule_stops_a_node_behind_each_verb_and_within_a_write() {
+    let whole = 0b1111;
+    for (in_order_write, expected) in [
+        (true, BTreeSet::from([0, 0b001, 0b011, 0b111, whole])),
+        (false, (0..0b1000).chain([whole]).collect()),
+    ] {
+        for weather in [ROUGH, Weather::CALM] {
+            let runs = (0..600).map(|seed| parts_written(seed, Weather { in_order_write, ..weather }));
+            let (mut seen, mut within) = (BTreeSet::new(), BTreeSet::new());
+            for (parts, notes) in runs {
+                seen.insert(parts);
+                if notes.contains("Within") {
+                    within.insert(parts);
+                }
+            }
+            assert_eq!(seen, expected, "in order: {in_order_write}");
+            // The requests before it and itself may be lost altogether, but nothing behind it arrives.
+            assert!(within.len() > 2 && !within.contains(&whole), "{within:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_comes_back_as_another_and_new_ones_join() {
+    for seed in 0..20 {
+        let Scene { simulation, at, posted, .. } = scene(seed, ROUGH);
+        let _ = simulation.run(30_000, || false);
+        simulation.stop_node(0);
+        simulation.stop_node(0);
+        assert_eq!((simulation.nodes(), simulation.nodes_stopped()), (2, 1));
+        let (back, new) = (simulation.add_node(Some(0)), simulation.add_node(None));
+        assert_eq!((back, new, simulation.nodes()), (2, 3, 4));
+        let ids: BTreeSet<u16> = (0..4).map(|node| simulation.shard(node, 1).node_id()).collect();
+        assert_eq!(ids.len(), 4, "{ids:?}");
+        assert!(simulation.shard(0, 0).is_dead() && !simulation.shard(back, 0).is_dead());
+        let posted_then = posted[0].get();
+        for (node, offset) in [(back, 256), (new, 320)] {
+            let v = simulation.shard(node, 1);
+            let client = v.clone();
+            let adding = async move {
+                for n in 0..100 {
+                    assert_eq!(faa(&client, at.add(offset), 1).await.unwrap(), n);
+                }
+                // What the node that stopped has left is there.
+                read(&client, at, 8).await.unwrap()[0]
+            };
+            let left = simulation.block_on(&v, LATE_NS, adding).unwrap();
+            assert!(left > 0 && left <= posted_then, "{left} of {posted_then}");
+        }
+        assert_eq!(posted[0].get(), posted_then, "the one that stopped stays so");
+    }
 }

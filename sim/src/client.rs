@@ -1,39 +1,62 @@
 //! What a client of a scenario does: draws operations, drops some of them on their way, and tells the recorder what it
 //! saw. Values are made here too.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::Bound;
 use std::rc::Rc;
+use std::task::Poll;
 
 use farwood_index::{AnyIndex, IndexError, RangeIndex};
 use farwood_lock::LockError;
+use farwood_runtime::alloc::AllocError;
 use farwood_runtime::sim::{Fault, Mix, SimShard};
-use farwood_runtime::{FabricError, Verbs};
-use futures::StreamExt;
+use farwood_runtime::{ControlError, FabricError, Verbs};
 use futures::future::{Either, select};
+use futures::{FutureExt, StreamExt};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::history::{Op, Outcome};
 use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
-use crate::scenario::{Scenario, Work};
+use crate::scenario::{Adversary, Scenario, Work, may_lose_servers};
 
 /// After so many operations in a row that met the lock of a dead client, a client has seen enough.
 const CONTENDED_MAX: u32 = 4;
 /// An operation that is dropped on its way is dropped within that time.
 const CANCEL_WITHIN_NS: u64 = 12_000;
+/// Where it may be dropped at any time: after 2^7 to 2^21 ns, or when it was polled up to 2^6 times.
+const CANCEL_LOG_NS: std::ops::Range<u32> = 7..21;
+const CANCEL_LOG_POLLS: u32 = 6;
+/// One in so many values is short, where values may be.
+const SHORT_ONE_IN: u64 = 3;
 
 /// What all clients of a run share.
 pub(crate) struct Crew {
     pub(crate) recorder: Recorder,
     pub(crate) keys: Vec<Vec<u8>>,
-    values: std::cell::Cell<u64>,
+    values: Cell<u64>,
+    /// Short values so far, by key and length.
+    short: RefCell<BTreeMap<(usize, usize), u64>>,
     value_bytes_max: usize,
     pub(crate) work: Work,
+    pub(crate) adversary: Adversary,
     mix: Mix,
     /// A shard of each compute node that has ever been there.
     nodes: RefCell<Vec<SimShard>>,
+    /// Operations that clients have begun while faults strike.
+    begun: Cell<u64>,
+}
+
+/// How long an operation may go on before its client drops it.
+#[derive(Clone, Copy)]
+enum Patience {
+    Endless,
+    Ns(u64),
+    /// When it is pending for that time, from 1.
+    Polls(u64),
 }
 
 /// One thing to do.
@@ -53,15 +76,18 @@ pub(crate) struct Client<V: Verbs> {
 
 impl Crew {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let &Scenario { work, mix, geometry, seed, .. } = scenario;
+        let &Scenario { work, mix, geometry, seed, adversary, .. } = scenario;
         Crew {
             recorder: Recorder::default(),
             keys: keys(&work, geometry.max_key(), seed),
-            values: std::cell::Cell::new(0),
+            values: Cell::default(),
+            short: RefCell::default(),
             value_bytes_max: geometry.max_value(),
             work,
+            adversary,
             mix,
             nodes: RefCell::default(),
+            begun: Cell::default(),
         }
     }
 
@@ -70,22 +96,50 @@ impl Crew {
         self.nodes.borrow_mut().push(shard);
     }
 
-    /// A value that no other write has, of any length from 8 bytes on; each of its words tells which it is.
-    pub(crate) fn value(&self, random: u64) -> Vec<u8> {
+    /// Operations that clients have begun while faults strike.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.get()
+    }
+
+    /// A value that no other write of that key has. One of 8 bytes and more is like no other at all, and each of its
+    /// words tells which it is; a shorter one is the next of its length.
+    pub(crate) fn value(&self, key: usize, random: u64) -> Vec<u8> {
+        if self.adversary.short_values
+            && random.is_multiple_of(SHORT_ONE_IN)
+            && let Some(value) = self.short_value(key, (random >> 32) as usize % 8)
+        {
+            return value;
+        }
         let number = self.values.get() + 1;
         self.values.set(number);
         let len = 8 + (random % (self.value_bytes_max as u64 - 7)) as usize;
         number.to_be_bytes().iter().copied().cycle().take(len).collect()
     }
 
+    /// The next value of `len` bytes for that key, if there is another.
+    fn short_value(&self, key: usize, len: usize) -> Option<Vec<u8>> {
+        let mut short = self.short.borrow_mut();
+        let next = short.entry((key, len)).or_default();
+        let value = *next;
+        *next += 1;
+        (value < 1 << (8 * len)).then(|| value.to_be_bytes()[8 - len..].to_vec())
+    }
+
     /// Whether an operation may fail so while faults strike.
-    fn is_legal(&self, error: &IndexError) -> bool {
-        let fabric = match error {
-            IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => error,
-            _ => return self.is_of_dead(error),
-        };
-        let outages = self.mix.rules.iter().any(|rule| matches!(rule.fault, Fault::ServerAway(_)));
-        outages && matches!(fabric, FabricError::ServerGone { .. })
+    pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
+        match error {
+            IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => {
+                may_lose_servers(&self.mix) && matches!(error, FabricError::ServerGone { .. })
+            }
+            IndexError::Alloc(AllocError::OutOfMemory { .. }) => {
+                self.mix.has(|fault| fault == Fault::NoMemory)
+            }
+            IndexError::Alloc(AllocError::Control(error)) | IndexError::Control(error) => {
+                self.mix.has(|fault| matches!(fault, Fault::LostReply | Fault::FailedRequest))
+                    && matches!(error, ControlError::ServerGone { .. })
+            }
+            _ => self.is_of_dead(error),
+        }
     }
 
     /// Whether an error tells of a lock that a compute node holds which has stopped.
@@ -106,8 +160,9 @@ impl<V: Verbs> Client<V> {
             }
             let action = self.draw();
             let cancelled = work.cancel_one_in > 0 && self.rng.random_range(0..work.cancel_one_in) == 0;
-            let patience_ns = cancelled.then(|| self.rng.random_range(1..=CANCEL_WITHIN_NS));
-            match self.perform(&action, patience_ns).await {
+            let patience = if cancelled { self.draw_patience() } else { Patience::Endless };
+            self.crew.begun.set(self.crew.begun.get() + 1);
+            match self.perform(&action, patience).await {
                 Ok(()) => contended = 0,
                 Err(error) if !self.crew.is_legal(&error) => {
                     let name = self.name(&action);
@@ -126,7 +181,7 @@ impl<V: Verbs> Client<V> {
     pub(crate) async fn perform_all(self, actions: Vec<Action>) -> Vec<(String, IndexError)> {
         let mut errors = Vec::new();
         for action in actions {
-            if let Err(error) = self.perform(&action, None).await {
+            if let Err(error) = self.perform(&action, Patience::Endless).await {
                 errors.push((self.name(&action), error));
             }
         }
@@ -185,28 +240,39 @@ impl<V: Verbs> Client<V> {
         Action::Scan(Range { start, end, limit }, dropped)
     }
 
-    /// Does something, for `patience_ns` at most.
-    async fn perform(&self, action: &Action, patience_ns: Option<u64>) -> Result<(), IndexError> {
-        let recorder = &self.crew.recorder;
-        let done = match patience_ns {
-            None => self.perform_whole(action).await,
-            Some(patience_ns) => {
-                let pause = self.verbs.pause(patience_ns);
-                let whole = Box::pin(self.perform_whole(action));
-                match select(whole, pause).await {
-                    Either::Left((done, _)) => done,
-                    Either::Right(((), unfinished)) => {
-                        drop(unfinished);
-                        recorder.give_up(self.who, self.verbs.now());
-                        Ok(())
-                    }
-                }
-            }
-        };
-        if done.is_err() {
-            recorder.give_up(self.who, self.verbs.now());
+    fn draw_patience(&mut self) -> Patience {
+        if !self.crew.adversary.drops_anywhere {
+            return Patience::Ns(self.rng.random_range(1..=CANCEL_WITHIN_NS));
         }
-        done
+        if self.rng.random() {
+            let most = 1 << self.rng.random_range(1..=CANCEL_LOG_POLLS);
+            Patience::Polls(self.rng.random_range(1..=most))
+        } else {
+            let most = 1 << self.rng.random_range(CANCEL_LOG_NS);
+            Patience::Ns(self.rng.random_range(1..=most))
+        }
+    }
+
+    /// Does something, unless it loses its patience.
+    async fn perform(&self, action: &Action, patience: Patience) -> Result<(), IndexError> {
+        let recorder = &self.crew.recorder;
+        let whole = self.perform_whole(action);
+        let done = match patience {
+            Patience::Endless => Some(whole.await),
+            Patience::Polls(most) => polled(Box::pin(whole), most).await,
+            Patience::Ns(ns) => match select(Box::pin(whole), self.verbs.pause(ns)).await {
+                Either::Left((done, _)) => Some(done),
+                Either::Right(((), _)) => None,
+            },
+        };
+        // A dropped scan, too, has returned what it has returned.
+        match &done {
+            Some(Ok(())) => {}
+            // It had no effect: no value of its may ever be seen.
+            Some(Err(IndexError::Alloc(_))) if is_write(action) => recorder.forget(self.who),
+            Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
+        }
+        done.unwrap_or(Ok(()))
     }
 
     async fn perform_whole(&self, action: &Action) -> Result<(), IndexError> {
@@ -219,7 +285,7 @@ impl<V: Verbs> Client<V> {
     async fn point(&self, op: Op, number: usize) -> Result<(), IndexError> {
         let (recorder, key) = (&self.crew.recorder, self.crew.keys[number].as_slice());
         let writes = matches!(op, Op::Put | Op::Insert | Op::Update);
-        let value = writes.then(|| self.crew.value(self.verbs.random()));
+        let value = writes.then(|| self.crew.value(number, self.verbs.random()));
         recorder.begin(self.who, self.verbs.now(), op, key, value.as_deref());
         let value = value.as_deref().unwrap_or_default();
         let outcome = match op {
@@ -260,5 +326,64 @@ impl<V: Verbs> Client<V> {
         }
         recorder.end_scan(self.who, self.verbs.now(), ended);
         Ok(())
+    }
+}
+
+/// The output of `future`, unless it is still pending when it has been polled `most` times: then it is dropped.
+async fn polled<F: Future + Unpin>(mut future: F, most: u64) -> Option<F::Output> {
+    let mut left = most;
+    poll_fn(|cx| {
+        left -= 1;
+        match future.poll_unpin(cx) {
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            polled => polled.map(Some),
+        }
+    })
+    .await
+}
+
+fn is_write(action: &Action) -> bool {
+    matches!(action, Action::Point(op, _) if *op != Op::Get)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::scenario::Wish;
+
+    #[test]
+    fn no_two_values_of_a_key_are_the_same() {
+        let adversary = Adversary { short_values: true, ..Adversary::default() };
+        let crew = Crew::new(&Scenario { adversary, ..Scenario::draw(1, &Wish::default()) });
+        let mut lengths = BTreeSet::new();
+        for key in 0..3 {
+            let values: Vec<_> = (0..3_000u64).map(|n| crew.value(key, n << 32 | n)).collect();
+            lengths.extend(values.iter().map(Vec::len));
+            assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len());
+        }
+        assert!((0..=8).all(|len| lengths.contains(&len)), "{lengths:?}");
+    }
+
+    #[test]
+    fn an_operation_is_dropped_at_each_of_its_awaits() {
+        let awaits = |most| {
+            let reached = Rc::new(Cell::new(0));
+            let inner = Rc::clone(&reached);
+            let operation = async move {
+                for _ in 0..5 {
+                    inner.set(inner.get() + 1);
+                    futures::pending!();
+                }
+            };
+            let mut dropped = Box::pin(polled(Box::pin(operation), most));
+            let ended = std::iter::repeat_with(|| (&mut dropped).now_or_never()).flatten().next();
+            (ended.expect("it ends"), reached.get())
+        };
+        for most in 1..=5 {
+            assert_eq!(awaits(most), (None, most));
+        }
+        assert_eq!(awaits(6), (Some(()), 5));
     }
 }

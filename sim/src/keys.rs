@@ -37,14 +37,20 @@ fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
 /// common is as long as keys are.
 fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
     let rng = &mut SmallRng::seed_from_u64(seed ^ 0x7a26_1ed0_7a26_1ed0);
-    let mut found = vec![Vec::new()];
+    // Half of the time most keys share all but a few bytes.
+    let stem = match rng.random() {
+        true => vec![*FEW.choose(rng).expect("not empty"); bytes_max - bytes_max.min(4)],
+        false => Vec::new(),
+    };
+    let mut found = vec![stem.clone()];
     let mut all = BTreeSet::from([Vec::new()]);
     while all.len() < count {
         let from: &Vec<u8> = found.choose(rng).expect("the empty key is there");
         // Mostly the whole of it, now and then nothing.
         let kept = match rng.random_range(0..10) {
             0..6 => from.len(),
-            6..8 => rng.random_range(0..=from.len()),
+            6..8 => rng.random_range(stem.len().min(from.len())..=from.len()),
+            8 => stem.len().min(from.len()),
             _ => 0,
         };
         let mut key = from[..kept].to_vec();
@@ -56,7 +62,8 @@ fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
             }),
         );
         key.truncate(bytes_max);
-        if all.insert(key.clone()) {
+        // Few keys leave the stem, and none grows from those.
+        if all.insert(key.clone()) && kept >= stem.len() {
             found.push(key);
         }
     }
@@ -83,9 +90,21 @@ mod tests {
         }
     }
 
+    /// Whether most keys are alike but for their last four bytes.
+    fn has_stem(keys: &[Vec<u8>]) -> bool {
+        let is_like_the_next = |pair: &&[Vec<u8>]| pair[0].len() >= 26 && pair[1].starts_with(&pair[0][..26]);
+        keys.windows(2).filter(is_like_the_next).count() > 100
+    }
+
+    #[test]
+    fn half_of_the_seeds_have_keys_that_share_all_but_a_few_bytes() {
+        let stems = (0..100).filter(|&seed| has_stem(&tangled(200, 30, seed))).count();
+        assert!((35..65).contains(&stems), "{stems}");
+    }
+
     #[test]
     fn tangled_keys_are_prefixes_of_each_other_and_share_long_ones() {
-        let keys = tangled(200, 30, 1);
+        let keys = (0..).map(|seed| tangled(200, 30, seed)).find(|keys| !has_stem(keys)).unwrap();
         let prefixes = keys.windows(2).filter(|pair| pair[1].starts_with(&pair[0])).count();
         assert!(prefixes > 40, "{prefixes} of 200");
         let shared = |pair: &[Vec<u8>]| pair[0].iter().zip(&pair[1]).take_while(|(a, b)| a == b).count();

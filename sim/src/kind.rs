@@ -17,9 +17,8 @@ use rand::seq::IndexedRandom;
 
 use crate::scenario::NodeOptions;
 
-/// The switches of Sherman that seeds draw, in the order in which they always have: whatever switches there are since,
-/// seeds stay what they were. Others are off, unless somebody wishes for them.
-const SHERMAN_DRAWN: [&str; 6] = ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused"];
+/// The switches of Sherman that plain seeds draw. Others are off there, unless somebody wishes for them.
+const SHERMAN_PLAIN: [&str; 6] = ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused"];
 
 /// A kind of index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,14 +44,6 @@ impl Kind {
         match self {
             Kind::Sherman => sherman::KIND,
             Kind::Smart => smart::KIND,
-        }
-    }
-
-    /// Whether it makes a difference to such an index in which bytes keys differ.
-    pub(crate) fn tells_keys_apart(self) -> bool {
-        match self {
-            Kind::Sherman => false,
-            Kind::Smart => true,
         }
     }
 
@@ -190,11 +181,21 @@ impl AnyTechniques {
         }
     }
 
-    /// A third has what users get, which is what is used most.
-    pub(crate) fn draw(kind: Kind, rng: &mut SmallRng) -> Self {
-        let (mut techniques, names) = match kind {
-            Kind::Sherman => (AnyTechniques::Sherman(sherman::Techniques::ALL), SHERMAN_DRAWN),
-            Kind::Smart => (AnyTechniques::Smart(smart::Techniques::ALL), smart::Techniques::NAMES),
+    /// The names of the switches of that kind.
+    #[cfg(test)]
+    pub(crate) fn names(kind: Kind) -> &'static [&'static str] {
+        match kind {
+            Kind::Sherman => &sherman::Techniques::NAMES,
+            Kind::Smart => &smart::Techniques::NAMES,
+        }
+    }
+
+    /// A third has what users get, which is what is used most. `all`: whether all switches are drawn.
+    pub(crate) fn draw(kind: Kind, rng: &mut SmallRng, all: bool) -> Self {
+        let (mut techniques, names): (_, &[&str]) = match kind {
+            Kind::Sherman if all => (sherman::Techniques::ALL.into(), &sherman::Techniques::NAMES),
+            Kind::Sherman => (AnyTechniques::Sherman(sherman::Techniques::ALL), &SHERMAN_PLAIN),
+            Kind::Smart => (AnyTechniques::Smart(smart::Techniques::ALL), &smart::Techniques::NAMES),
         };
         if rng.random_range(0..3) > 0 {
             for name in names {

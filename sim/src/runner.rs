@@ -4,6 +4,7 @@
 //! What must hold: nobody waits for ever; operations fail only for reasons that the faults give; at rest no chain,
 //! buffer or lock is left; the tree is whole; and the oracles accept the history, the last contents included.
 
+mod arrivals;
 mod phases;
 
 use std::any::Any;
@@ -101,7 +102,7 @@ fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimSha
         Err(failure) => report.failure = Some(failure),
     }
     // Also of a run that failed: what clients saw may tell why.
-    report.judge(&history, scenario.clients() == 1);
+    report.judge(&history, scenario.has_one_client());
     report.history = history;
     if panicked {
         // Taking it apart might panic again, in the middle of whatever it was.

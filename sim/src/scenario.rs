@@ -19,6 +19,8 @@ const ATTEMPTS_WITH_DEATHS: u32 = 300;
 const ATTEMPTS: u32 = 100_000;
 /// Also what an operation spends on a node that a dead client left torn.
 const RETRIES: u32 = 2_000;
+/// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
+const PLAIN_ONE_IN: u64 = 10;
 
 /// What is simulated, and what its clients do.
 #[derive(Clone, Debug)]
@@ -37,6 +39,41 @@ pub struct Scenario {
     pub mix: Mix,
     /// And how many times as often as the mix says.
     pub haste: u32,
+    /// What makes it harder still.
+    pub adversary: Adversary,
+}
+
+/// What makes a scenario harder beside its faults. By default nothing does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adversary {
+    /// Bytes of a chunk: the fewer they are, the more often memory is asked for.
+    pub chunk_bytes: u64,
+    /// Whether a core goes on with any of its ready clients.
+    pub any_order: bool,
+    /// Compute nodes that join in the middle of the work.
+    pub joiners: u16,
+    /// Whether a compute node that has stopped comes back as another one.
+    pub comes_back: bool,
+    /// Whether values may have less than 8 bytes.
+    pub short_values: bool,
+    /// Whether operations are dropped at any of their awaits and after any time, not only within a few round trips.
+    pub drops_anywhere: bool,
+    /// Whether control services fail also while the index is created, opened and loaded.
+    pub from_the_start: bool,
+}
+
+impl Default for Adversary {
+    fn default() -> Self {
+        Adversary {
+            chunk_bytes: 16 << 10,
+            any_order: false,
+            joiners: 0,
+            comes_back: false,
+            short_values: false,
+            drops_anywhere: false,
+            from_the_start: false,
+        }
+    }
 }
 
 /// The cluster of a scenario. Its compute nodes are as many as have options.
@@ -131,29 +168,47 @@ impl Scenario {
     /// The scenario of `seed`.
     pub fn draw(seed: u64, wish: &Wish) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
+        let shape = if seed.is_multiple_of(PLAIN_ONE_IN) { Shape::Plain } else { Shape::Hard };
         // Everything is drawn, wished for or not: the rest stays the same.
-        let drawn = draw_mix(rng);
+        let drawn = draw_mix(rng, shape);
         let mix = wish.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
         let geometry = AnyGeometry::draw(wish.kind, rng);
-        let nodes = rng.random_range(1..=3);
+        let nodes = match shape {
+            Shape::Plain => rng.random_range(1..=3),
+            Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
+        };
         let mut nodes: Vec<NodeOptions> =
-            (0..nodes).map(|_| draw_options(rng, wish.kind, may_kill(&mix))).collect();
+            (0..nodes).map(|_| draw_options(rng, wish.kind, may_kill(&mix), shape)).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.techniques.set(name, *on);
             });
         }
-        let mut work = draw_work(rng, wish.kind);
+        let mut work = draw_work(rng, wish.kind, shape);
         work.ops = wish.ops.unwrap_or(work.ops);
         let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
-        Scenario { seed, cluster, geometry, nodes, work, mix, haste }
+        let adversary = match shape {
+            Shape::Plain => Adversary::default(),
+            Shape::Hard => draw_adversary(rng, &mix),
+        };
+        Scenario { seed, cluster, geometry, nodes, work, mix, haste, adversary }
     }
 
     /// The faults, as often as they strike.
     pub(crate) fn rules(&self) -> Vec<Rule> {
-        let hastened = |rule: &Rule| Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule };
+        let hastened = |rule: &Rule| match rule.fault.is_of_control() {
+            // There are few requests to control services, and all of them failing would be the end.
+            true => *rule,
+            false => Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule },
+        };
         self.mix.rules.iter().map(hastened).collect()
+    }
+
+    /// Those of them that strike before the work begins.
+    pub(crate) fn first_rules(&self) -> Vec<Rule> {
+        let rules = self.rules().into_iter().filter(|rule| rule.fault.is_of_control());
+        rules.filter(|_| self.adversary.from_the_start).collect()
     }
 
     /// How a compute node with these options creates or opens the tree.
@@ -166,7 +221,12 @@ impl Scenario {
         self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
     }
 
-    /// The simulation that it runs in, with one more compute node, which looks at what is left.
+    /// Whether one client does everything.
+    pub(crate) fn has_one_client(&self) -> bool {
+        self.clients() == 1 && self.adversary.joiners == 0 && !self.adversary.comes_back
+    }
+
+    /// The simulation that it runs in.
     pub(crate) fn simulation(&self) -> SimConfig {
         let Cluster { shards, servers, colocated, weather, credits, locks, device_locks, slow_control } =
             self.cluster;
@@ -174,15 +234,16 @@ impl Scenario {
             seed: self.seed,
             profile: Profile { device_bytes: 8 * device_locks, ..Profile::CONNECTX5 },
             weather,
-            nodes: self.nodes.len() as u16 + 1,
+            nodes: self.nodes.len() as u16,
             shards,
             servers,
             colocated,
             bytes_per_server: self.geometry.kind().bytes_per_server(),
             locks_per_server: locks,
-            chunk_bytes: 16 << 10,
+            chunk_bytes: self.adversary.chunk_bytes,
             credits,
             slow_control,
+            any_order: self.adversary.any_order,
         }
     }
 }
@@ -195,15 +256,60 @@ impl fmt::Display for Scenario {
 
 /// Whether compute nodes may stop.
 pub(crate) fn may_kill(mix: &Mix) -> bool {
-    mix.rules.iter().any(|rule| matches!(rule.fault, Fault::NodeStop))
+    mix.has(|fault| fault == Fault::NodeStop)
 }
 
-fn draw_mix(rng: &mut SmallRng) -> Mix {
-    let name =
-        *["none", "none", "delays", "delays", "errors", "errors", "outages", "crashes", "crashes", "all"]
-            .choose(rng)
-            .expect("there are mixes");
-    Mix::named(name).expect("a mix of the runtime's")
+/// Whether chains may fail because a memory server cannot be reached.
+pub(crate) fn may_lose_servers(mix: &Mix) -> bool {
+    mix.has(|fault| matches!(fault, Fault::ServerAway(_) | Fault::Partition(_)))
+}
+
+/// How seeds are drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// As in the beginning: weather, faults of the fabric, small clusters.
+    Plain,
+    /// With everything that the adversary can do.
+    Hard,
+}
+
+fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
+    let names: &[&str] = match shape {
+        Shape::Plain => {
+            &["none", "none", "delays", "delays", "errors", "errors", "outages", "crashes", "crashes", "all"]
+        }
+        Shape::Hard => &[
+            "none",
+            "delays",
+            "delays",
+            "errors",
+            "errors",
+            "outages",
+            "partitions",
+            "crashes",
+            "crashes",
+            "crashes",
+            "churn",
+            "control",
+            "memory",
+            "all",
+            "all",
+        ],
+    };
+    Mix::named(names.choose(rng).expect("there are mixes")).expect("a mix of the runtime's")
+}
+
+fn draw_adversary(rng: &mut SmallRng, mix: &Mix) -> Adversary {
+    let (small_chunks, comes_back) = (rng.random(), rng.random());
+    Adversary {
+        chunk_bytes: if small_chunks || mix.has(Fault::is_of_control) { 4 << 10 } else { 16 << 10 },
+        any_order: rng.random(),
+        joiners: *[0, 0, 0, 1, 1, 2].choose(rng).expect("not empty"),
+        comes_back: comes_back && may_kill(mix),
+        short_values: rng.random(),
+        drops_anywhere: rng.random_range(0..3) > 0,
+        from_the_start: rng.random(),
+    }
 }
 
 fn draw_cluster(rng: &mut SmallRng) -> Cluster {
@@ -233,17 +339,21 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
     }
 }
 
-fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool) -> NodeOptions {
+fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> NodeOptions {
+    let budgets: &[usize] = match shape {
+        Shape::Plain => &[600, 2_000, 1 << 20, 1 << 20],
+        Shape::Hard => &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+    };
     NodeOptions {
-        techniques: AnyTechniques::draw(kind, rng),
-        cache_bytes: *[600, 2_000, 1 << 20, 1 << 20].choose(rng).expect("not empty"),
+        techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
+        cache_bytes: *budgets.choose(rng).expect("not empty"),
         backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
         lock_attempts_max: if deaths { ATTEMPTS_WITH_DEATHS } else { ATTEMPTS },
         scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
     }
 }
 
-fn draw_work(rng: &mut SmallRng, kind: Kind) -> Work {
+fn draw_work(rng: &mut SmallRng, kind: Kind, shape: Shape) -> Work {
     let mut share = |most| rng.random_range(0..=most);
     let shares = Shares {
         get: 1 + share(10),
@@ -257,8 +367,7 @@ fn draw_work(rng: &mut SmallRng, kind: Kind) -> Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
         keys: *[2, 5, 12, 30, 80, 200].choose(rng).expect("not empty"),
-        // Nothing is drawn for a tree to which it makes no difference.
-        tangled: kind.tells_keys_apart() && rng.random(),
+        tangled: (shape == Shape::Hard || kind == Kind::Smart) && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
         shares,
@@ -303,19 +412,41 @@ mod tests {
         }
     }
 
-    /// Seeds are in reports: what they make of Sherman stays. What is drawn last shows whether all before it was.
+    /// What the swarm is to meet: how often, of 4,000 seeds.
     #[test]
-    fn what_is_drawn_of_sherman_is_what_it_has_always_been() {
-        let drawn = [0, 1, 36, 1_000].map(|seed| {
-            let Scenario { cluster, nodes, work, mix, haste, .. } = draw(seed, Kind::Sherman);
-            (mix.name, cluster.locks, nodes.len(), work.ops, work.cancel_one_in, work.think_ns, haste)
-        });
-        let always = [
-            ("errors", 64, 1, 44, 0, 1_000, 12),
-            ("delays", 256, 1, 24, 20, 0, 1),
-            ("all", 16, 1, 118, 0, 0, 12),
-            ("delays", 16, 2, 108, 0, 0, 4),
-        ];
-        assert_eq!(drawn, always);
+    fn seeds_draw_what_is_hard_often_enough() {
+        const SEEDS: u64 = 4_000;
+        for kind in Kind::ALL {
+            let drawn: Vec<Scenario> = (0..SEEDS).map(|seed| draw(seed, kind)).collect();
+            let share = |is_met: &dyn Fn(&Scenario) -> bool| {
+                drawn.iter().filter(|scenario| is_met(scenario)).count() as f64 / SEEDS as f64
+            };
+            assert!(share(&|scenario| scenario.nodes.len() >= 2) >= 0.8);
+            let plain = share(&|scenario| scenario.adversary == Adversary::default());
+            assert!((0.1..0.12).contains(&plain), "{plain}");
+            for mix in Mix::ALL {
+                assert!(share(&|scenario| scenario.mix == mix) > 0.03, "{}", mix.name);
+            }
+            assert!(share(&|scenario| may_kill(&scenario.mix) && scenario.adversary.comes_back) > 0.1);
+            assert!(share(&|scenario| scenario.adversary.joiners > 0) > 0.3);
+            assert!(share(&|scenario| scenario.adversary.any_order) > 0.3);
+            assert!(share(&|scenario| scenario.adversary.short_values) > 0.3);
+            assert!(
+                share(&|scenario| scenario.adversary.drops_anywhere && scenario.work.cancel_one_in > 0) > 0.2
+            );
+            assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
+            assert!(share(&|scenario| scenario.work.tangled) > 0.4);
+            let is_small = |node: &NodeOptions| node.cache_bytes < 5_000;
+            assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
+            for name in AnyTechniques::names(kind) {
+                let differ = share(&|scenario| {
+                    let mut is_on =
+                        scenario.nodes.iter().map(|node| node.techniques.is_on(name) == Some(true));
+                    is_on.clone().any(|on| on) && is_on.any(|on| !on)
+                });
+                let on = share(&|scenario| scenario.nodes[0].techniques.is_on(name) == Some(true));
+                assert!(on > 0.25 && on < 0.95 && differ > 0.1, "{name}: {on}, {differ}");
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 use farwood_index::{Geometry, NodeSize, Techniques, smart};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run;
-use farwood_sim::scenario::{Cluster, NodeOptions, Scenario, Shares, Work};
+use farwood_sim::scenario::{Adversary, Cluster, NodeOptions, Scenario, Shares, Work};
 
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 2, scatter_ns: 1_000, jitter_ns: 1_000, in_order_write: false };
@@ -49,6 +49,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
         },
         mix: Mix { name: "regression", about: "", rules },
         haste: 1,
+        adversary: Adversary::default(),
     }
 }
 

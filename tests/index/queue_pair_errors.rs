@@ -54,7 +54,7 @@ impl Site {
         let sim = Simulation::new(&config).unwrap();
         let mut parties = Vec::new();
         for node in 0..NODES {
-            let host = sim.node(node);
+            let host = &*sim.node(node);
             let tree = match node {
                 0 => recipe.create(host, "t").now_or_never(),
                 _ => recipe.open(host, "t").now_or_never(),

@@ -41,7 +41,7 @@ impl Site {
         let sim = Simulation::new(&config).unwrap();
         let options = Options { cache_bytes, lock_attempts_max: 50, ..Options::default() };
         let parties = (0..2).map(|node| {
-            let host = sim.node(node);
+            let host = &*sim.node(node);
             let tree = match node {
                 0 => Sherman::create(host, NAME, TINY, options).now_or_never(),
                 _ => Sherman::open(host, NAME, options).now_or_never(),

@@ -27,7 +27,7 @@ pub(crate) fn run(plan: &Arc<Plan>, profile: &Profile) -> Result<Vec<ShardResult
         ..SimConfig::default()
     });
     let simulation = simulation.map_err(|error| not_started(&error))?;
-    let stage = Arc::new(Stage::new(simulation.node(0), plan)?);
+    let stage = Arc::new(Stage::new(&*simulation.node(0), plan)?);
     let results = Rc::new(RefCell::new(Vec::new()));
     for number in 0..config.shards as u16 {
         let shard = simulation.shard(0, number);

@@ -45,7 +45,9 @@ fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts:
         world.spawn(async move {
             for round in 0..OPERATIONS {
                 let polls = if cuts { (seed as u32 + round) % 8 } else { u32::MAX };
-                let done = Cut::after(polls, seed.is_multiple_of(2), client.add_one(&Meter::default(), node(0))).await;
+                let done =
+                    Cut::after(polls, seed.is_multiple_of(2), client.add_one(&Meter::default(), node(0)))
+                        .await;
                 assert!(done.is_none_or(|done| done.is_ok()), "the lock counts as free");
             }
         });

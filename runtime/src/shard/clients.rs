@@ -157,6 +157,14 @@ impl Clients {
         next.is_some()
     }
 
+    /// Lets one of the ready clients, as `random` says, be the next one.
+    pub(crate) fn promote(&self, random: u64) {
+        let mut ready = self.ready.borrow_mut();
+        if let Some(place) = random.checked_rem(ready.len() as u64) {
+            ready.swap(0, place as usize);
+        }
+    }
+
     /// Drops all clients, finished or not. What they spawn while they are dropped stays.
     pub(crate) fn clear(&self) {
         let clients = std::mem::take(&mut *self.slab.borrow_mut());

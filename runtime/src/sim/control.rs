@@ -1,40 +1,123 @@
 //! The control services of simulated memory servers: those of the embedded ones, answered some turns later, so that
-//! clients of the same shard come in between.
+//! clients of the same shard come in between, and struck by the faults of the control plane.
 
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
 
 use futures::FutureExt;
-use futures::future::LocalBoxFuture;
+use futures::future::{LocalBoxFuture, ready};
+use slab::Slab;
 
+use super::rules::{Fault, Rule};
+use super::{SimConfig, mixed};
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
 use crate::memory::Cluster;
 use crate::pointer::ServerId;
 
 /// How many turns an answer takes at most.
 const TURNS_MAX: u64 = 4;
+/// The server that keeps the catalog.
+const HOME: ServerId = ServerId(0);
 
-/// Control services with slow answers.
-pub(super) struct SlowControl {
+type Answer<T> = LocalBoxFuture<'static, Result<T, ControlError>>;
+
+/// Control services with slow answers, and with none.
+///
+/// It is called on the one thread of its simulation alone; locks and atomics are there because [`Control`] asks for
+/// them.
+pub(super) struct SimControl {
     cluster: Arc<Cluster>,
+    is_slow: bool,
     random: AtomicU64,
+    rules: Mutex<Vec<(Rule, u32)>>,
+    late: Arc<LateReplies>,
+    bytes_lost: AtomicU64,
 }
 
-impl SlowControl {
-    pub(super) fn new(cluster: Arc<Cluster>, seed: u64) -> Self {
-        SlowControl { cluster, random: AtomicU64::new(seed | 1) }
+/// What goes wrong with a request.
+#[derive(Default)]
+struct Luck {
+    late_ns: Option<u64>,
+    is_lost: bool,
+    fails: bool,
+    finds_no_memory: bool,
+}
+
+impl SimControl {
+    pub(super) fn new(cluster: Arc<Cluster>, config: &SimConfig, late: Arc<LateReplies>) -> Self {
+        SimControl {
+            cluster,
+            is_slow: config.slow_control,
+            random: AtomicU64::new(mixed(config.seed, 2) | 1),
+            rules: Mutex::default(),
+            late,
+            bytes_lost: AtomicU64::new(0),
+        }
     }
 
-    fn late<T: 'static>(&self, answer: LocalBoxFuture<'static, T>) -> LocalBoxFuture<'static, T> {
-        // Called on one thread only: the steps of a plain generator.
+    /// Bytes of chunks that were handed out by replies that were lost.
+    pub(super) fn bytes_lost(&self) -> u64 {
+        self.bytes_lost.load(Ordering::Relaxed)
+    }
+
+    /// From now on these faults strike, as far as they are of the control plane.
+    pub(super) fn set_rules(&self, rules: &[Rule]) {
+        let of_control = rules.iter().filter(|rule| rule.fault.is_of_control());
+        *held(&self.rules) = of_control.map(|&rule| (rule, 0)).collect();
+    }
+
+    /// The steps of a plain generator.
+    fn random(&self) -> u64 {
         let random = self.random.load(Ordering::Relaxed).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
         self.random.store(random, Ordering::Relaxed);
-        let turns = (random >> 33) % (TURNS_MAX + 1);
+        random >> 33
+    }
+
+    fn draw(&self) -> Luck {
+        let mut luck = Luck::default();
+        for (rule, struck) in held(&self.rules).iter_mut() {
+            if *struck >= rule.most || !self.random().is_multiple_of(u64::from(rule.one_in)) {
+                continue;
+            }
+            *struck += 1;
+            match rule.fault {
+                // Of every order of magnitude.
+                Fault::LateReply(ns) => luck.late_ns = Some((ns >> (self.random() % 16)).max(1)),
+                Fault::LostReply => luck.is_lost = true,
+                Fault::FailedRequest => luck.fails = true,
+                Fault::NoMemory => luck.finds_no_memory = true,
+                _ => unreachable!("other faults are the fabric's"),
+            }
+        }
+        luck
+    }
+
+    /// A request to the server of the catalog.
+    fn request<T: 'static>(&self, perform: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let luck = self.draw();
+        self.request_of(HOME, &luck, perform)
+    }
+
+    /// A request to `server`, which is performed at once, if at all, and answered later.
+    fn request_of<T: 'static>(
+        &self,
+        server: ServerId,
+        luck: &Luck,
+        perform: impl FnOnce() -> Answer<T>,
+    ) -> Answer<T> {
+        let turns = if self.is_slow { self.random() % (TURNS_MAX + 1) } else { 0 };
+        let gone = || ready(Err(ControlError::ServerGone { server })).boxed_local();
+        let answer = if luck.fails { gone() } else { perform() };
+        let answer = if luck.is_lost { gone() } else { answer };
+        let late = luck.late_ns.map(|ns| (Arc::clone(&self.late), ns));
         async move {
             for _ in 0..turns {
                 next_turn().await;
+            }
+            if let Some((late, ns)) = late {
+                late.wait(ns).await;
             }
             answer.await
         }
@@ -54,17 +137,80 @@ async fn next_turn() {
     .await;
 }
 
-impl Control for SlowControl {
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it holds it")
+}
+
+/// Replies that take their time, between those who wait for them and the world, which has the clock.
+#[derive(Default)]
+pub(super) struct LateReplies {
+    any_new: AtomicBool,
+    /// Those that the world has not been told of, and how long they take.
+    new: Mutex<Vec<(u32, u64)>>,
+    /// Who waits for a reply; none if it is there.
+    waiting: Mutex<Slab<Option<Waker>>>,
+}
+
+impl LateReplies {
+    async fn wait(&self, ns: u64) {
+        let mut place = None;
+        poll_fn(|cx| {
+            let mut waiting = held(&self.waiting);
+            let Some(reply) = place else {
+                let reply = waiting.insert(Some(cx.waker().clone()));
+                place = Some(reply);
+                held(&self.new).push((reply as u32, ns));
+                self.any_new.store(true, Ordering::Relaxed);
+                return Poll::Pending;
+            };
+            if waiting[reply].is_none() {
+                waiting.remove(reply);
+                return Poll::Ready(());
+            }
+            waiting[reply] = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Hands over the replies that are waited for since the last time, and how much later they are there.
+    #[inline]
+    pub(super) fn take_new(&self, mut take: impl FnMut(u32, u64)) {
+        if self.any_new.load(Ordering::Relaxed) {
+            self.any_new.store(false, Ordering::Relaxed);
+            held(&self.new).drain(..).for_each(|(reply, ns)| take(reply, ns));
+        }
+    }
+
+    /// A reply is there. The place of one that was given up stays taken, lest another reply gets it.
+    pub(super) fn arrive(&self, reply: u32) {
+        let waker = held(&self.waiting)[reply as usize].take();
+        waker.expect("a reply arrives once").wake();
+    }
+}
+
+impl Control for SimControl {
     fn servers(&self) -> &[ServerInfo] {
         self.cluster.servers()
     }
 
-    fn chunk(
-        &self,
-        server: ServerId,
-        index: IndexId,
-    ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
-        self.late(self.cluster.chunk(server, index))
+    fn chunk(&self, server: ServerId, index: IndexId) -> Answer<Chunk> {
+        let luck = self.draw();
+        self.request_of(server, &luck, || {
+            let info = self.cluster.servers().get(usize::from(server.0)).filter(|_| luck.finds_no_memory);
+            match info {
+                Some(&ServerInfo { chunk_bytes, .. }) => {
+                    ready(Err(ControlError::OutOfMemory { server, chunk_bytes })).boxed_local()
+                }
+                None => {
+                    let chunk = self.cluster.chunk(server, index).now_or_never().expect("a direct call");
+                    if let (Ok(chunk), true) = (&chunk, luck.is_lost) {
+                        self.bytes_lost.fetch_add(chunk.bytes, Ordering::Relaxed);
+                    }
+                    ready(chunk).boxed_local()
+                }
+            }
+        })
     }
 
     /// At once: nobody hears when it is done, and nothing random is drawn, whoever ends when.
@@ -72,28 +218,23 @@ impl Control for SlowControl {
         self.cluster.give_back(index, rest);
     }
 
-    fn create(
-        &self,
-        name: &str,
-        kind: &str,
-        config: &[u8],
-    ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        self.late(self.cluster.create(name, kind, config))
+    fn create(&self, name: &str, kind: &str, config: &[u8]) -> Answer<CatalogEntry> {
+        self.request(|| self.cluster.create(name, kind, config))
     }
 
-    fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-        self.late(self.cluster.open(name))
+    fn open(&self, name: &str) -> Answer<CatalogEntry> {
+        self.request(|| self.cluster.open(name))
     }
 
-    fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
-        self.late(self.cluster.list())
+    fn list(&self) -> Answer<Vec<CatalogEntry>> {
+        self.request(|| self.cluster.list())
     }
 
-    fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
-        self.late(self.cluster.drop_index(name))
+    fn drop_index(&self, name: &str) -> Answer<u64> {
+        self.request(|| self.cluster.drop_index(name))
     }
 
-    fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
-        self.late(self.cluster.usage())
+    fn usage(&self) -> Answer<Vec<ServerUsage>> {
+        self.request(|| self.cluster.usage())
     }
 }

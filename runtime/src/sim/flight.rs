@@ -4,8 +4,11 @@ use std::collections::VecDeque;
 
 use crate::chain::Op;
 use crate::engine::SlotKey;
+use crate::mapped::line::LINE_BYTES;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
+
+const LINE: u64 = LINE_BYTES as u64;
 
 /// A verb on its way, by its place in the slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +67,8 @@ pub(super) struct Flight {
     pub(super) to: u16,
     /// Pieces of a READ or WRITE that are still to happen.
     pub(super) pieces: u16,
+    /// Lines of a WRITE that arrive, a bit each; the last bit is that of all lines behind it as well.
+    pub(super) arriving: u64,
     /// Whether the word is, or the payload goes to, the NIC's own memory.
     pub(super) on_chip: bool,
     /// Whether it counts among its queue pair's `unanswered`, and among its `atomics`.
@@ -127,6 +132,25 @@ impl Flight {
         }
     }
 
+    /// Lines that it changes, if it is a WRITE.
+    pub(super) fn lines_written(&self) -> u64 {
+        match self.op {
+            Op::Write { at, len, .. } => (at % LINE + u64::from(len)).div_ceil(LINE),
+            Op::WriteWord { .. } => 1,
+            Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => 0,
+        }
+    }
+
+    /// Whether only some of its lines arrive.
+    pub(super) fn is_torn(&self) -> bool {
+        self.arriving != u64::MAX
+    }
+
+    /// Whether that piece of it arrives.
+    pub(super) fn arrives(&self, piece: u16) -> bool {
+        self.arriving >> piece.min(63) & 1 == 1
+    }
+
     pub(super) fn is_atomic(&self) -> bool {
         matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
     }
@@ -154,6 +178,12 @@ pub(super) struct Qp {
     pub(super) answered_ns: u64,
     /// It is broken until then.
     pub(super) down_until_ns: u64,
+    /// No request arrives until then, and no response.
+    pub(super) requests_lost_until_ns: u64,
+    pub(super) responses_lost_until_ns: u64,
+    /// Its requester has stopped; and a request of it was lost, so that none behind it arrives.
+    pub(super) is_orphan: bool,
+    pub(super) is_cut: bool,
     /// Chains that were posted while it was broken, in that order.
     pub(super) waiting: VecDeque<GroupId>,
     // At the responder.

@@ -39,6 +39,7 @@ pub(super) struct HostCoreParts {
     pub(super) control: Arc<dyn Control>,
     pub(super) capabilities: Capabilities,
     pub(super) credits: usize,
+    pub(super) any_order: bool,
     pub(super) seed: u64,
 }
 
@@ -66,6 +67,8 @@ pub(super) struct HostCore {
     timers_made: Cell<u32>,
     /// When messages from each shard of the node have arrived here so far.
     pub(super) heard_ns: RefCell<Vec<u64>>,
+    /// Whether any of the ready clients has the next turn, rather than the one that has been ready for longest.
+    any_order: bool,
     rng: RefCell<SmallRng>,
     clock: Rc<Cell<u64>>,
     busy_until_ns: Cell<u64>,
@@ -115,6 +118,7 @@ impl HostCore {
             timers: RefCell::default(),
             timers_made: Cell::new(0),
             heard_ns: RefCell::new(vec![0; parts.shards]),
+            any_order: parts.any_order,
             rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
             clock,
             busy_until_ns: Cell::new(0),
@@ -235,6 +239,9 @@ impl HostCore {
         let now = self.world.now();
         if self.busy_until_ns.get() <= now {
             self.clock.set(now + self.debt_ns.replace(0));
+            if self.any_order {
+                self.clients.promote(self.random());
+            }
             self.clients.run_next();
             self.busy_until_ns.set(self.clock.get());
         }

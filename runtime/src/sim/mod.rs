@@ -23,12 +23,13 @@ mod shard;
 mod trace;
 mod world;
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use self::control::SlowControl;
+use self::control::SimControl;
 use self::fabric::Fabric;
 use self::host_core::{HostCore, HostCoreParts};
 pub use self::profile::Profile;
@@ -71,6 +72,8 @@ pub struct SimConfig {
     pub credits: usize,
     /// Whether control services take a few turns to answer.
     pub slow_control: bool,
+    /// Whether a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
+    pub any_order: bool,
 }
 
 impl Default for SimConfig {
@@ -88,16 +91,18 @@ impl Default for SimConfig {
             chunk_bytes: 8 << 20,
             credits: 4096,
             slow_control: false,
+            any_order: false,
         }
     }
 }
 
 /// A simulated cluster. Dropping it drops all clients that have not ended.
 pub struct Simulation {
+    config: SimConfig,
     world: Rc<World>,
     cluster: Arc<Cluster>,
-    nodes: Vec<SimNode>,
-    shards: u16,
+    control: Arc<SimControl>,
+    nodes: RefCell<Vec<Rc<SimNode>>>,
 }
 
 /// Why a simulation came to a stop before what was waited for.
@@ -128,9 +133,6 @@ impl Simulation {
             line_mode: LineMode::Plain,
         })?;
         let server_machines: Vec<u16> = (0..config.servers).collect();
-        let first_machine = if config.colocated { 0 } else { config.servers };
-        let machines = usize::from(config.servers).max(usize::from(first_machine + config.nodes));
-        let cores = usize::from(config.nodes) * usize::from(config.shards);
         let mut fabric = Fabric::new(
             mixed(config.seed, 1),
             config.profile,
@@ -138,59 +140,103 @@ impl Simulation {
             Arc::clone(&cluster),
             server_machines,
         );
-        fabric.provide(machines, cores * usize::from(config.servers));
-        let world = World::new(fabric);
-        let control: Arc<dyn Control> = match config.slow_control {
-            true => Arc::new(SlowControl::new(Arc::clone(&cluster), mixed(config.seed, 2))),
-            false => Arc::clone(&cluster) as Arc<dyn Control>,
+        let first_machine = if config.colocated { 0 } else { config.servers };
+        let machines = config.servers.max(first_machine + config.nodes);
+        let cores = usize::from(config.nodes) * usize::from(config.shards);
+        fabric.provide(machines.into(), cores * usize::from(config.servers));
+        let late = Arc::default();
+        let control = SimControl::new(Arc::clone(&cluster), config, Arc::clone(&late));
+        let simulation = Simulation {
+            config: config.clone(),
+            world: World::new(fabric, late),
+            cluster,
+            control: Arc::new(control),
+            nodes: RefCell::default(),
         };
+        (0..config.nodes).for_each(|node| simulation.admit(first_machine + node));
+        Ok(simulation)
+    }
+
+    /// One more compute node, with an id of its own: on the machine of another, whose id and clients it knows nothing
+    /// of, or on a new one. Yields its place.
+    pub fn add_node(&self, beside: Option<u16>) -> u16 {
+        let machine = match beside {
+            Some(node) => self.node(node).machine,
+            None => self.world.fabric.borrow().machines() as u16,
+        };
+        let place = self.nodes();
+        let cores = usize::from(place + 1) * usize::from(self.config.shards);
+        let machines = usize::from(machine) + 1;
+        self.world.fabric.borrow_mut().provide(machines, cores * usize::from(self.config.servers));
+        self.admit(machine);
+        place
+    }
+
+    fn admit(&self, machine: u16) {
+        let SimConfig { shards, credits, any_order, ref profile, weather, seed, .. } = self.config;
+        let node_id = self.cluster.admit().expect("a simulation has fewer than 65,536 nodes");
+        let control = Arc::clone(&self.control) as Arc<dyn Control>;
         let capabilities = Capabilities {
             fabric: "sim",
-            in_order_write: config.weather.in_order_write,
+            in_order_write: weather.in_order_write,
             masked_atomic: false,
-            device_memory: config.profile.device_bytes as usize,
-            write_interval_ns: config.profile.write_interval_ns,
+            device_memory: profile.device_bytes as usize,
+            write_interval_ns: profile.write_interval_ns,
         };
-        let mut nodes = Vec::new();
-        for node in 0..config.nodes {
-            let node_id = cluster.admit().expect("a simulation has fewer than 65,536 nodes");
-            for shard in 0..config.shards {
-                let id = u32::from(node) * u32::from(config.shards) + u32::from(shard);
-                let parts = HostCoreParts {
-                    id,
-                    shard: ShardId(shard),
-                    shards: usize::from(config.shards),
-                    node,
-                    node_id,
-                    machine: first_machine + node,
-                    control: Arc::clone(&control),
-                    capabilities,
-                    credits: config.credits,
-                    seed: mixed(config.seed, 1000 + u64::from(id)),
-                };
-                let core = HostCore::new(parts, Rc::clone(&world));
-                world.cores.borrow_mut().push(Rc::new(core));
-            }
-            let seed = mixed(config.seed, 100 + u64::from(node));
-            nodes.push(SimNode { control: Arc::clone(&control), ports: AtomicU32::new(0), seed });
+        let node = self.nodes();
+        for shard in 0..shards {
+            let id = u32::from(node) * u32::from(shards) + u32::from(shard);
+            let parts = HostCoreParts {
+                id,
+                shard: ShardId(shard),
+                shards: usize::from(shards),
+                node,
+                node_id,
+                machine,
+                control: Arc::clone(&control),
+                capabilities,
+                credits,
+                any_order,
+                seed: mixed(seed, 1000 + u64::from(id)),
+            };
+            let core = HostCore::new(parts, Rc::clone(&self.world));
+            self.world.cores.borrow_mut().push(Rc::new(core));
         }
-        Ok(Simulation { world, cluster, nodes, shards: config.shards })
+        let seed = mixed(seed, 100 + u64::from(node));
+        let node = SimNode { control, ports: AtomicU32::new(0), machine, seed };
+        self.nodes.borrow_mut().push(Rc::new(node));
+    }
+
+    /// How many compute nodes there are, and have been.
+    pub fn nodes(&self) -> u16 {
+        self.nodes.borrow().len() as u16
+    }
+
+    /// How many of them have stopped.
+    pub fn nodes_stopped(&self) -> u16 {
+        self.world.nodes_stopped()
     }
 
     /// A compute node as a whole.
-    pub fn node(&self, node: u16) -> &SimNode {
-        &self.nodes[usize::from(node)]
+    pub fn node(&self, node: u16) -> Rc<SimNode> {
+        Rc::clone(&self.nodes.borrow()[usize::from(node)])
     }
 
     /// A shard of a compute node.
     pub fn shard(&self, node: u16, shard: u16) -> SimShard {
-        assert!(shard < self.shards, "nodes have {} shards", self.shards);
-        SimShard(self.world.core(u32::from(node) * u32::from(self.shards) + u32::from(shard)))
+        let shards = self.config.shards;
+        assert!(shard < shards, "nodes have {shards} shards");
+        SimShard(self.world.core(u32::from(node) * u32::from(shards) + u32::from(shard)))
     }
 
     /// The memory servers.
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
+    }
+
+    /// Bytes that control services have handed out as chunks without that who asked has heard of it.
+    pub fn bytes_lost(&self) -> u64 {
+        self.control.bytes_lost()
     }
 
     /// Virtual time in ns.
@@ -237,11 +283,13 @@ impl Simulation {
 
     /// From now on these faults strike, and no others. Servers that are away stay so.
     pub fn set_faults(&self, rules: &[Rule]) {
+        self.control.set_rules(rules);
         self.world.fabric.borrow_mut().set_rules(rules);
     }
 
     /// From now on no fault strikes, and servers that were away are back.
     pub fn heal(&self) {
+        self.control.set_rules(&[]);
         let mut fabric = self.world.fabric.borrow_mut();
         fabric.set_rules(&[]);
         fabric.heal();
@@ -284,6 +332,7 @@ impl Drop for Simulation {
 pub struct SimNode {
     control: Arc<dyn Control>,
     ports: AtomicU32,
+    machine: u16,
     seed: u64,
 }
 

@@ -33,12 +33,32 @@ pub enum Fault {
     /// A queue pair breaks: of what was in flight on it any prefix took effect, the last WRITE perhaps in part. It is
     /// back after so many ns.
     QueuePairError(u64),
-    /// A compute node stops for good, wherever its clients are.
+    /// A compute node stops for good at one of its verbs: before it, behind it, in the middle of its WRITE (of the
+    /// lines a prefix arrives, or any of them where WRITEs have no order), or a little later. What is still on its way
+    /// may be lost, on each queue pair from some verb on.
     NodeStop,
     /// A memory server cannot be reached for so many ns. Its memory stays.
     ServerAway(u64),
+    /// One compute node and one memory server do not reach each other for so many ns: requests, responses or both are
+    /// lost. All others do.
+    Partition(u64),
     /// A shard does nothing for up to so many ns.
     StalledShard(u64),
+    /// A control service's reply is late by up to so many ns.
+    LateReply(u64),
+    /// A control service does what it is asked for, and the reply is lost: the server seems to be gone.
+    LostReply,
+    /// A control service does not do what it is asked for: the server seems to be gone.
+    FailedRequest,
+    /// A memory server has no chunk left for who asks now.
+    NoMemory,
+}
+
+impl Fault {
+    /// Whether it strikes requests to control services, not verbs.
+    pub fn is_of_control(self) -> bool {
+        matches!(self, Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory)
+    }
 }
 
 /// A fault that strikes one in `one_in` verbs, up to `most` times.
@@ -46,7 +66,8 @@ pub enum Fault {
 pub struct Rule {
     /// What happens.
     pub fault: Fault,
-    /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric), on average; not 0.
+    /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
+    /// plane: requests to it), on average; not 0.
     pub one_in: u32,
     /// It stops after so many times.
     pub most: u32,
@@ -81,25 +102,58 @@ const ERRORS: [Rule; 2] = [
 const OUTAGES: [Rule; 1] = [Rule::new(Fault::ServerAway(400_000), 1_500, 3)];
 const CRASHES: [Rule; 2] =
     [Rule::new(Fault::NodeStop, 1_500, 1), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
-const EVERYTHING: [Rule; 6] = [
+const CHURN: [Rule; 2] =
+    [Rule::new(Fault::NodeStop, 1_000, 3), Rule::new(Fault::LatencySpike(30_000), 500, u32::MAX)];
+const PARTITIONS: [Rule; 2] =
+    [Rule::new(Fault::Partition(300_000), 1_500, 4), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
+const CONTROL: [Rule; 3] = [
+    Rule::new(Fault::LateReply(3_000_000), 2, u32::MAX),
+    Rule::new(Fault::LostReply, 8, u32::MAX),
+    Rule::new(Fault::FailedRequest, 8, u32::MAX),
+];
+const MEMORY: [Rule; 2] =
+    [Rule::new(Fault::NoMemory, 2, u32::MAX), Rule::new(Fault::LateReply(300_000), 4, u32::MAX)];
+const EVERYTHING: [Rule; 11] = [
     Rule::new(Fault::DelayedLine(300_000), 400, u32::MAX),
     Rule::new(Fault::LatencySpike(100_000), 600, u32::MAX),
     Rule::new(Fault::StalledShard(200_000), 3_000, u32::MAX),
     Rule::new(Fault::QueuePairError(20_000), 500, u32::MAX),
     Rule::new(Fault::ServerAway(400_000), 6_000, 2),
+    Rule::new(Fault::Partition(300_000), 6_000, 2),
     Rule::new(Fault::NodeStop, 6_000, 1),
+    Rule::new(Fault::LateReply(1_000_000), 4, u32::MAX),
+    Rule::new(Fault::LostReply, 20, u32::MAX),
+    Rule::new(Fault::FailedRequest, 20, u32::MAX),
+    Rule::new(Fault::NoMemory, 10, u32::MAX),
 ];
 
 impl Mix {
     /// The mixes that the command line knows.
-    pub const ALL: [Mix; 6] = [
+    pub const ALL: [Mix; 10] = [
         Mix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
         Mix { name: "delays", about: "late lines, latency spikes, stalled shards", rules: &DELAYS },
         Mix { name: "errors", about: "queue pairs break, in-flight chains apply in part", rules: &ERRORS },
         Mix { name: "outages", about: "memory servers cannot be reached for a while", rules: &OUTAGES },
-        Mix { name: "crashes", about: "a compute node stops at any verb boundary", rules: &CRASHES },
+        Mix { name: "partitions", about: "a node and a memory server lose each other", rules: &PARTITIONS },
+        Mix {
+            name: "crashes",
+            about: "a compute node stops at any verb, or within a WRITE",
+            rules: &CRASHES,
+        },
+        Mix { name: "churn", about: "compute nodes stop one after the other", rules: &CHURN },
+        Mix {
+            name: "control",
+            about: "control services answer late, fail, or their replies are lost",
+            rules: &CONTROL,
+        },
+        Mix { name: "memory", about: "memory servers are out of memory now and then", rules: &MEMORY },
         Mix { name: "all", about: "everything at once", rules: &EVERYTHING },
     ];
+
+    /// Whether one of its rules is of a fault like that.
+    pub fn has(&self, is_like: impl Fn(Fault) -> bool) -> bool {
+        self.rules.iter().any(|rule| is_like(rule.fault))
+    }
 
     /// The mix of that name.
     pub fn named(name: &str) -> Option<Mix> {

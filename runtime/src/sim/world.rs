@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rand::Rng;
 use slab::Slab;
 
+use super::control::LateReplies;
 use super::fabric::{Event, Fabric, Notice};
 use super::host_core::HostCore;
 use super::trace::Mark;
@@ -19,6 +20,8 @@ pub(super) struct World {
     pub(super) fabric: Rc<RefCell<Fabric>>,
     pub(super) cores: RefCell<Vec<Rc<HostCore>>>,
     pub(super) woken: std::sync::Arc<Woken>,
+    late: std::sync::Arc<LateReplies>,
+    stopped: Cell<u16>,
     messages: RefCell<Slab<InTransit>>,
     now: Cell<u64>,
     message_cpu_ns: u64,
@@ -48,12 +51,14 @@ impl Woken {
 }
 
 impl World {
-    pub(super) fn new(fabric: Fabric) -> Rc<Self> {
+    pub(super) fn new(fabric: Fabric, late: std::sync::Arc<LateReplies>) -> Rc<Self> {
         let message_cpu_ns = fabric.profile.message_cpu_ns;
         Rc::new(World {
             fabric: Rc::new(RefCell::new(fabric)),
             cores: RefCell::new(Vec::new()),
             woken: std::sync::Arc::default(),
+            late,
+            stopped: Cell::new(0),
             messages: RefCell::new(Slab::new()),
             now: Cell::new(0),
             message_cpu_ns,
@@ -91,6 +96,10 @@ impl World {
         };
         let Some(notice) = notice else { return false };
         self.perform(notice);
+        self.late.take_new(|reply, after_ns| {
+            let at = self.now() + after_ns;
+            self.fabric.borrow_mut().events.post(at, Event::Reply(reply));
+        });
         if self.woken.any.swap(false, Ordering::Relaxed) {
             self.request_turns();
         }
@@ -100,6 +109,7 @@ impl World {
     fn perform(&self, notice: Notice) {
         match notice {
             Notice::Nothing => {}
+            Notice::Reply(reply) => self.late.arrive(reply),
             Notice::Turn(core) => self.core(core).take_turn(),
             Notice::Stop { core } => self.stop_node(self.core(core).node),
             Notice::Stall { core, ns } => self.core(core).stall(ns),
@@ -140,14 +150,23 @@ impl World {
         }
     }
 
+    /// Compute nodes that have stopped.
+    pub(super) fn nodes_stopped(&self) -> u16 {
+        self.stopped.get()
+    }
+
     pub(super) fn core(&self, id: u32) -> Rc<HostCore> {
         Rc::clone(&self.cores.borrow()[id as usize])
     }
 
     /// All cores of a compute node stop for good.
     pub(super) fn stop_node(&self, node: u16) {
-        for core in self.cores.borrow().iter().filter(|core| core.node == node) {
+        let cores = self.cores.borrow();
+        let alive = |core: &&Rc<HostCore>| core.node == node && !core.is_dead();
+        self.stopped.set(self.stopped.get() + u16::from(cores.iter().any(|core| alive(&core))));
+        for core in cores.iter().filter(alive) {
             core.stop();
+            self.fabric.borrow_mut().orphan(core.id);
         }
     }
 

@@ -71,7 +71,8 @@ pub(super) fn open(simulation: &Simulation, setup: &Setup, stored: &[Bytes]) -> 
 /// The tree as that compute node sees it. The first one creates it.
 async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<Opened, IndexError> {
     const NAME: &str = "paper";
-    let (host, max_key, max_value) = (simulation.node(node), setup.key_bytes, setup.value_bytes);
+    let host = &*simulation.node(node);
+    let (max_key, max_value) = (setup.key_bytes, setup.value_bytes);
     // The papers' clients spin without a pause, for as long as it takes.
     let (backoff_ns, lock_wait_ns_max) = ((0, 0), u64::MAX);
     Ok(match setup.tree {

@@ -1,30 +1,32 @@
 //! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, and a last look.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farwood_index::{AnyIndex, CheckOptions, IndexError, KindStats, OpKind, RangeIndex};
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
-use farwood_runtime::node::Host;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{Control, PortLease, Verbs};
+use farwood_runtime::{Control, ControlError, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::arrivals::{Arrivals, Busy};
 use crate::client::{Action, Client, Crew};
 use crate::history::{Op, Outcome};
 use crate::kind::{AnyTree, Recipe, books, locks_in_use};
 use crate::recorder::{Range, Who};
-use crate::scenario::{NodeOptions, Scenario};
+use crate::scenario::{NodeOptions, Scenario, may_lose_servers};
 
 const INDEX: &str = "swarm";
+/// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
+const LOADER: u32 = 1_000;
+const CHECKER: u32 = 1_001;
+/// What could not be opened or loaded is tried again after that time.
+const OPEN_PAUSE_NS: u64 = 50_000;
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
 const PHASE_NS: u64 = 10_000_000_000;
 /// The same once no fault strikes any more.
@@ -36,15 +38,15 @@ const WRITES_AT_REST: usize = 60;
 
 /// A scenario that is being run.
 pub(super) struct Run<'r> {
-    scenario: &'r Scenario,
-    simulation: &'r Simulation,
-    crew: Rc<Crew>,
+    pub(super) scenario: &'r Scenario,
+    pub(super) simulation: &'r Simulation,
+    pub(super) crew: Rc<Crew>,
 }
 
 /// A shard that clients work on.
-struct Member<W: Verbs> {
+pub(super) struct Member<W: Verbs> {
     node: u16,
-    shard: SimShard,
+    pub(super) shard: SimShard,
     verbs: W,
     index: AnyIndex<W>,
 }
@@ -56,10 +58,11 @@ impl<'r> Run<'r> {
 
     /// All phases; yields how many keys are there in the end.
     pub(super) fn all_phases<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<u64, String> {
-        let fleet = self.open_everywhere(wrap)?;
+        self.simulation.set_faults(&self.scenario.first_rules());
+        let mut fleet = self.open_everywhere(&wrap)?;
         self.load(&fleet)?;
         self.simulation.set_faults(&self.scenario.rules());
-        self.work(&fleet)?;
+        self.work(&mut fleet, &wrap)?;
         self.simulation.heal();
         self.crew.recorder.give_all_up(self.simulation.now());
         self.stay_alive(&fleet)?;
@@ -73,37 +76,69 @@ impl<'r> Run<'r> {
 
     /// Ids of the compute nodes that have stopped.
     pub(super) fn dead(&self) -> BTreeSet<u16> {
-        let nodes = 0..self.scenario.nodes.len() as u16;
-        let shards = nodes.map(|node| self.simulation.shard(node, 0));
+        let shards = (0..self.simulation.nodes()).map(|node| self.simulation.shard(node, 0));
         shards.filter(SimShard::is_dead).map(|shard| shard.node_id()).collect()
     }
 
-    fn open_everywhere<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<Vec<Member<W>>, String> {
+    fn open_everywhere<W: Verbs>(
+        &self,
+        wrap: &impl Fn(SimShard, u32) -> W,
+    ) -> Result<Vec<Member<W>>, String> {
         let mut fleet = Vec::new();
         for (node, options) in (0..).zip(&self.scenario.nodes) {
             self.crew.meet(self.simulation.shard(node, 0));
             let tree = self.open(node, self.scenario.recipe(*options), node == 0)?;
-            for shard in 0..self.scenario.cluster.shards {
-                let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
-                let shard = self.simulation.shard(node, shard);
-                let verbs = wrap(shard.clone(), number);
-                let index = tree.attach(verbs.clone());
-                fleet.push(Member { node, shard, verbs, index });
-            }
+            self.enlist(node, &tree, wrap, &mut fleet);
         }
         Ok(fleet)
     }
 
+    /// Attaches the tree to all shards of a compute node.
+    fn enlist<W: Verbs>(
+        &self,
+        node: u16,
+        tree: &AnyTree,
+        wrap: &impl Fn(SimShard, u32) -> W,
+        fleet: &mut Vec<Member<W>>,
+    ) {
+        for shard in 0..self.scenario.cluster.shards {
+            let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
+            let shard = self.simulation.shard(node, shard);
+            let verbs = wrap(shard.clone(), number);
+            let index = tree.attach(verbs.clone());
+            fleet.push(Member { node, shard, verbs, index });
+        }
+    }
+
     fn open(&self, node: u16, recipe: Recipe, creates: bool) -> Result<AnyTree, String> {
-        let host = OneIndex::of(self.simulation.node(node));
-        let opened = async move {
-            match creates {
-                true => recipe.create(&host, INDEX).await,
-                false => recipe.open(&host, INDEX).await,
-            }
-        };
         let shard = self.simulation.shard(node, 0);
-        self.block_on(&shard, opened)?.map_err(|error| format!("the tree cannot be opened: {error}"))
+        self.block_on(&shard, self.opening(node, recipe, creates))?
+    }
+
+    /// Creates or opens the tree, again and again while faults explain why it could not be done.
+    pub(super) fn opening(
+        &self,
+        node: u16,
+        recipe: Recipe,
+        mut creates: bool,
+    ) -> impl Future<Output = Result<AnyTree, String>> + use<> {
+        let (host, crew, verbs) =
+            (self.simulation.node(node), Rc::clone(&self.crew), self.simulation.shard(node, 0));
+        async move {
+            loop {
+                let opened = match creates {
+                    true => recipe.create(&*host, INDEX).await,
+                    false => recipe.open(&*host, INDEX).await,
+                };
+                match opened {
+                    Ok(tree) => return Ok(tree),
+                    // The reply to the first attempt was lost.
+                    Err(IndexError::Control(ControlError::Exists { .. })) => creates = false,
+                    Err(error) if crew.is_legal(&error) => verbs.pause(OPEN_PAUSE_NS).await,
+                    Err(error) => return Err(format!("the tree cannot be opened: {error}")),
+                }
+            }
+        }
     }
 
     fn block_on<T: 'static>(
@@ -124,16 +159,27 @@ impl<'r> Run<'r> {
             return Ok(());
         }
         let mut rng = self.rng(u64::MAX);
-        let keys = self.crew.keys.iter().filter(|_| rng.random_range(0..100) < work.loaded_percent);
-        let pairs: Vec<_> =
-            keys.map(|key| (key.clone(), self.crew.value(u64::from(key.len() as u32)))).collect();
+        let mut pairs = Vec::new();
+        for (place, key) in self.crew.keys.iter().enumerate() {
+            if rng.random_range(0..100) < work.loaded_percent {
+                pairs.push((key.clone(), self.crew.value(place, rng.random())));
+            }
+        }
         let Member { shard, index, .. } = &fleet[0];
         let (index, fill) = (index.clone(), f64::from(work.fill_percent) / 100.0);
-        let loaded = pairs.clone();
-        self.block_on(shard, async move { index.bulk_load(loaded, fill).await })?
-            .map_err(|error| format!("the load failed: {error}"))?;
+        let (loaded, crew, verbs) = (pairs.clone(), Rc::clone(&self.crew), shard.clone());
+        self.block_on(shard, async move {
+            loop {
+                match index.bulk_load(loaded.iter().map(|(key, value)| (key, value)), fill).await {
+                    Ok(_) => return Ok(()),
+                    // A load that failed has left nothing.
+                    Err(error) if crew.is_legal(&error) => verbs.pause(OPEN_PAUSE_NS).await,
+                    Err(error) => return Err(format!("the load failed: {error}")),
+                }
+            }
+        })??;
         // To all others it is as if somebody had put the pairs one by one.
-        let who = Who { node: 0, client: self.scenario.clients() as u32 + 1 };
+        let who = Who { node: 0, client: LOADER };
         for (key, value) in &pairs {
             self.crew.recorder.begin(who, 0, Op::Put, key, Some(value));
             self.crew.recorder.end(who, self.simulation.now(), Outcome::Ok, None);
@@ -141,9 +187,29 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// All clients at work.
-    fn work<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
-        self.with_all_clients(fleet, PHASE_NS, "at work", |_, client| client.work())?;
+    /// All clients at work, those of compute nodes that come later too.
+    fn work<W: Verbs>(
+        &self,
+        fleet: &mut Vec<Member<W>>,
+        wrap: &impl Fn(SimShard, u32) -> W,
+    ) -> Result<(), String> {
+        let busy = Rc::new(Busy::default());
+        let set_to_work = |fleet: &[Member<W>], from: usize| {
+            for place in from..fleet.len() {
+                self.set_to_work(fleet, place, PHASE_NS, &busy, &|_, client: Client<W>| client.work());
+            }
+        };
+        set_to_work(fleet, 0);
+        let arrivals = Arrivals::new(self);
+        let is_over = || {
+            for (node, tree) in arrivals.come()? {
+                let from = fleet.len();
+                self.enlist(node, &tree, wrap, fleet);
+                set_to_work(fleet, from);
+            }
+            Ok((arrivals.are_over() && busy.left(fleet) == 0, busy.left(fleet)))
+        };
+        self.run_until(PHASE_NS, "at work", || (busy.ended(), arrivals.news()), is_over)?;
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
@@ -179,31 +245,66 @@ impl<'r> Run<'r> {
         what: &str,
         task: impl Fn(Rc<Crew>, Client<W>) -> F,
     ) -> Result<(), String> {
-        let unfinished: Rc<Vec<Cell<usize>>> = Rc::new(fleet.iter().map(|_| Cell::new(0)).collect());
-        let clients = usize::from(self.scenario.work.clients);
-        for (place, member) in fleet.iter().enumerate().filter(|(_, member)| !member.shard.is_dead()) {
-            for number in place * clients..(place + 1) * clients {
-                let client = Client {
-                    crew: Rc::clone(&self.crew),
-                    index: member.index.clone(),
-                    verbs: member.verbs.clone(),
-                    who: Who { node: u32::from(member.node), client: number as u32 },
-                    rng: self.rng(number as u64 ^ within_ns),
-                };
-                let (task, unfinished) = (task(Rc::clone(&self.crew), client), Rc::clone(&unfinished));
-                unfinished[place].set(unfinished[place].get() + 1);
-                drop(member.shard.spawn(async move {
-                    task.await;
-                    unfinished[place].set(unfinished[place].get() - 1);
-                }));
-            }
+        let busy = Rc::new(Busy::default());
+        for place in (0..fleet.len()).filter(|&place| !fleet[place].shard.is_dead()) {
+            self.set_to_work(fleet, place, within_ns, &busy, &task);
         }
-        let is_left = |(member, left): (&Member<W>, &Cell<usize>)| left.get() > 0 && !member.shard.is_dead();
-        let done = || !fleet.iter().zip(unfinished.iter()).any(is_left);
-        self.simulation.run(self.simulation.now() + within_ns, done).map_err(|stop| {
-            let left: usize = fleet.iter().zip(unfinished.iter()).map(|(_, left)| left.get()).sum();
-            format!("{}{}", stopped(stop, &format!("{left} clients {what}")), self.still_open())
-        })
+        self.run_until(
+            within_ns,
+            what,
+            || (busy.ended(), 0),
+            || Ok((busy.left(fleet) == 0, busy.left(fleet))),
+        )
+    }
+
+    /// Lets every client of a shard do something.
+    fn set_to_work<W: Verbs, F: Future<Output = ()> + 'static>(
+        &self,
+        fleet: &[Member<W>],
+        place: usize,
+        purpose: u64,
+        busy: &Rc<Busy>,
+        task: &impl Fn(Rc<Crew>, Client<W>) -> F,
+    ) {
+        let (member, clients) = (&fleet[place], usize::from(self.scenario.work.clients));
+        for number in place * clients..(place + 1) * clients {
+            let client = Client {
+                crew: Rc::clone(&self.crew),
+                index: member.index.clone(),
+                verbs: member.verbs.clone(),
+                who: Who { node: u32::from(member.node), client: number as u32 },
+                rng: self.rng(number as u64 ^ purpose),
+            };
+            let (task, busy) = (task(Rc::clone(&self.crew), client), Rc::clone(busy));
+            busy.begin(place);
+            drop(member.shard.spawn(async move {
+                task.await;
+                busy.end(place);
+            }));
+        }
+    }
+
+    /// Runs until `look` says that it is over. It looks again, and tells how many clients are left, when what `news`
+    /// says has changed, or a compute node has stopped.
+    fn run_until(
+        &self,
+        within_ns: u64,
+        what: &str,
+        news: impl Fn() -> (u64, u64),
+        mut look: impl FnMut() -> Result<(bool, usize), String>,
+    ) -> Result<(), String> {
+        let until_ns = self.simulation.now() + within_ns;
+        loop {
+            let (is_over, left) = look()?;
+            if is_over {
+                return Ok(());
+            }
+            let news = || (news(), self.simulation.nodes_stopped());
+            let old = news();
+            self.simulation.run(until_ns, || news() != old).map_err(|stop| {
+                format!("{}{}", stopped(stop, &format!("{left} clients {what}")), self.still_open())
+            })?;
+        }
     }
 
     /// Waits until the janitors have done their work, and nothing is left of it.
@@ -248,6 +349,8 @@ impl<'r> Run<'r> {
         // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
         let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
         let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
+        // And whoever asks again when a reply was lost has lost a chunk.
+        let on_its_way = on_its_way + self.simulation.bytes_lost();
         if (had..=had + on_its_way).contains(&handed_out) {
             return Ok(());
         }
@@ -278,7 +381,7 @@ impl<'r> Run<'r> {
 
     /// A compute node that was not there before looks at all that is left.
     fn look(&self) -> Result<u64, String> {
-        let node = self.scenario.nodes.len() as u16;
+        let node = self.simulation.add_node(None);
         let options = NodeOptions { lock_attempts_max: 20, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
         let techniques = options.techniques;
         let tree = self.open(node, Recipe { retries_max: 500, ..self.scenario.recipe(options) }, false)?;
@@ -286,7 +389,7 @@ impl<'r> Run<'r> {
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
         let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
         let (index, verbs) = (indexes[0].clone(), shards[0].clone());
-        let who = Who { node: u32::from(node), client: self.scenario.clients() as u32 };
+        let who = Who { node: u32::from(node), client: CHECKER };
         let options = CheckOptions { dead: self.dead(), ..CheckOptions::default() };
         let check = check(Rc::clone(&self.crew), index.clone(), verbs.clone(), who, options);
         let (keys, missing) = self.block_on(&shards[0], check)??;
@@ -322,8 +425,8 @@ impl<'r> Run<'r> {
 
     /// Whether splits may have been given up: their operations were.
     fn may_lack_separators(&self) -> bool {
-        let outages = self.scenario.mix.rules.iter().any(|rule| matches!(rule.fault, Fault::ServerAway(_)));
-        outages || !self.dead().is_empty()
+        let mix = &self.scenario.mix;
+        may_lose_servers(mix) || mix.has(Fault::is_of_control) || !self.dead().is_empty()
     }
 
     fn still_open(&self) -> String {
@@ -399,37 +502,5 @@ fn stopped(stop: Stop, who: &str) -> String {
     match stop {
         Stop::Idle => format!("{who}: somebody waits for ever, and nothing is left to happen"),
         Stop::Late => format!("{who}: no end within {} s of virtual time", PHASE_NS / 1_000_000_000),
-    }
-}
-
-/// Ports that one index takes at most: for its locks, and for what its clients share.
-const PORTS: usize = 2;
-
-/// A compute node with one index, as a value that a client can own.
-struct OneIndex {
-    control: Arc<dyn Control>,
-    ports: [PortLease; PORTS],
-    taken: AtomicUsize,
-    seed: u64,
-}
-
-impl OneIndex {
-    fn of(host: &impl Host) -> Self {
-        let ports = std::array::from_fn(|_| host.allocate_port());
-        OneIndex { control: host.control(), ports, taken: AtomicUsize::new(0), seed: host.seed() }
-    }
-}
-
-impl Host for OneIndex {
-    fn control(&self) -> Arc<dyn Control> {
-        Arc::clone(&self.control)
-    }
-
-    fn allocate_port(&self) -> PortLease {
-        self.ports[self.taken.fetch_add(1, Ordering::Relaxed)].clone()
-    }
-
-    fn seed(&self) -> u64 {
-        self.seed
     }
 }

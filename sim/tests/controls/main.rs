@@ -10,7 +10,7 @@ mod sabotage;
 use farwood_index::{Geometry, NodeSize, Techniques, smart};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run_on;
-use farwood_sim::scenario::{Cluster, NodeOptions, Scenario, Shares, Work};
+use farwood_sim::scenario::{Adversary, Cluster, NodeOptions, Scenario, Shares, Work};
 
 use self::sabotage::{Act, Nodes, Sabotage};
 
@@ -59,6 +59,7 @@ fn plain(seed: u64) -> Scenario {
         },
         mix: mix("none"),
         haste: 1,
+        adversary: Adversary::default(),
     }
 }
 

@@ -23,7 +23,7 @@ impl Fabric {
                 return;
             }
             let server = self.groups[flight.group.0 as usize].server;
-            if self.is_away(server) {
+            if self.is_away(server) || self.qp(qp).responses_lost_until_ns > self.now() {
                 // What was executed stays so; nobody hears of it.
                 return self.lose_server(qp, server);
             }

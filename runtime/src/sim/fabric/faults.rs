@@ -1,8 +1,11 @@
 //! What goes wrong: chains that fail, queue pairs that break, and rules that strike.
 
+use std::rc::Rc;
+
 use rand::Rng;
 
 use super::super::flight::{Flight, FlightId, FlightState, GroupId, GroupState, QpId};
+use super::super::host_core::HostCore;
 use super::super::rules::Fault;
 use super::super::trace::Mark;
 use super::{Event, Fabric, Notice, Strike};
@@ -11,8 +14,21 @@ use crate::verbs::FabricError;
 
 /// A fault that a verb draws when it is sent strikes within that time, so that it meets chains at every stage.
 const STRIKE_WITHIN_NS: u64 = 3_000;
+/// Of a compute node that has stopped one in so many requests that are still on their way is lost.
+const LOST_ONE_IN: u32 = 6;
 /// How long a requester tries to reach a server that does not answer.
 const TIMEOUT_NS: u64 = 60_000;
+
+/// How a compute node stops at a verb that it is about to send.
+#[derive(Clone, Copy, Debug)]
+enum Halt {
+    Before,
+    /// In the middle of a WRITE of several lines.
+    Within,
+    Behind,
+    /// At a moment soon after.
+    Later,
+}
 
 impl Fabric {
     /// A chain cannot go on: what it has done stays, the rest of it is cancelled.
@@ -100,9 +116,11 @@ impl Fabric {
         None
     }
 
-    /// Whether faults will strike the queue pair, the node, the shard or the server of a verb that is sent.
+    /// Draws faults that strike the queue pair, the node, the shard or the server of a verb that is about to be sent;
+    /// yields whether it is.
     #[inline]
-    pub(super) fn draw_strikes(&mut self, id: FlightId) {
+    pub(super) fn draw_strikes(&mut self, id: FlightId) -> bool {
+        let mut is_sent = true;
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
@@ -111,15 +129,58 @@ impl Fabric {
             }
             self.rules[place].1 += 1;
             let flight = self.flights[id.0 as usize];
+            if rule.fault == Fault::NodeStop && self.halts_now(id, &mut is_sent) {
+                continue;
+            }
             let group = &self.groups[flight.group.0 as usize];
             let strike = Strike { fault: rule.fault, qp: flight.qp, core: group.core, server: group.server };
             let strike = self.strikes.insert(strike);
             let at = self.now() + self.rng.random_range(0..=STRIKE_WITHIN_NS);
             self.events.post(at, Event::Strike(strike as u32));
         }
+        is_sent
     }
 
-    pub(super) fn strike(&mut self, id: u32) {
+    /// Stops the compute node of a verb at this very verb; false if it is to stop later.
+    fn halts_now(&mut self, id: FlightId, is_sent: &mut bool) -> bool {
+        let flight = self.flights[id.0 as usize];
+        let lines = flight.lines_written();
+        let halt = match self.rng.random_range(0..8) {
+            0 => Halt::Before,
+            1 => Halt::Later,
+            2..=4 if lines > 1 => Halt::Within,
+            _ => Halt::Behind,
+        };
+        match halt {
+            Halt::Later => return false,
+            Halt::Before => *is_sent = false,
+            Halt::Within if self.weather.in_order_write => {
+                self.flight(id).arriving = (1 << self.rng.random_range(1..lines.min(64))) - 1;
+            }
+            Halt::Within => self.flight(id).arriving = self.rng.random(),
+            Halt::Behind => {}
+        }
+        let (now, group) = (self.now(), &self.groups[flight.group.0 as usize]);
+        let (core, server) = (group.core, group.server);
+        self.trace.note(now, || {
+            format!("NodeStop strikes core {core}, server {}: {halt:?} {:?}", server.0, flight.op)
+        });
+        self.notices.push(Notice::Stop { core });
+        true
+    }
+
+    /// Whether a request that arrives is one of those that went with the compute node that had sent them: one is lost,
+    /// and with it all behind it on its queue pair.
+    pub(super) fn is_lost_with_its_node(&mut self, qp: QpId) -> bool {
+        if !self.qp(qp).is_orphan {
+            return false;
+        }
+        let is_lost = self.rng.random_range(0..LOST_ONE_IN) == 0;
+        self.qp(qp).is_cut |= is_lost;
+        self.qp(qp).is_cut
+    }
+
+    pub(super) fn strike(&mut self, id: u32, cores: &[Rc<HostCore>]) {
         // One that was drawn before the faults were ended strikes no more.
         let Some(Strike { fault, qp, core, server }) = self.strikes.try_remove(id as usize) else { return };
         let now = self.now();
@@ -133,12 +194,32 @@ impl Fabric {
                 let away_until = &mut self.servers[server.0 as usize].away_until_ns;
                 *away_until = (*away_until).max(now + ns);
             }
+            Fault::Partition(ns) => self.part(core, server, now + ns, cores),
             Fault::StalledShard(ns) => {
                 let ns = self.rng.random_range(0..=ns);
                 self.notices.push(Notice::Stall { core, ns });
             }
             Fault::DelayedLine(_) | Fault::LatencySpike(_) => {
                 unreachable!("delays strike accesses and messages")
+            }
+            Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory => {
+                unreachable!("these strike requests to control services")
+            }
+        }
+    }
+
+    /// The compute node of `core` and `server` do not reach each other until then, in one direction or in both.
+    fn part(&mut self, core: u32, server: ServerId, until_ns: u64, cores: &[Rc<HostCore>]) {
+        let (requests, responses) = [(true, true), (true, false), (false, true)][self.rng.random_range(0..3)];
+        let node = cores[core as usize].node;
+        for core in cores.iter().filter(|core| core.node == node) {
+            let qp = self.qps_of(core.id).start + usize::from(server.0);
+            let qp = &mut self.qps[qp];
+            if requests {
+                qp.requests_lost_until_ns = qp.requests_lost_until_ns.max(until_ns);
+            }
+            if responses {
+                qp.responses_lost_until_ns = qp.responses_lost_until_ns.max(until_ns);
             }
         }
     }

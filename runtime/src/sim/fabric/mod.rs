@@ -88,6 +88,8 @@ pub(super) enum Event {
     Timer { core: u32, timer: u32 },
     /// A core that was stalled may go on.
     Resumed(u32),
+    /// A late reply of a control service is there.
+    Reply(u32),
 }
 
 /// What a shard has to hear of.
@@ -116,6 +118,7 @@ pub(super) enum Notice {
         ns: u64,
     },
     Resumed(u32),
+    Reply(u32),
 }
 
 /// NICs, links, memory, and everything that is on its way between them.
@@ -190,16 +193,37 @@ impl Fabric {
         self.qps.resize_with(qps, Qp::default);
     }
 
-    pub(super) fn set_rules(&mut self, rules: &[Rule]) {
-        self.rules = rules.iter().map(|&rule| (rule, 0)).collect();
+    pub(super) fn machines(&self) -> usize {
+        self.nics.len()
     }
 
-    /// Brings servers back that are away.
+    pub(super) fn set_rules(&mut self, rules: &[Rule]) {
+        let of_the_fabric = rules.iter().filter(|rule| !rule.fault.is_of_control());
+        self.rules = of_the_fabric.map(|&rule| (rule, 0)).collect();
+    }
+
+    /// Brings servers back that are away, and ends partitions.
     pub(super) fn heal(&mut self) {
         self.strikes.clear();
         for server in &mut self.servers {
             server.away_until_ns = 0;
         }
+        for qp in &mut self.qps {
+            (qp.requests_lost_until_ns, qp.responses_lost_until_ns) = (0, 0);
+        }
+    }
+
+    /// The compute node of a core has stopped: what is on its way from there may be lost.
+    pub(super) fn orphan(&mut self, core: u32) {
+        for qp in self.qps_of(core) {
+            self.qps[qp].is_orphan = true;
+        }
+    }
+
+    /// Queue pairs of a core, by the number of the server.
+    fn qps_of(&self, core: u32) -> Range<usize> {
+        let servers = self.servers.len();
+        core as usize * servers..(core as usize + 1) * servers
     }
 
     /// Takes a chain over from a shard whose core's clock shows `clock_ns`.
@@ -246,6 +270,7 @@ impl Fabric {
             Event::Message(message) => return Some(Notice::Message(message)),
             Event::Timer { core, timer } => return Some(Notice::Timer { core, timer }),
             Event::Resumed(core) => return Some(Notice::Resumed(core)),
+            Event::Reply(reply) => return Some(Notice::Reply(reply)),
             Event::Completed(group) => return Some(self.completed(group)),
             Event::Posted(group) => self.posted(group, cores),
             Event::Restored(qp) => self.restored(qp, cores),
@@ -260,7 +285,7 @@ impl Fabric {
             Event::Answer(flight) => self.answer(flight),
             Event::AnswerHead(flight) => self.answer_head(flight),
             Event::Answered(flight) => self.answered(flight),
-            Event::Strike(strike) => self.strike(strike),
+            Event::Strike(strike) => self.strike(strike, cores),
         }
         Some(Notice::Nothing)
     }

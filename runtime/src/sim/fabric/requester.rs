@@ -64,6 +64,7 @@ impl Fabric {
                 from,
                 to,
                 pieces: 0,
+                arriving: u64::MAX,
                 on_chip: false,
                 is_unanswered: false,
                 is_executing: false,
@@ -138,7 +139,9 @@ impl Fabric {
         if flight.state == FlightState::Cancelled || cores[core as usize].is_dead() {
             return self.discard(id);
         }
-        self.draw_strikes(id);
+        if !self.draw_strikes(id) {
+            return self.discard(id);
+        }
         let late = self.lateness();
         let now = self.now();
         let at = if flight.from == flight.to {

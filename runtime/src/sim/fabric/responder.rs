@@ -38,8 +38,11 @@ impl Fabric {
             return self.discard(id);
         }
         let server = self.groups[flight.group.0 as usize].server;
-        if self.is_away(server) {
+        if self.is_away(server) || self.qp(flight.qp).requests_lost_until_ns > self.now() {
             self.lose_server(flight.qp, server);
+            return self.discard(id);
+        }
+        if self.is_lost_with_its_node(flight.qp) {
             return self.discard(id);
         }
         // Some of our own time passes until it is executed: enough to fetch what it will touch.
@@ -150,7 +153,7 @@ impl Fabric {
     /// Bytes of a piece: what happens at one moment.
     fn piece_bytes(&self, flight: &Flight) -> u64 {
         match flight.op {
-            _ if self.weather.lines => LINE,
+            _ if self.weather.lines || flight.is_torn() => LINE,
             Op::Read { .. } => READ_REQUEST_BYTES,
             _ => u64::MAX / 2,
         }
@@ -211,7 +214,7 @@ impl Fabric {
         let flight = self.flights[id.0 as usize];
         self.flight(id).pieces -= 1;
         let is_cancelled = flight.state == FlightState::Cancelled;
-        if !is_cancelled {
+        if !is_cancelled && flight.arrives(piece) {
             self.access(&flight, piece, cores);
         }
         if flight.pieces > 1 {
