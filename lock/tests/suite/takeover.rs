@@ -41,7 +41,7 @@ fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts:
     let tables = world.attach(config);
     world.set_fault_rate(fault_rate);
     let clients: Vec<_> = (0..CLIENTS).map(|word| Client::new(&tables[word % 4], word, style)).collect();
-    for client in &clients {
+    for client in clients.clone() {
         world.spawn(async move {
             for round in 0..OPERATIONS {
                 let polls = if cuts { (seed as u32 + round) % 8 } else { u32::MAX };
