@@ -2,8 +2,8 @@
 //! the memory under it is used again all the time; and if slots are changed and added where copies lie, it is the
 //! copy as it was at one time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use farwood_cache::Policy;
@@ -45,7 +45,8 @@ fn prefix(node: u64) -> Vec<u8> {
     (0..node % 7).map(|index| (node + index) as u8).collect()
 }
 
-fn write(cache: &RadixCache, seed: u64) -> u64 {
+/// Writers take turns: none waits for another in the cache, it does without.
+fn write(cache: &RadixCache, seed: u64, turns: &Mutex<()>) -> u64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     let root = RadixImage { node: ROOT, class: 4, depth: 0, prefix: &[], slots: &slots_of_root() };
     let mut refused = 0;
@@ -54,6 +55,7 @@ fn write(cache: &RadixCache, seed: u64) -> u64 {
         let slots: Vec<u64> = (0..claimed(node, version)).map(|index| word(node, version, index)).collect();
         let (class, prefix) = (class(node, version), prefix(node));
         let image = RadixImage { node, class, depth: 1, prefix: &prefix, slots: &slots };
+        let _turn = turns.lock().unwrap();
         refused += u64::from(!cache.insert(&image));
         if version % 8 == 0 {
             cache.invalidate(rng.random_range(1..=256));
@@ -105,11 +107,11 @@ fn readers_see_only_whole_copies() {
     for policy in [Policy::TwoChoices, Policy::Fifo] {
         let cache = RadixCache::new(RadixConfig { budget_bytes: 30_000, policy, seed: 1 });
         let empty = cache.bytes();
-        let done = AtomicBool::new(false);
+        let (done, turns) = (AtomicBool::new(false), Mutex::default());
         let hits = thread::scope(|scope| {
-            let (cache, done) = (&cache, &done);
+            let (cache, done, turns) = (&cache, &done, &turns);
             let readers = [21, 22].map(|seed| scope.spawn(move || read(cache, seed, done)));
-            let writers = [31, 32].map(|seed| scope.spawn(move || write(cache, seed)));
+            let writers = [31, 32].map(|seed| scope.spawn(move || write(cache, seed, turns)));
             let refused = writers.map(|writer| writer.join().unwrap());
             done.store(true, Ordering::Relaxed);
             assert_eq!(refused, [0, 0]);
@@ -141,15 +143,19 @@ fn word_of(node: u64, cycle: u64, op: u64, index: usize) -> u64 {
     (index as u64 * 5) << PARTIAL_SHIFT | LEAF | (1 + op % 3) << CLASS_SHIFT | child
 }
 
-fn grow(cache: &RadixCache, nodes: [u64; 4]) {
+fn grow(cache: &RadixCache, nodes: [u64; 4], turns: &Mutex<()>) {
     for cycle in 1..=CYCLES {
         for node in nodes {
             let slots: Vec<u64> = (0..FIRST).map(|index| word_of(node, cycle, 0, index)).collect();
+            let _turn = turns.lock().unwrap();
             assert!(cache.insert(&RadixImage { node, class: 3, depth: 1, prefix: &[], slots: &slots }));
         }
         for op in 1..=OPS {
             let (index, _) = written(op);
-            nodes.iter().for_each(|node| cache.amend(*node, index, word_of(*node, cycle, op, index)));
+            for node in nodes {
+                let _turn = turns.lock().unwrap();
+                cache.amend(node, index, word_of(node, cycle, op, index));
+            }
         }
     }
 }
@@ -191,11 +197,12 @@ fn readers_see_what_was_true_at_one_time_while_slots_change() {
     let root = RadixImage { node: ROOT, class: 4, depth: 0, prefix: &[], slots: &slots_of_root() };
     cache.set_root(root_word());
     assert!(cache.insert(&root));
-    let done = AtomicBool::new(false);
+    let (done, turns) = (AtomicBool::new(false), Mutex::default());
     let seen = thread::scope(|scope| {
-        let (cache, done) = (&cache, &done);
+        let (cache, done, turns) = (&cache, &done, &turns);
         let readers = [41, 42].map(|seed| scope.spawn(move || watch(cache, seed, done)));
-        let writers = [[1, 2, 3, 4], [5, 6, 7, 8]].map(|nodes| scope.spawn(move || grow(cache, nodes)));
+        let writers =
+            [[1, 2, 3, 4], [5, 6, 7, 8]].map(|nodes| scope.spawn(move || grow(cache, nodes, turns)));
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         done.store(true, Ordering::Relaxed);
         readers.map(|reader| reader.join().unwrap())

@@ -20,6 +20,9 @@ use crate::word::{Claim, LockWord, WORD_BYTES};
 /// What every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
 
+/// So many chains in a row may fail of a client whose time is over.
+const VAIN_WHEN_OVER: u32 = 8;
+
 /// The lock of one node, held locally at least. Ends with [`Held::release`]; if it is dropped instead (a cancelled
 /// operation), the shard's janitor undoes what it holds.
 #[must_use = "a held lock ends with `release`"]
@@ -381,7 +384,7 @@ impl<V: Verbs> Held<V> {
                         claim.vacant = found;
                         continue;
                     }
-                    lost += 1;
+                    (lost, vain) = (lost + 1, 0);
                     self.lost(meter, lost, found)?;
                     let backoff_ns = self.table.config.backoff_ns(lost, self.table.verbs.random());
                     self.table.verbs.pause(backoff_ns).await;
@@ -394,14 +397,17 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// Whether a chain may be posted again that failed for the `vain`-th time and of which nothing can be half done: a
-    /// READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    /// Whether a chain may be posted again that failed for the `vain`-th time in a row and of which nothing can be half
+    /// done: a READ, or a CAS that would find itself. Yields its buffer, after a pause.
     #[cold]
     async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
         meter.retry();
         let (config, verbs) = (&self.table.config, &self.table.verbs);
         let (_, over) = self.table.patience.spent(verbs, meter);
-        if !failed.cause().is_passing() || vain >= config.attempts_max || over {
+        // A client whose time is over asks a few times more: it is to hear who holds the lock, rather than that a queue
+        // pair broke just then.
+        let is_last = vain >= config.attempts_max || (over && vain >= VAIN_WHEN_OVER);
+        if !failed.cause().is_passing() || is_last {
             return Err(failed.into());
         }
         verbs.pause(config.backoff_ns(vain, verbs.random())).await;

@@ -129,7 +129,16 @@ impl Crew {
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
         match error {
             IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => {
-                may_lose_servers(&self.mix) && matches!(error, FabricError::ServerGone { .. })
+                match error {
+                    FabricError::ServerGone { .. } => may_lose_servers(&self.mix),
+                    // Who spins for long at a lock of the dead breaks its queue pair so often that others on it
+                    // spend their attempts.
+                    FabricError::QueuePair { .. } => {
+                        self.mix.has(|fault| matches!(fault, Fault::QueuePairError(_)))
+                            && self.has_lost_nodes()
+                    }
+                    _ => false,
+                }
             }
             IndexError::Alloc(AllocError::OutOfMemory { .. }) => {
                 self.mix.has(|fault| fault == Fault::NoMemory)
@@ -142,10 +151,15 @@ impl Crew {
         }
     }
 
-    /// Whether an error tells of a lock that a compute node holds which has stopped.
+    /// Whether an error tells of a lock that is not had, after a compute node has stopped. Not whether that one holds
+    /// it: the error names who held the lock at the end of the wait, and clients that are alive pass locks on to each
+    /// other while one of them waits behind the lock of the dead, or is outrun by a node that never pauses.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
-        let IndexError::Lock(LockError::Contended { owner, .. }) = error else { return false };
-        self.nodes.borrow().iter().any(|node| node.node_id() == *owner && node.is_dead())
+        matches!(error, IndexError::Lock(LockError::Contended { .. })) && self.has_lost_nodes()
+    }
+
+    fn has_lost_nodes(&self) -> bool {
+        self.nodes.borrow().iter().any(SimShard::is_dead)
     }
 }
 

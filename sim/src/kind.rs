@@ -255,7 +255,7 @@ impl Recipe {
             techniques,
             cache_bytes: node.cache_bytes,
             backoff_ns: node.backoff_ns,
-            lock_attempts_max: node.lock_attempts_max,
+            lock_wait_ns_max: node.lock_wait_ns_max,
             scan_window: node.scan_window,
             retries_max,
             ..sherman::Options::default()
@@ -269,7 +269,7 @@ impl Recipe {
             techniques,
             cache_bytes: node.cache_bytes,
             backoff_ns: node.backoff_ns,
-            lock_attempts_max: node.lock_attempts_max,
+            lock_wait_ns_max: node.lock_wait_ns_max,
             scan_window: node.scan_window,
             retries_max,
             ..smart::Options::default()

@@ -13,10 +13,11 @@ use rand::{Rng, SeedableRng};
 
 use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 
-/// Times that a writer finds a lock taken before it gives up, where a compute node may die with locks in its hands.
-const ATTEMPTS_WITH_DEATHS: u32 = 300;
-/// Where none does, so that giving up is a failure.
-const ATTEMPTS: u32 = 100_000;
+/// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
+/// longer than living clients keep one from each other, so that who gives up has met the dead.
+const WAIT_NS_WITH_DEATHS: u64 = 20_000_000;
+/// The same where none does, so that giving up is a failure.
+const WAIT_NS: u64 = 1_000_000_000;
 /// Also what an operation spends on a node that a dead client left torn.
 const RETRIES: u32 = 2_000;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
@@ -106,8 +107,8 @@ pub struct NodeOptions {
     pub cache_bytes: usize,
     /// Its writers' pauses, at first and at most.
     pub backoff_ns: (u64, u64),
-    /// How often its writers find a lock taken before they give up.
-    pub lock_attempts_max: u32,
+    /// How long its clients wait for a lock before they give up, in ns.
+    pub lock_wait_ns_max: u64,
     /// Nodes that its scans read in parallel at most.
     pub scan_window: usize,
 }
@@ -348,7 +349,7 @@ fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> N
         techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
         cache_bytes: *budgets.choose(rng).expect("not empty"),
         backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
-        lock_attempts_max: if deaths { ATTEMPTS_WITH_DEATHS } else { ATTEMPTS },
+        lock_wait_ns_max: if deaths { WAIT_NS_WITH_DEATHS } else { WAIT_NS },
         scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
     }
 }

@@ -31,7 +31,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             techniques: Techniques::ALL.into(),
             cache_bytes: 2_000,
             backoff_ns: (500, 16_000),
-            lock_attempts_max: 300,
+            lock_wait_ns_max: 20_000_000,
             scan_window: 3,
         }],
         work: Work {
@@ -81,7 +81,7 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
         let mut scenario = growing(seed, &BREAKS);
         scenario.cluster.servers = 3;
         assert!(scenario.nodes[0].techniques.set("combine", false));
-        scenario.nodes[0].lock_attempts_max = 100_000;
+        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
         passes(&scenario);
     }
 }
@@ -110,7 +110,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
         scenario.cluster.shards = 1;
         scenario.work.clients = 12;
         scenario.work.ops = 30;
-        scenario.nodes[0].lock_attempts_max = 100_000;
+        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
         passes(&scenario);
     }
 }
@@ -126,7 +126,7 @@ fn nobody_knows_what_a_broken_insert_did() {
         let mut scenario = growing(seed, &BREAKS);
         scenario.geometry = smart::Geometry { max_key: 8, max_value: 8, types: smart::Types::Tiny }.into();
         scenario.nodes[0].techniques = smart::Techniques::ALL.into();
-        scenario.nodes[0].lock_attempts_max = 100_000;
+        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
         scenario.nodes.push(scenario.nodes[0]);
         scenario.work.keys = 6;
         scenario.work.ops = 60;
@@ -144,7 +144,7 @@ fn the_last_slots_are_claimed_and_never_shown() {
         let mut scenario = growing(seed, &AWAY);
         scenario.geometry = smart::Geometry { max_key: 8, max_value: 8, types: smart::Types::Tiny }.into();
         scenario.nodes[0].techniques = smart::Techniques::ALL.into();
-        scenario.nodes[0].lock_attempts_max = 100_000;
+        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
         scenario.work.shares = Shares { get: 1, put: 5, insert: 5, update: 1, remove: 4, scan: 1 };
         passes(&scenario);
     }

@@ -382,7 +382,8 @@ impl<'r> Run<'r> {
     /// A compute node that was not there before looks at all that is left.
     fn look(&self) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
-        let options = NodeOptions { lock_attempts_max: 20, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
+        let options =
+            NodeOptions { lock_wait_ns_max: 1_000_000, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
         let techniques = options.techniques;
         let tree = self.open(node, Recipe { retries_max: 500, ..self.scenario.recipe(options) }, false)?;
         let shards: Vec<_> =

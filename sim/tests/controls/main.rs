@@ -27,7 +27,7 @@ fn plain(seed: u64) -> Scenario {
         techniques: Techniques::ALL.into(),
         cache_bytes: 1 << 20,
         backoff_ns: (500, 16_000),
-        lock_attempts_max: 2_000,
+        lock_wait_ns_max: 100_000_000,
         scan_window: 32,
     };
     Scenario {
