@@ -1,4 +1,5 @@
-//! The fabric contract on the shm fabric: a memory server per region file, connected over sockets, in both line modes.
+//! The fabric contract on the shm fabric: a memory server per region file, connected over sockets, in the line mode that
+//! the CPU gets and in that which every CPU has.
 //! That processes of their own change nothing is shown by `shared_region.rs` and by the command's tests.
 
 #[path = "kit/conformance/mod.rs"]
@@ -28,7 +29,7 @@ impl Fabric for Shm {
         R: Future<Output = ()> + 'static,
     {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
-        for (line_mode, pooled, credits) in [(LineMode::Vector, false, 4096), (LineMode::Sequence, true, 3)] {
+        for (line_mode, pooled, credits) in [(LineMode::Auto, false, 4096), (LineMode::Sequence, true, 3)] {
             let servers: Vec<ShmServer> = (0..2).map(|_| kit::shm_server(line_mode)).collect();
             let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
             let cluster = ShmCluster::connect(&names).unwrap();

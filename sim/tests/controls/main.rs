@@ -211,7 +211,7 @@ fn delegation_that_joins_an_earlier_read() {
 
 #[test]
 fn a_rear_lock_that_is_released_before_the_value_is_written() {
-    is_caught(Act::UnlockFirst, 20, |seed| {
+    is_caught(Act::UnlockFirst, 100, |seed| {
         let mut scenario = radix(seed, 200);
         scenario.work.keys = 3;
         scenario.work.shares = Shares { get: 4, put: 10, insert: 0, update: 4, remove: 0, scan: 0 };
