@@ -104,8 +104,8 @@ fn allocations(reactor_us: u64) -> u64 {
             .map(|client| shard.spawn(operate(shard.clone(), base.add(client * 4096), Rc::clone(&progress))))
             .collect();
         let mut least = u64::MAX;
-        // The executor itself allocates now and then (the heartbeat's timer): one round without that is proof. On a busy
-        // machine rounds are long, so that there are few of these.
+        // The executor itself allocates now and then (the heartbeat's timer): one round without that is proof. On a
+        // busy machine rounds are long, so that there are few of these.
         for _ in 0..ROUNDS_MAX {
             if least == 0 {
                 break;

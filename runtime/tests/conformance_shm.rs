@@ -1,6 +1,6 @@
-//! The fabric contract on the shm fabric: a memory server per region file, connected over sockets, in the line mode that
-//! the CPU gets and in that which every CPU has.
-//! That processes of their own change nothing is shown by `shared_region.rs` and by the command's tests.
+//! The fabric contract on the shm fabric: a memory server per region file, connected over sockets, in the line mode
+//! that the CPU gets and in that which every CPU has. That processes of their own change nothing is shown by
+//! `shared_region.rs` and by the command's tests.
 
 #[path = "kit/conformance/mod.rs"]
 mod conformance;
