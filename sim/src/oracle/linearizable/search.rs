@@ -25,8 +25,7 @@
 //!   Unknown writes of the same kind and value are interchangeable: what counts is how many are used. So 20
 //!   lost puts cost the search a count of up to 20, not 2^20 sets.
 //! - **When everything rests, writes of unknown outcome have taken effect, or never will.** The moment of rest stands
-//! in
-//!   the list as an operation that changes nothing and is a choice: the last block of lost writes comes before it.
+//!   in the list as an operation that changes nothing and is a choice: the last block of lost writes comes before it.
 //!
 //! It knows neither keys nor bytes: states are small numbers.
 
