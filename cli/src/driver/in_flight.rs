@@ -28,11 +28,12 @@ impl InFlight {
         self.clients.borrow_mut().push(waiter);
     }
 
-    /// What `operation` yields; none if it was abandoned, which has dropped it.
-    #[inline]
-    pub(crate) async fn until_abandoned<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
-        let mut operation = pin!(operation);
-        poll_fn(|cx| match operation.as_mut().poll(cx) {
+    /// What `operations` yield, one client's, one after another; none if they were abandoned, which has dropped them.
+    ///
+    /// The client's loop is wrapped as one: an operation's future takes kilobytes, and wrapping each would move it.
+    pub(crate) async fn until_abandoned<T>(&self, operations: impl Future<Output = T>) -> Option<T> {
+        let mut operations = pin!(operations);
+        poll_fn(|cx| match operations.as_mut().poll(cx) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
             Poll::Pending if self.abandoned.get() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,

@@ -212,15 +212,16 @@ async fn run_client<V: BenchShard>(
     plan: Arc<Plan>,
 ) {
     in_flight.enlist(&shard).await;
-    while let Some(start) = pace.next(&shard).await {
-        match in_flight.until_abandoned(client.step(start)).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
+    let steps = async {
+        while let Some(start) = pace.next(&shard).await {
+            if let Err(error) = client.step(start).await {
                 plan.verdict.fail(error);
                 pace.stop();
             }
-            None => client.abandoned(),
         }
+    };
+    if in_flight.until_abandoned(steps).await.is_none() {
+        client.abandoned();
     }
     pace.client_ended(shard.now());
 }

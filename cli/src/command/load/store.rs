@@ -254,17 +254,20 @@ impl<V: BenchShard> Store<V> {
 
 async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: usize, index: I) {
     store.in_flight.enlist(&store.shard).await;
-    while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
-        let (key, value) = work.block.pair(line);
-        match store.in_flight.until_abandoned(index.put(key, value)).await {
-            None => {}
-            Some(Ok(())) => store.line_done(&work),
-            Some(Err(error)) => {
-                let number = work.block.number(line);
-                store.shared.verdict.fail(CliError::Failed(format!("line {number}: {error}")));
+    let lines = async {
+        while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
+            let (key, value) = work.block.pair(line);
+            match index.put(key, value).await {
+                Ok(()) => store.line_done(&work),
+                Err(error) => {
+                    let number = work.block.number(line);
+                    store.shared.verdict.fail(CliError::Failed(format!("line {number}: {error}")));
+                }
             }
         }
-    }
+    };
+    // What was abandoned is not stored, as far as is known.
+    let _ = store.in_flight.until_abandoned(lines).await;
     store.clients_alive.set(store.clients_alive.get() - 1);
     store.wake_feeder();
 }
