@@ -88,8 +88,11 @@ async fn operate(shard: Shard, at: RemotePtr, progress: Rc<Progress>) {
 fn operations_of_pool_clients_allocate_nothing() {
     // The executor's timers allocate: not a poller that never steps aside.
     assert_eq!(allocations(0), 0);
-    println!("{} allocations more than the executor's own", allocations(REACTOR_US));
-    assert_eq!(allocations(REACTOR_US), 0);
+    // A nap that was over too early is taken again, so their number is not exact. If one of the four kinds of chains
+    // allocated, that would be a quarter of them.
+    let beyond = allocations(REACTOR_US);
+    println!("{beyond} allocations in {CHAINS} chains beyond the executor's own");
+    assert!(beyond < CHAINS / 16, "{beyond} allocations");
 }
 
 /// The fewest allocations in the time of [`CHAINS`] chains, but for those of the poller's naps.
