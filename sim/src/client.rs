@@ -23,8 +23,9 @@ use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
 use crate::scenario::{Adversary, Scenario, Work, may_lose_servers};
 
-/// After so many operations in a row that met the lock of a dead client, a client has seen enough.
-const CONTENDED_MAX: u32 = 4;
+/// After so many operations that met the lock of a dead client, a client has seen enough: each waits for as long as a
+/// thousand others take.
+const CONTENDED_MAX: u32 = 6;
 /// An operation that is dropped on its way is dropped within that time.
 const CANCEL_WITHIN_NS: u64 = 12_000;
 /// Where it may be dropped at any time: after 2^7 to 2^21 ns, or when it was polled up to 2^6 times.
@@ -177,7 +178,7 @@ impl<V: Verbs> Client<V> {
             let patience = if cancelled { self.draw_patience() } else { Patience::Endless };
             self.crew.begun.set(self.crew.begun.get() + 1);
             match self.perform(&action, patience).await {
-                Ok(()) => contended = 0,
+                Ok(()) => {}
                 Err(error) if !self.crew.is_legal(&error) => {
                     let name = self.name(&action);
                     self.crew.recorder.fail(format!("{name} failed: {error}"));
@@ -191,11 +192,15 @@ impl<V: Verbs> Client<V> {
         }
     }
 
-    /// Does all of `actions`; yields the errors.
+    /// Does all of `actions`, but for writes when it has seen enough locks of the dead; yields the errors.
     pub(crate) async fn perform_all(self, actions: Vec<Action>) -> Vec<(String, IndexError)> {
-        let mut errors = Vec::new();
+        let (mut errors, mut contended) = (Vec::new(), 0);
         for action in actions {
+            if contended >= CONTENDED_MAX && is_write(&action) {
+                continue;
+            }
             if let Err(error) = self.perform(&action, Patience::Endless).await {
+                contended += u32::from(self.crew.is_of_dead(&error));
                 errors.push((self.name(&action), error));
             }
         }
