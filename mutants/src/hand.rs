@@ -1,0 +1,291 @@
+//! Mistakes that no operator makes, by hand: what a person gets wrong who understands the protocol nearly.
+
+use crate::Result;
+use crate::points::Point;
+
+/// A text that occurs once in its file, of which the part between the marks, or all, is replaced. What is replaced is a
+/// statement, as is what stands there instead, if it ends with `;` or `}`, and an expression otherwise.
+struct Patch {
+    name: &'static str,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+}
+
+/// Around what is replaced, where the text that is looked for has more.
+const MARKS: [char; 2] = ['⟦', '⟧'];
+
+const SHERMAN: &[Patch] = &[
+    Patch {
+        name: "a split's node is written before its sibling",
+        file: "index/src/sherman/split.rs",
+        find: "if together {
+            chain.write(sibling.node, bytes..2 * bytes);
+        }
+        chain.write(node, 0..bytes);",
+        replace: "chain.write(node, 0..bytes);
+        if together {
+            chain.write(sibling.node, bytes..2 * bytes);
+        }",
+    },
+    Patch {
+        name: "a sibling goes back after a split of unknown outcome",
+        file: "index/src/sherman/split.rs",
+        find: "⟦owed.separator = None;
+            return Err(error.into());⟧",
+        replace: "if let Some(owed) = owed.separator.take() {
+                self.allocator.give_back(owed.child, bytes as u64);
+            }
+            return Err(error.into());",
+    },
+    Patch {
+        name: "a separator of a split of unknown outcome is put in",
+        file: "index/src/sherman/split.rs",
+        find: "⟦owed.separator = None;⟧
+            return",
+        replace: "",
+    },
+    Patch {
+        name: "a dropped split's separator is put in before the split has taken effect",
+        file: "index/src/sherman/split.rs",
+        find: "let mut held = self.tree.locks.acquire(&meter, self.node).await?;
+        held.lock(&meter).await?;
+        self.tree.unlock(&meter, held).await?;",
+        replace: "",
+    },
+    Patch {
+        name: "the bound of node versions is not kept",
+        file: "index/src/sherman/descend.rs",
+        find: "u64::from(span_ns) < self.version_bound(NodeVersion::COUNT)",
+        replace: "true",
+    },
+    Patch {
+        name: "the bound of entry versions is not kept",
+        file: "index/src/sherman/descend.rs",
+        find: "u64::from(span_ns) < self.version_bound(EntryVersion::COUNT)",
+        replace: "true",
+    },
+    Patch {
+        name: "a root's CAS of unknown outcome that finds its own word was lost",
+        file: "index/src/sherman/descend.rs",
+        find: "if ⟦found == expected || doubtful && found == root_word(new)⟧ {",
+        replace: "found == expected",
+    },
+    Patch {
+        name: "a new root goes back after an unknown CAS if there is a root above it",
+        file: "index/src/sherman/descend.rs",
+        find: "doubtful && self.is_leftmost(meter, new, &mut budget).await?",
+        replace: "false",
+    },
+    Patch {
+        name: "a separator is put in although its node begins elsewhere",
+        file: "index/src/sherman/repair.rs",
+        find: "!self.begins_at(&meter, level, child, &separator.key).await?",
+        replace: "false",
+    },
+];
+
+const SMART: &[Patch] = &[
+    Patch {
+        name: "a leaf goes back after a CAS of unknown outcome (write and CAS in one chain)",
+        file: "index/src/smart/new_node.rs",
+        find: "if self.has_swung(meter, swing, budget).await? {
+                        return Ok(self.known(pending, Ok(())));
+                    }",
+        replace: "",
+    },
+    Patch {
+        name: "a node goes back after a CAS of unknown outcome",
+        file: "index/src/smart/new_node.rs",
+        find: "if self.has_swung(meter, swing, budget).await? {
+                        return Ok(Ok(()));
+                    }",
+        replace: "",
+    },
+    Patch {
+        name: "a CAS of unknown outcome had none if its word has changed since",
+        file: "index/src/smart/new_node.rs",
+        find: "link != 0 && link != swing.link.bits()",
+        replace: "false",
+    },
+    Patch {
+        name: "a dropped client's new nodes go back without a look",
+        file: "index/src/smart/pending.rs",
+        find: "self.has_swung(&meter, swing, &mut budget).await?",
+        replace: "false",
+    },
+    Patch {
+        name: "a link gets its value back in front of the CAS that changed it",
+        file: "index/src/smart/pending.rs",
+        find: "chain.fence().cas(old.ptr(), link.bits(), before.bits());",
+        replace: "chain.cas(old.ptr(), link.bits(), before.bits());",
+    },
+    Patch {
+        name: "a leaf returns to its slot with a link that others may know",
+        file: "index/src/smart/replace.rs",
+        find: "self.estrange(meter, leaf, budget).await?;",
+        replace: "",
+    },
+    Patch {
+        name: "a node is frozen when its claimed slots are",
+        file: "index/src/smart/replace.rs",
+        find: "live_link.is_none() && slots.iter().all(|slot| slot.is_frozen())",
+        replace: "live_link.is_none() && slots.iter().filter(|slot| slot.is_claimed()).all(|slot| slot.is_frozen())",
+    },
+    Patch {
+        name: "a slot is swung before it is known that the link is",
+        file: "index/src/smart/split.rs",
+        find: "!self.until_linked(meter, &split, new_link, linked, budget).await?",
+        replace: "{ drop(linked); false }",
+    },
+    Patch {
+        name: "a fork is certain by any way",
+        file: "index/src/smart/way.rs",
+        find: "way.fresh || view.link == Link::Live(way.holder)",
+        replace: "true",
+    },
+    Patch {
+        name: "another key's leaf is believed by any way",
+        file: "index/src/smart/way.rs",
+        find: "way.fresh || parent == way.holder",
+        replace: "true",
+    },
+    Patch {
+        name: "a frozen node is believed by any way",
+        file: "index/src/smart/way.rs",
+        find: "(writes || !way.fresh)",
+        replace: "writes",
+    },
+    Patch {
+        name: "a slot is claimed that the node's type does not cover",
+        file: "index/src/smart/insert.rs",
+        find: "⟦self.cover_slot(meter, &mut way, budget).await?;⟧
+        let class",
+        replace: "",
+    },
+    Patch {
+        name: "who came by a copy of a node tries the next slot without reading it",
+        file: "index/src/smart/insert.rs",
+        find: "let next = match ⟦way.fresh⟧ {",
+        replace: "true",
+    },
+    Patch {
+        name: "another's removal is taken for one's own",
+        file: "index/src/smart/write.rs",
+        find: "found if ⟦found == removed.bits()⟧",
+        replace: "matches!(Link::from_bits(found), Ok(Link::Removed { .. }))",
+    },
+];
+
+const LOCKS: &[Patch] = &[
+    Patch {
+        name: "a release is redone without a look at the word",
+        file: "lock/src/janitor.rs",
+        find: "found != parting.claim.word.to_bits()",
+        replace: "false",
+    },
+    Patch {
+        name: "a new node is redone without a look whether others have reached it",
+        file: "lock/src/janitor.rs",
+        find: "lines.any(|(found, written)| found == written)",
+        replace: "false",
+    },
+    Patch {
+        name: "the janitor's unlock may overtake the holder's atomics",
+        file: "lock/src/janitor.rs",
+        find: "chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, claim.vacant);",
+        replace: "chain.write_word(lock, claim.vacant);",
+    },
+    Patch {
+        name: "a lock whose CAS has an unknown outcome is not cleared",
+        file: "lock/src/janitor.rs",
+        find: "Err(_) => ⟦clear_if_ours(table, lock, claim).await⟧,
+        },
+        Global::Leaving",
+        replace: "Settled::Cleared",
+    },
+    Patch {
+        name: "the next holder is told when the write-back is posted",
+        file: "lock/src/held.rs",
+        find: "self.depart(meter, chain, Parting { claim, exit, fresh: self.fresh });
+                ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
+        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim.word)); }
+                poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
+    },
+    Patch {
+        name: "the next holder is told when the rear WRITE is posted",
+        file: "lock/src/held.rs",
+        find: "self.depart(meter, chain, parting);
+        let buf = ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
+        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim.word)); }
+                poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
+    },
+    Patch {
+        name: "one WRITE of several lines clears the word, whatever their order",
+        file: "lock/src/held.rs",
+        find: "is_one_line || self.table.verbs.capabilities().in_order_write",
+        replace: "true",
+    },
+    Patch {
+        name: "after a CAS of unknown outcome another word is tried",
+        file: "lock/src/held.rs",
+        find: "Global::Doubtful { claim } => ⟦claim⟧,
+            _ =>",
+        replace: "Claim::new(self.table.word())",
+    },
+    Patch {
+        name: "the bound of hand-overs is not kept",
+        file: "lock/src/handover.rs",
+        find: "hinted && depth < handovers_max",
+        replace: "hinted && depth < u8::MAX && handovers_max > 0",
+    },
+    Patch {
+        name: "a lock that comes too late is kept",
+        file: "lock/src/table.rs",
+        find: "self.tell_home(note.lock, seat, declined(note.lock, grant));",
+        replace: "",
+    },
+    Patch {
+        name: "who waits joins the window that is open",
+        file: "lock/src/window/home.rs",
+        find: "joined: ⟦false⟧, next: END });",
+        replace: "true",
+    },
+    Patch {
+        name: "a value of an earlier window is taken for this one's",
+        file: "lock/src/window/table.rs",
+        find: "std::mem::replace(sent, ending) == ending",
+        replace: "std::mem::replace(sent, ending) > 0",
+    },
+];
+
+/// The points by hand in that file.
+///
+/// # Errors
+/// If a text does not occur there, or more than once: then the file has changed, and the patch has to.
+pub(crate) fn points(file: &str, text: &str) -> Result<Vec<Point>> {
+    let mut found = Vec::new();
+    for patch in [SHERMAN, SMART, LOCKS].into_iter().flatten().filter(|patch| patch.file == file) {
+        let whole = patch.find.replace(MARKS, "");
+        let mut places = text.match_indices(&whole);
+        let (Some((at, _)), None) = (places.next(), places.next()) else {
+            return Err(format!("{file} has not once what \"{}\" changes:\n{whole}", patch.name).into());
+        };
+        let (before, replaced) = match patch.find.split_once(MARKS[0]) {
+            Some((before, rest)) => {
+                (before, rest.split_once(MARKS[1]).map_or(rest, |(replaced, _)| replaced))
+            }
+            None => ("", patch.find),
+        };
+        let start = at + before.len();
+        found.push(Point {
+            range: start..start + replaced.len(),
+            line: text[..start].matches('\n').count() + 1,
+            function: String::new(),
+            operator: format!("by hand: {}", patch.name),
+            mutated: patch.replace.to_owned(),
+            is_statement: replaced.ends_with([';', '}']),
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,187 @@
+//! Mutation testing of the protocols: small mistakes, planted in a copy of the tree all at once, each awake alone in a
+//! run of the swarm, which has to catch it. `docs/testing.md` says how to run it and has the results.
+//!
+//! It knows how Rust is written and what `farwood sim run` prints, and nothing of what the protocols do, except in
+//! `hand.rs`.
+
+mod hand;
+mod judge;
+mod mutant;
+mod points;
+mod table;
+mod tree;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+
+use judge::{Bounds, judge};
+use mutant::{Fate, Mutant, Verdict};
+use tree::Places;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Small mistakes planted in the protocols, judged by the swarm.
+#[derive(Parser)]
+struct Args {
+    /// The repository; all is written to its folder target/mutants.
+    #[arg(long, default_value = ".")]
+    repository: PathBuf,
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Plants all mistakes and builds the program, once.
+    Build,
+    /// Lists the mistakes.
+    List,
+    /// Judges a sample of them, and adds the verdicts to those there are.
+    Judge(JudgeArgs),
+    /// Prints the tables of the verdicts.
+    Table,
+    /// Forgets the verdicts.
+    Forget,
+}
+
+#[derive(clap::Args)]
+struct JudgeArgs {
+    /// So many at most: those by hand first, then in the order of their numbers, which is that of chance.
+    #[arg(long, default_value_t = usize::MAX)]
+    max: usize,
+    /// These only, by their numbers.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<u32>,
+    /// Also those that have a verdict; survivors get another chance.
+    #[arg(long)]
+    again: bool,
+    /// Those that have survived so far.
+    #[arg(long)]
+    survivors: bool,
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Seeds of SMART.
+    #[arg(long, default_value_t = 300)]
+    smart: u64,
+    /// Seeds of Sherman.
+    #[arg(long, default_value_t = 100)]
+    sherman: u64,
+    /// Seconds without a seed's end after which a run hangs.
+    #[arg(long, default_value_t = 40)]
+    silence: u64,
+    /// Seconds after which a run ends in any case.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// Memory of a run.
+    #[arg(long, default_value_t = 6 << 20)]
+    memory_kib: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let places = Places::new(&args.repository.canonicalize()?);
+    match &args.command {
+        Action::Build => println!("{} mutants", tree::build(&places)?.len()),
+        Action::List => listed(&places)?.iter().for_each(|mutant| println!("{}", about(mutant))),
+        Action::Judge(args) => judge_all(&places, args)?,
+        Action::Table => print!("{}", table::tables(&verdicts(&places)?)),
+        Action::Forget => fs::write(&places.verdicts, "")?,
+    }
+    Ok(())
+}
+
+fn about(mutant: &Mutant) -> String {
+    let Mutant { number, file, line, function, operator, original, mutated, .. } = mutant;
+    format!("{number} {file}:{line} {function}: {operator}: `{original}` -> `{mutated}`")
+}
+
+fn listed(places: &Places) -> Result<Vec<Mutant>> {
+    let text = fs::read_to_string(&places.list).map_err(|error| format!("build first: {error}"))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn verdicts(places: &Places) -> Result<Vec<Verdict>> {
+    let text = fs::read_to_string(&places.verdicts).unwrap_or_default();
+    Ok(text.lines().map(serde_json::from_str).collect::<std::result::Result<_, _>>()?)
+}
+
+fn judge_all(places: &Places, args: &JudgeArgs) -> Result<()> {
+    let known = verdicts(places)?;
+    let survives = |number| {
+        let last = known.iter().rfind(|verdict| verdict.mutant.number == number);
+        last.map(|verdict| matches!(verdict.fate, Fate::Survived { .. }))
+    };
+    let mut chosen = listed(places)?;
+    chosen.sort_by_key(|mutant| (!mutant.is_by_hand(), mutant.number));
+    if args.only.is_empty() {
+        chosen.truncate(args.max);
+    } else {
+        chosen.retain(|mutant| args.only.contains(&mutant.number));
+    }
+    chosen.retain(|mutant| match survives(mutant.number) {
+        None => !args.survivors,
+        Some(survives) => args.again || (args.survivors && survives),
+    });
+    for index in ["smart", "sherman"] {
+        let (fate, _) = judge(&places.program(), 0, index, bounds(args, index))?;
+        if !matches!(fate, Fate::Survived { .. }) {
+            return Err(format!("without any mistake: {fate:?}").into());
+        }
+    }
+    let mut file = OpenOptions::new().create(true).append(true).open(&places.verdicts)?;
+    for (place, mutant) in chosen.iter().enumerate() {
+        let verdict = judge_one(places, args, mutant)?;
+        println!(
+            "{}/{} {} s  {:?}  {}",
+            place + 1,
+            chosen.len(),
+            verdict.seconds,
+            verdict.fate,
+            about(mutant)
+        );
+        writeln!(file, "{}", serde_json::to_string(&verdict)?)?;
+    }
+    Ok(())
+}
+
+fn judge_one(places: &Places, args: &JudgeArgs, mutant: &Mutant) -> Result<Verdict> {
+    let (begun, mut reached, mut seeds) = (Instant::now(), false, 0);
+    let mut fate = Fate::Survived { seeds };
+    for index in &mutant.indexes {
+        let (done, there) = judge(&places.program(), mutant.number, index, bounds(args, index))?;
+        reached |= there;
+        match done {
+            Fate::Survived { seeds: more } => seeds += more,
+            killed => {
+                fate = killed;
+                break;
+            }
+        }
+        fate = Fate::Survived { seeds };
+    }
+    Ok(Verdict { mutant: mutant.clone(), fate, reached, seconds: begun.elapsed().as_secs() })
+}
+
+fn bounds(args: &JudgeArgs, index: &str) -> Bounds {
+    Bounds {
+        first_seed: args.first_seed,
+        seeds: if index == "smart" { args.smart } else { args.sherman },
+        silence: Duration::from_secs(args.silence),
+        whole: Duration::from_secs(args.seconds),
+        memory_kib: args.memory_kib,
+    }
+}

@@ -1,0 +1,88 @@
+//! A mutant as it is listed, the files that get some, and what the swarm says of one.
+
+use serde::{Deserialize, Serialize};
+
+/// The files, or all in a folder (not in those below it).
+pub(crate) const TARGETS: &[&str] = &[
+    "cache/src/radix/reader.rs",
+    "cache/src/reader.rs",
+    "index/src/sherman/descend.rs",
+    "index/src/sherman/lookup.rs",
+    "index/src/sherman/repair.rs",
+    "index/src/sherman/scan.rs",
+    "index/src/sherman/split.rs",
+    "index/src/sherman/write.rs",
+    "index/src/smart/descend.rs",
+    "index/src/smart/insert.rs",
+    "index/src/smart/lookup.rs",
+    "index/src/smart/new_node.rs",
+    "index/src/smart/pending.rs",
+    "index/src/smart/replace.rs",
+    "index/src/smart/scan.rs",
+    "index/src/smart/split.rs",
+    "index/src/smart/turns.rs",
+    "index/src/smart/way.rs",
+    "index/src/smart/write.rs",
+    "lock/src/handover.rs",
+    "lock/src/held.rs",
+    "lock/src/janitor.rs",
+    "lock/src/patience.rs",
+    "lock/src/place.rs",
+    "lock/src/slots.rs",
+    "lock/src/table.rs",
+    "lock/src/window",
+];
+
+/// A mistake that was planted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Mutant {
+    pub(crate) number: u32,
+    pub(crate) file: String,
+    pub(crate) line: usize,
+    pub(crate) function: String,
+    pub(crate) operator: String,
+    pub(crate) original: String,
+    pub(crate) mutated: String,
+    /// The indexes that it is in, those first that judge faster.
+    pub(crate) indexes: Vec<String>,
+}
+
+impl Mutant {
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.operator.starts_with("by hand")
+    }
+}
+
+/// What became of a mutant.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Fate {
+    /// By the failure of this seed of this index.
+    Killed { index: String, seed: u64 },
+    /// The program came to an end of its own.
+    Crashed { index: String },
+    /// A seed took too long.
+    Hung { index: String },
+    /// So many seeds passed altogether.
+    Survived { seeds: u64 },
+}
+
+/// The last word on a mutant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    pub(crate) mutant: Mutant,
+    pub(crate) fate: Fate,
+    /// Whether its place was reached at all.
+    pub(crate) reached: bool,
+    pub(crate) seconds: u64,
+}
+
+/// The indexes that run code of that file.
+pub(crate) fn indexes_of(file: &str) -> Vec<String> {
+    let indexes: &[&str] = match file {
+        _ if file.contains("/sherman/") => &["sherman"],
+        _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
+        _ if file.starts_with("cache/") => &["sherman"],
+        _ => &["smart", "sherman"],
+    };
+    indexes.iter().map(|&name| name.to_owned()).collect()
+}
