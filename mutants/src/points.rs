@@ -1,5 +1,5 @@
 //! Where one small mistake is possible in a file of Rust, and what the text would be with it: the operators. All of
-//! them keep types as they are, as far as one can see without types; what does not compile is found out by the compiler.
+//! them keep types as they are, as far as one can see without types; the compiler finds out what does not compile.
 //!
 //! Left alone are tests, constants, patterns, macros, formatting, and what only counts (`counters.count(..)`).
 
