@@ -326,7 +326,7 @@ fn draw_sherman(rng: &mut SmallRng) -> sherman::Geometry {
 fn draw_smart(rng: &mut SmallRng) -> smart::Geometry {
     smart::Geometry {
         max_key: *[4, 8, 8, 12, 30, 255].choose(rng).expect("not empty"),
-        max_value: *[8, 8, 40, 100, 300].choose(rng).expect("not empty"),
+        max_value: *[8, 40, 100, 300, 300].choose(rng).expect("not empty"),
         types: *[Types::Tiny, Types::Tiny, Types::Tiny, Types::Lines].choose(rng).expect("not empty"),
     }
 }

@@ -341,9 +341,11 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
 }
 
 fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> NodeOptions {
-    let budgets: &[usize] = match shape {
-        Shape::Plain => &[600, 2_000, 1 << 20, 1 << 20],
-        Shape::Hard => &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+    // Smart's caches hold nothing below some 12 KiB, and segments of 4 KiB.
+    let budgets: &[usize] = match (shape, kind) {
+        (Shape::Plain, _) => &[600, 2_000, 1 << 20, 1 << 20],
+        (Shape::Hard, Kind::Sherman) => &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+        (Shape::Hard, Kind::Smart) => &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
     };
     NodeOptions {
         techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
@@ -437,7 +439,7 @@ mod tests {
             );
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
             assert!(share(&|scenario| scenario.work.tangled) > 0.4);
-            let is_small = |node: &NodeOptions| node.cache_bytes < 5_000;
+            let is_small = |node: &NodeOptions| node.cache_bytes < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
             for name in AnyTechniques::names(kind) {
                 let differ = share(&|scenario| {

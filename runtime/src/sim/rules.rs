@@ -99,13 +99,19 @@ const ERRORS: [Rule; 2] = [
     Rule::new(Fault::QueuePairError(20_000), 250, u32::MAX),
     Rule::new(Fault::DelayedLine(30_000), 200, u32::MAX),
 ];
-const OUTAGES: [Rule; 1] = [Rule::new(Fault::ServerAway(400_000), 1_500, 3)];
+/// An outage that lasts longer than a release asks a server in vain.
+const LONG_NS: u64 = 25_000_000;
+const OUTAGES: [Rule; 2] =
+    [Rule::new(Fault::ServerAway(400_000), 1_500, 3), Rule::new(Fault::ServerAway(LONG_NS), 4_000, 2)];
 const CRASHES: [Rule; 2] =
     [Rule::new(Fault::NodeStop, 1_500, 1), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
 const CHURN: [Rule; 2] =
     [Rule::new(Fault::NodeStop, 1_000, 3), Rule::new(Fault::LatencySpike(30_000), 500, u32::MAX)];
-const PARTITIONS: [Rule; 2] =
-    [Rule::new(Fault::Partition(300_000), 1_500, 4), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
+const PARTITIONS: [Rule; 3] = [
+    Rule::new(Fault::Partition(300_000), 1_500, 4),
+    Rule::new(Fault::Partition(LONG_NS), 4_000, 2),
+    Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX),
+];
 const CONTROL: [Rule; 3] = [
     Rule::new(Fault::LateReply(3_000_000), 2, u32::MAX),
     Rule::new(Fault::LostReply, 8, u32::MAX),

@@ -26,6 +26,8 @@ enum Halt {
     /// In the middle of a WRITE of several lines.
     Within,
     Behind,
+    /// Within the next WRITE of its core that tears what others may read: few verbs are such WRITEs.
+    Tearing,
     /// At a moment soon after.
     Later,
 }
@@ -121,6 +123,9 @@ impl Fabric {
     #[inline]
     pub(super) fn draw_strikes(&mut self, id: FlightId) -> bool {
         let mut is_sent = true;
+        if !self.tearing.is_empty() && self.tears(id) {
+            return true;
+        }
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
@@ -143,30 +148,69 @@ impl Fabric {
 
     /// Stops the compute node of a verb at this very verb; false if it is to stop later.
     fn halts_now(&mut self, id: FlightId, is_sent: &mut bool) -> bool {
-        let flight = self.flights[id.0 as usize];
-        let lines = flight.lines_written();
+        let lines = self.flights[id.0 as usize].lines_written();
         let halt = match self.rng.random_range(0..8) {
             0 => Halt::Before,
             1 => Halt::Later,
             2..=4 if lines > 1 => Halt::Within,
+            2..=3 => Halt::Tearing,
             _ => Halt::Behind,
         };
         match halt {
             Halt::Later => return false,
-            Halt::Before => *is_sent = false,
-            Halt::Within if self.weather.in_order_write => {
-                self.flight(id).arriving = (1 << self.rng.random_range(1..lines.min(64))) - 1;
+            Halt::Tearing => {
+                let core = self.core_of(id);
+                self.tearing.push(core);
+                return true;
             }
-            Halt::Within => self.flight(id).arriving = self.rng.random(),
-            Halt::Behind => {}
+            Halt::Before => *is_sent = false,
+            Halt::Within | Halt::Behind => {}
         }
-        let (now, group) = (self.now(), &self.groups[flight.group.0 as usize]);
-        let (core, server) = (group.core, group.server);
+        self.halt(id, halt);
+        true
+    }
+
+    /// Stops the compute node of a verb, if it is to stop within a WRITE that tears what others may read.
+    #[cold]
+    fn tears(&mut self, id: FlightId) -> bool {
+        let core = self.core_of(id);
+        let tears = self.tearing.contains(&core) && self.overwrites(self.flights[id.0 as usize]);
+        if tears {
+            self.tearing.retain(|&other| other != core);
+            self.halt(id, Halt::Within);
+        }
+        tears
+    }
+
+    /// Whether it is a WRITE of several lines to where something is already. New memory is zero.
+    fn overwrites(&self, flight: Flight) -> bool {
+        if flight.lines_written() < 2 {
+            return false;
+        }
+        let server = self.groups[flight.group.0 as usize].server;
+        let mut old = vec![0; flight.len() as usize];
+        let read = self.memory.mapped()[server.0 as usize].region().read(flight.offset(), &mut old);
+        read.is_ok() && old.iter().any(|&byte| byte != 0)
+    }
+
+    fn halt(&mut self, id: FlightId, halt: Halt) {
+        if let Halt::Within = halt {
+            let lines = self.flights[id.0 as usize].lines_written();
+            self.flight(id).arriving = match self.weather.in_order_write {
+                true => (1 << self.rng.random_range(1..lines.min(64))) - 1,
+                false => self.rng.random(),
+            };
+        }
+        let (now, core, flight) = (self.now(), self.core_of(id), self.flights[id.0 as usize]);
+        let server = self.groups[flight.group.0 as usize].server;
         self.trace.note(now, || {
             format!("NodeStop strikes core {core}, server {}: {halt:?} {:?}", server.0, flight.op)
         });
         self.notices.push(Notice::Stop { core });
-        true
+    }
+
+    fn core_of(&self, id: FlightId) -> u32 {
+        self.groups[self.flights[id.0 as usize].group.0 as usize].core
     }
 
     /// Whether a request that arrives is one of those that went with the compute node that had sent them: one is lost,

@@ -138,6 +138,8 @@ pub(super) struct Fabric {
     flights: Slab<Flight>,
     /// Faults that are about to strike.
     strikes: Slab<Strike>,
+    /// Cores whose compute nodes stop within the next WRITE of several lines.
+    tearing: Vec<u32>,
     /// What the last event has to tell beside its own result.
     notices: Vec<Notice>,
 }
@@ -181,6 +183,7 @@ impl Fabric {
             groups: Slab::new(),
             flights: Slab::new(),
             strikes: Slab::new(),
+            tearing: Vec::new(),
             notices: Vec::new(),
         }
     }
@@ -205,6 +208,7 @@ impl Fabric {
     /// Brings servers back that are away, and ends partitions.
     pub(super) fn heal(&mut self) {
         self.strikes.clear();
+        self.tearing.clear();
         for server in &mut self.servers {
             server.away_until_ns = 0;
         }
