@@ -20,7 +20,7 @@ const SHERMAN: &[Kind] = &[Kind::Sherman];
 const SMART: &[Kind] = &[Kind::Smart];
 
 /// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 54] = [
+const COUNTERS: [(&str, &[Kind]); 57] = [
     ("cache.evicted", BOTH),
     ("index.failed", BOTH),
     ("index.torn", BOTH),
@@ -34,6 +34,7 @@ const COUNTERS: [(&str, &[Kind]); 54] = [
     ("lock.redo", BOTH),
     ("lock.redo.reached", SHERMAN),
     ("lock.redo.unreached", SHERMAN),
+    ("lock.taken_over", BOTH),
     ("sherman.inner.right", SHERMAN),
     ("sherman.inner.split", SHERMAN),
     ("sherman.leaf.far_right", SHERMAN),
@@ -61,6 +62,7 @@ const COUNTERS: [(&str, &[Kind]); 54] = [
     ("smart.node.merged", SMART),
     ("smart.node.replaced", SMART),
     ("smart.node.taken_out", SMART),
+    ("smart.nodes.lost", SMART),
     ("smart.read.locked", SMART),
     ("smart.read.slow", SMART),
     ("smart.replace.lost", SMART),
@@ -68,6 +70,7 @@ const COUNTERS: [(&str, &[Kind]); 54] = [
     ("smart.split.lost", SMART),
     ("smart.split.vain", SMART),
     ("smart.swing.settled", SMART),
+    ("smart.turn.overdue", SMART),
     ("smart.turn.waited", SMART),
     ("smart.type.switched", SMART),
     ("smart.way.stale", SMART),

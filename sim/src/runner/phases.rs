@@ -22,6 +22,12 @@ use crate::recorder::{Range, Who};
 use crate::scenario::{NodeOptions, Scenario, may_lose_servers};
 
 const INDEX: &str = "swarm";
+/// Another one, made when the dead are known to be, and how long its clients wait for a lock.
+const AFRESH: &str = "afresh";
+const AFRESH_WAIT_NS: u64 = 1_000_000;
+/// Keys that go into it, with this value.
+const AFRESH_KEYS: usize = 40;
+const AFRESH_VALUE: &[u8] = b"afresh";
 /// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
 const LOADER: u32 = 1_000;
 const CHECKER: u32 = 1_001;
@@ -71,7 +77,9 @@ impl<'r> Run<'r> {
         self.balance(&fleet)?;
         self.take_turns(&fleet)?;
         self.simulation.mark(self.crew.recorder.hash(), 0);
-        self.look()
+        let keys = self.look()?;
+        self.begin_afresh()?;
+        Ok(keys)
     }
 
     /// Ids of the compute nodes that have stopped.
@@ -407,6 +415,41 @@ impl<'r> Run<'r> {
         let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), techniques.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)
+    }
+
+    /// A new index shares its lock words with the old one, and never meets the locks of those who were dead before it.
+    fn begin_afresh(&self) -> Result<(), String> {
+        let dead = self.dead();
+        if dead.is_empty() {
+            return Ok(());
+        }
+        dead.iter().for_each(|&node| self.simulation.cluster().died(node));
+        let node = self.simulation.add_node(None);
+        let host = self.simulation.node(node);
+        let shards: Vec<_> =
+            (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
+        let options = NodeOptions { lock_wait_ns_max: AFRESH_WAIT_NS, ..self.scenario.nodes[0] };
+        let (recipe, crew) = (self.scenario.recipe(options), Rc::clone(&self.crew));
+        let written = self.block_on(&shards[0].clone(), async move {
+            let tree = recipe.create(&*host, AFRESH).await?;
+            // Each shard is home to locks.
+            let indexes: Vec<_> = shards.into_iter().map(|shard| tree.attach(shard)).collect();
+            let index = &indexes[0];
+            let keys: Vec<_> = crew.keys.iter().take(AFRESH_KEYS).collect();
+            for key in &keys {
+                index.put(key, AFRESH_VALUE).await?;
+            }
+            let mut absent = 0;
+            for key in &keys {
+                absent += u64::from(index.get(key).await?.as_deref() != Some(AFRESH_VALUE));
+            }
+            Ok(absent)
+        })?;
+        match written {
+            Ok(0) => Ok(()),
+            Ok(absent) => Err(format!("{absent} keys of a new index are not there")),
+            Err::<u64, IndexError>(error) => Err(format!("a new index cannot be used: {error}")),
+        }
     }
 
     /// Gets all keys, writes some, which completes what others have left half done, and gets all again: what was not
