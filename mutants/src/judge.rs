@@ -1,87 +1,119 @@
-//! Judging a mutant: seeds of the swarm, until one fails.
+//! Judging a mutant: seeds of the swarm, each in a process of its own, until one fails.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::mutant::Fate;
 
-/// What one run may take.
+/// What a seed may take.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    pub(crate) first_seed: u64,
-    pub(crate) seeds: u64,
-    /// Without a line for so long it hangs.
-    pub(crate) silence: Duration,
-    /// What has not failed by then survives.
-    pub(crate) whole: Duration,
+    /// Beyond that it hangs.
+    pub(crate) seed: Duration,
     pub(crate) memory_kib: u64,
+    /// Processes at the same time.
+    pub(crate) jobs: usize,
 }
 
-/// Runs seeds of `index` with that mutant awake; yields its fate and whether its place was reached.
-pub(crate) fn judge(program: &Path, mutant: u32, index: &str, bounds: Bounds) -> Result<(Fate, bool)> {
-    let end = bounds.first_seed + bounds.seeds;
-    let range = format!("{}..{end}", bounds.first_seed);
+/// How a seed ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Passed,
+    Failed,
+    /// The program came to an end of its own.
+    Crashed,
+    Hung,
+}
+
+/// What FARWOOD_MUTANT says: the number of a mutant, or that all that are reached be told.
+pub(crate) const RECORD: &str = "record";
+
+/// Runs seeds of `index`; yields the first of them that was seen not to pass, and what all have said of mutants.
+pub(crate) fn run(
+    program: &Path,
+    mutant: &str,
+    index: &str,
+    seeds: &[u64],
+    bounds: Bounds,
+    mut tell: impl FnMut(u64, End, Vec<u32>) + Send,
+) -> Result<Option<(u64, End)>> {
+    let rest = Mutex::new((seeds.iter(), None, &mut tell));
+    let work = || -> std::result::Result<(), String> {
+        loop {
+            let next = match &mut *rest.lock().expect("no worker panics") {
+                (seeds, None, _) => seeds.next().copied(),
+                _ => None,
+            };
+            let Some(seed) = next else { return Ok(()) };
+            let (end, reached) =
+                run_seed(program, mutant, index, seed, bounds).map_err(|error| error.to_string())?;
+            let (_, failed, tell) = &mut *rest.lock().expect("no worker panics");
+            if end != End::Passed && mutant != RECORD {
+                *failed = failed.or(Some((seed, end)));
+            }
+            tell(seed, end, reached);
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..bounds.jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+    })?;
+    let (_, failed, _) = rest.into_inner().expect("no worker panics");
+    Ok(failed)
+}
+
+fn run_seed(program: &Path, mutant: &str, index: &str, seed: u64, bounds: Bounds) -> Result<(End, Vec<u32>)> {
     let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", bounds.memory_kib);
     let mut child = Command::new("sh")
         .args(["-c", &script])
         .arg(program)
-        .args(["sim", "run", "--index", index, "--seeds", &range])
-        .env("FARWOOD_MUTANT", mutant.to_string())
+        .args(["sim", "run", "--index", index, "--seeds", &format!("{seed}..{}", seed + 1)])
+        .env("FARWOOD_MUTANT", mutant)
         .env_remove("FARWOOD_LOG")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let (said, errors) =
-        (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
-    let reached = AtomicBool::new(false);
-    let fate = thread::scope(|scope| {
-        scope.spawn(|| watch(errors, &reached));
-        let fate = watch_seeds(said, index, bounds);
-        // It may have ended by itself, which is all the same.
-        drop(child.kill());
-        fate
-    });
-    child.wait()?;
-    Ok((fate, reached.into_inner()))
+    let said = listen(child.stdout.take().expect("it is piped"));
+    let errors = listen(child.stderr.take().expect("it is piped"));
+    let in_time = wait(&mut child, bounds.seed)?;
+    let (said, errors) = (said.join().expect("no reader panics"), errors.join().expect("no reader panics"));
+    let reached = errors.lines().filter_map(|line| line.strip_prefix("mutant reached: ")?.parse().ok());
+    let line = said.lines().find(|line| line.starts_with("seed "));
+    let end = match line.map(|line| line.trim_end().ends_with("FAILED")) {
+        _ if !in_time => End::Hung,
+        Some(true) => End::Failed,
+        Some(false) => End::Passed,
+        None => End::Crashed,
+    };
+    Ok((end, reached.collect()))
 }
 
-/// What the lines of its seeds tell.
-fn watch_seeds(said: impl Read + Send + 'static, index: &str, bounds: Bounds) -> Fate {
-    let (lines, heard) = mpsc::channel();
+fn listen(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
-        BufReader::new(said).lines().map_while(|line| line.ok()).try_for_each(|line| lines.send(line))
-    });
-    let (begun, index) = (Instant::now(), index.to_owned());
-    let mut seeds = 0;
-    loop {
-        match heard.recv_timeout(bounds.silence) {
-            Ok(line) if !line.starts_with("seed ") => {}
-            Ok(line) if line.trim_end().ends_with("FAILED") => {
-                let seed = line.split_whitespace().nth(1).and_then(|seed| seed.parse().ok());
-                return Fate::Killed { index, seed: seed.unwrap_or_default() };
-            }
-            Ok(_) => seeds += 1,
-            Err(RecvTimeoutError::Timeout) => return Fate::Hung { index },
-            Err(RecvTimeoutError::Disconnected) if seeds < bounds.seeds => return Fate::Crashed { index },
-            Err(RecvTimeoutError::Disconnected) => return Fate::Survived { seeds },
-        }
-        if begun.elapsed() > bounds.whole {
-            return Fate::Survived { seeds };
-        }
-    }
+        let mut bytes = Vec::new();
+        // What was said before a pipe broke counts.
+        drop(pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
-fn watch(errors: impl Read, reached: &AtomicBool) {
-    for line in BufReader::new(errors).lines().map_while(|line| line.ok()) {
-        if line == "mutant reached" {
-            reached.store(true, Ordering::Relaxed);
+/// False if the child had to be stopped.
+fn wait(child: &mut Child, most: Duration) -> Result<bool> {
+    let begun = Instant::now();
+    loop {
+        if child.try_wait()?.is_some() {
+            return Ok(true);
         }
+        if begun.elapsed() > most {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(5));
     }
 }

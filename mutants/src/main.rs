@@ -8,6 +8,7 @@ mod hand;
 mod judge;
 mod mutant;
 mod points;
+mod reach;
 mod table;
 mod tree;
 
@@ -19,8 +20,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
-use judge::{Bounds, judge};
+use judge::{Bounds, End};
 use mutant::{Fate, Mutant, Verdict};
+use reach::Reach;
 use tree::Places;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -41,6 +43,8 @@ enum Action {
     Build,
     /// Lists the mistakes.
     List,
+    /// Runs seeds without any mistake, and notes which mistakes each would reach.
+    Reach(SeedArgs),
     /// Judges a sample of them, and adds the verdicts to those there are.
     Judge(JudgeArgs),
     /// Prints the tables of the verdicts.
@@ -63,23 +67,27 @@ struct JudgeArgs {
     /// Those that have survived so far.
     #[arg(long)]
     survivors: bool,
-    #[arg(long, default_value_t = 0)]
-    first_seed: u64,
-    /// Seeds of SMART.
-    #[arg(long, default_value_t = 300)]
+    #[command(flatten)]
+    seeds: SeedArgs,
+}
+
+#[derive(clap::Args)]
+struct SeedArgs {
+    /// Seeds of SMART: to judge, those that reach the mistake, as far as is noted.
+    #[arg(long, default_value_t = 100)]
     smart: u64,
     /// Seeds of Sherman.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 50)]
     sherman: u64,
-    /// Seconds without a seed's end after which a run hangs.
+    /// Seconds after which a seed hangs.
     #[arg(long, default_value_t = 40)]
     silence: u64,
-    /// Seconds after which a run ends in any case.
-    #[arg(long, default_value_t = 300)]
-    seconds: u64,
     /// Memory of a run.
     #[arg(long, default_value_t = 6 << 20)]
     memory_kib: u64,
+    /// Runs at the same time.
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
 }
 
 fn main() -> ExitCode {
@@ -97,6 +105,11 @@ fn run(args: &Args) -> Result<()> {
     match &args.command {
         Action::Build => println!("{} mutants", tree::build(&places)?.len()),
         Action::List => listed(&places)?.iter().for_each(|mutant| println!("{}", about(mutant))),
+        Action::Reach(args) => {
+            for index in ["smart", "sherman"] {
+                reach::record(&places, &places.program(), index, args.of(index), args.bounds())?;
+            }
+        }
         Action::Judge(args) => judge_all(&places, args)?,
         Action::Table => print!("{}", table::tables(&verdicts(&places)?)),
         Action::Forget => fs::write(&places.verdicts, "")?,
@@ -136,15 +149,10 @@ fn judge_all(places: &Places, args: &JudgeArgs) -> Result<()> {
         None => !args.survivors,
         Some(survives) => args.again || (args.survivors && survives),
     });
-    for index in ["smart", "sherman"] {
-        let (fate, _) = judge(&places.program(), 0, index, bounds(args, index))?;
-        if !matches!(fate, Fate::Survived { .. }) {
-            return Err(format!("without any mistake: {fate:?}").into());
-        }
-    }
+    let reach = Reach::read(places)?;
     let mut file = OpenOptions::new().create(true).append(true).open(&places.verdicts)?;
     for (place, mutant) in chosen.iter().enumerate() {
-        let verdict = judge_one(places, args, mutant)?;
+        let verdict = judge_one(places, &reach, &args.seeds, mutant)?;
         println!(
             "{}/{} {} s  {:?}  {}",
             place + 1,
@@ -158,30 +166,37 @@ fn judge_all(places: &Places, args: &JudgeArgs) -> Result<()> {
     Ok(())
 }
 
-fn judge_one(places: &Places, args: &JudgeArgs, mutant: &Mutant) -> Result<Verdict> {
-    let (begun, mut reached, mut seeds) = (Instant::now(), false, 0);
-    let mut fate = Fate::Survived { seeds };
-    for index in &mutant.indexes {
-        let (done, there) = judge(&places.program(), mutant.number, index, bounds(args, index))?;
-        reached |= there;
-        match done {
-            Fate::Survived { seeds: more } => seeds += more,
-            killed => {
-                fate = killed;
-                break;
-            }
+fn judge_one(places: &Places, reach: &Reach, args: &SeedArgs, mutant: &Mutant) -> Result<Verdict> {
+    let (begun, mut reached, mut count) = (Instant::now(), false, 0);
+    let mut fate = None;
+    for index in mutant.indexes.iter().filter(|index| args.of(index) > 0) {
+        let seeds = reach.seeds(index, mutant.number, args.of(index) as usize);
+        let number = mutant.number.to_string();
+        let failed = judge::run(&places.program(), &number, index, &seeds, args.bounds(), |_, _, told| {
+            reached |= !told.is_empty();
+            count += 1;
+        })?;
+        if let Some((seed, end)) = failed {
+            let index = index.clone();
+            fate = Some(match end {
+                End::Crashed => Fate::Crashed { index },
+                End::Hung => Fate::Hung { index },
+                End::Failed | End::Passed => Fate::Killed { index, seed },
+            });
+            break;
         }
-        fate = Fate::Survived { seeds };
     }
-    Ok(Verdict { mutant: mutant.clone(), fate, reached, seconds: begun.elapsed().as_secs() })
+    let fate = fate.unwrap_or(Fate::Survived { seeds: count });
+    Ok(Verdict { mutant: mutant.clone(), fate, reached, runs: count, seconds: begun.elapsed().as_secs() })
 }
 
-fn bounds(args: &JudgeArgs, index: &str) -> Bounds {
-    Bounds {
-        first_seed: args.first_seed,
-        seeds: if index == "smart" { args.smart } else { args.sherman },
-        silence: Duration::from_secs(args.silence),
-        whole: Duration::from_secs(args.seconds),
-        memory_kib: args.memory_kib,
+impl SeedArgs {
+    fn of(&self, index: &str) -> u64 {
+        if index == "smart" { self.smart } else { self.sherman }
+    }
+
+    fn bounds(&self) -> Bounds {
+        let SeedArgs { silence, memory_kib, jobs, .. } = *self;
+        Bounds { seed: Duration::from_secs(silence), memory_kib, jobs }
     }
 }

@@ -73,6 +73,9 @@ pub(crate) struct Verdict {
     pub(crate) fate: Fate,
     /// Whether its place was reached at all.
     pub(crate) reached: bool,
+    /// Seeds that were run, each of which reaches it.
+    #[serde(default)]
+    pub(crate) runs: u64,
     pub(crate) seconds: u64,
 }
 

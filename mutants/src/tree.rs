@@ -14,20 +14,31 @@ use crate::hand;
 use crate::mutant::{Mutant, TARGETS, indexes_of};
 use crate::points::{Point, nested, points};
 
-/// What every crate with mutants gets. It says on standard error when a mutant is reached for the first time.
+/// What every crate with mutants gets. It says on standard error which mutant is reached, once: the one that is awake,
+/// or all of them.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicBool, Ordering};
-    static CHOSEN: LazyLock<u32> =
-        LazyLock::new(|| std::env::var("FARWOOD_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0));
-    static REACHED: AtomicBool = AtomicBool::new(false);
+    const RECORD: u32 = u32::MAX;
+    static CHOSEN: LazyLock<u32> = LazyLock::new(|| match std::env::var("FARWOOD_MUTANT") {
+        Ok(text) if text == "record" => RECORD,
+        Ok(text) => text.parse().unwrap_or(0),
+        Err(_) => 0,
+    });
+    static REACHED: [AtomicBool; 1 << 20] = [const { AtomicBool::new(false) }; 1 << 20];
     pub(crate) fn is_on(number: u32) -> bool {
-        let on = *CHOSEN == number;
-        if on && !REACHED.swap(true, Ordering::Relaxed) {
-            eprintln!("mutant reached");
+        let chosen = *CHOSEN;
+        if chosen == number || chosen == RECORD {
+            tell(number);
         }
-        on
+        chosen == number
+    }
+    #[cold]
+    fn tell(number: u32) {
+        if !REACHED[number as usize].swap(true, Ordering::Relaxed) {
+            eprintln!("mutant reached: {number}");
+        }
     }
 }
 "#;
@@ -42,6 +53,7 @@ pub(crate) struct Places {
     build: PathBuf,
     pub(crate) list: PathBuf,
     pub(crate) verdicts: PathBuf,
+    pub(crate) reach: PathBuf,
 }
 
 impl Places {
@@ -53,6 +65,7 @@ impl Places {
             build: own.join("build"),
             list: own.join("list.json"),
             verdicts: own.join("verdicts.jsonl"),
+            reach: own.join("reach.jsonl"),
         }
     }
 
