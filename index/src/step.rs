@@ -23,7 +23,7 @@ impl<T> Step<T> {
     /// The step that a rejected image calls for.
     pub(crate) fn after(rejection: Rejection) -> Self {
         match rejection {
-            Rejection::Torn | Rejection::Malformed(_) => Step::Reread(Some(rejection)),
+            Rejection::Torn | Rejection::Slow | Rejection::Malformed(_) => Step::Reread(Some(rejection)),
             Rejection::Freed | Rejection::WrongKind { .. } | Rejection::NotANode { .. } => {
                 Step::Restart(Some(rejection))
             }

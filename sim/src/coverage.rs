@@ -20,7 +20,7 @@ const SHERMAN: &[Kind] = &[Kind::Sherman];
 const SMART: &[Kind] = &[Kind::Smart];
 
 /// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 57] = [
+const COUNTERS: [(&str, &[Kind]); 58] = [
     ("cache.evicted", BOTH),
     ("index.failed", BOTH),
     ("index.torn", BOTH),
@@ -40,6 +40,7 @@ const COUNTERS: [(&str, &[Kind]); 57] = [
     ("sherman.leaf.far_right", SHERMAN),
     ("sherman.leaf.right", SHERMAN),
     ("sherman.leaf.split", SHERMAN),
+    ("sherman.read.entry", SHERMAN),
     ("sherman.read.locked", SHERMAN),
     ("sherman.read.slow", SHERMAN),
     ("sherman.root.grown", SHERMAN),

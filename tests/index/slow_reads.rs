@@ -14,7 +14,9 @@ use farwood::runtime::verbs::Handler;
 use farwood::runtime::{
     Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
 };
-use farwood::{Geometry, NodeSize, OpKind, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
+use farwood::{
+    Geometry, IndexError, NodeSize, OpKind, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs,
+};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 
@@ -33,7 +35,11 @@ struct Slowed {
     /// READs that are not and that are slow, alternately, from the next on: what is left of each run.
     runs: Rc<Cell<[u32; 2]>>,
     paused_ns: Rc<Cell<u64>>,
+    /// What another client begins when one pauses.
+    meanwhile: Rc<Cell<Option<Meanwhile>>>,
 }
+
+type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Slowed {
     /// After `fast` READs as many as `slow` are slow.
@@ -105,6 +111,9 @@ impl Verbs for Slowed {
     }
     fn pause(&self, ns: u64) -> Self::Pause {
         self.paused_ns.set(self.paused_ns.get() + ns);
+        if let Some(client) = self.meanwhile.take() {
+            drop(self.shard.spawn(client));
+        }
         self.shard.pause(ns)
     }
     fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
@@ -133,11 +142,29 @@ fn slowed<R>(
 ) where
     R: Future<Output = ()> + 'static,
 {
+    slowed_with(Options::default(), geometry, fill, span_ns, main);
+}
+
+fn slowed_with<R>(
+    options: Options,
+    geometry: Geometry,
+    fill: f64,
+    span_ns: u32,
+    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static,
+) where
+    R: Future<Output = ()> + 'static,
+{
     kit::exit_on_panic();
     let node = kit::node(&kit::cluster(), 1);
-    let tree = block_on(Sherman::create(&node, NAME, geometry, Options::default())).unwrap();
+    let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
     let body = move |shard: Shard| {
-        let fabric = Slowed { shard: shard.clone(), span_ns, runs: Rc::default(), paused_ns: Rc::default() };
+        let fabric = Slowed {
+            shard: shard.clone(),
+            span_ns,
+            runs: Rc::default(),
+            paused_ns: Rc::default(),
+            meanwhile: Rc::default(),
+        };
         let index = tree.attach(fabric.clone());
         let main = main.clone();
         async move {
@@ -215,10 +242,103 @@ fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
             let mut stats = index.stats();
             stats -= &before;
             let gets = *stats.kind(OpKind::Get);
-            assert_eq!(gets.reads, gets.ops + 6 * gets.cas);
+            // One is a get's anyway; then five more, the lock and the unlock.
+            assert_eq!(gets.round_trips, gets.ops + 7 * gets.cas);
             assert_eq!(gets.retries, 6 * gets.cas);
+            // Where only the entry's version is in doubt, header and entry are read, two READs unless they touch.
+            let leaves = if fabric.span_ns == u32::MAX { 7 } else { 2 };
+            let bytes = (gets.ops + (leaves - 1) * gets.cas) * 1024;
+            let again = if fabric.span_ns == u32::MAX { 0 } else { 5 * 3 * 64 * gets.cas };
+            assert_eq!(gets.bytes_read, bytes + again);
             let locked = if fabric.span_ns == u32::MAX { 100..=100 } else { 15..=40 };
             assert!(locked.contains(&gets.cas), "{gets:?}");
+        });
+    }
+}
+
+/// A key whose entry crosses a line, beyond those of the header: two READs instead of one that is too slow.
+async fn doubtful_key(fabric: &Slowed, index: &ShermanIndex<Slowed>) -> u64 {
+    for n in 0..KEYS {
+        let before = index.stats();
+        fabric.slow_down(0, 1);
+        index.get(&key(n)).await.unwrap();
+        let mut stats = index.stats();
+        stats -= &before;
+        let get = stats.kind(OpKind::Get);
+        // This thread may have lost its core: then another READ was slow.
+        if (get.retries, get.reads) == (1, 3) {
+            fabric.slow_down(0, 0);
+            return n;
+        }
+    }
+    panic!("no entry crosses a line");
+}
+
+/// It used to read the leaf again, and so did all others who waited in the same line.
+#[test]
+fn a_get_that_was_slow_reads_its_entry_again_and_not_the_leaf() {
+    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+        let n = doubtful_key(&fabric, &index).await;
+        let get = async || assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&key(n)[..]));
+        for slow in 0..6_u64 {
+            let stats = counted(&fabric, &index, (OpKind::Get, slow), (0, slow as u32), get).await;
+            assert_eq!((stats.reads, stats.round_trips, stats.cas), (1 + 2 * slow, 1 + slow, 0));
+            // A line of header, and two of the entry.
+            assert_eq!(stats.bytes_read, 1024 + 3 * 64 * slow);
+        }
+    });
+}
+
+#[test]
+fn an_entry_that_goes_while_a_slow_reader_pauses_is_looked_for_in_the_leaf() {
+    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+        let n = doubtful_key(&fabric, &index).await;
+        for _ in 0..1000 {
+            index.put(&key(n), &key(n)).await.unwrap();
+            let before = index.stats();
+            let other = index.clone();
+            let remove = Box::pin(async move {
+                assert!(other.remove(&key(n)).await.unwrap());
+            });
+            fabric.slow_down(0, 2);
+            fabric.meanwhile.set(Some(remove));
+            let got = index.get(&key(n)).await.unwrap();
+            fabric.slow_down(0, 0);
+            let mut stats = index.stats();
+            stats -= &before;
+            let reads = stats.kind(OpKind::Get).reads;
+            match got.as_deref() {
+                // The leaf, its entry in vain, its entry, which is not there, and the leaf.
+                None if reads == 1 + 2 + 2 + 1 => return,
+                // The other client was late, or one more READ was slow.
+                None => assert!(reads > 6, "{reads}"),
+                Some(value) => assert_eq!(value, key(n)),
+            }
+            assert!(fabric.meanwhile.take().is_none(), "two slow READs are followed by a pause");
+            while index.get(&key(n)).await.unwrap().is_some() {
+                fabric.shard.pause(1000).await;
+            }
+        }
+        panic!("no entry ever goes while a reader pauses");
+    });
+}
+
+#[test]
+fn a_budget_that_slow_reads_have_spent_says_so() {
+    for span_ns in [TOO_LONG_FOR_ENTRIES_NS, u32::MAX] {
+        let options = Options { retries_max: 3, ..Options::default() };
+        slowed_with(options, Geometry::default(), 0.7, span_ns, |fabric, index| async move {
+            // What takes that long is in doubt for all keys.
+            let n = if fabric.span_ns == u32::MAX { 0 } else { doubtful_key(&fabric, &index).await };
+            let before = index.stats().kind(OpKind::Get).reads;
+            fabric.slow_down(0, u32::MAX);
+            let error = index.get(&key(n)).await.unwrap_err();
+            assert!(matches!(error, IndexError::RetriesExhausted { retries: 3, .. }), "{error:?}");
+            assert!(error.to_string().contains("took longer than versions vouch for"), "{error}");
+            let scan = index.scan(&key(n)[..].., Some(100)).try_collect::<Vec<_>>().await;
+            assert!(scan.unwrap_err().to_string().contains("took longer"));
+            fabric.slow_down(0, 0);
+            assert!(index.stats().kind(OpKind::Get).reads <= before + 1 + 3 * 2);
         });
     }
 }

@@ -44,6 +44,9 @@ pub type Bytes = SmallVec<[u8; 24]>;
 /// this order on one queue pair.
 pub type Patch = SmallVec<[Range<usize>; 2]>;
 
+/// Whole lines of an image, in bytes of it, for a reader that needs no more.
+pub type LineRanges = SmallVec<[Range<usize>; 2]>;
+
 /// The longest key that a layout can be made for, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 /// The longest value that a layout can be made for, in bytes.
@@ -64,6 +67,11 @@ pub enum Rejection {
     /// The lines come from different moments and do not fit together.
     #[error("the lines of the node are from different versions")]
     Torn,
+    /// The READ took so long that versions may have wrapped around meanwhile: they vouch for nothing.
+    #[error(
+        "the READ took longer than versions vouch for: the fabric is slow, or too much waits in line at a server"
+    )]
+    Slow,
     /// The node at this address has been freed.
     #[error("the node has been freed")]
     Freed,

@@ -78,6 +78,11 @@ impl StreamRange {
     }
 }
 
+/// The lines in which the (non-empty) range has bytes, as bytes of the image.
+pub(super) fn lines(range: StreamRange) -> Range<usize> {
+    range.start() / PAYLOAD_BYTES * LINE_BYTES..range.further_lines().end * LINE_BYTES
+}
+
 /// Moves the bytes of `range` together inside `image` and returns where they are. The image is no node any more
 /// afterwards (nothing moves if the range lies in one line). So a value can be handed on inside the buffer that
 /// the READ filled.

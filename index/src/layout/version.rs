@@ -84,6 +84,11 @@ pub(super) fn node_versions_agree(image: &[u8]) -> bool {
     lines.iter().all(|line| (u16::from_le_bytes([line[0], line[1]]) ^ first) & NODE_MASK == 0)
 }
 
+/// The node version of all lines; none if there are different ones.
+pub(super) fn node_version_of_all(image: &[u8]) -> Option<NodeVersion> {
+    node_versions_agree(image).then(|| node_version(image))
+}
+
 /// Gives all lines the node version `version`.
 pub(super) fn set_node_version(image: &mut [u8], version: NodeVersion) {
     for line in 0..image.len() / LINE_BYTES {

@@ -17,7 +17,7 @@ use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::lookup::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
-use crate::layout::{EntryVersion, InnerRoute, LINE_BYTES, NodeHeader, NodeVersion};
+use crate::layout::{EntryVersion, InnerRoute, LINE_BYTES, NodeHeader, NodeVersion, Rejection};
 use crate::step::{Budget, Step};
 
 const LEVEL_MASK: u64 = 0x3f;
@@ -355,7 +355,7 @@ impl<V: Verbs> Tree<V> {
 
     fn route(&self, image: &[u8], key: &[u8], level: u8, span_ns: u32) -> Step<RemotePtr> {
         if !self.node_version_holds(span_ns) {
-            return Step::Reread(None);
+            return Step::Reread(Some(Rejection::Slow));
         }
         match self.inner().view(image) {
             Ok(view) if view.header().level() == level => {}

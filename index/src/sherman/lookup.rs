@@ -1,18 +1,28 @@
 //! Looking a key up (Sherman section 4.4, "Lookup operation"): one READ of one leaf, no lock.
 
-use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::Target;
 use crate::error::IndexError;
 use crate::layout::{EntryVersion, Found, LeafLookup, Rejection};
-use crate::step::{SlowReads, Step};
+use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
 
 /// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
 /// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that
 /// versions vouch for it comes sooner ([`SlowReads`]).
 pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
+
+/// The way a lookup goes on after a READ that took too long.
+enum Again {
+    /// With the key's value.
+    Found(Value),
+    /// By reading the leaf.
+    Leaf,
+    /// By reading it under its lock.
+    Locked,
+}
 
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
@@ -38,9 +48,16 @@ impl<V: Verbs> Tree<V> {
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
                     rereads += 1;
-                    let lock = last.is_none() && self.pause_or_lock(&mut slow).await;
-                    if lock || rereads > RETRIES_BEFORE_LOCK {
-                        return self.lookup_locked(meter, key, at).await;
+                    let again = if last == Some(Rejection::Slow) {
+                        self.after_slow_read(meter, key, at.ptr, (&buf, span_ns), &mut slow, &mut budget)
+                            .await?
+                    } else {
+                        Again::Leaf
+                    };
+                    match again {
+                        Again::Found(value) => return Ok(Some(value)),
+                        Again::Leaf if rereads <= RETRIES_BEFORE_LOCK => {}
+                        _ => return self.lookup_locked(meter, key, at).await,
                     }
                 }
                 Step::Restart(last) => {
@@ -51,6 +68,58 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         }
+    }
+
+    /// After a READ of `leaf` that took `span_ns`, too long for what it has found: pauses, and reads again. Of an entry
+    /// whose own version is in doubt only the lines that say what it is worth, until a READ is quick enough; one round
+    /// trip each. READs take long where many bytes wait in line before them: most of these would be theirs if all in
+    /// doubt asked for whole leaves.
+    #[cold]
+    async fn after_slow_read(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        leaf: RemotePtr,
+        (image, span_ns): (&[u8], u32),
+        slow: &mut SlowReads,
+        budget: &mut Budget,
+    ) -> Result<Again, IndexError> {
+        let slot = match self.leaf().lookup(image, key) {
+            Ok(LeafLookup::Found(found)) if self.node_version_holds(span_ns) => found.slot,
+            _ if self.pause_or_lock(slow).await => return Ok(Again::Locked),
+            _ => return Ok(Again::Leaf),
+        };
+        let layout = self.leaf();
+        while !self.pause_or_lock(slow).await {
+            let mut chain = Chain::with_buffer(leaf.server(), self.verbs.lease(layout.node_bytes()));
+            for lines in layout.lines_of(slot) {
+                chain.read(leaf.add(lines.start as u64), lines);
+            }
+            let read = match self.verbs.submit(meter, chain).await {
+                Ok(read) => read,
+                Err(failed) => {
+                    self.read_again(meter, leaf, failed, budget)?;
+                    continue;
+                }
+            };
+            let span_ns = read.span_ns;
+            let buf = read.into_buf();
+            match self.decide_lookup(layout.lookup_slot(&buf, key, slot), span_ns) {
+                Step::Done(Some(found)) => {
+                    tracing::debug!(name: "sherman.read.entry", "an entry was read again without its leaf");
+                    return Ok(Again::Found(Value::in_node(buf, found.value)));
+                }
+                Step::Reread(last) => {
+                    budget.spend(meter, leaf, last)?;
+                    if last != Some(Rejection::Slow) {
+                        return Ok(Again::Leaf);
+                    }
+                }
+                // It was removed or moved: the whole leaf knows.
+                _ => return Ok(Again::Leaf),
+            }
+        }
+        Ok(Again::Locked)
     }
 
     /// The same under the leaf's lock, so that what is read cannot be torn.
@@ -124,11 +193,11 @@ impl<V: Verbs> Tree<V> {
     #[inline]
     fn decide_lookup(&self, lookup: Result<LeafLookup, Rejection>, span_ns: u32) -> Step<Option<Found>> {
         if !self.node_version_holds(span_ns) {
-            return Step::Reread(None);
+            return Step::Reread(Some(Rejection::Slow));
         }
         match lookup {
             Ok(LeafLookup::Found(found)) if found.spans_lines && !self.entry_version_holds(span_ns) => {
-                Step::Reread(None)
+                Step::Reread(Some(Rejection::Slow))
             }
             Ok(LeafLookup::Found(found)) => Step::Done(Some(found)),
             Ok(LeafLookup::Absent) => Step::Done(None),

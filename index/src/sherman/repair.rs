@@ -177,7 +177,7 @@ impl<V: Verbs> Tree<V> {
             let is_timely = self.node_version_holds(read.span_ns);
             match self.header(level, &read.into_buf()) {
                 Ok(header) if is_timely => return Ok(header.level() == level && header.low()[..] == *key),
-                Ok(_) => budget.spend(meter, node, None)?,
+                Ok(_) => budget.spend(meter, node, Some(Rejection::Slow))?,
                 Err(Rejection::Torn) => budget.spend(meter, node, Some(Rejection::Torn))?,
                 Err(_) => return Ok(false),
             }

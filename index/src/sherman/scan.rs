@@ -170,7 +170,7 @@ impl<V: Verbs> Cursor<V> {
                     consumed = true;
                 }
                 Consumed::TooLate => {
-                    budget.spend(&self.meter, leaf, None)?;
+                    budget.spend(&self.meter, leaf, Some(Rejection::Slow))?;
                     self.window = 1;
                     let mut slow = SlowReads::in_a_window();
                     tree.pause_or_lock(&mut slow).await;
@@ -261,7 +261,7 @@ impl<V: Verbs> Cursor<V> {
                     at = tree.descend(&self.meter, &key, 0, root, budget).await?;
                 }
                 Consumed::TooLate => {
-                    budget.spend(&self.meter, at.ptr, None)?;
+                    budget.spend(&self.meter, at.ptr, Some(Rejection::Slow))?;
                     rereads += 1;
                     lock = tree.pause_or_lock(&mut slow).await;
                 }

@@ -3,12 +3,14 @@
 //! Checks, in this order: kind, node versions, fences, fingerprints, key, entry version. It trusts nothing in the
 //! image; what it does not need (the other entries, the level) it does not check either: that is `view.rs`.
 
+use std::ops::Range;
+
 use farwood_runtime::RemotePtr;
 
 use super::{KEY_SHORT, LeafLayout, PRESENT, VALUE_SHORT, entry_is_whole, fingerprint};
 use crate::layout::header::{Header, Kind, Position};
 use crate::layout::stream::{self, CONTROL_BYTES, LINE_BYTES, PAYLOAD_BYTES, StreamRange};
-use crate::layout::{Malformed, Rejection};
+use crate::layout::{LineRanges, Malformed, Rejection, version};
 
 /// An entry that holds the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +51,41 @@ impl LeafLayout {
         let header = Header::parse(image, self.max_key, Kind::Leaf)?;
         match header.position(key) {
             Position::Here => self.find(image, key, wanted),
+            Position::Right => Ok(LeafLookup::MoveRight(header.right()?)),
+            Position::Left => Ok(LeafLookup::Left),
+        }
+    }
+
+    /// The lines that say what the entry in `slot` is worth, in bytes of the image: the header's and its own.
+    pub fn lines_of(&self, slot: usize) -> LineRanges {
+        let header = stream::lines(StreamRange::new(0, Header::bytes(self.max_key)));
+        let entry = stream::lines(self.entry(slot));
+        let mut lines = LineRanges::new();
+        if entry.start <= header.end {
+            lines.push(header.start..entry.end);
+        } else {
+            lines.extend([header, entry]);
+        }
+        lines
+    }
+
+    /// Looks `key` up in `slot` alone, in an image of which only [`LeafLayout::lines_of`] it were read. `Absent` says
+    /// no more than that the key is not in this slot.
+    ///
+    /// # Errors
+    /// As [`LeafLayout::lookup`].
+    pub fn lookup_slot(&self, image: &[u8], key: &[u8], slot: usize) -> Result<LeafLookup, Rejection> {
+        self.check_len(image);
+        assert!(slot < self.slots, "there is no such slot");
+        let lines = self.lines_of(slot);
+        let header = Header::parse(&image[lines[0].clone()], self.max_key, Kind::Leaf)?;
+        let versions = |lines: &Range<usize>| version::node_version_of_all(&image[lines.clone()]);
+        if !lines.iter().all(|lines| versions(lines) == Some(header.node_version())) {
+            return Err(Rejection::Torn);
+        }
+        match header.position(key) {
+            Position::Here if self.holds(image, slot, key) => self.found(image, slot),
+            Position::Here => Ok(LeafLookup::Absent),
             Position::Right => Ok(LeafLookup::MoveRight(header.right()?)),
             Position::Left => Ok(LeafLookup::Left),
         }

@@ -7,8 +7,8 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-use super::{get, header};
-use crate::layout::leaf::{Entry, LeafLayout, SlotOrder};
+use super::{excerpt, gather, get, header};
+use crate::layout::leaf::{Entry, LeafLayout, LeafLookup, SlotOrder};
 use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
 use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version};
@@ -70,7 +70,27 @@ fn check(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]) -> b
         }
         Err(rejection) => assert_eq!(rejection, Rejection::Torn),
     }
+    check_slots(layout, image, key, allowed);
     answer.is_err()
+}
+
+/// Looks into each slot alone, of which only its lines were read: it has one of `allowed` if it has the key. Yields how
+/// many have it.
+fn check_slots(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]) -> usize {
+    let mut found = 0;
+    for slot in 0..layout.slots() {
+        let part = excerpt(layout, image, slot);
+        match layout.lookup_slot(&part, key, slot) {
+            Ok(LeafLookup::Found(entry)) => {
+                let value = Some(gather(&part, entry.value));
+                assert!(allowed.contains(&value), "{value:?} is none of {allowed:?}");
+                found += 1;
+            }
+            Ok(LeafLookup::Absent | LeafLookup::MoveRight(_)) => {}
+            other => assert_eq!(other, Err(Rejection::Torn)),
+        }
+    }
+    found
 }
 
 /// Keys of different lengths; values that differ in every byte.
@@ -180,8 +200,11 @@ fn a_node_write_is_seen_whole_or_not_at_all() {
             let entries = kept.iter().map(|(key, value)| (&key[..], &value[..]));
             layout.build(&mut split, &NodeHeader { node_version: next, ..fences }, entries);
 
-            for after in [&written_back, &split] {
+            for (after, new) in [(&written_back, value(&layout, 77)), (&split, value(&layout, 9))] {
+                let allowed = [Some(value(&layout, 0)), Some(new)];
                 for_each_mixture(&full, after, |image| {
+                    let found = check_slots(&layout, image, &key(&layout, 0), &allowed);
+                    assert!(found == 1 || image != full && image != *after);
                     if image == full || image == *after {
                         assert!(layout.view(image).is_ok());
                     } else {
@@ -194,8 +217,8 @@ fn a_node_write_is_seen_whole_or_not_at_all() {
     }
 }
 
-/// What the memory server has after each line of a WRITE has become visible, the WRITEs in order, the lines of each in
-/// the order that `rng` draws. The first image is the last one of `history`, where the others go.
+/// Appends what the memory server has after each line of a WRITE has become visible, the WRITEs in order, the lines of
+/// each in the order that `rng` draws. The first image is the last one of `history`, where the others go.
 fn become_visible(history: &mut Vec<Vec<u8>>, patch: &Patch, after: &[u8], rng: &mut SmallRng) {
     for range in patch {
         let mut lines: Vec<usize> = (range.start / LINE_BYTES..range.end.div_ceil(LINE_BYTES)).collect();

@@ -8,7 +8,7 @@ mod untrusted;
 use farwood_runtime::RemotePtr;
 
 use super::{LeafLayout, LeafLookup};
-use crate::layout::{NodeHeader, NodeVersion, Patch, Rejection, StreamRange, make_contiguous};
+use crate::layout::{LINE_BYTES, NodeHeader, NodeVersion, Patch, Rejection, StreamRange, make_contiguous};
 
 /// A header without fences.
 pub(super) fn header(node_version: u16) -> NodeHeader<'static> {
@@ -34,11 +34,23 @@ pub(super) fn get(layout: &LeafLayout, image: &[u8], key: &[u8]) -> Result<Optio
     match layout.lookup(image, key)? {
         LeafLookup::Found(found) => {
             assert_eq!(layout.value_range(image, found.slot), Ok(found.value));
+            let part = excerpt(layout, image, found.slot);
+            assert_eq!(layout.lookup_slot(&part, key, found.slot), Ok(LeafLookup::Found(found)));
             Ok(Some(gather(image, found.value)))
         }
         LeafLookup::Absent => Ok(None),
         other => panic!("the leaf has no fences, but {other:?}"),
     }
+}
+
+/// Copies only the lines of `image` that an answer about `slot` needs.
+pub(super) fn excerpt(layout: &LeafLayout, image: &[u8], slot: usize) -> Vec<u8> {
+    let mut part = vec![0xDD; image.len()];
+    for lines in layout.lines_of(slot) {
+        assert!(lines.start % LINE_BYTES == 0 && lines.len() % LINE_BYTES == 0, "{lines:?}");
+        part[lines.clone()].copy_from_slice(&image[lines]);
+    }
+    part
 }
 
 /// The bytes of a range, as a caller gets at them.
