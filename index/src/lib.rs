@@ -7,6 +7,7 @@
 //!   tabulate their round trips.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
+//! - `meeting`: the locks and windows in which clients of any index meet.
 //! - `sharing`: one client's work for several: read delegation, write combining.
 //! - `step`: what an operation does next, as a value, and the budget that bounds it.
 //! - [`error`], [`stats`], [`value`]: what users see.
@@ -19,6 +20,7 @@ pub mod check;
 pub mod error;
 mod intent;
 pub mod layout;
+mod meeting;
 pub mod range_index;
 mod sharing;
 pub mod sherman;

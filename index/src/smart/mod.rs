@@ -60,11 +60,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
+use farwood_lock::LockTable;
 use farwood_lock::window::WindowConfig;
-use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, PortLease, ServerInfo, Verbs};
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, ServerInfo, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, Options, Techniques, Types};
@@ -72,9 +72,10 @@ use self::turns::Turns;
 use crate::error::IndexError;
 use crate::intent::Intent;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
+use crate::meeting::Meeting;
 use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
-use crate::sharing::{Crowd, Sharing};
-use crate::stats::{CacheCounters, IndexStats, LockCounters, OpKind};
+use crate::sharing::Sharing;
+use crate::stats::{CacheCounters, IndexStats, OpKind};
 use crate::step::Budget;
 use crate::value::Value;
 
@@ -93,11 +94,8 @@ pub(crate) struct Shared {
     types: &'static NodeTypes,
     leaf: LeafFormat,
     cache: Arc<RadixCache>,
-    /// Of the lock tables and of the windows.
-    ports: [PortLease; 2],
-    crowd: Crowd,
+    meeting: Meeting,
     turns: Turns,
-    seed: u64,
 }
 
 impl Smart {
@@ -153,9 +151,9 @@ impl Smart {
             policy: options.eviction,
             seed: host.seed(),
         });
-        let ports = [host.allocate_port(), host.allocate_port()];
-        let (crowd, turns, seed) = (Crowd::new(), Turns::new(), host.seed());
-        Ok(Smart(Arc::new(Shared { entry, agreed, options, types, leaf, cache, ports, crowd, turns, seed })))
+        let meeting = Meeting::new(host, &entry);
+        let turns = Turns::new();
+        Ok(Smart(Arc::new(Shared { entry, agreed, options, types, leaf, cache, meeting, turns })))
     }
 
     /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
@@ -165,18 +163,9 @@ impl Smart {
     pub fn attach<V: Verbs>(&self, verbs: V) -> SmartIndex<V> {
         let shared = Arc::clone(&self.0);
         let techniques = shared.options.techniques.on(&shared.agreed);
-        let name = shared.entry.name.as_str().into();
-        let dead_owners = Arc::clone(&shared.entry.dead_owners);
-        let lock_config = LockConfig { name, dead_owners, ..shared.options.locks() };
-        let locks = LockTable::attach(verbs.clone(), shared.ports[0].port(), lock_config);
-        let windows = WindowConfig {
-            delegation: techniques.delegation,
-            combining: techniques.combining,
-            wait_ns_max: shared.options.lock_wait_ns_max,
-            seed: shared.seed,
-            ..WindowConfig::default()
-        };
-        let sharing = Sharing::attach(verbs.clone(), shared.ports[1].port(), windows, &shared.crowd);
+        let Techniques { delegation, combining, .. } = techniques;
+        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
+        let (locks, sharing) = shared.meeting.attach(&verbs, shared.options.locks(), windows);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let reader = shared.cache.reader();
@@ -229,7 +218,7 @@ impl<V: Verbs> SmartIndex<V> {
         self.0.techniques
     }
 
-    /// What became of the memory that this shard has taken from the memory servers.
+    /// Tells what became of the memory that this shard has taken from the memory servers.
     pub fn books(&self) -> Books {
         self.0.allocator.books()
     }
@@ -344,13 +333,7 @@ impl<V: Verbs> RangeIndex for SmartIndex<V> {
     fn stats(&self) -> IndexStats {
         let tree = &self.0;
         let mut stats = tree.stats.borrow().clone();
-        let locks = tree.locks.stats();
-        stats.locks = LockCounters {
-            acquired: locks.acquired,
-            waited: locks.waited,
-            handed_over: locks.handed_over,
-            remote_failed: locks.remote_failed,
-        };
+        tree.shared.meeting.count(&tree.locks, &tree.sharing, tree.verbs.shards(), &mut stats);
         let cache = tree.cache().stats();
         stats.cache = CacheCounters {
             lookups: tree.reader.lookups(),
@@ -359,10 +342,6 @@ impl<V: Verbs> RangeIndex for SmartIndex<V> {
             evicted: cache.evicted as u64,
             bytes: cache.bytes as u64,
         };
-        stats.sharing = tree.sharing.counters();
-        // The crowd is of the whole node: each shard reports its share of it.
-        let crowd = tree.shared.crowd.bytes() / tree.verbs.shards();
-        stats.lock_table_bytes = (tree.locks.bytes() + tree.sharing.bytes() + crowd) as u64;
         stats
     }
 }

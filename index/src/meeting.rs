@@ -1,0 +1,76 @@
+//! The meeting of an index's clients, of any kind of index: at locks and in windows. One for each compute node that
+//! works on the index; each shard gets tables of its own, which know each other by it. Knows no tree.
+
+use std::sync::Arc;
+
+use farwood_lock::window::WindowConfig;
+use farwood_lock::{LockConfig, LockTable};
+use farwood_runtime::node::Host;
+use farwood_runtime::{CatalogEntry, PortLease, Verbs};
+
+use crate::sharing::{Crowd, Sharing};
+use crate::stats::{IndexStats, LockCounters};
+
+/// The common part of the tables of all shards of a compute node.
+pub(crate) struct Meeting {
+    name: Arc<str>,
+    dead_owners: Arc<[u16]>,
+    lock_port: PortLease,
+    window_port: PortLease,
+    crowd: Crowd,
+    /// Of the hashes of keys.
+    seed: u64,
+}
+
+impl Meeting {
+    /// Prepares the meeting for the index of that catalog entry, on the compute node `host`.
+    pub(crate) fn new(host: &impl Host, entry: &CatalogEntry) -> Self {
+        Meeting {
+            name: entry.name.as_str().into(),
+            dead_owners: Arc::clone(&entry.dead_owners),
+            lock_port: host.allocate_port(),
+            window_port: host.allocate_port(),
+            crowd: Crowd::new(),
+            seed: host.seed(),
+        }
+    }
+
+    /// Makes the tables of one shard, as `locks` and `windows` say; on all shards of a compute node they say the same.
+    /// The rest of their configuration is filled in here: clients wait for windows as long as for locks.
+    ///
+    /// # Panics
+    /// If the shard has them already.
+    pub(crate) fn attach<V: Verbs>(
+        &self,
+        verbs: &V,
+        locks: LockConfig,
+        windows: WindowConfig,
+    ) -> (LockTable<V>, Sharing<V>) {
+        let windows = WindowConfig { wait_ns_max: locks.wait_ns_max, seed: self.seed, ..windows };
+        let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
+        let locks = LockConfig { name, dead_owners, ..locks };
+        let locks = LockTable::attach(verbs.clone(), self.lock_port.port(), locks);
+        let sharing = Sharing::attach(verbs.clone(), self.window_port.port(), windows, &self.crowd);
+        (locks, sharing)
+    }
+
+    /// Puts what these tables of one of so many `shards` have counted into `stats`.
+    pub(crate) fn count<V: Verbs>(
+        &self,
+        locks: &LockTable<V>,
+        sharing: &Sharing<V>,
+        shards: usize,
+        stats: &mut IndexStats,
+    ) {
+        let counted = locks.stats();
+        stats.locks = LockCounters {
+            acquired: counted.acquired,
+            waited: counted.waited,
+            handed_over: counted.handed_over,
+            remote_failed: counted.remote_failed,
+        };
+        stats.sharing = sharing.counters();
+        // The crowd is of the whole node: each shard reports its share of it.
+        stats.lock_table_bytes = (locks.bytes() + sharing.bytes() + self.crowd.bytes() / shards) as u64;
+    }
+}
