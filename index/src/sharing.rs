@@ -45,7 +45,7 @@ impl Crowd {
     }
 }
 
-/// The same of one shard, for all keys, and how often operations come to them: 32 KiB.
+/// Counts the operations of one shard at all keys, and how often they come to each: 32 KiB.
 struct Nearby {
     /// Operations that are there now, and a count of those that came, which is halved now and then.
     keys: Box<[Cell<[u8; 2]>]>,

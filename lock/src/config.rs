@@ -1,5 +1,5 @@
-//! What a lock table may be told: the techniques of the paper as switches, how patiently it spins, and whose words mean
-//! nothing.
+//! The configuration of a lock table: the techniques of the paper as switches, how patiently it spins, and whose words
+//! mean nothing.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct LockConfig {
     /// Lock words in the memory servers' on-chip memory ([`crate::on_chip_possible`]), not in their host memory. Every
     /// compute node that locks the same nodes must say the same: two words for one node exclude nobody.
     pub on_chip: bool,
-    /// What an error calls the index whose locks they are.
+    /// The name by which an error calls the index whose locks they are.
     pub name: Arc<str>,
     /// The longest time in ns that an operation waits for a lock, in its local queue and at the global word together.
     /// After that it fails with [`crate::LockError::Contended`], up to 10 ms later. `u64::MAX`: it waits for ever.

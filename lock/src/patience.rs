@@ -1,6 +1,6 @@
 //! How long clients wait for others of their compute node, and what resumes them in the end.
 //!
-//! What a waiting client waits for may never come: the one before it may wait for a lock that a dead compute node
+//! A waiting client may wait for ever: the one before it may wait for a lock that a dead compute node
 //! holds, or its future may be held by a task that does not poll it. So as long as any client of a table waits, a task
 //! of the shard looks in every few ms for those whose time is over. It resumes them; they leave as if they had been
 //! dropped. A timer for each would cost as much as a hand-over, and most waits last microseconds.

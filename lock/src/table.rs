@@ -193,7 +193,7 @@ impl<V: Verbs> Table<V> {
         LockWord::new(self.verbs.node_id(), EPOCH, self.nonces.next())
     }
 
-    /// Whether `found` in `lock` keeps nobody from taking it: free, or a leftover. A word within a node is never one:
+    /// Whether `lock` can be taken with `found` in it: free, or a leftover. A word within a node is never one:
     /// the node is as old as the index at most.
     #[cold]
     pub(crate) fn is_vacant(&self, lock: RemotePtr, found: u64) -> bool {
@@ -367,7 +367,7 @@ impl<V: Verbs> Table<V> {
     }
 }
 
-/// What a client that was cancelled says to a grant.
+/// The answer of a client that was cancelled to a grant.
 fn declined(lock: RemotePtr, grant: Grant) -> What {
     tracing::debug!(name: "lock.grant.declined", %lock, kept = grant.kept.is_some(), "a lock comes too late");
     What::Release(Release { kept: grant.kept, unused: true })

@@ -74,7 +74,7 @@ impl LockWord {
     }
 }
 
-/// What an acquisition writes to a lock word, and what stands there while nobody has the lock.
+/// The word that an acquisition writes to a lock, and the one that stands there while no client has the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) word: LockWord,

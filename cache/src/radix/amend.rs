@@ -36,9 +36,9 @@ pub struct AmendStats {
 
 impl RadixCache {
     /// Lets the copy of a node say that its slot `index` holds `word`. Does nothing if there is no copy, if it lacks
-    /// slots before that one, if the word may not be cached, or if another thread is changing this part of the cache:
-    /// nobody waits for that. Mostly changes the copy where it lies; what does not fit there makes a new copy, with
-    /// room for more slots if this one is new.
+    /// slots before that one, if the word may not be cached, or if another thread is changing this part of the cache,
+    /// for which it does not wait. Mostly changes the copy where it lies; what does not fit there makes a new copy,
+    /// with room for more slots if this one is new.
     pub fn amend(&self, node: u64, index: usize, word: u64) {
         let (part, hash) = self.part(node);
         part.amend(hash, node, index, word);

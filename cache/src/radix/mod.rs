@@ -124,13 +124,13 @@ impl RadixCache {
     /// Caches a node, in place of the copy that there is. Refuses images with a frozen slot, and those that make
     /// no sense: with an unclaimed slot, an END slot that has a partial, or beyond one of the limits. True if the
     /// node is cached now; false as well if the budget has no room for it, or another thread is changing this part of
-    /// the cache: nobody waits for that. Does not lock if there is such a copy already.
+    /// the cache, for which it does not wait. Does not lock if there is such a copy already.
     pub fn insert(&self, image: &RadixImage<'_>) -> bool {
         let (part, hash) = self.part(image.node);
         part.insert(hash, image)
     }
 
-    /// Drops the copy of the node at this address: it has steered somebody to a wrong place. Waits for other threads
+    /// Drops the copy of the node at this address: it has steered a client to a wrong place. Waits for other threads
     /// that change this part of the cache.
     pub fn invalidate(&self, node: u64) {
         let (part, hash) = self.part(node);
@@ -171,7 +171,7 @@ impl RadixCache {
         (&self.parts[(hash >> PART_SHIFT) as usize & (self.parts.len() - 1)], hash)
     }
 
-    /// What `look` makes of the copy of a node. None if the node is not cached.
+    /// Yields what `look` makes of the copy of a node. None if the node is not cached.
     #[inline]
     fn visit<R>(&self, node: u64, look: impl Fn(&Copy<'_>) -> R) -> Option<R> {
         let (part, hash) = self.part(node);

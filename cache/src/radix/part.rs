@@ -2,8 +2,8 @@
 //! no root word.
 //!
 //! Readers take no lock. Writers do, and there are many: every insert into the tree amends a copy. One lock for all
-//! would let shards wait for each other at nearly every insert, and while a segment is emptied. So whoever finds a
-//! part's lock taken does without what only helps: a copy that could not be amended or replaced is out of date, as
+//! would let shards wait for each other at nearly every insert, and while a segment is emptied. So a writer that finds
+//! a part's lock taken leaves out what only helps: a copy that could not be amended or replaced is out of date, as
 //! those are of nodes that other compute nodes change, and the tree notices that. Only the copy that was found out to
 //! be out of date has to go: that waits.
 
@@ -25,7 +25,7 @@ pub(super) struct Part {
     pub(super) arena: Arena,
     pub(super) table: Table,
     pub(super) clock: Clock,
-    /// Read by anybody, written under the writer lock.
+    /// Read by all threads, written under the writer lock.
     pub(super) counters: Counters,
     writer: Mutex<Store>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Counters {
     pub(super) amended_anew: AtomicUsize,
 }
 
-/// What came of looking at a copy.
+/// The outcome of looking at a copy.
 enum Visit<R> {
     Seen(R),
     Absent,
@@ -98,8 +98,8 @@ impl Part {
         self.report(&writer);
     }
 
-    /// What `look` makes of the copy of a node; it may see nonsense, which is then not returned. None if the node
-    /// is not cached.
+    /// Yields what `look` makes of the copy of a node; it may see nonsense, which is then not returned. None if the
+    /// node is not cached.
     #[inline]
     pub(super) fn visit<R>(&self, hash: u64, node: u64, look: impl Fn(&Copy<'_>) -> R) -> Option<R> {
         for _ in 0..ATTEMPTS_MAX {

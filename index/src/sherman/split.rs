@@ -27,7 +27,7 @@ pub(super) struct Separator {
     pub(super) child: RemotePtr,
 }
 
-/// What became of a separator.
+/// The outcome of putting a separator in.
 enum Put {
     /// It was there already.
     Before,

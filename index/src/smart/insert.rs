@@ -10,9 +10,9 @@
 //! not claimed twice, however old the copy of the node was that the first try rests on.
 //!
 //! The paper switches the type after the CAS of the slot. A client that goes no further then (it dies, or its future is
-//! dropped) leaves a key that nobody sees, until the next insert into that node brings it to light, at any time. With
-//! the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once. That
-//! costs the same round trips.
+//! dropped) leaves a key that no reader sees, until the next insert into that node brings it to light, at any time.
+//! With the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once.
+//! That costs the same round trips.
 
 use std::rc::Rc;
 
@@ -143,8 +143,8 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is
-    /// about to be claimed. Two round trips, or none if it is covered. What leads to the node is told by whoever comes
-    /// that way ([`Tree::descend`]).
+    /// about to be claimed. Two round trips, or none if it is covered. The slot or link that leads to the node is told
+    /// by the next client that comes that way ([`Tree::descend`]).
     async fn cover_slot(&self, meter: &Meter, way: &mut Way, budget: &mut Budget) -> Result<(), IndexError> {
         let Parent::Node(holder) = way.holder else { return Ok(()) };
         if way.slot == Slot::EMPTY && way.index >= self.types().slots(way.holder_type) {

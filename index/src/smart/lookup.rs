@@ -102,7 +102,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Reads a leaf that is torn time and again: under its lock, where nobody writes.
+    /// Reads a leaf that is torn time and again: under its lock, where no client writes.
     ///
     /// # Errors
     /// If the lock does not come free, or the leaf is torn there, too: its bytes are damaged.

@@ -124,8 +124,9 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// WRITEs the leaf in `buf`, which nobody can reach, and puts it in place: one round trip with `fused`, if it is on
-    /// the same server and its memory is zeroed. Yields what was found in its place if it lost, with the leaf's memory.
+    /// WRITEs the leaf in `buf`, which no client can reach, and puts it in place: one round trip with `fused`, if it is
+    /// on the same server and its memory is zeroed. Yields what was found in its place if it lost, with the leaf's
+    /// memory.
     ///
     /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
     /// one that was changed since the leaf was found.

@@ -1,12 +1,12 @@
-//! New nodes on their way into the tree: written, and perhaps found by others already. Whoever puts them there holds a
-//! [`Pending`] until it knows what came of it. If its future is dropped before, the janitor finds that out: nodes that
-//! nobody can reach go back to the allocator, and none that somebody can.
+//! New nodes on their way into the tree: written, and perhaps found by others already. The client that puts them there
+//! holds a [`Pending`] until it knows what came of it. If its future is dropped before, the janitor finds that out:
+//! nodes that no client can reach go back to the allocator, and no others.
 //!
 //! A split has also let the old node's link name the new one above it, before the slot leads there (`split.rs`). If the
-//! slot is lost, or was never asked for, that link names a node that is none. Nobody is misled by it, but whoever comes
+//! slot is lost, or was never asked for, that link names a node that is none. It misleads no client, but one that comes
 //! by a cached slot and looks for another key does not trust what it finds, and reads the parent once more, for as long
-//! as the link stays so. So it gets back the value that it had: what nobody has changed since is as if it had never
-//! been changed. It must not get another one, however well it fits by then:
+//! as the link stays so. So it gets back the value that it had: what no client has changed since is as if it had
+//! never been changed. It must not get another one, however well it fits by then:
 //!
 //! ```text
 //!   A   READ old; CAS link: M1 ·················································· CAS P's slot: M1
@@ -34,7 +34,7 @@ pub(super) struct Pending<V: Verbs> {
     left: Option<Left>,
 }
 
-/// What is left to do if the nodes do not come into the tree.
+/// The work that is left if the nodes do not come into the tree.
 struct Left {
     nodes: SmallVec<[(RemotePtr, usize); 2]>,
     /// The CAS that shows them to others, once it was posted.
@@ -63,7 +63,7 @@ impl<V: Verbs> Pending<V> {
         self.left().swing = Some(*swing);
     }
 
-    /// That CAS was lost: nobody can reach the nodes.
+    /// That CAS was lost: no client can reach the nodes.
     pub(super) fn lost(&mut self) {
         self.left().swing = None;
     }

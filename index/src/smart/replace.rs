@@ -163,7 +163,7 @@ impl<V: Verbs> Tree<V> {
         let node = way.slot.child().expect("it was read");
         let (mut frozen, by_us) = self.freeze(meter, node, way.slot.class(), budget).await?;
         if !by_us {
-            // Whoever froze it goes on, or has done all: a copy would be for nothing then.
+            // The client that froze it goes on, or has done all: a copy would be for nothing then.
             let at = way.at(self.shared.entry.root);
             let found = Slot::from_bits(self.read_word(meter, at, budget).await?);
             if found.is_frozen() || !found.leads_as(way.slot) {

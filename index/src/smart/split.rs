@@ -130,8 +130,8 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Lets another client finish that has begun to put a node above the old one, whose link says so: what the slot of
-    /// `way` holds then, if it has changed. Were the link overwritten at once, whoever lost the slot could not leave it
-    /// as it should be. A client that goes no further holds nobody up for long.
+    /// `way` holds then, if it has changed. Were the link overwritten at once, the client that lost the slot could not
+    /// leave it as it should be. A client that goes no further does not hold others up for long.
     async fn changed_by_others(
         &self,
         meter: &Meter,

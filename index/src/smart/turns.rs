@@ -1,8 +1,8 @@
-//! Who replaces an inner node: one client of a compute node, and the others wait for what comes of it. Each of them
-//! could do it (`replace.rs`), and all but one would write a copy for nothing.
+//! Turns at replacing an inner node: one client of a compute node does it, and the others wait for what comes of it.
+//! Each of them could do it (`replace.rs`), and all but one would write a copy for nothing.
 //!
 //! It is only advice: a client waits for a bounded time, and then helps. So neither a client that is slow, nor one that
-//! nobody polls any more, holds up others for long; one that is dropped gives its turn back.
+//! is not polled any more, holds up others for long; one that is dropped gives its turn back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -20,7 +20,7 @@ pub enum Entered<V: Verbs> {
     /// one was applied, and so would its own have been.
     #[expect(missing_docs, reason = "said above")]
     Written { applied: bool },
-    /// It works itself, and nobody waits for it: the value is too long to be sent, or the client has waited too long.
+    /// It works itself, no client waits for it: the value is too long to be sent, or the client has waited too long.
     Alone,
 }
 

@@ -1,5 +1,5 @@
-//! Nobody waits for ever: who spins on a global word, who waits in a local queue, and who waits for a window. Each ends
-//! at its own time, and leaves nothing behind, whatever crosses its leaving.
+//! No client waits for ever: neither at a global word, nor in a local queue, nor for a window. Each ends at its own
+//! time, and leaves nothing behind, also if a grant or an answer crosses its leaving.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -140,7 +140,7 @@ fn hand_over_and_the_end_of_patience_may_cross() {
     assert!(done > 1000 && gave_up > 1000, "{done} operations were done, {gave_up} given up");
 }
 
-/// Whoever waits for a window works alone in the end, and what it waited counts for the lock that it needs then.
+/// A client that waits for a window works alone in the end, and what it waited counts for the lock that it needs then.
 #[test]
 fn a_leader_that_stands_still_does_not_keep_its_group() {
     for (home, access) in [(0, Access::Read), (1, Access::Read), (0, Access::Write(0)), (1, Access::Write(0))]

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! A key *is in* the leaf if some slot's entry is present and holds it. `present` lies in one line, so it comes and
-//! goes in one moment for everybody. Fingerprints are a filter, in another line than most entries: an insert sets the
+//! goes in one moment for all. Fingerprints are a filter, in another line than most entries: an insert sets the
 //! fingerprint before the entry, a remove clears it after. So as long as the entry is present the fingerprint is the
 //! key's, and a reader that finds another one in the slot has seen a moment of its READ at which the key was not in it.
 //! (A key changes its slot only by being absent in between, so moments of different slots do not add up to more.)

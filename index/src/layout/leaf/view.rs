@@ -125,7 +125,7 @@ impl<'a> LeafView<'a> {
         self.stored_key(slot).map(Some)
     }
 
-    /// What `slot` holds as a key, whether its entry is present or not.
+    /// The bytes that `slot` holds as a key, whether its entry is present or not.
     pub(super) fn stored_key(&self, slot: usize) -> Result<StreamRange, Rejection> {
         let entry = self.layout.entry(slot);
         let short = stream::byte(self.image, entry.start()) & KEY_SHORT != 0;
