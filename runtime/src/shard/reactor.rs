@@ -6,6 +6,9 @@
 //! a busy poller sleeps for half a microsecond once in a while. Its wake-up comes from the reactor itself, after that
 //! has looked at everything else. A sleep costs the poller 7 to 9 us, nearly all of them the reactor's system calls.
 //!
+//! On a slow machine (emulated, or a build without optimisation) such a sleep may be over before the executor has
+//! heard of it. Then the next one is longer.
+//!
 //! If another task never rests either, such a sleep lasts until the preemption timer fires. Then the reactor runs no
 //! more often than without Farwood, and the poller asks less often, lest it give away its share of the core.
 
@@ -18,8 +21,11 @@ use glommio::timer::Timer;
 
 use crate::clock::Clock;
 
-/// The sleep. Long enough that it is not over before the timer has been registered.
-const NAP_NS: u64 = 500;
+/// The shortest sleep, which most machines can register before it is over, and the longest.
+const NAP_NS_MIN: u64 = 500;
+const NAP_NS_MAX: u64 = 1_000_000;
+/// A sleep that was long enough is followed by one that is shorter by one part in this many of what it is too long.
+const NAP_PARTS: u64 = 16;
 /// When the reactor has run, glommio may lose a wake-up (see `poller.rs`) and sleep although the poller is runnable. A
 /// second timer ends that.
 const GUARD: Duration = Duration::from_micros(100);
@@ -39,12 +45,14 @@ pub(super) struct Reactor {
     due_ns: u64,
     turns: u32,
     long_naps: u32,
+    length: NapLength,
     guard: Option<Timer>,
 }
 
 impl Reactor {
     pub(super) fn new(period_ns: u64) -> Self {
-        Reactor { period_ns, due_ns: 0, turns: 0, long_naps: 0, guard: None }
+        let length = NapLength { ns: NAP_NS_MIN };
+        Reactor { period_ns, due_ns: 0, turns: 0, long_naps: 0, length, guard: None }
     }
 
     /// Whether the reactor should run now. Called once per turn.
@@ -58,7 +66,8 @@ impl Reactor {
     pub(super) async fn run(&mut self, clock: &Clock) {
         let begun = clock.now();
         let guard = self.guard.insert(Timer::new(GUARD));
-        while !nap(clock, guard).await {}
+        while !nap(clock, guard, self.length.ns).await && self.length.grow() {}
+        self.length.shrink();
         self.ran(begun, clock.now());
     }
 
@@ -71,9 +80,28 @@ impl Reactor {
     }
 }
 
+/// How long a nap is: long enough to be registered before it is over.
+struct NapLength {
+    ns: u64,
+}
+
+impl NapLength {
+    /// For a nap that was too short. False if there is none that is longer.
+    fn grow(&mut self) -> bool {
+        let before = self.ns;
+        self.ns = (2 * before).min(NAP_NS_MAX);
+        self.ns > before
+    }
+
+    /// For one that was not.
+    fn shrink(&mut self) {
+        self.ns -= (self.ns - NAP_NS_MIN).div_ceil(NAP_PARTS);
+    }
+}
+
 /// Is not runnable until the reactor has run. False if it did not come to that, because the timer was too fast.
-async fn nap(clock: &Clock, guard: &mut Timer) -> bool {
-    let mut timer = pin!(Timer::new(Duration::from_nanos(NAP_NS)));
+async fn nap(clock: &Clock, guard: &mut Timer, ns: u64) -> bool {
+    let mut timer = pin!(Timer::new(Duration::from_nanos(ns)));
     let mut registered = false;
     poll_fn(|cx| {
         let fired = timer.as_mut().poll(cx).is_ready();
@@ -84,7 +112,7 @@ async fn nap(clock: &Clock, guard: &mut Timer) -> bool {
         // If it is over already, the core was taken away for longer than the nap, and the nap is over, too.
         let _ = Pin::new(&mut *guard).poll(cx);
         // The timer must have expired when the reactor looks at it, or the executor would go to sleep for the rest.
-        let until = clock.now() + NAP_NS;
+        let until = clock.now() + ns;
         while clock.now() < until {
             std::hint::spin_loop();
         }
@@ -105,6 +133,33 @@ mod tests {
         reactor.ran(clock.now(), clock.now());
         assert!((0..10 * TURNS_PER_LOOK).all(|_| !reactor.is_due(&clock)));
         assert!(!(0..TURNS_PER_LOOK).any(|_| Reactor::new(0).is_due(&clock)));
+    }
+
+    /// Where registering takes 30 us, naps of half a microsecond are always over too early. They were tried again for
+    /// as long as that was so: the poller of an emulated machine did hardly anything else.
+    #[test]
+    fn naps_get_as_long_as_a_slow_machine_needs() {
+        let tries_of_naps = |length: &mut NapLength, registering_ns: u64, naps: u32| {
+            let mut tries = 0;
+            for _ in 0..naps {
+                tries += 1;
+                while length.ns <= registering_ns && length.grow() {
+                    tries += 1;
+                }
+                length.shrink();
+            }
+            tries
+        };
+        let mut length = NapLength { ns: NAP_NS_MIN };
+        assert_eq!(tries_of_naps(&mut length, 0, 100), 100);
+        assert_eq!(length.ns, NAP_NS_MIN);
+        assert!(tries_of_naps(&mut length, 30_000, 1) < 10);
+        assert!(tries_of_naps(&mut length, 30_000, 1000) < 1150);
+        assert!((30_000..64_000).contains(&length.ns));
+        // Once it was only late.
+        tries_of_naps(&mut length, 300, 200);
+        assert_eq!(length.ns, NAP_NS_MIN);
+        assert!(tries_of_naps(&mut length, u64::MAX, 1) < 20, "it ends where no nap is long enough");
     }
 
     #[test]
