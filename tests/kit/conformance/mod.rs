@@ -88,6 +88,7 @@ where
     M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
+    let recipe = recipe.patient();
     // Shown if the test fails.
     println!("{parties:?} on {recipe:?}");
     F::run(parties, || {
