@@ -29,6 +29,9 @@ pub struct LockConfig {
     pub backoff_ns_min: u64,
     /// The longest pause after a failed CAS, in ns.
     pub backoff_ns_max: u64,
+    /// Dropped or failed locks of one memory server that a shard's janitor has in hand at most. Beyond that operations
+    /// ask for no further lock there: they wait, or, if the server does not answer, fail at once.
+    pub unsettled_max: usize,
     /// Compute nodes, ascending, that had died before the index was made, and of which nothing can take effect any
     /// more: they are fenced, and no other node gets their ids. A word of theirs in a lock region protects nothing of
     /// this index, so it is taken over; when the lock is given back it stands there again, for older indexes.
@@ -47,6 +50,7 @@ impl Default for LockConfig {
             attempts_max: u32::MAX,
             backoff_ns_min: 500,
             backoff_ns_max: 16_000,
+            unsettled_max: 1024,
             dead_owners: Arc::default(),
         }
     }

@@ -10,9 +10,10 @@ use std::task::{Context, Poll, ready};
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
 
+use crate::backlog::Full;
 use crate::error::LockError;
 use crate::handover::passes_on;
-use crate::janitor::{Unfinished, can_be_redone, clean_up, redo, won};
+use crate::janitor::{PAUSE_NS_MIN, Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
 use crate::word::{Claim, LockWord, WORD_BYTES};
@@ -357,7 +358,12 @@ impl<V: Verbs> Held<V> {
         // After a CAS of unknown outcome the same word is tried again: it finds itself if that one had won.
         let mut claim = match self.global {
             Global::Doubtful { claim } => claim,
-            _ => Claim::new(self.table.word()),
+            _ => {
+                if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
+                    self.wait_for_janitor(meter).await?;
+                }
+                Claim::new(self.table.word())
+            }
         };
         let (mut lost, mut vain) = (0, 0);
         loop {
@@ -395,6 +401,23 @@ impl<V: Verbs> Held<V> {
                 }
             }
         }
+    }
+
+    /// Waits until the janitor has less to undo on the lock's server: whatever is asked there may become its, too.
+    #[cold]
+    async fn wait_for_janitor(&self, meter: &Meter) -> Result<(), LockError> {
+        let (table, server) = (&self.table, self.lock.server());
+        while table.backlog.is_full(server, table.config.unsettled_max) {
+            if let Full::InVain(cause) = table.backlog.fullness(server) {
+                table.counters.count(|stats| stats.refused += 1);
+                return Err(cause.into());
+            }
+            if let (_, true) = table.patience.spent(&table.verbs, meter) {
+                return Err(table.contended(meter, (self.node, self.lock), table.verbs.node_id(), 0));
+            }
+            table.verbs.pause(PAUSE_NS_MIN).await;
+        }
+        Ok(())
     }
 
     /// Whether a chain may be posted again that failed for the `vain`-th time in a row and of which nothing can be half
@@ -545,8 +568,8 @@ impl<V: Verbs> Drop for Held<V> {
             Global::Over => {}
             Global::Free => self.give_back(None),
             left => {
-                let table = Rc::clone(&self.table);
-                self.table.verbs.defer(clean_up(table, self.lock, self.seat, left));
+                let (table, task) = (Rc::clone(&self.table), self.table.backlog.begin(self.lock.server()));
+                self.table.verbs.defer(clean_up(table, task, self.lock, self.seat, left));
             }
         }
     }

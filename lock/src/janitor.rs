@@ -33,7 +33,7 @@
 //! everyone off that node is the word alone, on this compute node as on others. Clients that waited for the local
 //! lock find the word taken, or the server gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if
 //! the server answers again, the write-back is completed and the word cleared. After that the word stays taken, for
-//! whoever recovers the locks of dead clients.
+//! whoever recovers the locks of dead clients. Meanwhile others come by, and leave as much: `backlog` bounds that.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -41,6 +41,7 @@ use std::rc::Rc;
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
+use crate::backlog::Task;
 use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
 use crate::word::{Claim, LockWord, WORD_BYTES};
@@ -53,7 +54,7 @@ const PATIENCE_MAX: u32 = 40;
 /// How often a queue pair may break meanwhile.
 const BROKEN_MAX: u32 = 100_000;
 /// The first pause after an attempt in vain, in ns, doubled after each further one up to the longest.
-const PAUSE_NS_MIN: u64 = 16_000;
+pub(crate) const PAUSE_NS_MIN: u64 = 16_000;
 const PAUSE_NS_MAX: u64 = 1 << 28;
 /// What a fabric keeps whole.
 const LINE_BYTES: usize = 64;
@@ -78,6 +79,7 @@ enum Settled {
 /// Settles the global half of a dropped acquisition, then gives the local half back.
 pub(crate) async fn clean_up<V: Verbs>(
     table: Rc<Table<V>>,
+    _task: Task,
     lock: RemotePtr,
     seat: Option<Seat>,
     left: Global<V::Submission>,
@@ -92,7 +94,12 @@ pub(crate) async fn clean_up<V: Verbs>(
 }
 
 /// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
-pub(crate) async fn unlock_for_nobody<V: Verbs>(table: Rc<Table<V>>, lock: RemotePtr, word: LockWord) {
+pub(crate) async fn unlock_for_nobody<V: Verbs>(
+    table: Rc<Table<V>>,
+    _task: Task,
+    lock: RemotePtr,
+    word: LockWord,
+) {
     tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for nobody is cleared");
     // A leftover that was taken over is never kept.
     let settled = unlock(&table, lock, Claim::new(word)).await;
@@ -203,6 +210,7 @@ async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) 
     }
     let parting = Parting { exit: Exit::Unlocked, ..parting };
     if let Err(failed) = persist(table, lock, parting, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
+        table.counters.count(|stats| stats.orphaned += 1);
         tracing::warn!(
             name: "lock.orphaned", %lock, word = ?parting.claim.word, cause = %failed,
             "a memory server fails: a lock may stay taken on it, over a node that may be torn"
@@ -221,9 +229,13 @@ async fn persist<V: Verbs>(
     let (mut attempt, mut broken) = (attempts.start, 0);
     loop {
         let failed = match post_again(table, lock, parting, chain).await {
-            Ok(buf) => return Ok(buf),
+            Ok(buf) => {
+                table.backlog.heard(lock.server(), Ok(()));
+                return Ok(buf);
+            }
             Err(failed) => failed,
         };
+        table.backlog.heard(lock.server(), Err(failed.cause()));
         // A queue pair that breaks says nothing about the server.
         if failed.cause().is_passing() && broken < table.config.attempts_max.min(BROKEN_MAX) {
             broken += 1;

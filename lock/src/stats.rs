@@ -15,6 +15,11 @@ pub struct LockStats {
     pub remote_failed: u64,
     /// Global locks of owners that died before the index was made, which were taken over: among `acquired`.
     pub taken_over: u64,
+    /// Acquisitions that failed without asking, because the janitor has as much to undo on a memory server that does
+    /// not answer as it may ([`crate::LockConfig::unsettled_max`]).
+    pub refused: u64,
+    /// Locks that the janitor gave up, since their memory server did not answer: they may stay taken.
+    pub orphaned: u64,
 }
 
 /// The counters behind [`LockStats`], and those of windows.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
 
 use crate::audit;
+use crate::backlog::Backlog;
 use crate::config::LockConfig;
 use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
@@ -47,6 +48,7 @@ impl<V: Verbs> LockTable<V> {
             home: RefCell::default(),
             slots: RefCell::new(Slots::new()),
             counters: Counters::default(),
+            backlog: Rc::default(),
             verbs,
         });
         let actor = Rc::clone(&table);
@@ -176,6 +178,7 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) config: LockConfig,
     pub(crate) counters: Counters<LockStats>,
     pub(crate) patience: Patience,
+    pub(crate) backlog: Rc<Backlog>,
     me: ShardId,
     shards: usize,
     port: Port,
@@ -361,7 +364,8 @@ impl<V: Verbs> Table<V> {
             Action::Hint { to } => self.tell_client(to, lock, What::Hint),
             Action::Cancelled { to } => self.tell_client(to, lock, What::Cancelled),
             Action::Unlock { word } => {
-                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), lock, word))
+                let task = self.backlog.begin(lock.server());
+                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), task, lock, word))
             }
         }
     }

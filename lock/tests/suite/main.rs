@@ -1,5 +1,6 @@
 //! Lock tables through their public API, on a fake fabric whose every step the test decides.
 
+mod backlog;
 mod cancellation;
 mod clients;
 mod contention;

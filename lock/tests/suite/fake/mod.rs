@@ -203,6 +203,11 @@ impl World {
         self.state.borrow().sent
     }
 
+    /// Tasks that have not ended.
+    pub(crate) fn alive(&self) -> usize {
+        self.state.borrow().tasks.iter().flatten().count()
+    }
+
     pub(crate) fn clock_reads(&self) -> usize {
         self.state.borrow().clock_reads
     }
