@@ -52,7 +52,8 @@ impl VerbsOptions {
     /// As the runtime takes them.
     #[cfg(feature = "verbs")]
     pub(crate) fn config(&self) -> VerbsConfig {
-        VerbsConfig { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
+        let VerbsOptions { device, port, gid_index } = self.clone();
+        VerbsConfig { device, port, gid_index, ..VerbsConfig::default() }
     }
 
     fn is_default(&self) -> bool {

@@ -394,6 +394,42 @@ fn a_wrong_choice_is_told() {
     assert!(gid.contains("no GID at index 250; it has 0"), "{gid}");
 }
 
+/// A device with room for less within a work request than is wanted, or for nothing, does the same: what does not fit
+/// is fetched from memory. 1 MiB is more than any device has room for.
+#[test]
+fn a_device_may_have_little_room_within_work_requests() {
+    const CHAINS: u64 = 600;
+    for inline_bytes in [0, 8, 1 << 20] {
+        let config = VerbsConfig { inline_bytes: Some(inline_bytes), ..VerbsConfig::default() };
+        let servers = Servers::start_with(&config);
+        let at = kit::area(&servers.memory, 0);
+        on_one_shard(&servers, 50, move |v| async move {
+            // More than the send queue has room for: words are used again.
+            let posted: Vec<_> = (1..=CHAINS).map(|n| words_and_bytes(&v, at, n)).collect();
+            for (n, done) in (1..).zip(join_all(posted).await) {
+                assert_eq!(done.unwrap().atomics[..], [n - 1, 0], "with {inline_bytes} bytes");
+            }
+            for n in 1..=CHAINS {
+                let place = at.add(64 + n * 64);
+                assert_eq!([word(&v, place).await, word(&v, place.add(8)).await], [!n, n]);
+                assert_eq!(word(&v, place.add(16)).await, u64::from_le_bytes([n as u8; 8]));
+            }
+        });
+    }
+}
+
+/// Writes two words, one as a word, eight bytes, and counts.
+fn words_and_bytes(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
+    let mut buf = v.lease(16);
+    buf[..8].copy_from_slice(&(!n).to_le_bytes());
+    buf[8..].fill(n as u8);
+    let place = at.add(64 + n * 64);
+    let mut chain = Chain::with_buffer(at.server(), buf);
+    chain.write(place, 0..8).faa(at, 1).write_word(place.add(8), n).write(place.add(16), 8..16);
+    chain.cas(place.add(24), 0, n);
+    v.submit(&Meter::default(), chain)
+}
+
 /// What the fabric says of itself.
 #[test]
 fn capabilities_are_measured() {

@@ -4,11 +4,16 @@
 //! ```text
 //!   Port -> Protection (pd) -> Context (open device)        an arrow is an Arc: what it points to is closed later
 //! ```
+//!
+//! A process with registered memory may fork, as it does to run a command. From Linux 5.12 on the kernel copies pinned
+//! pages for the child. Before, the first of the two that wrote to a page got a copy, so a device could go on with the
+//! child's page while this process had another one: libibverbs keeps registered pages, and those of its queues, out of
+//! children there (`ibv_fork_init`). So what is registered has pages of its own: a child that comes to them dies.
 
 use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use ibverbs_sys as ffi;
 
@@ -26,7 +31,13 @@ pub struct VerbsConfig {
     pub port: Option<u8>,
     /// Index in the port's table of addresses; RoCE v2 over IPv4 if there is one, else RoCE v2 over IPv6, else any.
     pub gid_index: Option<u8>,
+    /// WRITEs up to this many bytes travel inside their work request, 64 if it is not said: an entry with its version,
+    /// or a word. More makes every entry of a send queue longer. A device that has room for less is taken as it is.
+    pub inline_bytes: Option<u32>,
 }
+
+/// See [`VerbsConfig::inline_bytes`].
+const INLINE_BYTES: u32 = 64;
 
 /// An open device.
 pub(super) struct Context {
@@ -165,12 +176,15 @@ pub(super) struct Port {
     /// with fences is stuck for good sooner or later, after a thousand fences or so, and no timeout ends it. There the
     /// host waits instead.
     pub keeps_fences: bool,
+    /// What queue pairs are asked to have room for within a work request.
+    pub inline_bytes: u32,
     pub limits: Limits,
 }
 
 impl Port {
     /// Opens what `config` names, or what is best of what there is.
     pub(super) fn open(config: &VerbsConfig) -> Result<Self, VerbsError> {
+        allow_forks();
         let devices = Devices::list()?;
         let candidates = devices.candidates(config.device.as_deref())?;
         first_that_fits(candidates.iter().map(|device| Self::open_device(device, config)))
@@ -201,6 +215,7 @@ impl Port {
             lid: port.lid,
             mtu: mtu_bytes(port.active_mtu),
             is_ethernet,
+            inline_bytes: config.inline_bytes.unwrap_or(INLINE_BYTES),
             keeps_fences: attributes.vendor_id != SOFT_ROCE_VENDOR,
             limits: Limits {
                 work_requests_max: attributes.max_qp_wr.max(0) as u32,
@@ -223,6 +238,23 @@ impl Port {
     pub(super) fn device(&self) -> &str {
         &self.context().name
     }
+}
+
+/// Sees to it that this process can fork (see the file's head). Does nothing where the kernel does.
+fn allow_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: no pointers; once, and before this crate registers anything.
+        let failed = unsafe { ffi::ibv_fork_init() };
+        if failed != 0 {
+            let cause = last_error(failed);
+            tracing::warn!(
+                name: "verbs.fork", %cause,
+                "this process must not fork while it uses RDMA: libibverbs was in use before and did not prepare for \
+                 it, and this kernel is older than 5.12; call ibv_fork_init first, or set IBV_FORK_SAFE=1"
+            );
+        }
+    });
 }
 
 /// Passes over devices that cannot be used as they are; what is wrong with the first of them is told if none can.

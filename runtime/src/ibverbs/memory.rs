@@ -5,6 +5,7 @@
 //! it any more, whatever queue pairs still exist; only then is the memory freed. If that call fails, the memory is
 //! leaked: better lost than written to by a NIC after it has become something else.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -197,13 +198,15 @@ impl Arenas {
     }
 }
 
-/// Zeroed words that the device writes and this process reads and nobody else has: where atomics put what they found.
+/// Words, zero at first, that the device and this process alone have: where atomics put what they found, and where
+/// words are read from that are written and do not fit into their work request. On pages of their own, since a forked
+/// child may not have them ([`super::context`]).
 pub(super) struct Words {
     registration: Registration<WordMemory>,
 }
 
 /// Never handed out as a reference: the device may write to it at any time.
-struct WordMemory(NonNull<[u64]>);
+struct WordMemory(NonNull<[u64]>, Layout);
 
 // SAFETY: the words belong to no thread.
 unsafe impl Send for WordMemory {}
@@ -212,8 +215,22 @@ unsafe impl Sync for WordMemory {}
 
 impl Drop for WordMemory {
     fn drop(&mut self) {
-        // SAFETY: made of a box in `Words::new`, and dropped once.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        // SAFETY: allocated so in `WordMemory::new`, and dropped once.
+        unsafe { dealloc(self.0.as_ptr().cast(), self.1) };
+    }
+}
+
+impl WordMemory {
+    fn new(count: usize) -> Self {
+        // SAFETY: no pointers.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
+        let page = page.expect("the system knows the size of its pages");
+        let bytes = (count.max(1) * 8).next_multiple_of(page);
+        let layout = Layout::from_size_align(bytes, page).expect("a page's size is a power of two");
+        // SAFETY: not of size 0.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let start = start.unwrap_or_else(|| handle_alloc_error(layout));
+        WordMemory(NonNull::slice_from_raw_parts(start.cast(), count), layout)
     }
 }
 
@@ -223,8 +240,7 @@ impl Words {
         count: usize,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let words = Box::leak(vec![0u64; count].into_boxed_slice());
-        let memory = WordMemory(NonNull::from(words));
+        let memory = WordMemory::new(count);
         let (start, bytes) = (memory.0.as_ptr().cast::<u8>(), count as u64 * 8);
         start.expose_provenance();
         // SAFETY: `memory` owns the words, and lends them to nobody.
@@ -245,6 +261,14 @@ impl Words {
         let words = self.registration.owner().0;
         assert!(place < words.len());
         words.as_ptr().cast::<u64>().addr() as u64 + place as u64 * 8
+    }
+
+    /// Changes a word that no work request in flight names.
+    pub(super) fn set(&self, place: usize, word: u64) {
+        let words = self.registration.owner().0;
+        assert!(place < words.len());
+        // SAFETY: inside the allocation, and never borrowed. Volatile, because the device reads it.
+        unsafe { words.as_ptr().cast::<u64>().add(place).write_volatile(word) }
     }
 
     /// A word that the device has written: the completion that says so was polled before.

@@ -9,7 +9,7 @@ use ibverbs_sys::ibv_wr_opcode as opcode;
 use smallvec::SmallVec;
 
 use super::memory::Words;
-use super::qp::{INLINE_BYTES, QueuePair};
+use super::qp::QueuePair;
 use crate::chain::{Chain, Op};
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
@@ -24,8 +24,6 @@ pub(super) struct Request {
     pub op: Op,
     /// Waits for the READs and atomics before it.
     pub fenced: bool,
-    /// Takes its payload along when it is posted.
-    pub inline: bool,
     /// Yields a completion: the last of the chain.
     pub signalled: bool,
 }
@@ -39,13 +37,8 @@ pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Resul
         if offset.checked_add(len).is_none_or(|end| end > region_bytes) {
             return Err(out_of_bounds(server, offset, len, region_bytes));
         }
-        let inline = match verb.op {
-            Op::WriteWord { .. } => true,
-            Op::Write { len, .. } => len <= INLINE_BYTES,
-            Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => false,
-        };
         if len > 0 {
-            plan.push(Request { op: verb.op, fenced: verb.fenced, inline, signalled: false });
+            plan.push(Request { op: verb.op, fenced: verb.fenced, signalled: false });
         }
     }
     if plan.len() > requests_max as usize {
@@ -78,6 +71,14 @@ pub(super) fn part_before_fence(plan: &Plan, from: usize, is_idle: bool) -> Plan
         last.signalled = true;
     }
     part
+}
+
+/// Whether a work request takes its payload along when it is posted, where there is room for so many bytes.
+fn goes_inline(op: Op, inline_bytes: u32) -> bool {
+    match op {
+        Op::Write { .. } | Op::WriteWord { .. } => extent(op).1 <= u64::from(inline_bytes),
+        Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => false,
+    }
 }
 
 fn is_atomic(op: Op) -> bool {
@@ -125,7 +126,8 @@ impl Tag {
     }
 }
 
-/// Where a plan's payloads live: a server's region, the chain's buffer, and words for what atomics find.
+/// Where a plan's payloads live: a server's region, the chain's buffer, and words for what atomics find, or for those
+/// that are written and do not fit into their work request.
 pub(super) struct Places<'a> {
     pub region_address: u64,
     pub region_key: u32,
@@ -142,7 +144,7 @@ pub(super) struct Places<'a> {
 pub(super) struct WorkRequests {
     requests: Vec<ffi::ibv_send_wr>,
     pieces: Vec<ffi::ibv_sge>,
-    /// Payloads of word writes, copied out when they are posted.
+    /// Payloads of word writes that are copied out when they are posted.
     words: Vec<u64>,
 }
 
@@ -163,7 +165,7 @@ impl WorkRequests {
         number: u64,
         places: &Places,
     ) -> io::Result<()> {
-        let first = self.fill(plan, server, number, places);
+        let first = self.fill(plan, server, number, places, qp.inline_bytes());
         let mut refused = std::ptr::null_mut();
         // SAFETY: the context is as libibverbs made it, and stays so while it is open.
         let post = unsafe { (*(*qp.raw()).context).ops.post_send }.expect("every provider posts");
@@ -174,7 +176,14 @@ impl WorkRequests {
     }
 
     /// Yields the first request of the linked list.
-    fn fill(&mut self, plan: &Plan, server: ServerId, number: u64, places: &Places) -> *mut ffi::ibv_send_wr {
+    fn fill(
+        &mut self,
+        plan: &Plan,
+        server: ServerId,
+        number: u64,
+        places: &Places,
+        inline_bytes: u32,
+    ) -> *mut ffi::ibv_send_wr {
         self.words.clear();
         self.words.extend(plan.iter().map(|request| match request.op {
             Op::WriteWord { word, .. } => word.to_le(),
@@ -182,12 +191,13 @@ impl WorkRequests {
         }));
         self.pieces.clear();
         for (place, request) in plan.iter().enumerate() {
-            self.pieces.push(self.piece(place, request, places));
+            let inline = goes_inline(request.op, inline_bytes);
+            self.pieces.push(self.piece(place, request, places, inline));
         }
         self.requests.clear();
         for request in plan {
             let tag = Tag { server: server.0, number, is_last: request.signalled };
-            self.requests.push(work_request(request, tag, places));
+            self.requests.push(work_request(request, tag, places, goes_inline(request.op, inline_bytes)));
         }
         // Nothing is pushed or indexed any more: the links stay valid.
         let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
@@ -205,30 +215,33 @@ impl WorkRequests {
         first
     }
 
-    fn piece(&self, place: usize, request: &Request, places: &Places) -> ffi::ibv_sge {
+    fn piece(&self, place: usize, request: &Request, places: &Places, inline: bool) -> ffi::ibv_sge {
         let buffer = || places.buffer.expect("chains check their ranges against their buffer");
+        let word = (places.first_word + place) % places.words_count;
         match request.op {
             Op::Read { to: local, len, .. } | Op::Write { from: local, len, .. } => {
                 let (address, lkey) = buffer();
                 ffi::ibv_sge { addr: address + u64::from(local), length: len, lkey }
             }
-            Op::WriteWord { .. } => {
+            Op::WriteWord { .. } if inline => {
                 let word = &raw const self.words[place];
                 ffi::ibv_sge { addr: word.expose_provenance() as u64, length: 8, lkey: 0 }
             }
-            Op::Cas { .. } | Op::Faa { .. } => {
-                let word = (places.first_word + place) % places.words_count;
+            Op::WriteWord { .. } | Op::Cas { .. } | Op::Faa { .. } => {
+                if let Op::WriteWord { .. } = request.op {
+                    places.words.set(word, self.words[place]);
+                }
                 ffi::ibv_sge { addr: places.words.address(word), length: 8, lkey: places.words.local_key() }
             }
         }
     }
 }
 
-fn work_request(request: &Request, tag: Tag, places: &Places) -> ffi::ibv_send_wr {
+fn work_request(request: &Request, tag: Tag, places: &Places, inline: bool) -> ffi::ibv_send_wr {
     let mut wr = ffi::ibv_send_wr { wr_id: tag.encode(), ..ffi::ibv_send_wr::default() };
     let flag = |is_set: bool, flag: flags| if is_set { flag.0 } else { 0 };
     wr.send_flags = flag(request.fenced, flags::IBV_SEND_FENCE)
-        | flag(request.inline, flags::IBV_SEND_INLINE)
+        | flag(inline, flags::IBV_SEND_INLINE)
         | flag(request.signalled, flags::IBV_SEND_SIGNALED);
     let remote_addr = places.region_address + extent(request.op).0;
     let rkey = places.region_key;
@@ -265,15 +278,29 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_request_is_signalled_and_small_writes_go_inline() {
+    fn only_the_last_request_is_signalled() {
         let mut chain = chain(256);
         chain.cas(at(0), 1, 2).read(at(64), 0..256).fence().write(at(64), 0..64).write(at(64), 0..72);
         chain.fence().write_word(at(8), 7);
         let plan = plan(&chain, REGION, 5).unwrap();
-        let seen: Vec<_> = plan.iter().map(|r| (r.fenced, r.inline, r.signalled)).collect();
+        let seen: Vec<_> = plan.iter().map(|r| (r.fenced, r.signalled)).collect();
         let (no, yes) = (false, true);
-        assert_eq!(seen, [(no, no, no), (no, no, no), (yes, yes, no), (no, no, no), (yes, yes, yes)]);
+        assert_eq!(seen, [(no, no), (no, no), (yes, no), (no, no), (yes, yes)]);
         assert!(plan.iter().zip(chain.verbs()).all(|(request, verb)| request.op == verb.op));
+    }
+
+    #[test]
+    fn writes_go_inline_where_there_is_room() {
+        let mut chain = chain(256);
+        chain.write(at(64), 0..64).write(at(64), 0..72).write_word(at(8), 7).read(at(64), 0..8).faa(at(8), 1);
+        let plan = plan(&chain, REGION, 5).unwrap();
+        let inline =
+            |bytes| plan.iter().filter(|r| goes_inline(r.op, bytes)).map(|r| r.op).collect::<Vec<_>>();
+        assert_eq!(inline(64), [plan[0].op, plan[2].op]);
+        assert_eq!(inline(72), [plan[0].op, plan[1].op, plan[2].op]);
+        assert_eq!(inline(63), [plan[2].op]);
+        assert_eq!(inline(8), [plan[2].op]);
+        assert_eq!((inline(7), inline(0)), (vec![], vec![]));
     }
 
     #[test]

@@ -14,10 +14,6 @@ use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use crate::fabric::Endpoint;
 
-/// WRITEs up to this many bytes travel inside their work request: an entry with its version, or a word. More makes
-/// every entry of the send queue longer.
-pub(super) const INLINE_BYTES: u32 = 64;
-
 /// How long a packet waits for its acknowledgement: 4.096 us * 2^15 = 134 ms (devices may take up to four times that).
 /// Far beyond the pauses of a network that is not broken, so that only loss costs that long.
 const TIMEOUT: u8 = 15;
@@ -52,6 +48,7 @@ pub(super) struct QueuePair {
     port: Arc<Port>,
     first_packet: u32,
     is_destroyed: bool,
+    inline_bytes: u32,
     _cq: Arc<CompletionQueue>,
 }
 
@@ -70,29 +67,40 @@ impl QueuePair {
             Side::Requester { work_requests } => work_requests,
             Side::Responder => 1,
         };
-        let mut init = ffi::ibv_qp_init_attr {
-            send_cq: cq.raw(),
-            recv_cq: cq.raw(),
-            cap: ffi::ibv_qp_cap {
-                max_send_wr: work_requests,
-                max_recv_wr: 1,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: if side == Side::Responder { 0 } else { INLINE_BYTES },
-            },
-            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
-            // Only what asks for a completion gets one.
-            sq_sig_all: 0,
-            ..ffi::ibv_qp_init_attr::default()
+        let make = |inline_bytes| {
+            let mut init = ffi::ibv_qp_init_attr {
+                send_cq: cq.raw(),
+                recv_cq: cq.raw(),
+                cap: ffi::ibv_qp_cap {
+                    max_send_wr: work_requests,
+                    max_recv_wr: 1,
+                    max_send_sge: 1,
+                    max_recv_sge: 1,
+                    max_inline_data: inline_bytes,
+                },
+                qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+                // Only what asks for a completion gets one.
+                sq_sig_all: 0,
+                ..ffi::ibv_qp_init_attr::default()
+            };
+            // SAFETY: protection domain and completion queue are alive, and the queue pair holds both.
+            let raw = unsafe { ffi::ibv_create_qp(port.protection().raw(), &mut init) };
+            // What it has is written back.
+            non_null("make a queue pair", raw).map(|raw| (raw, inline_bytes.min(init.cap.max_inline_data)))
         };
-        // SAFETY: protection domain and completion queue are alive, and the queue pair holds both.
-        let raw = unsafe { ffi::ibv_create_qp(port.protection().raw(), &mut init) };
-        let raw = non_null("make a queue pair", raw)?;
+        let wanted = if side == Side::Responder { 0 } else { port.inline_bytes };
+        let (raw, inline_bytes) = with_most_inline(wanted, make)?;
         let first_packet = first_packet & FIRST_PACKET_MASK;
         let port = Arc::clone(port);
-        let qp = QueuePair { raw, side, port, first_packet, is_destroyed: false, _cq: Arc::clone(cq) };
+        let (is_destroyed, _cq) = (false, Arc::clone(cq));
+        let qp = QueuePair { raw, side, port, first_packet, is_destroyed, inline_bytes, _cq };
         qp.initialise()?;
         Ok(qp)
+    }
+
+    /// WRITEs of so many bytes at most travel inside their work request.
+    pub(super) fn inline_bytes(&self) -> u32 {
+        self.inline_bytes
     }
 
     pub(super) fn raw(&self) -> *mut ffi::ibv_qp {
@@ -251,6 +259,25 @@ impl Drop for QueuePair {
     }
 }
 
+/// Makes something with room for `wanted` bytes within a work request, or with as many as the device accepts: no device
+/// tells how many it has room for before it is asked. Where it refuses any, the first refusal is told.
+fn with_most_inline<T>(
+    wanted: u32,
+    mut make: impl FnMut(u32) -> Result<T, VerbsError>,
+) -> Result<T, VerbsError> {
+    let refused = match make(wanted) {
+        Ok(made) => return Ok(made),
+        Err(refused) => refused,
+    };
+    // A word is the least that is written.
+    let less = std::iter::successors(Some(wanted), |&bytes| match bytes {
+        0 => None,
+        1..16 => Some(0),
+        _ => Some(bytes / 2),
+    });
+    less.skip(1).find_map(|bytes| make(bytes).ok()).ok_or(refused)
+}
+
 fn mtu_of(bytes: u16) -> ffi::ibv_mtu {
     match bytes {
         4096.. => ffi::IBV_MTU_4096,
@@ -264,6 +291,29 @@ fn mtu_of(bytes: u16) -> ffi::ibv_mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn takes_what_room_a_device_has_within_work_requests() {
+        let most = |wanted, room| {
+            let mut asked = Vec::new();
+            let make = |bytes: u32| {
+                asked.push(bytes);
+                let refused = || VerbsError::Loopback { device: "a".into(), cause: bytes.to_string() };
+                if Some(bytes) <= room { Ok(bytes) } else { Err(refused()) }
+            };
+            let made = with_most_inline(wanted, make).map_err(|error| error.to_string());
+            (made, asked)
+        };
+        assert_eq!(most(64, Some(128)), (Ok(64), vec![64]));
+        assert_eq!(most(64, Some(60)), (Ok(32), vec![64, 32]));
+        assert_eq!(most(64, Some(8)), (Ok(8), vec![64, 32, 16, 8]));
+        assert_eq!(most(64, Some(7)), (Ok(0), vec![64, 32, 16, 8, 0]));
+        assert_eq!(most(4, Some(0)), (Ok(0), vec![4, 0]));
+        assert_eq!(most(0, Some(0)), (Ok(0), vec![0]));
+        let (refused, asked) = most(16, None);
+        assert!(refused.unwrap_err().contains("(16)"), "the first refusal is told");
+        assert_eq!(asked, [16, 8, 0]);
+    }
 
     #[test]
     fn packets_are_no_longer_than_either_side_takes() {

@@ -39,10 +39,15 @@ impl Servers {
     /// # Panics
     /// If this host has no RDMA device that works: the message says what to do.
     pub(crate) fn start() -> Self {
+        Self::start_with(&VerbsConfig::default())
+    }
+
+    /// # Panics
+    /// As [`Servers::start`].
+    pub(crate) fn start_with(config: &VerbsConfig) -> Self {
         let memory = crate::kit::cluster(LineMode::Plain);
-        let config = VerbsConfig::default();
         let responder = |server: usize| {
-            VerbsResponder::new(Arc::clone(memory.mapped()[server].region()), &config)
+            VerbsResponder::new(Arc::clone(memory.mapped()[server].region()), config)
                 .unwrap_or_else(|error| panic!("this test needs an RDMA device: {error}"))
         };
         let wire = Arc::new(Wire {
@@ -53,15 +58,15 @@ impl Servers {
             spoil: Mutex::default(),
             kept: Mutex::default(),
         });
-        let fabric = connect(&memory, Arc::clone(&wire) as Arc<dyn Exchange>);
+        let fabric = connect(&memory, Arc::clone(&wire) as Arc<dyn Exchange>, config);
         Servers { memory, wire, fabric }
     }
 }
 
-fn connect(memory: &Arc<Cluster>, exchange: Arc<dyn Exchange>) -> Arc<VerbsCluster> {
+fn connect(memory: &Arc<Cluster>, exchange: Arc<dyn Exchange>, config: &VerbsConfig) -> Arc<VerbsCluster> {
     let control = Fabric::control(memory);
     let admission = Arc::new(Admitting(Arc::clone(memory)));
-    VerbsCluster::new(control, exchange, admission, &VerbsConfig::default()).unwrap()
+    VerbsCluster::new(control, exchange, admission, config).unwrap()
 }
 
 struct Admitting(Arc<Cluster>);
