@@ -10,6 +10,10 @@ use super::super::line::LineMode;
 use super::super::order::{held_by, place};
 use super::super::region::{AccessError, Region, RegionConfig, RegionError};
 use super::*;
+use crate::control::ControlError;
+use crate::control::seal::SealKey;
+use crate::memory::catalog::NewIndex;
+use crate::memory::{MemoryServer, ServerParts};
 
 const AT: usize = 4096 + 2 * LINE_BYTES;
 const OLD: [u64; LINE_WORDS] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -103,6 +107,42 @@ fn line(region: &Region) -> [u64; LINE_WORDS] {
     let mut bytes = [0; LINE_BYTES];
     Access::to(region).read(AT as u64, &mut bytes).unwrap();
     std::array::from_fn(|word| u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap()))
+}
+
+/// Who makes an index waits for a writer that is stopped in its root word's line; nobody else does.
+#[test]
+fn a_stopped_writer_keeps_only_those_who_want_its_line() {
+    let folder = Folder::new("journal-root");
+    let path = folder.path("a");
+    let config = RegionConfig { line_mode: LineMode::Sequence, ..RegionConfig::new(128 << 10, 1) };
+    let parts = ServerParts { locks: 64, device_bytes: 0, chunk_bytes: 4096 };
+    let server = MemoryServer::new(Arc::new(Region::create(&path, &config).unwrap()), parts).unwrap();
+    let create = |name| {
+        let (key, fenced, temporary_of) = (SealKey(1), 0, None);
+        let new = NewIndex { name, kind: "", config: b"", key, fenced, temporary_of };
+        server.reserve_root(&new).and_then(|root| server.create(new, root))
+    };
+    for name in ["a", "b"] {
+        assert!(create(name).unwrap().root < AT as u64);
+    }
+    let victim = Victim::open(&path);
+    assert!(!victim.write(0, &[70, 71], 2));
+    let asked = std::thread::scope(|scope| {
+        let third = scope.spawn(|| create("c"));
+        let mut asked = 0;
+        while !third.is_finished() {
+            assert_eq!(server.usage().indexes, 2, "it is not there yet");
+            asked += 1;
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        let stopped = Err(ControlError::WriterStopped { process: std::process::id() });
+        assert_eq!(third.join().unwrap(), stopped);
+        asked
+    });
+    assert!(asked > 20, "others were answered {asked} times in 2 s");
+    drop(victim);
+    let made = create("c").unwrap();
+    assert_eq!((made.root, line(server.region())), (AT as u64, [0; LINE_WORDS]));
 }
 
 /// A writer that lives and does not go on: nobody waits for it without end, and all go on when it does, or has died.

@@ -1,6 +1,8 @@
 //! The catalog: which named indexes a cluster has, and where their root words are. Names come from users and from the
 //! network: what a catalog takes is checked here, for every fabric.
 
+use std::collections::BTreeSet;
+
 use super::chunks::Owner;
 use super::layout::{INDEXES_MAX, root_word};
 use crate::control::seal::SealKey;
@@ -18,10 +20,24 @@ pub(crate) const CONFIG_BYTES_MAX: usize = 4096;
 /// Named indexes in places; a place is a root word.
 pub(super) struct Catalog {
     places: Vec<Option<Kept>>,
+    /// Those that are to be of indexes which are not made yet.
+    reserved: BTreeSet<usize>,
     created: u32,
 }
 
+/// A root word that is no index's.
+#[must_use = "it has to become an index's, or free again"]
+pub(super) struct ReservedRoot(usize);
+
+impl ReservedRoot {
+    /// Where it is.
+    pub(super) fn offset(&self) -> u64 {
+        root_word(self.0 as u32)
+    }
+}
+
 /// What a new index is to be.
+#[derive(Clone, Copy)]
 pub(crate) struct NewIndex<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: &'a str,
@@ -45,29 +61,48 @@ struct Kept {
 
 impl Catalog {
     pub(super) fn new() -> Self {
-        Catalog { places: (0..INDEXES_MAX).map(|_| None).collect(), created: 0 }
+        Catalog { places: (0..INDEXES_MAX).map(|_| None).collect(), reserved: BTreeSet::new(), created: 0 }
     }
 
-    pub(super) fn create(&mut self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
-        let NewIndex { name, kind, config, key, fenced, temporary_of } = new;
-        check_new(name, kind, config)?;
-        if let Some(kept) = self.kept().find(|kept| kept.entry.name == name) {
-            return Err(match kept.dropping {
-                true => kept.being_dropped(),
-                false => ControlError::Exists { name: name.into() },
-            });
-        }
-        let place = self.places.iter().position(Option::is_none);
+    /// The root word of an index that there may be: it is not there before [`Catalog::create`].
+    pub(super) fn reserve(&mut self, new: &NewIndex<'_>) -> Result<ReservedRoot, ControlError> {
+        self.check(new)?;
+        let is_free = |&place: &usize| self.places[place].is_none() && !self.reserved.contains(&place);
+        let place = (0..self.places.len()).find(is_free);
         let place = place.ok_or(ControlError::CatalogFull { indexes: INDEXES_MAX })?;
+        self.reserved.insert(place);
+        Ok(ReservedRoot(place))
+    }
+
+    /// It is free again.
+    pub(super) fn unreserve(&mut self, root: ReservedRoot) {
+        self.reserved.remove(&root.0);
+    }
+
+    fn check(&self, new: &NewIndex<'_>) -> Result<(), ControlError> {
+        check_new(new.name, new.kind, new.config)?;
+        match self.kept().find(|kept| kept.entry.name == new.name) {
+            None => Ok(()),
+            Some(kept) if kept.dropping => Err(kept.being_dropped()),
+            Some(_) => Err(ControlError::Exists { name: new.name.into() }),
+        }
+    }
+
+    /// Makes an index whose root word, which is zero, is that one.
+    pub(super) fn create(&mut self, new: NewIndex<'_>, root: ReservedRoot) -> Result<Entry, ControlError> {
+        let (offset, place) = (root.offset(), root.0);
+        self.unreserve(root);
+        // Another one may have made it since.
+        self.check(&new)?;
+        let NewIndex { name, kind, config, key, fenced, temporary_of } = new;
         // 2^32 indexes are more than a server creates in its life (one per ms would take seven weeks).
         self.created = self.created.checked_add(1).ok_or(ControlError::CatalogFull { indexes: u32::MAX })?;
-        let root = root_word(place as u32);
         let entry = Entry {
             name: name.into(),
             id: self.created,
             kind: kind.into(),
             config: config.into(),
-            root,
+            root: offset,
             seal: key.seal(),
             fenced,
             temporary: temporary_of.is_some(),
@@ -205,7 +240,9 @@ mod tests {
     impl Catalog {
         fn make(&mut self, name: &str, kind: &str, config: &[u8]) -> Result<Entry, ControlError> {
             let (key, fenced, temporary_of) = (SealKey(7), 0, None);
-            self.create(NewIndex { name, kind, config, key, fenced, temporary_of })
+            let new = NewIndex { name, kind, config, key, fenced, temporary_of };
+            let root = self.reserve(&new)?;
+            self.create(new, root)
         }
     }
 
@@ -247,11 +284,34 @@ mod tests {
     }
 
     #[test]
+    fn a_root_word_is_one_index_s() {
+        let mut catalog = Catalog::new();
+        let (key, fenced, temporary_of) = (SealKey(7), 0, None);
+        let new = NewIndex { name: "a", kind: "", config: b"", key, fenced, temporary_of };
+        let roots: Vec<_> = (0..INDEXES_MAX).map(|_| catalog.reserve(&new).unwrap()).collect();
+        assert_eq!((catalog.len(), catalog.open("a", ME).is_err()), (0, true), "it is not there yet");
+        let full = ControlError::CatalogFull { indexes: INDEXES_MAX };
+        assert_eq!(catalog.reserve(&new).map(|_| ()), Err(full));
+        let mut left = roots.into_iter();
+        let (first, second, third) = (left.next().unwrap(), left.next().unwrap(), left.next().unwrap());
+        let offsets = [first.offset(), second.offset(), third.offset()];
+        assert_eq!(catalog.create(new, second).unwrap().root, offsets[1]);
+        let exists = ControlError::Exists { name: "a".into() };
+        assert_eq!(catalog.create(new, first), Err(exists.clone()), "another one was faster");
+        assert_eq!(catalog.reserve(&new).map(|_| ()), Err(exists));
+        catalog.unreserve(third);
+        let other = NewIndex { name: "b", ..new };
+        let free = [catalog.reserve(&other).unwrap().offset(), catalog.reserve(&other).unwrap().offset()];
+        assert_eq!(free, [offsets[0], offsets[2]]);
+    }
+
+    #[test]
     fn a_temporary_index_is_its_creators() {
         let mut catalog = Catalog::new();
         let (key, fenced, temporary_of) = (SealKey(7), 0, Some(ME));
         let new = NewIndex { name: "a", kind: "", config: b"", key, fenced, temporary_of };
-        let entry = catalog.create(new).unwrap();
+        let root = catalog.reserve(&new).unwrap();
+        let entry = catalog.create(new, root).unwrap();
         assert!(entry.temporary && catalog.open("a", ME).is_ok());
         let refused = ControlError::Temporary { name: "a".into() };
         assert_eq!(catalog.open("a", PeerId(2)), Err(refused.clone()));

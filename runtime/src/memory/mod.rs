@@ -157,7 +157,9 @@ impl Cluster {
         let fenced = self.nodes().dead.len() as u32;
         // Nobody else reaches this memory: there is nothing to be sealed.
         let (key, temporary_of) = (SealKey::default(), None);
-        let entry = self.home().create(NewIndex { name, kind, config, key, fenced, temporary_of })?;
+        let new = NewIndex { name, kind, config, key, fenced, temporary_of };
+        let root = self.home().reserve_root(&new)?;
+        let entry = self.home().create(new, root)?;
         Ok(self.entry(entry))
     }
 

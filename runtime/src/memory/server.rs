@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ClusterError;
-use super::catalog::{Catalog, NewIndex};
+use super::catalog::{Catalog, NewIndex, ReservedRoot};
 use super::chunks::{Chunks, Owner, Piece, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
 use crate::control::seal::SealKey;
@@ -26,6 +26,20 @@ pub struct MemoryServer {
 struct ServerState {
     chunks: Chunks,
     catalog: Catalog,
+}
+
+/// A root word that is zero and no index's. Dropped, it is free again.
+pub(crate) struct Root<'a> {
+    server: &'a MemoryServer,
+    reserved: Option<ReservedRoot>,
+}
+
+impl Drop for Root<'_> {
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.server.state().catalog.unreserve(reserved);
+        }
+    }
 }
 
 impl MemoryServer {
@@ -58,17 +72,20 @@ impl MemoryServer {
         }
     }
 
-    pub(crate) fn create(&self, new: NewIndex<'_>) -> Result<Entry, ControlError> {
-        let mut state = self.state();
-        let entry = state.catalog.create(new)?;
-        // Nobody else may see it before: under the state, and then it waits no longer than for a writer that is
-        // stopped.
-        if let Err(stopped) = self.zero(entry.root, LINE_BYTES as u64) {
-            let (index, _) = state.catalog.begin_drop(&entry.name)?;
-            state.catalog.finish_drop(&entry.name, index)?;
-            return Err(stopped);
-        }
-        Ok(entry)
+    /// A root word for an index that there may be, zeroed. That may take as long as a writer is waited for which is
+    /// stopped in its line, so nothing else waits for it: the index is not there yet.
+    pub(crate) fn reserve_root(&self, new: &NewIndex<'_>) -> Result<Root<'_>, ControlError> {
+        let reserved = self.state().catalog.reserve(new)?;
+        let offset = reserved.offset();
+        let root = Root { server: self, reserved: Some(reserved) };
+        self.zero(offset, LINE_BYTES as u64)?;
+        Ok(root)
+    }
+
+    /// Makes an index, of which another may have the name since its root word was reserved.
+    pub(crate) fn create(&self, new: NewIndex<'_>, mut root: Root<'_>) -> Result<Entry, ControlError> {
+        let reserved = root.reserved.take().expect("it is taken once");
+        self.state().catalog.create(new, reserved)
     }
 
     pub(crate) fn open(&self, name: &str, by: PeerId) -> Result<Entry, ControlError> {

@@ -238,26 +238,32 @@ impl ServiceCore {
         let Wanted { name, kind, config, fenced, temporary } = wanted;
         // The only random number here; a server that cannot have one seals nothing, and so makes nothing.
         let key = random_instance().map_err(|error| ControlError::NoRandom { cause: error.to_string() })?;
-        let mut state = self.state();
-        state.home_peer(peer)?;
-        self.reach(&mut state, peer)?;
-        self.agreed(&mut state, peer)?;
-        let fenced = fenced.min(state.node_ids.dead().len() as u32);
+        let fenced = fenced.min(self.at_home(peer)?.node_ids.dead().len() as u32);
         let (key, temporary_of) = (SealKey(key), temporary.then_some(peer));
-        let entry = self.served.memory.create(NewIndex { name, kind, config, key, fenced, temporary_of })?;
+        let new = NewIndex { name, kind, config, key, fenced, temporary_of };
+        // Without the state: this may wait for a writer that is stopped.
+        let root = self.served.memory.reserve_root(&new)?;
+        let mut state = self.at_home(peer)?;
+        let entry = self.served.memory.create(new, root)?;
         self.bind(&mut state, peer);
         state.peer(peer).indexes.insert(IndexId(entry.id));
         Ok(entry)
     }
 
     pub(super) fn open(&self, peer: PeerId, name: &str) -> Result<Entry, ControlError> {
+        let mut state = self.at_home(peer)?;
+        let entry = self.served.memory.open(name, peer)?;
+        state.peer(peer).indexes.insert(IndexId(entry.id));
+        Ok(entry)
+    }
+
+    /// The state, if that peer may use indexes whose catalog is kept here.
+    fn at_home(&self, peer: PeerId) -> Result<MutexGuard<'_, Peers>, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         self.reach(&mut state, peer)?;
         self.agreed(&mut state, peer)?;
-        let entry = self.served.memory.open(name, peer)?;
-        state.peer(peer).indexes.insert(IndexId(entry.id));
-        Ok(entry)
+        Ok(state)
     }
 
     pub(super) fn page(&self, after: Option<&str>) -> (Vec<Entry>, bool) {
