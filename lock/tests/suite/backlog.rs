@@ -1,5 +1,5 @@
-//! What clients leave to the janitor of a memory server that does not answer is bounded, and nothing of it is lost: they
-//! fail before they ask, and what was begun is finished when the server answers again.
+//! What clients leave to the janitor of a memory server that does not answer is bounded, and nothing of it is lost:
+//! they fail before they ask, and what was begun is finished when the server answers again.
 
 use std::cell::Cell;
 use std::rc::Rc;
