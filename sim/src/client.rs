@@ -279,9 +279,10 @@ impl<V: Verbs> Client<V> {
         let done = match patience {
             Patience::Endless => Some(whole.await),
             Patience::Polls(most) => polled(Box::pin(whole), most).await,
-            Patience::Ns(ns) => match select(Box::pin(whole), self.verbs.pause(ns)).await {
-                Either::Left((done, _)) => Some(done),
-                Either::Right(((), _)) => None,
+            // The pause first: what came in the meantime, such as a lock that was granted, is dropped unseen.
+            Patience::Ns(ns) => match select(self.verbs.pause(ns), Box::pin(whole)).await {
+                Either::Left(((), _)) => None,
+                Either::Right((done, _)) => Some(done),
             },
         };
         // A dropped scan, too, has returned what it has returned.
