@@ -4,6 +4,7 @@
 //!
 //! The scenarios are made for the bug, so that it is likely where it can be.
 
+mod drawn;
 mod radix;
 mod sabotage;
 
