@@ -143,14 +143,20 @@ fn one_client_allocates_nothing() {
                 for &operation in Operation::all(kind) {
                     let counts =
                         party.shard.spawn(allocations_per_round(party.clone(), sizes, operation)).await;
-                    let counts = &counts[WARM_UP..];
-                    assert_eq!(counts.iter().min(), Some(&0), "{kind:?} {sizes:?} {operation:?}: {counts:?}");
-                    let all: u64 = counts.iter().sum();
-                    assert!(all < ROUNDS as u64 * OPS / 10, "{kind:?} {sizes:?} {operation:?}: {counts:?}");
+                    assert_few(&counts[WARM_UP..], OPS, &format!("{kind:?} {sizes:?} {operation:?}"));
                 }
             });
         }
     }
+}
+
+/// Operations allocate nothing in some round of `ops` each, and little in most. The executor's timers allocate, too: in
+/// rounds that last because the system takes a core away, as often as they like.
+fn assert_few(counts: &[u64], ops: u64, what: &str) {
+    let mut sorted = counts.to_vec();
+    sorted.sort_unstable();
+    let (least, median) = (sorted[0], sorted[sorted.len() / 2]);
+    assert!(least == 0 && median < ops / 10, "{what}: {counts:?}");
 }
 
 async fn allocations_per_round(party: Party, sizes: Sizes, operation: Operation) -> [u64; WARM_UP + ROUNDS] {
@@ -184,10 +190,7 @@ fn contending_clients_allocate_nothing() {
                     stats -= &before;
                     assert!(kind.shared(&stats) > 20, "there was to be contention: {:?}", stats.locks);
                 }
-                let counts = &counts[WARM_UP..];
-                assert_eq!(counts.iter().min(), Some(&0), "{kind:?} {sizes:?}: {counts:?}");
-                let (all, ops) = (counts.iter().sum::<u64>(), (ROUNDS * CLIENTS * 20) as u64);
-                assert!(all < ops / 10, "{kind:?} {sizes:?}: {counts:?}");
+                assert_few(&counts[WARM_UP..], CLIENTS as u64 * 20, &format!("{kind:?} {sizes:?}"));
             });
         }
     }
