@@ -82,22 +82,34 @@ impl Drop for Scratch {
 /// The kinds of indexes.
 pub(crate) const KINDS: [&str; 2] = ["sherman", "smart"];
 
-/// What a get and an update cost in the run of a benchmark: round trips, READs and bytes read, apart from READs that
-/// were done again because the system took the core away in the middle, of `leaf_bytes` each, then WRITEs, atomics and
-/// bytes written.
+/// What a get and an update cost in the run of a benchmark: round trips, READs and bytes read, WRITEs, atomics and
+/// bytes written, apart from what was done again because the system took the core away in the middle of a READ. An
+/// update reads `leaf_bytes` again then. A get does that, or asks for the lines of its entry alone, in one or two
+/// READs; after five times it takes the lock.
 pub(crate) fn costs(json: &serde_json::Value, leaf_bytes: f64) -> [[f64; 6]; 2] {
+    const LINE_BYTES: f64 = 64.0;
+    const READS_BEFORE_LOCK: f64 = 5.0;
+    let beyond = |figure: f64, least: f64, most: f64| figure - figure.clamp(least, most);
     ["get", "update"].map(|kind| {
-        let kind = &json["phases"][1]["kinds"][kind];
-        let figure = |name: &str| kind[name].as_f64().expect("a number");
+        let kind_of = &json["phases"][1]["kinds"][kind];
+        let figure = |name: &str| kind_of[name].as_f64().expect("a number");
         let again = figure("retries");
-        let costs = [
-            figure("round_trips") - again,
-            figure("reads") - again,
-            figure("bytes_read") - again * leaf_bytes,
-            figure("writes"),
-            figure("cas"),
-            figure("bytes_written"),
-        ];
+        let (reads, bytes) = (figure("reads") - again, figure("bytes_read") - again * leaf_bytes);
+        let costs = if kind == "get" {
+            let locked = figure("cas").min(again / READS_BEFORE_LOCK);
+            [
+                figure("round_trips") - again - locked,
+                1.0 + beyond(reads, 1.0, 1.0 + again),
+                leaf_bytes
+                    + beyond(bytes, leaf_bytes - again * (leaf_bytes - LINE_BYTES).max(0.0), leaf_bytes),
+                figure("writes") - locked,
+                figure("cas") - locked,
+                figure("bytes_written") - 8.0 * locked,
+            ]
+        } else {
+            let round_trips = figure("round_trips") - again;
+            [round_trips, reads, bytes, figure("writes"), figure("cas"), figure("bytes_written")]
+        };
         // The means of counts differ in the last bits.
         costs.map(|cost| (cost * 1e6).round() / 1e6)
     })
