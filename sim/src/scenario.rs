@@ -15,9 +15,7 @@ use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 
 /// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
 /// longer than living clients keep one from each other, so that who gives up has met the dead.
-const WAIT_NS_WITH_DEATHS: u64 = 4_000_000;
-/// The same where queue pairs break, too, which keeps living clients for longer.
-const WAIT_NS_WITH_ALL: u64 = 20_000_000;
+const WAIT_NS_WITH_DEATHS: u64 = 20_000_000;
 /// The same where none does, so that giving up is a failure.
 const WAIT_NS: u64 = 1_000_000_000;
 /// Also what an operation spends on a node that a dead client left torn.
@@ -182,7 +180,7 @@ impl Scenario {
             Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
         };
         let mut nodes: Vec<NodeOptions> =
-            (0..nodes).map(|_| draw_options(rng, wish.kind, wait_ns(&mix), shape)).collect();
+            (0..nodes).map(|_| draw_options(rng, wish.kind, may_kill(&mix), shape)).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.techniques.set(name, *on);
@@ -342,16 +340,7 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
     }
 }
 
-fn wait_ns(mix: &Mix) -> u64 {
-    let breaks = mix.has(|fault| matches!(fault, Fault::QueuePairError(_)));
-    match (may_kill(mix), breaks) {
-        (false, _) => WAIT_NS,
-        (true, false) => WAIT_NS_WITH_DEATHS,
-        (true, true) => WAIT_NS_WITH_ALL,
-    }
-}
-
-fn draw_options(rng: &mut SmallRng, kind: Kind, wait_ns: u64, shape: Shape) -> NodeOptions {
+fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> NodeOptions {
     // Smart's caches hold nothing below some 12 KiB, and segments of 4 KiB.
     let budgets: &[usize] = match (shape, kind) {
         (Shape::Plain, _) => &[600, 2_000, 1 << 20, 1 << 20],
@@ -362,7 +351,7 @@ fn draw_options(rng: &mut SmallRng, kind: Kind, wait_ns: u64, shape: Shape) -> N
         techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
         cache_bytes: *budgets.choose(rng).expect("not empty"),
         backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
-        lock_wait_ns_max: wait_ns,
+        lock_wait_ns_max: if deaths { WAIT_NS_WITH_DEATHS } else { WAIT_NS },
         scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
     }
 }
