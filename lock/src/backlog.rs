@@ -1,4 +1,4 @@
-//! What a shard's janitor has in hand on each memory server, and when that is enough. A server that does not answer
+//! Counts a janitor's tasks on each memory server, and knows when there are enough. A server that does not answer
 //! would otherwise leave it one task for each operation that comes by, as fast as clients ask, and each keeps its chain
 //! for seconds. It knows no locks.
 //!
@@ -14,17 +14,17 @@ use farwood_runtime::{FabricError, ServerId};
 #[derive(Default)]
 pub(crate) struct Backlog(RefCell<Vec<Load>>);
 
-/// Those on one server.
+/// The tasks on one server.
 #[derive(Default)]
 struct Load {
     tasks: usize,
     /// Why the server did not do what it was asked last; `None` if it did.
     cause: Option<FabricError>,
-    /// Whether it was said that there are too many of them.
+    /// Set when a warning has said that there are too many of them.
     is_said: bool,
 }
 
-/// One of them, until it is dropped.
+/// A task in hand, until it is dropped.
 pub(crate) struct Task {
     of: Rc<Backlog>,
     server: ServerId,
@@ -53,13 +53,13 @@ impl Backlog {
         }
     }
 
-    /// Whether there are `tasks_max` tasks on that server, or more.
+    /// Tells whether that server has `tasks_max` tasks, or more.
     #[inline]
     pub(crate) fn is_full(&self, server: ServerId, tasks_max: usize) -> bool {
         self.0.borrow().get(usize::from(server.0)).is_some_and(|load| load.tasks >= tasks_max)
     }
 
-    /// What that means for whoever wants to begin more.
+    /// Tells a client that wants to begin more whether to wait or to fail; warns of the latter once.
     #[cold]
     pub(crate) fn fullness(&self, server: ServerId) -> Full {
         self.change(server, |load| {

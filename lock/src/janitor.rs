@@ -32,8 +32,8 @@
 //! in vain it is given back *without* the word, which stays taken: there may be a torn node under it, and what keeps
 //! everyone off that node is the word alone, on this compute node as on others. Clients that waited for the local
 //! lock find the word taken, or the server gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if
-//! the server answers again, the write-back is completed and the word cleared. After that the word stays taken, for
-//! whoever recovers the locks of dead clients. Meanwhile others come by, and leave as much: `backlog` bounds that.
+//! the server answers again, the write-back is completed and the word cleared. After that the word stays taken,
+//! like those of dead clients. Meanwhile other operations come by, and leave as much: `backlog` bounds that.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ use crate::word::{Claim, LockWord, WORD_BYTES};
 const ATTEMPTS_MAX: u32 = 10;
 /// How often it is asked altogether: several seconds. A shard that is being closed waits for it.
 const PATIENCE_MAX: u32 = 40;
-/// How often a queue pair may break meanwhile.
+/// Bounds how often a queue pair may break meanwhile.
 const BROKEN_MAX: u32 = 100_000;
 /// The first pause after an attempt in vain, in ns, doubled after each further one up to the longest.
 pub(crate) const PAUSE_NS_MIN: u64 = 16_000;
@@ -107,7 +107,7 @@ pub(crate) async fn unlock_for_nobody<V: Verbs>(
     outlast(&table, lock, settled).await;
 }
 
-/// Whether the CAS of `claim` took the lock.
+/// Tells whether the CAS of `claim` took the lock.
 pub(crate) fn won(done: &Completion, claim: Claim) -> bool {
     done.atomics.first().is_some_and(|&found| claim.wins(found))
 }

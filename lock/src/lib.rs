@@ -27,7 +27,7 @@
 //! write-back itself clears ([`Held::release_rear`]).
 //!
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
-//! what a dropped one leaves to do, `backlog` how much of that there may be. The protocol between shards is pure:
+//! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure:
 //! `handover` decides at a lock's home, `slots` keeps what waits on a client's shard, `message` is their codec. `place`
 //! says where a node's lock is, `word` what it holds; `audit` reads them all. `patience` ends waits.
 //!

@@ -67,7 +67,7 @@ impl<V: Verbs> LockTable<V> {
     /// # Errors
     /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_ns_max`]): the owner is the compute node
     /// that holds the global lock, or this one, where one of its clients holds the lock and does not go on.
-    /// [`LockError::Fabric`] if it cannot be read who that is.
+    /// [`LockError::Fabric`] if the owner cannot be read.
     pub fn acquire(
         &self,
         meter: &Meter,
@@ -138,7 +138,7 @@ impl<V: Verbs> LockTable<V> {
         audit::words_held(&self.0.verbs, meter, self.0.places.regions()).await
     }
 
-    /// Whether a word of the lock region is one that this index's clients take over ([`LockConfig::dead_owners`]): its
+    /// Tells whether this index's clients take over that word of the lock region ([`LockConfig::dead_owners`]): its
     /// owner died before the index was made, and so left no node of it torn.
     pub fn is_leftover(&self, word: LockWord) -> bool {
         self.0.config.is_leftover(word)
@@ -196,7 +196,7 @@ impl<V: Verbs> Table<V> {
         LockWord::new(self.verbs.node_id(), EPOCH, self.nonces.next())
     }
 
-    /// Whether `lock` can be taken with `found` in it: free, or a leftover. A word within a node is never one:
+    /// Tells whether `lock` can be taken with `found` in it: free, or a leftover. A word within a node is never one:
     /// the node is as old as the index at most.
     #[cold]
     pub(crate) fn is_vacant(&self, lock: RemotePtr, found: u64) -> bool {
@@ -212,7 +212,7 @@ impl<V: Verbs> Table<V> {
         self.counters.count(|stats| stats.taken_over += 1);
     }
 
-    /// The compute node that holds `lock`: one round trip. This one, if the word does not say.
+    /// Reads which compute node holds `lock`: one round trip. Yields this one if the word names none.
     #[cold]
     async fn owner_of(&self, meter: &Meter, lock: RemotePtr) -> Result<u16, LockError> {
         let found = janitor::read_back(&self.verbs, meter, lock).await?;
@@ -371,7 +371,7 @@ impl<V: Verbs> Table<V> {
     }
 }
 
-/// The answer of a client that was cancelled to a grant.
+/// Answers a grant that comes too late, as its client was cancelled.
 fn declined(lock: RemotePtr, grant: Grant) -> What {
     tracing::debug!(name: "lock.grant.declined", %lock, kept = grant.kept.is_some(), "a lock comes too late");
     What::Release(Release { kept: grant.kept, unused: true })
