@@ -16,7 +16,7 @@ use crate::handover::passes_on;
 use crate::janitor::{PAUSE_NS_MIN, Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
-use crate::word::{Claim, LockWord, WORD_BYTES};
+use crate::word::{Claim, FREE, LockWord, WORD_BYTES};
 
 /// What every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
@@ -366,6 +366,7 @@ impl<V: Verbs> Held<V> {
             }
         };
         let (mut lost, mut vain) = (0, 0);
+        let (mut word, mut since_ns) = (FREE, 0);
         loop {
             let reads = buf.is_some();
             let verbs = &self.table.verbs;
@@ -392,8 +393,12 @@ impl<V: Verbs> Held<V> {
                     }
                     (lost, vain) = (lost + 1, 0);
                     self.lost(meter, lost, found)?;
-                    let backoff_ns = self.table.config.backoff_ns(lost, self.table.verbs.random());
-                    self.table.verbs.pause(backoff_ns).await;
+                    let (config, verbs) = (&self.table.config, &self.table.verbs);
+                    let now_ns = verbs.now();
+                    if word != found {
+                        (word, since_ns) = (found, now_ns);
+                    }
+                    verbs.pause(config.pause_ns(lost, now_ns - since_ns, verbs.random())).await;
                 }
                 Err(failed) => {
                     vain += 1;
