@@ -81,7 +81,8 @@ fn check_phase(phase: &Value) {
             .collect();
         assert!(times.is_sorted(), "{kind}");
     }
-    assert_integers(&phase["locks"], &["acquired", "waited", "handed_over", "remote_failed"]);
+    let locks = ["acquired", "waited", "handed_over", "remote_failed", "refused", "orphaned"];
+    assert_integers(&phase["locks"], &locks);
     assert_integers(&phase["sharing"], &["reads_delegated", "writes_combined"]);
     assert_integers(&phase["cache"], &["lookups", "invalidated", "evicted"]);
     assert_floats(&phase["cache"], &["hit_ratio"]);

@@ -9,7 +9,7 @@ use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
 use crate::sharing::{Crowd, Sharing};
-use crate::stats::{IndexStats, LockCounters};
+use crate::stats::IndexStats;
 
 /// The common part of the tables of all shards of a compute node.
 pub(crate) struct Meeting {
@@ -62,13 +62,7 @@ impl Meeting {
         shards: usize,
         stats: &mut IndexStats,
     ) {
-        let counted = locks.stats();
-        stats.locks = LockCounters {
-            acquired: counted.acquired,
-            waited: counted.waited,
-            handed_over: counted.handed_over,
-            remote_failed: counted.remote_failed,
-        };
+        stats.locks = locks.stats();
         stats.sharing = sharing.counters();
         // The crowd is of the whole node: each shard reports its share of it.
         stats.lock_table_bytes = (locks.bytes() + sharing.bytes() + self.crowd.bytes() / shards) as u64;

@@ -3,6 +3,7 @@
 
 use std::ops::{AddAssign, SubAssign};
 
+use farwood_lock::LockStats;
 use farwood_runtime::Usage;
 
 /// The kinds of operations that are counted apart.
@@ -120,20 +121,6 @@ impl KindStats {
     }
 }
 
-/// Lock activity of one shard's clients.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct LockCounters {
-    /// Locks acquired.
-    pub acquired: u64,
-    /// Requests that queued because the lock was held, counted on the shard where the lock is at home: among `acquired`
-    /// only in the sum over shards.
-    pub waited: u64,
-    /// Of these: handed over with the global lock.
-    pub handed_over: u64,
-    /// CAS on a global lock that found it taken.
-    pub remote_failed: u64,
-}
-
 /// Operations that clients did for each other (read delegation and write combining).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct SharingCounters {
@@ -164,7 +151,7 @@ pub struct IndexStats {
     /// By kind, in the order of [`OpKind::ALL`].
     pub kinds: [KindStats; OpKind::ALL.len()],
     /// Locks.
-    pub locks: LockCounters,
+    pub locks: LockStats,
     /// Sharing.
     pub sharing: SharingCounters,
     /// Cache.
@@ -190,10 +177,7 @@ impl AddAssign<&IndexStats> for IndexStats {
         for (own, other) in self.kinds.iter_mut().zip(&other.kinds) {
             own.combine(other, |own, other| *own += other);
         }
-        self.locks.acquired += other.locks.acquired;
-        self.locks.waited += other.locks.waited;
-        self.locks.handed_over += other.locks.handed_over;
-        self.locks.remote_failed += other.locks.remote_failed;
+        self.locks += &other.locks;
         self.sharing.reads_delegated += other.sharing.reads_delegated;
         self.sharing.writes_combined += other.sharing.writes_combined;
         self.cache.lookups += other.cache.lookups;
@@ -211,10 +195,7 @@ impl SubAssign<&IndexStats> for IndexStats {
         for (own, earlier) in self.kinds.iter_mut().zip(&earlier.kinds) {
             own.combine(earlier, |own, earlier| *own -= earlier);
         }
-        self.locks.acquired -= earlier.locks.acquired;
-        self.locks.waited -= earlier.locks.waited;
-        self.locks.handed_over -= earlier.locks.handed_over;
-        self.locks.remote_failed -= earlier.locks.remote_failed;
+        self.locks -= &earlier.locks;
         self.sharing.reads_delegated -= earlier.sharing.reads_delegated;
         self.sharing.writes_combined -= earlier.sharing.writes_combined;
         self.cache.lookups -= earlier.cache.lookups;
@@ -233,13 +214,26 @@ mod tests {
         let mut first = IndexStats::default();
         let usage = Usage { round_trips: 2, reads: 1, cas: 1, bytes_read: 1024, ..Usage::default() };
         first.record(OpKind::Get, usage, true, 0);
+        let every = |n| LockStats {
+            acquired: n,
+            waited: n,
+            handed_over: n,
+            remote_failed: n,
+            taken_over: n,
+            refused: n,
+            orphaned: n,
+        };
+        first.locks = every(3);
         let earlier = first.clone();
         first.record(OpKind::Get, Usage { round_trips: 200, ..usage }, false, 0);
+        first.locks = every(10);
         first.cache.bytes = 7;
         let mut sum = first.clone();
         sum += &earlier;
         assert_eq!((sum.kind(OpKind::Get).ops, sum.kind(OpKind::Get).found, sum.cache.bytes), (3, 2, 7));
+        assert_eq!(sum.locks, every(13));
         first -= &earlier;
+        assert_eq!(first.locks, every(7));
         let get = first.kind(OpKind::Get);
         assert_eq!((get.ops, get.found, get.round_trips, get.bytes_read), (1, 0, 200, 1024));
         assert_eq!(get.round_trip_histogram[ROUND_TRIPS_MAX - 1], 1);

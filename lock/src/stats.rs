@@ -1,13 +1,15 @@
 //! Counters of one shard's tables.
 
 use std::cell::Cell;
+use std::ops::{AddAssign, SubAssign};
 
 /// What a shard's clients did with locks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
     /// Global locks got, by CAS or by hand-over.
     pub acquired: u64,
-    /// Acquisitions that had to queue because the lock was held, counted where the lock is at home.
+    /// Acquisitions that had to queue because the lock was held, counted on the shard where the lock is at home: among
+    /// `acquired` only in the sum over shards.
     pub waited: u64,
     /// Global locks got by hand-over: those of `acquired` that needed no CAS.
     pub handed_over: u64,
@@ -20,6 +22,32 @@ pub struct LockStats {
     pub refused: u64,
     /// Locks that the janitor gave up, since their memory server did not answer: they may stay taken.
     pub orphaned: u64,
+}
+
+impl LockStats {
+    fn combine(&mut self, other: &LockStats, with: impl Fn(&mut u64, u64)) {
+        with(&mut self.acquired, other.acquired);
+        with(&mut self.waited, other.waited);
+        with(&mut self.handed_over, other.handed_over);
+        with(&mut self.remote_failed, other.remote_failed);
+        with(&mut self.taken_over, other.taken_over);
+        with(&mut self.refused, other.refused);
+        with(&mut self.orphaned, other.orphaned);
+    }
+}
+
+/// Adds another shard's counters.
+impl AddAssign<&LockStats> for LockStats {
+    fn add_assign(&mut self, other: &LockStats) {
+        self.combine(other, |own, other| *own += other);
+    }
+}
+
+/// Subtracts an earlier snapshot of the same shards.
+impl SubAssign<&LockStats> for LockStats {
+    fn sub_assign(&mut self, earlier: &LockStats) {
+        self.combine(earlier, |own, earlier| *own -= earlier);
+    }
 }
 
 /// The counters behind [`LockStats`], and those of windows.

@@ -158,6 +158,8 @@ impl Counters {
         locks.waited = of_shard(locks.waited, other.locks.waited);
         locks.handed_over = of_shard(locks.handed_over, other.locks.handed_over);
         locks.remote_failed = of_shard(locks.remote_failed, other.locks.remote_failed);
+        locks.refused = of_shard(locks.refused, other.locks.refused);
+        locks.orphaned = of_shard(locks.orphaned, other.locks.orphaned);
         sharing.reads_delegated = of_shard(sharing.reads_delegated, other.sharing.reads_delegated);
         sharing.writes_combined = of_shard(sharing.writes_combined, other.sharing.writes_combined);
         cache.lookups = of_shard(cache.lookups, other.cache.lookups);
@@ -170,12 +172,7 @@ impl Counters {
 impl From<&IndexStats> for Counters {
     fn from(stats: &IndexStats) -> Self {
         let mut counters = Counters {
-            locks: LockFigures {
-                acquired: stats.locks.acquired,
-                waited: stats.locks.waited,
-                handed_over: stats.locks.handed_over,
-                remote_failed: stats.locks.remote_failed,
-            },
+            locks: stats.locks.into(),
             sharing: SharingFigures {
                 reads_delegated: stats.sharing.reads_delegated,
                 writes_combined: stats.sharing.writes_combined,
@@ -204,6 +201,8 @@ impl From<LockStats> for LockFigures {
             waited: stats.waited,
             handed_over: stats.handed_over,
             remote_failed: stats.remote_failed,
+            refused: stats.refused,
+            orphaned: stats.orphaned,
         }
     }
 }
@@ -221,14 +220,32 @@ mod tests {
     }
 
     #[test]
+    fn locks_are_counted_as_the_index_counts_them() {
+        let locks = LockStats {
+            acquired: 1,
+            waited: 2,
+            handed_over: 3,
+            remote_failed: 4,
+            refused: 5,
+            orphaned: 6,
+            ..LockStats::default()
+        };
+        let LockFigures { acquired, waited, handed_over, remote_failed, refused, orphaned } =
+            Counters::from(&IndexStats { locks, ..IndexStats::default() }).locks;
+        assert_eq!([acquired, waited, handed_over, remote_failed, refused, orphaned], [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
     fn counts_merge_and_subtract() {
         let usage = Usage { round_trips: 2, cas: 1, ..Usage::default() };
         let mut early = Counters::default();
         early.lanes[Lane::Lock as usize].record(usage);
+        early.locks = LockFigures { refused: 1, orphaned: 3, ..LockFigures::default() };
         early.sharing.reads_delegated = 2;
         early.cache.evicted = 5;
         let mut late = early.clone();
         late.lanes[Lane::Lock as usize].record(Usage { round_trips: 9, ..usage });
+        late.locks = LockFigures { refused: 5, orphaned: 10, ..early.locks };
         late.sharing.reads_delegated = 5;
         late.cache.evicted = 7;
         let since = late.since(&early);
@@ -237,6 +254,7 @@ mod tests {
         let mut sum = since.clone();
         sum.add(&since);
         assert_eq!(sum.lanes[Lane::Lock as usize].figures().cas, 2);
+        assert_eq!((sum.locks.refused, sum.locks.orphaned), (8, 14));
         assert_eq!(sum.sharing.reads_delegated, 6);
         assert_eq!(sum.cache.evicted, 2, "of the whole node, not twice");
     }

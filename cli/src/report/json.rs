@@ -51,6 +51,8 @@ fn phase(phase: &Phase) -> Value {
             "waited": locks.waited,
             "handed_over": locks.handed_over,
             "remote_failed": locks.remote_failed,
+            "refused": locks.refused,
+            "orphaned": locks.orphaned,
         },
         "sharing": {
             "reads_delegated": sharing.reads_delegated,
@@ -119,7 +121,7 @@ mod tests {
                 loaded: 0,
                 unstarted: 0,
                 kinds: vec![Kind { name: "get", figures, latency }],
-                locks: LockFigures::default(),
+                locks: LockFigures { refused: 5, orphaned: 6, ..LockFigures::default() },
                 sharing: SharingFigures { reads_delegated: 3, writes_combined: 2 },
                 cache: CacheFigures { lookups: 10, hits: 9, ..CacheFigures::default() },
             }],
@@ -137,6 +139,8 @@ mod tests {
         assert_eq!(json["phases"][0]["throughput"], 2.0);
         assert_eq!(json["phases"][0]["sharing"]["reads_delegated"], 3);
         assert_eq!(json["phases"][0]["sharing"]["writes_combined"], 2);
+        assert_eq!(json["phases"][0]["locks"]["refused"], 5);
+        assert_eq!(json["phases"][0]["locks"]["orphaned"], 6);
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
         assert_eq!(json["memory"]["bytes_per_key"], 32.0);
         assert_eq!(json["compute"]["bytes_per_key"], 1.0);

@@ -105,6 +105,8 @@ pub(crate) struct LockFigures {
     pub(crate) waited: u64,
     pub(crate) handed_over: u64,
     pub(crate) remote_failed: u64,
+    pub(crate) refused: u64,
+    pub(crate) orphaned: u64,
 }
 
 /// Operations that others did along with theirs.

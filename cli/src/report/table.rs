@@ -122,6 +122,14 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             show_count(locks.remote_failed),
         )?;
     }
+    if locks.refused + locks.orphaned > 0 {
+        writeln!(
+            out,
+            "         {} refused and {} left taken, since a memory server did not answer",
+            show_count(locks.refused),
+            show_count(locks.orphaned),
+        )?;
+    }
     let sharing = &phase.sharing;
     if sharing.reads_delegated + sharing.writes_combined > 0 {
         writeln!(
@@ -179,4 +187,39 @@ fn write_row(name: &str, cells: &[String], out: &mut String) -> fmt::Result {
         write!(out, "{cell:>10}")?;
     }
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{CacheFigures, KindFigures, LockFigures, SharingFigures, latencies};
+
+    fn shown(locks: LockFigures) -> String {
+        let figures = KindFigures { ops: 4, ..KindFigures::default() };
+        let phase = Phase {
+            name: "run",
+            seconds: 2.0,
+            loaded: 0,
+            unstarted: 0,
+            kinds: vec![Kind { name: "put", figures, latency: latencies() }],
+            locks,
+            sharing: SharingFigures::default(),
+            cache: CacheFigures::default(),
+        };
+        let mut out = String::new();
+        write_phase(&phase, &mut out).expect("a string takes all");
+        out
+    }
+
+    #[test]
+    fn locks_that_a_silent_server_keeps_are_told_if_there_are_any() {
+        let locks = LockFigures { acquired: 4, ..LockFigures::default() };
+        assert!(!shown(locks).contains("did not answer"));
+        for (refused, orphaned) in [(0, 3), (2, 0), (2, 3)] {
+            let told =
+                format!("{refused} refused and {orphaned} left taken, since a memory server did not answer");
+            assert!(shown(LockFigures { refused, orphaned, ..locks }).contains(&told));
+            assert!(shown(LockFigures { refused, orphaned, ..LockFigures::default() }).contains(&told));
+        }
+    }
 }

@@ -46,11 +46,7 @@ fn count_losses(world: World, config: LockConfig, style: Style, nodes: u64) -> (
 fn total(tables: &[(Fake, LockTable<Fake>)]) -> LockStats {
     let mut total = LockStats::default();
     for (_, table) in tables {
-        let stats = table.stats();
-        total.acquired += stats.acquired;
-        total.waited += stats.waited;
-        total.handed_over += stats.handed_over;
-        total.remote_failed += stats.remote_failed;
+        total += &table.stats();
     }
     total
 }
