@@ -20,7 +20,7 @@ use crate::units::{parse_count, parse_size, parse_time};
 #[command(name = "farwood", version, disable_help_subcommand = false)]
 #[command(after_help = "Sizes take KiB MiB GiB, counts take k M G (powers of ten), times take us ms s.\n\
     Ctrl-C, SIGTERM and SIGHUP end a command within a second (exit status 130, 143 and 129; 0 for memory-server); a \
-    second one ends it at once.\n\
+    second one ends it at once. Under nohup SIGHUP ends none.\n\
     `farwood help COMMAND` explains a command. FARWOOD_LOG=debug writes events to standard error.")]
 pub(crate) struct Cli {
     /// What to do.

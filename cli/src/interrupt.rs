@@ -130,7 +130,8 @@ impl Interrupt {
     }
 }
 
-/// The signals that end a command. Who started it by `nohup` wants it to survive the terminal.
+/// Lists the signals that end this command: not a SIGHUP that it inherited as ignored, since `nohup` is to outlive the
+/// terminal.
 fn caught() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -7,7 +7,6 @@ mod kit;
 mod servers;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use kit::{Ran, Scratch, assert_ok, lines};
@@ -167,9 +166,7 @@ fn a_memory_server_that_is_ended_while_it_starts_leaves_nothing() {
 fn a_hang_up_that_is_ignored_stays_ignored() {
     let fabric = format!("shm:test-{}-nohup", std::process::id());
     let words = ["memory-server", "--fabric", &fabric, "--memory", "16MiB"];
-    let mut nohup = Command::new("nohup");
-    let server =
-        Server::ready(&fabric, Running::start_as(nohup.arg(env!("CARGO_BIN_EXE_farwood")).args(words)));
+    let server = Server::ready(&fabric, Running::start_by(&["nohup"], &words));
     server.signal("HUP");
     moment();
     assert_ok(&server.farwood("stat", &[]));

@@ -13,12 +13,17 @@ pub(crate) struct Running(Child);
 impl Running {
     /// Starts `farwood` with these words.
     pub(crate) fn start(words: &[&str]) -> Self {
-        Self::start_as(Command::new(env!("CARGO_BIN_EXE_farwood")).args(words))
+        Self::start_by(&[], words)
     }
 
-    /// Starts it as `command` has it.
-    pub(crate) fn start_as(command: &mut Command) -> Self {
-        let child = command
+    /// Starts it by the command `launcher`. Signals that end commands are not ignored before, even if the test is: those
+    /// that a process ignores, as under `nohup`, its children ignore, too.
+    pub(crate) fn start_by(launcher: &[&str], words: &[&str]) -> Self {
+        let child = Command::new("env")
+            .arg("--default-signal=HUP,INT,TERM")
+            .args(launcher)
+            .arg(env!("CARGO_BIN_EXE_farwood"))
+            .args(words)
             .env_remove("FARWOOD_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
