@@ -5,8 +5,10 @@ mod cluster;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use farwood_sim::paper::Experiment;
 
 pub(crate) use self::cluster::{
     CheckArgs, CreateArgs, DropArgs, GetArgs, LoadArgs, MemoryServerArgs, PutArgs, RemoveArgs, ScanArgs,
@@ -41,7 +43,6 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     Check(CheckArgs),
     Stat(StatArgs),
-    /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips
     Bench(Box<BenchArgs>),
     /// Run the index on simulated nodes, NICs and faults
     Sim {
@@ -54,9 +55,7 @@ pub(crate) enum Command {
 /// The commands of `farwood sim`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
-    /// Run random clusters, workloads and faults, one per seed, and judge them with oracles
     Run(SimRunArgs),
-    /// Run the papers' experiments and compare their figures
     Paper(SimPaperArgs),
 }
 
@@ -69,6 +68,7 @@ pub(crate) enum SimCommand {
 )]
 pub(crate) struct SimPaperArgs {
     /// The experiment [default: all, one after the other]
+    #[arg(value_parser = experiments())]
     pub(crate) name: Option<String>,
     /// Keys that are stored in Sherman's experiments, and ten times those of SMART's; popularity is that of the papers'
     /// numbers of keys
@@ -128,8 +128,8 @@ pub(crate) struct SimRunArgs {
 /// may take a minute: without --duration a run measures 100 ms.
 ///
 /// `--fabric shm:NAME` and `--fabric verbs:HOST:PORT` run on memory servers that are there already: the run creates an
-/// index of its own there, under a name that `farwood stat` shows, and drops it at the end. If it is killed the index
-/// stays: `farwood drop` frees its memory.
+/// index of its own there, under a name that `farwood stat` shows, and drops it at the end. If it is killed the memory
+/// servers drop it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 if the run completed and its checks held (every get of a loaded key found it, \
@@ -218,6 +218,10 @@ pub(crate) struct BenchArgs {
     pub(crate) quiet: bool,
 }
 
+fn experiments() -> PossibleValuesParser {
+    Experiment::ALL.map(|experiment| PossibleValue::new(experiment.name).help(experiment.about)).into()
+}
+
 /// What the command line asks for.
 pub(crate) enum Request {
     /// Run a command.
@@ -250,8 +254,16 @@ fn one_line(rendered: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let first = words(text.split("\n\n").next().unwrap_or(text));
     let tips: Vec<String> =
-        text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).map(words).collect();
+        text.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).map(words).map(last).collect();
     if tips.is_empty() { first } else { format!("{first} ({})", tips.join("; ")) }
+}
+
+/// Completes clap's tip to write `--` before a value, as which nothing behind it would be an option any more.
+fn last(tip: String) -> String {
+    match tip.split_once(", use '-- ") {
+        Some((value, _)) => format!("{value}, write '--' before it, and all options before that"),
+        None => tip,
+    }
 }
 
 #[cfg(test)]
@@ -282,6 +294,45 @@ mod tests {
             unknown.contains("--sed") && unknown.contains("--seed") && !unknown.contains('\n'),
             "{unknown}"
         );
+    }
+
+    #[test]
+    fn a_value_that_looks_like_an_option_is_accepted_where_the_hint_wants_it() {
+        let Err(error) = parse(["farwood", "put", "b", "-x", "-y", "--fabric", "shm:a"]) else {
+            panic!("there is no option -x")
+        };
+        let hint = "(to pass '-x' as a value, write '--' before it, and all options before that)";
+        assert!(error.one_line().ends_with(hint), "{}", error.one_line());
+        let followed = parse(["farwood", "put", "b", "--fabric", "shm:a", "--", "-x", "-y"]);
+        let Ok(Request::Run(Cli { command: Command::Put(put) })) = followed else {
+            panic!("the hint is to be followed")
+        };
+        assert_eq!((put.key, put.value), ("-x".into(), "-y".into()));
+    }
+
+    #[test]
+    fn experiments_are_named_by_the_help_and_by_the_error() {
+        let Ok(Request::Print(help)) = parse(["farwood", "sim", "paper", "--help"]) else { panic!("help") };
+        let Err(error) = parse(["farwood", "sim", "paper", "fig99"]) else { panic!("there is no such") };
+        for Experiment { name, about, .. } in Experiment::ALL {
+            assert!(help.to_string().contains(&format!("- {name}:")), "{name}");
+            assert!(help.to_string().contains(about), "{about}");
+            assert!(error.one_line().contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn help_explains_what_a_command_does() {
+        for (words, text) in [
+            (&["bench"][..], "Without flags: "),
+            (&["sim", "run"], "One line per seed: "),
+            (&["sim", "paper"], "The simulated NICs are calibrated "),
+        ] {
+            let Ok(Request::Print(help)) = parse([&["farwood"], words, &["--help"]].concat()) else {
+                panic!("help of {words:?}")
+            };
+            assert!(help.to_string().contains(text), "{help}");
+        }
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub(crate) struct LoadArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 if the key was found, 1 if it is absent or the read failed, 2 if the arguments \
-    make no sense.\nWrite -- before a key that begins with -."
+    make no sense.\nA key that begins with - goes last, behind --."
 )]
 pub(crate) struct GetArgs {
     /// The index
@@ -160,7 +160,7 @@ pub(crate) struct GetArgs {
 /// Set the value of a key, whether it is there or not. Prints nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if it is stored, 1 if not, 2 if the arguments make no sense.\n\
-    Write -- before a key or value that begins with -.")]
+    A key or value that begins with - goes last, behind --.")]
 pub(crate) struct PutArgs {
     /// The index
     pub(crate) name: String,
@@ -176,7 +176,7 @@ pub(crate) struct PutArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 if it was removed, 1 if it was absent or that failed, 2 if the arguments make \
-    no sense.\nWrite -- before a key that begins with -."
+    no sense.\nA key that begins with - goes last, behind --."
 )]
 pub(crate) struct RemoveArgs {
     /// The index

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use farwood::ControlError;
 use futures::executor::block_on;
 
 use crate::args::DropArgs;
@@ -33,8 +34,18 @@ impl Action for Drop {
     type Output = String;
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
-        let freed = block_on(cluster.control().drop_index(&self.name)).map_err(CliError::failed)?;
+        let freed = block_on(cluster.control().drop_index(&self.name)).map_err(explain)?;
         Ok(format!("dropped index {:?}: {} freed\n", self.name, show_bytes(freed)))
+    }
+}
+
+/// Explains an index that is not there to a user who wants none: making one does not help.
+fn explain(error: ControlError) -> CliError {
+    match error {
+        ControlError::NotFound { name } => CliError::Failed(format!(
+            "there is no index named {name:?}, and nothing was dropped: `farwood stat` lists the indexes"
+        )),
+        other => CliError::failed(other),
     }
 }
 
@@ -52,7 +63,8 @@ mod tests {
             assert_eq!(drop().unwrap(), "dropped index \"t\": 0 B freed\n");
             let error = drop().unwrap_err();
             assert_eq!(error.exit_code(), 1);
-            assert!(error.one_line().contains("no index named \"t\""), "{error}");
+            let told = "no index named \"t\", and nothing was dropped: `farwood stat` lists the indexes";
+            assert!(error.one_line().ends_with(told), "{error}");
         }
     }
 }

@@ -13,12 +13,9 @@ use crate::report::output::print;
 /// Runs one experiment or all, prints each when it is done, and writes JSON at the end.
 ///
 /// # Errors
-/// If there is no such experiment, one could not be run, or a result could not be written.
+/// If an experiment could not be run, or a result could not be written.
 pub(crate) fn run(args: &SimPaperArgs) -> Result<(), CliError> {
-    let experiments = match &args.name {
-        None => Experiment::ALL.to_vec(),
-        Some(name) => vec![Experiment::named(name).ok_or_else(|| unknown(name))?],
-    };
+    let wanted = |experiment: &Experiment| args.name.as_ref().is_none_or(|name| name == experiment.name);
     let effort = Effort { keys: args.keys, time_percent: args.time, seed: args.seed };
     if effort.keys < 10_000 || effort.time_percent == 0 {
         return Err(CliError::usage("--keys takes 10k or more, --time 1 or more"));
@@ -28,7 +25,7 @@ pub(crate) fn run(args: &SimPaperArgs) -> Result<(), CliError> {
         files::check_file(path)?;
     }
     let mut all = Vec::new();
-    for experiment in experiments {
+    for experiment in Experiment::ALL.into_iter().filter(wanted) {
         let rows = experiment
             .run(&effort)
             .map_err(|error| CliError::Run(format!("{}: {error}", experiment.name)))?;
@@ -51,14 +48,6 @@ pub(crate) fn run(args: &SimPaperArgs) -> Result<(), CliError> {
 
 fn write_json(path: &Path, text: &str) -> Result<(), CliError> {
     files::write_file(path, |out| out.write_all(text.as_bytes()))
-}
-
-fn unknown(name: &str) -> CliError {
-    let known: Vec<String> = Experiment::ALL
-        .iter()
-        .map(|experiment| format!("{} ({})", experiment.name, experiment.about))
-        .collect();
-    CliError::Usage(format!("there is no experiment '{name}': choose one of {}", known.join(", ")))
 }
 
 fn table(experiment: &Experiment, rows: &[Row]) -> String {
