@@ -16,8 +16,8 @@ impl Running {
         Self::start_by(&[], words)
     }
 
-    /// Starts it by the command `launcher`. Signals that end commands are not ignored before, even if the test is: those
-    /// that a process ignores, as under `nohup`, its children ignore, too.
+    /// Starts it by the command `launcher`. Signals that end commands are not ignored before, even if the test is: what
+    /// a process ignores, as under `nohup`, its children ignore, too.
     pub(crate) fn start_by(launcher: &[&str], words: &[&str]) -> Self {
         let child = Command::new("env")
             .arg("--default-signal=HUP,INT,TERM")
