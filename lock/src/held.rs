@@ -402,7 +402,13 @@ impl<V: Verbs> Held<V> {
                 }
                 Err(failed) => {
                     vain += 1;
-                    buf = self.again(meter, failed, vain).await?;
+                    buf = match self.again(meter, failed, vain).await {
+                        // That a queue pair broke at last says less than who has the lock, as far as is known.
+                        Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
+                            return Err(self.contended(meter, lost, word));
+                        }
+                        again => again?,
+                    }
                 }
             }
         }
@@ -447,13 +453,19 @@ impl<V: Verbs> Held<V> {
     fn lost(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
         meter.retry();
         self.table.counters.count(|stats| stats.remote_failed += 1);
-        let owner = LockWord::from_bits(found).map_or(0, LockWord::owner);
-        tracing::debug!(name: "lock.contended", lock = %self.lock, owner, failed, "a global lock is taken");
+        tracing::debug!(name: "lock.contended", lock = %self.lock, failed, "a global lock is taken");
         let (_, over) = self.table.patience.spent(&self.table.verbs, meter);
         if failed < self.table.config.attempts_max && !over {
             return Ok(());
         }
-        Err(self.table.contended(meter, (self.node, self.lock), owner, failed))
+        Err(self.contended(meter, failed, found))
+    }
+
+    /// The error of an acquisition that found `word` in the lock after so many attempts.
+    #[cold]
+    fn contended(&self, meter: &Meter, attempts: u32, word: u64) -> LockError {
+        let owner = LockWord::from_bits(word).map_or(0, LockWord::owner);
+        self.table.contended(meter, (self.node, self.lock), owner, attempts)
     }
 
     /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next

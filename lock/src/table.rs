@@ -15,13 +15,16 @@ use crate::config::LockConfig;
 use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
-use crate::janitor;
+use crate::janitor::{self, PAUSE_NS_MIN};
 use crate::message::{Grant, Note, Release, What};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::{Left, Met, Slots};
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces};
+
+/// So many queue pairs may break under a client that asks who has the lock, each after a pause twice as long.
+const OWNER_ATTEMPTS_MAX: u32 = 10;
 
 /// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
 /// configuration on all shards of a compute node.
@@ -212,11 +215,22 @@ impl<V: Verbs> Table<V> {
         self.counters.count(|stats| stats.taken_over += 1);
     }
 
-    /// Reads which compute node holds `lock`: one round trip. Yields this one if the word names none.
+    /// Reads which compute node holds `lock`: one round trip, and one more after a pause each time that a queue pair
+    /// breaks. Yields this one if the word names none.
     #[cold]
     async fn owner_of(&self, meter: &Meter, lock: RemotePtr) -> Result<u16, LockError> {
-        let found = janitor::read_back(&self.verbs, meter, lock).await?;
-        Ok(LockWord::from_bits(found).map_or(self.verbs.node_id(), LockWord::owner))
+        let mut attempt = 0;
+        loop {
+            match janitor::read_back(&self.verbs, meter, lock).await {
+                Ok(found) => {
+                    return Ok(LockWord::from_bits(found).map_or(self.verbs.node_id(), LockWord::owner));
+                }
+                Err(failed) if failed.cause().is_passing() && attempt < OWNER_ATTEMPTS_MAX => meter.retry(),
+                Err(failed) => return Err(failed.into()),
+            }
+            self.verbs.pause(PAUSE_NS_MIN << attempt).await;
+            attempt += 1;
+        }
     }
 
     /// The error of an operation that has waited for that node's lock for too long.

@@ -2,7 +2,7 @@
 //! saw. Values are made here too.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -49,6 +49,8 @@ pub(crate) struct Crew {
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
+    /// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such error.
+    waits: RefCell<BTreeMap<(u16, u16), String>>,
 }
 
 /// How long an operation may go on before its client drops it.
@@ -89,6 +91,7 @@ impl Crew {
             mix,
             nodes: RefCell::default(),
             begun: Cell::default(),
+            waits: RefCell::default(),
         }
     }
 
@@ -129,18 +132,10 @@ impl Crew {
     /// Whether an operation may fail so while faults strike.
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
         match error {
-            IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => {
-                match error {
-                    FabricError::ServerGone { .. } => may_lose_servers(&self.mix),
-                    // Who spins for long at a lock of the dead breaks its queue pair so often that others on it
-                    // spend their attempts.
-                    FabricError::QueuePair { .. } => {
-                        self.mix.has(|fault| matches!(fault, Fault::QueuePairError(_)))
-                            && self.has_lost_nodes()
-                    }
-                    _ => false,
-                }
-            }
+            IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => match error {
+                FabricError::ServerGone { .. } => may_lose_servers(&self.mix),
+                _ => false,
+            },
             IndexError::Alloc(AllocError::OutOfMemory { .. }) => {
                 self.mix.has(|fault| fault == Fault::NoMemory)
             }
@@ -152,15 +147,38 @@ impl Crew {
         }
     }
 
-    /// Whether an error tells of a lock that is not had, after a compute node has stopped. Not whether that one holds
-    /// it: the error names who held the lock at the end of the wait, and clients that are alive pass locks on to each
-    /// other while one of them waits behind the lock of the dead, or is outrun by a node that never pauses.
+    /// Whether an error tells of a lock that is not had, after a compute node has stopped. [`Crew::unexplained`] asks
+    /// later whether that one holds it.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
-        matches!(error, IndexError::Lock(LockError::Contended { .. })) && self.has_lost_nodes()
+        matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.dead().is_empty()
     }
 
-    fn has_lost_nodes(&self) -> bool {
-        self.nodes.borrow().iter().any(SimShard::is_dead)
+    /// Ids of the compute nodes that have stopped.
+    pub(crate) fn dead(&self) -> BTreeSet<u16> {
+        self.nodes.borrow().iter().filter(|shard| shard.is_dead()).map(SimShard::node_id).collect()
+    }
+
+    /// Remembers which compute node an operation of compute node `waiter` has waited for in vain.
+    fn note(&self, waiter: u16, error: &IndexError) {
+        if let IndexError::Lock(LockError::Contended { owner, .. }) = error {
+            self.waits.borrow_mut().entry((waiter, *owner)).or_insert_with(|| error.to_string());
+        }
+    }
+
+    /// An error of a wait for a lock that no death explains: neither that of the owner that it names, nor that of
+    /// another whom operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its
+    /// parent's, which the dead may hold), or those of the waiter's own compute node (it may have spent its time in a
+    /// window whose leader did).
+    pub(crate) fn unexplained(&self) -> Option<String> {
+        let (waits, mut explained) = (self.waits.borrow(), self.dead());
+        // A wait for a waiter is explained by a longer way each time.
+        for _ in 0..waits.len() {
+            let of_explained = waits.keys().filter(|(_, owner)| explained.contains(owner));
+            let waiters: Vec<u16> = of_explained.map(|(waiter, _)| *waiter).collect();
+            explained.extend(waiters);
+        }
+        let left = waits.iter().find(|((waiter, _), _)| !explained.contains(waiter));
+        left.map(|(_, error)| error.clone())
     }
 }
 
@@ -292,6 +310,9 @@ impl<V: Verbs> Client<V> {
             Some(Err(IndexError::Alloc(_))) if is_write(action) => recorder.forget(self.who),
             Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
         }
+        if let Some(Err(error)) = &done {
+            self.crew.note(self.verbs.node_id(), error);
+        }
         done.unwrap_or(Ok(()))
     }
 
@@ -368,8 +389,6 @@ fn is_write(action: &Action) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::scenario::Wish;
 

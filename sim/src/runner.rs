@@ -92,7 +92,7 @@ fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimSha
         trace_hash: simulation.trace_hash(),
         operations: history.len() as u64,
         unknown: crew.recorder.unknown(),
-        stopped: run.dead().len() as u16,
+        stopped: run.crew.dead().len() as u16,
         virtual_ns: simulation.now(),
         notes: simulation.notes(),
         ..Report::default()

@@ -15,7 +15,7 @@ use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 
 /// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
 /// longer than living clients keep one from each other, so that who gives up has met the dead.
-const WAIT_NS_WITH_DEATHS: u64 = 20_000_000;
+const WAIT_NS_WITH_DEATHS: u64 = 100_000_000;
 /// The same where none does, so that giving up is a failure.
 const WAIT_NS: u64 = 1_000_000_000;
 /// Also what an operation spends on a node that a dead client left torn.
