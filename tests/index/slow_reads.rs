@@ -35,7 +35,7 @@ struct Slowed {
     /// READs that are not and that are slow, alternately, from the next on: what is left of each run.
     runs: Rc<Cell<[u32; 2]>>,
     paused_ns: Rc<Cell<u64>>,
-    /// What another client begins when one pauses.
+    /// Begun by another client when one pauses.
     meanwhile: Rc<Cell<Option<Meanwhile>>>,
 }
 
@@ -133,27 +133,27 @@ impl Verbs for Slowed {
     }
 }
 
-/// Runs `main` on a tree with the numbers below `KEYS`, over a fabric whose slow READs take `span_ns`.
-fn slowed<R>(
-    geometry: Geometry,
-    fill: f64,
-    span_ns: u32,
-    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static,
-) where
-    R: Future<Output = ()> + 'static,
-{
-    slowed_with(Options::default(), geometry, fill, span_ns, main);
-}
-
-fn slowed_with<R>(
+/// The tree, and how long its slow READs take.
+struct Setting {
     options: Options,
     geometry: Geometry,
     fill: f64,
     span_ns: u32,
-    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static,
-) where
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        let (options, geometry) = (Options::default(), Geometry::default());
+        Setting { options, geometry, fill: 0.7, span_ns: TOO_LONG_FOR_ENTRIES_NS }
+    }
+}
+
+/// Runs `main` on a tree with the numbers below `KEYS`, over a fabric some of whose READs are slow.
+fn slowed<R>(setting: Setting, main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static)
+where
     R: Future<Output = ()> + 'static,
 {
+    let Setting { options, geometry, fill, span_ns } = setting;
     kit::exit_on_panic();
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
@@ -176,7 +176,7 @@ fn slowed_with<R>(
     node.run(body).unwrap();
 }
 
-/// What was counted while `operation` ran with `slow` slow READs after `fast` others. Again, if a READ was slow that
+/// Counts what `operation` did with `slow` slow READs after `fast` others. Again, if a READ was slow that
 /// should not have been: this thread may lose its core.
 async fn counted(
     fabric: &Slowed,
@@ -205,10 +205,10 @@ async fn scan_100(index: &ShermanIndex<Slowed>, from: u64) {
     assert!(pairs.iter().all(|(key, value)| key == value));
 }
 
-/// It used to drop the rest of its window with each of them and read that again too: 13 READs instead of 8.
+/// A scan used to drop the rest of its window with each of them and read that again too: 13 READs instead of 8.
 #[test]
 fn a_scan_reads_again_only_the_leaves_that_were_slow() {
-    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+    slowed(Setting::default(), |fabric, index| async move {
         // Four leaves, of which so many are slow.
         for (fast, slow) in [(0, 0), (0, 1), (1, 1), (3, 1), (1, 2), (0, 4)] {
             let retries = u64::from(slow);
@@ -224,7 +224,7 @@ fn a_scan_reads_again_only_the_leaves_that_were_slow() {
 #[test]
 fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
     for span_ns in [TOO_LONG_FOR_ENTRIES_NS, u32::MAX] {
-        slowed(Geometry::default(), 0.7, span_ns, |fabric, index| async move {
+        slowed(Setting { span_ns, ..Setting::default() }, |fabric, index| async move {
             // Per leaf four in vain after the first, then one under the lock.
             let scan = async || {
                 scan_100(&index, 500).await;
@@ -256,7 +256,7 @@ fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
     }
 }
 
-/// A key whose entry crosses a line, beyond those of the header: two READs instead of one that is too slow.
+/// Finds a key whose entry crosses a line, beyond those of the header: two READs instead of one that is too slow.
 async fn doubtful_key(fabric: &Slowed, index: &ShermanIndex<Slowed>) -> u64 {
     for n in 0..KEYS {
         let before = index.stats();
@@ -274,10 +274,10 @@ async fn doubtful_key(fabric: &Slowed, index: &ShermanIndex<Slowed>) -> u64 {
     panic!("no entry crosses a line");
 }
 
-/// It used to read the leaf again, and so did all others who waited in the same line.
+/// Such a get used to read the leaf again, and so did all others that waited in the same line.
 #[test]
 fn a_get_that_was_slow_reads_its_entry_again_and_not_the_leaf() {
-    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+    slowed(Setting::default(), |fabric, index| async move {
         let n = doubtful_key(&fabric, &index).await;
         let get = async || assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&key(n)[..]));
         for slow in 0..6_u64 {
@@ -291,7 +291,7 @@ fn a_get_that_was_slow_reads_its_entry_again_and_not_the_leaf() {
 
 #[test]
 fn an_entry_that_goes_while_a_slow_reader_pauses_is_looked_for_in_the_leaf() {
-    slowed(Geometry::default(), 0.7, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+    slowed(Setting::default(), |fabric, index| async move {
         let n = doubtful_key(&fabric, &index).await;
         for _ in 0..1000 {
             index.put(&key(n), &key(n)).await.unwrap();
@@ -327,7 +327,7 @@ fn an_entry_that_goes_while_a_slow_reader_pauses_is_looked_for_in_the_leaf() {
 fn a_budget_that_slow_reads_have_spent_says_so() {
     for span_ns in [TOO_LONG_FOR_ENTRIES_NS, u32::MAX] {
         let options = Options { retries_max: 3, ..Options::default() };
-        slowed_with(options, Geometry::default(), 0.7, span_ns, |fabric, index| async move {
+        slowed(Setting { options, span_ns, ..Setting::default() }, |fabric, index| async move {
             // What takes that long is in doubt for all keys.
             let n = if fabric.span_ns == u32::MAX { 0 } else { doubtful_key(&fabric, &index).await };
             let before = index.stats().kind(OpKind::Get).reads;
@@ -348,7 +348,8 @@ fn a_budget_that_slow_reads_have_spent_says_so() {
 fn entries_within_lines_are_not_read_again() {
     // Of nine slots the first four do not cross lines.
     let geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 9, inner: 8 } };
-    slowed(geometry, 4.0 / 9.0, TOO_LONG_FOR_ENTRIES_NS, |fabric, index| async move {
+    let nearly_half = Setting { geometry, fill: 4.0 / 9.0, ..Setting::default() };
+    slowed(nearly_half, |fabric, index| async move {
         let scan = async || scan_100(&index, 500).await;
         counted(&fabric, &index, (OpKind::Scan, 0), (0, u32::MAX), scan).await;
         let get = async || assert!(index.get(&key(77)).await.unwrap().is_some());
