@@ -70,7 +70,7 @@ impl Connected for farwood::Cluster {
 pub(crate) trait Action {
     /// What comes of it.
     type Output;
-    /// Whether the indexes that it creates are for itself: they go with this process, however it ends.
+    /// True if the indexes that it creates are for itself: they go with this process, however it ends.
     const TEMPORARY: bool = false;
 
     /// Does it on that cluster.
@@ -106,7 +106,7 @@ pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A:
     }
 }
 
-/// What is said of a memory server that ended while the command ran.
+/// Explains that a memory server ended while the command ran.
 fn epitaph(server: ServerId, name: &str, remains: &Remains) -> String {
     let ended = format!("memory server {} (shm:{name}) has ended: all that it held is lost", server.0);
     if remains.files.is_empty() {

@@ -1,6 +1,6 @@
 //! Ctrl-C and its kin. The first SIGINT, SIGTERM or SIGHUP asks the command to end: it finishes or drops what is in
 //! flight, so that no lock stays behind, and says how far it came. What does not end so within a second, such as a
-//! call to a server that does not answer, and whatever a second signal finds, is ended by force.
+//! call to a server that does not answer, and what a second signal finds, is ended by force.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,9 +17,9 @@ use signal_hook::iterator::Signals;
 use crate::error::CliError;
 use crate::note;
 
-/// How long a command may take to end by itself: the promise is a second.
+/// The time that a command may take to end by itself: the promise is a second.
 const GRACE: Duration = Duration::from_millis(900);
-/// How often it is looked at whether it is time to end: signals know no shard.
+/// The pause between looks at whether it is time to end: signals know no shard.
 const LOOK: Duration = Duration::from_millis(20);
 /// What shells add to the number of a signal that ended a command.
 const SIGNALLED: i32 = 128;
@@ -91,7 +91,7 @@ impl Interrupt {
         self.0.is_set.load(Ordering::Acquire)
     }
 
-    /// What is set when it is time to end, for those who know no more of signals.
+    /// Lends the flag that is set when it is time to end, for code that knows no more of signals.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0.is_set)
     }

@@ -1,4 +1,4 @@
-//! Processes over shared memory that are stopped, or killed, while they write: nobody else's data is harmed, and what
+//! Processes over shared memory that are stopped, or killed, while they write: data of others is not harmed, and what
 //! was theirs goes as soon as they are provably dead, and not before.
 
 mod kit;

@@ -76,7 +76,7 @@ fn a_benchmark_that_has_ended_is_not_marked() {
     assert_eq!(kit::json_of(&ran)["interrupted"], false);
 }
 
-/// A stopped server answers nobody: whoever asks it waits, and is ended all the same.
+/// A stopped server does not answer: commands that ask it wait, and are ended all the same.
 #[test]
 fn every_command_is_ended_while_it_waits_for_a_server() {
     let server = Server::start("64MiB");

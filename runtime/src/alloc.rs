@@ -51,7 +51,7 @@ pub struct Allocated {
     pub zeroed: bool,
 }
 
-/// What became of the chunks that an allocator has taken.
+/// Accounts for the chunks that an allocator has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// Bytes of nodes allocated and not given back.
@@ -69,7 +69,7 @@ pub struct NodeAllocator {
     state: RefCell<State>,
     /// Held by the client that waits for a chunk.
     asking: Mutex<()>,
-    /// What was asked of a server and is not answered, whoever asked. Polled by the holder of `asking` only.
+    /// The request to a server that is not answered, of any client. Polled by the holder of `asking` only.
     request: RefCell<Option<ChunkRequest>>,
 }
 

@@ -21,7 +21,7 @@ impl Port {
         (self.0 & ((1 << PLACE_BITS) - 1)) as usize
     }
 
-    /// The same place for another one.
+    /// The port that has the same place after this one.
     pub(crate) fn next(self) -> Self {
         Port(self.0.wrapping_add(1 << PLACE_BITS))
     }

@@ -61,7 +61,7 @@ impl Ports {
         }
     }
 
-    /// Whether nobody is at work at `port`.
+    /// Tells whether no actor is at work at `port`.
     pub(crate) fn is_at_rest(&self, port: Port) -> bool {
         let at_rest = match state(&mut self.0.borrow_mut(), port) {
             Some(State::Listening(_, at_rest)) => at_rest.clone(),

@@ -267,7 +267,7 @@ pub trait Verbs: Clone + 'static {
     fn send(&self, to: ShardId, port: Port, message: Message);
     /// Receives the messages that come to `port` of this shard, those that came already first.
     fn listen(&self, port: Port, handler: Handler);
-    /// The same for an actor that may be removed when the lease of its port has gone
+    /// Receives messages for an actor that may be removed when the lease of its port has gone
     /// ([`PortLease`](crate::message::PortLease)): it is, when the actors of the port are at rest on all shards. A
     /// fabric whose shards do not live for long may keep it.
     fn listen_while_leased(&self, port: Port, handler: Handler, _at_rest: AtRest) {

@@ -117,7 +117,7 @@ fn damaged(client: &mut Client, request: &Request, damage: &Damage) -> Vec<u8> {
     bytes
 }
 
-/// What must be true of the service whoever sends what: who owns which chunk, who has what open.
+/// The truth about the service for any requests: which client owns which chunk, and which indexes it has open.
 #[derive(Default)]
 struct Model {
     chunks: BTreeMap<u64, u32>,

@@ -314,7 +314,7 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
     assert_eq!(many[2].ask(Request::Admit), Err(ControlError::TooManyNodesOfOne { max: 256 }));
 }
 
-/// Who could never reach the memory holds no lock: whatever such connections ask for, ids do not run out for good.
+/// A client that could never reach the memory holds no lock: such connections do not use up ids for good.
 #[test]
 fn ids_of_those_who_never_reached_the_memory_are_reused() {
     let core = core(4);

@@ -285,8 +285,8 @@ fn lines_of_the_dead_are_found_held_and_are_released() {
     cluster.end(Vec::new());
 }
 
-/// A process that is stopped (SIGSTOP) inside a line, and lives: who wants the line hears of it and goes on without it,
-/// and has it as soon as the process goes on.
+/// A process is stopped (SIGSTOP) inside a line, and lives: a client that wants the line hears of it, goes on without
+/// it, and has it as soon as the process goes on.
 #[test]
 fn a_process_that_is_stopped_inside_a_line_stops_nobody_else() {
     let test = "a_process_that_is_stopped_inside_a_line_stops_nobody_else";

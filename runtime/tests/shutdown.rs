@@ -85,7 +85,7 @@ async fn add(shard: &Shard, at: RemotePtr) -> u64 {
     shard.submit(&Meter::default(), chain).await.unwrap().atomics[0]
 }
 
-/// Whoever is dropped leaves something to the janitor, as a client with a lock does.
+/// Leaves something to the janitor when it is dropped, as a client with a lock does.
 struct Leaves(Shard, RemotePtr);
 
 impl Drop for Leaves {
@@ -142,7 +142,7 @@ fn clients_that_go_on_are_dropped_and_counted() {
     assert_eq!(counted.unwrap(), [6], "the janitor was not waited for");
 }
 
-/// Whoever awaits a client hears of its panic, and the shard works on.
+/// The task that awaits a client hears of its panic, and the shard works on.
 #[test]
 fn a_clients_panic_reaches_who_awaits_it() {
     let _watchdog = kit::Watchdog::new("a client that panics", 60);
@@ -165,7 +165,7 @@ fn a_clients_panic_reaches_who_awaits_it() {
     assert_eq!((stage.ended(), stage.node.abandoned()), (1, Default::default()));
 }
 
-/// One that is awaited by its handle alone takes who awaits it along.
+/// A client that is awaited by its handle alone takes the task that awaits it along.
 #[test]
 fn a_clients_panic_goes_on_in_main() {
     let _watchdog = kit::Watchdog::new("a client that panics in main", 60);
@@ -208,7 +208,7 @@ fn a_panic_on_one_shard_ends_the_run() {
     assert_eq!(counted.unwrap(), [6]);
 }
 
-/// Who keeps a handle may go on to lock: the id does not go back.
+/// A task that keeps a handle may go on to lock: the id does not go back.
 #[test]
 fn a_handle_that_is_kept_keeps_the_id() {
     let _watchdog = kit::Watchdog::new("a handle that is kept", 60);
@@ -274,7 +274,7 @@ fn a_shard_that_is_dropped_counts_as_closed() {
     assert_eq!((stage.node.abandoned(), stage.ended()), (Default::default(), 1));
 }
 
-/// Whoever closes may be a client of the pool: it does not wait for itself.
+/// The task that closes may be a client of the pool: it does not wait for itself.
 #[test]
 fn a_client_may_close_its_shard() {
     let _watchdog = kit::Watchdog::new("a client that closes", 60);

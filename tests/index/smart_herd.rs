@@ -46,7 +46,7 @@ fn one_client_moves_a_node() {
     });
 }
 
-/// Whoever moves the node is dropped at any time, and the next one does it.
+/// The client that moves the node is dropped at any time, and the next one does it.
 #[test]
 fn a_turn_that_is_dropped_is_given_back() {
     simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(), move |party| async move {

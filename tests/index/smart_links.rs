@@ -1,6 +1,6 @@
 //! Links of a radix tree's nodes after splits that were lost or dropped: once everything rests they name the parents
-//! again. A link that names another node misleads nobody, but as long as it does, whoever looks for an absent key there
-//! reads the parent once more.
+//! again. A link that names another node misleads no client, but as long as it does, one that looks for an absent key
+//! there reads the parent once more.
 
 use farwood::runtime::sim::{SimConfig, SimShard};
 use farwood::smart::{Geometry, Options, Techniques, Types};

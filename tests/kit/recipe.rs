@@ -33,8 +33,8 @@ impl Recipe {
         }
     }
 
-    /// The same on a fabric of any speed: no client gives up on a lock that others hold in turn. In an emulated guest
-    /// each of them takes some 50 ms.
+    /// Makes it fit for a fabric of any speed: no client gives up on a lock that others hold in turn. In an emulated
+    /// guest each of them takes some 50 ms.
     pub(crate) fn patient(self) -> Self {
         const WAIT_NS_MAX: u64 = 600_000_000_000;
         match self {

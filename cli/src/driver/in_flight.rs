@@ -10,7 +10,7 @@ use farwood::runtime::Waiter;
 
 use crate::driver::bench_shard::BenchShard;
 
-/// How long operations may still take when their run is cut short.
+/// The time that operations may still take when their run is cut short, in ns.
 pub(crate) const PATIENCE_NS: u64 = 200_000_000;
 
 /// The operations in flight of one shard's clients.
@@ -28,7 +28,7 @@ impl InFlight {
         self.clients.borrow_mut().push(waiter);
     }
 
-    /// What `operations` yield, one client's, one after another; none if they were abandoned, which has dropped them.
+    /// Runs `operations`, one client's, one after another. Yields their result; `None` if they were abandoned.
     ///
     /// The client's loop is wrapped as one: an operation's future takes kilobytes, and wrapping each would move it.
     pub(crate) async fn until_abandoned<T>(&self, operations: impl Future<Output = T>) -> Option<T> {

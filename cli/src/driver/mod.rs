@@ -55,7 +55,7 @@ pub(crate) struct Finished {
 /// What the index of a run is named on memory servers of its own.
 const INDEX_NAME: &str = "bench";
 
-/// What is said of a run that was interrupted.
+/// Explains the result of a run that was interrupted.
 const PARTIAL: &str = "the clients were ended, and the result is partial";
 
 /// Runs the benchmark.

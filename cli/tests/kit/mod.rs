@@ -82,7 +82,7 @@ impl Drop for Scratch {
 /// The kinds of indexes.
 pub(crate) const KINDS: [&str; 2] = ["sherman", "smart"];
 
-/// What a get and an update cost in the run of a benchmark: round trips, READs and bytes read, WRITEs, atomics and
+/// Reads what a get and an update cost in a benchmark's run: round trips, READs and bytes read, WRITEs, atomics and
 /// bytes written, apart from what was done again because the system took the core away in the middle of a READ. An
 /// update reads `leaf_bytes` again then. A get does that, or asks for the lines of its entry alone, in one or two
 /// READs; after five times it takes the lock.

@@ -2,7 +2,7 @@
 //! Operations notice it, since they move right from under a parent that they have just read (among inner nodes, from
 //! under any), and leave it to the janitor to put the separator in.
 //!
-//! Most often it is not missing: who has split the node is about to put it in. So the janitor pauses first, and then
+//! Most often it is not missing: the node's splitter is about to put it in. So the janitor pauses first, and then
 //! looks without a lock. It is at one separator once per shard. One that could not be put in is left alone for a while;
 //! meanwhile no cached parent is dropped because of it, for the next copy would be no better.
 
@@ -56,7 +56,7 @@ impl Missing {
         self.0.borrow_mut().remove(&child);
     }
 
-    /// It could not be put in: the next attempt is for who comes after `until`.
+    /// Notes that it could not be put in: the next attempt is for a client that comes after `until`.
     fn failed(&self, child: RemotePtr, until: u64) {
         self.0.borrow_mut().insert(child, until);
     }

@@ -48,7 +48,7 @@ pub(super) struct Owed<V: Verbs> {
 impl<V: Verbs> Owed<V> {
     /// Puts the separator in, and those that it makes the levels above owe; false if it was there.
     ///
-    /// An error goes to the caller and nothing is tried again: it would meet the same error. Who comes by later will
+    /// An error goes to the caller and nothing is tried again: it would meet the same error. Later visitors will
     /// (`repair.rs`).
     pub(super) async fn pay(mut self, meter: &Meter) -> Result<bool, IndexError> {
         let mut budget = self.tree.budget();

@@ -68,7 +68,7 @@ pub(super) enum InnerStep {
     },
     /// The key has no slot, and the room for slots is full: the node has to move before one is added.
     Full(Way),
-    /// The node is being replaced, in its place: who wants to change it helps first.
+    /// The node is being replaced, in its place: a client that wants to change it helps first.
     Replaced,
     /// The node has grown: more of it must be read.
     ReadMore,

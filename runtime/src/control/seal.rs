@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What lets an index's chunks be freed: known to the catalog, and to who drops the index.
+/// The key that lets an index's chunks be freed: known to the catalog, and to the client that drops the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SealKey(pub u128);
 

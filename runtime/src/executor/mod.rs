@@ -65,7 +65,7 @@ thread_local! {
     static ENDINGS: Endings = const { Endings(RefCell::new(Vec::new())) };
 }
 
-/// Who is told of the end of the executor on this thread: when [`run_executor`] is done, or the thread ends.
+/// Objects that hear of the end of this thread's executor: when [`run_executor`] is done, or the thread ends.
 struct Endings(RefCell<Vec<Weak<dyn Ending>>>);
 
 impl Endings {

@@ -5,8 +5,8 @@
 //! So it makes as many as its nodes have run at the same time, and these stay: each is a sleeping thread with its
 //! rings.
 //!
-//! Tasks of glommio's that a borrower leaves behind stand still when it is done, and go on with the next one. Who
-//! knows that something was left does not give the executor back ([`Borrowed::join`] is then the end of the thread).
+//! Tasks of glommio's that a borrower leaves behind stand still when it is done, and go on with the next one. A
+//! borrower that knows of one does not give the executor back ([`Borrowed::join`] is then the end of the thread).
 
 use std::any::Any;
 use std::future::Future;

@@ -92,7 +92,7 @@ impl Watch {
     }
 }
 
-/// Interrupts who sleeps, until there is nobody left to watch.
+/// Interrupts executors that sleep too long, until there is none left to watch.
 fn watch() {
     // The handler lets the signal interrupt instead of being ignored.
     let handler = signal_hook::flag::register(SIGURG, Arc::new(AtomicBool::new(false)));

@@ -176,7 +176,7 @@ pub(super) struct Port {
     /// with fences is stuck for good sooner or later, after a thousand fences or so, and no timeout ends it. There the
     /// host waits instead.
     pub keeps_fences: bool,
-    /// What queue pairs are asked to have room for within a work request.
+    /// Room for data within a work request that queue pairs are asked for, in bytes.
     pub inline_bytes: u32,
     pub limits: Limits,
 }

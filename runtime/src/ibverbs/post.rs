@@ -73,7 +73,7 @@ pub(super) fn part_before_fence(plan: &Plan, from: usize, is_idle: bool) -> Plan
     part
 }
 
-/// Whether a work request takes its payload along when it is posted, where there is room for so many bytes.
+/// Tells whether a work request takes its payload along when it is posted, where it has room for that many bytes.
 fn goes_inline(op: Op, inline_bytes: u32) -> bool {
     match op {
         Op::Write { .. } | Op::WriteWord { .. } => extent(op).1 <= u64::from(inline_bytes),
@@ -126,7 +126,7 @@ impl Tag {
     }
 }
 
-/// Where a plan's payloads live: a server's region, the chain's buffer, and words for what atomics find, or for those
+/// The places of a plan's payloads: a server's region, the chain's buffer, and words for what atomics find, or for ones
 /// that are written and do not fit into their work request.
 pub(super) struct Places<'a> {
     pub region_address: u64,

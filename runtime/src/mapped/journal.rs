@@ -32,8 +32,8 @@
 //! that is killed as well leaves a slot that says the same. Version numbers need no CAS against reuse for that reason.
 //!
 //! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the
-//! middle. Who has waited for it for [`STOPPED_AFTER`] gets an error that names it, and who comes after that gets it at
-//! once, until the owner goes on or dies.
+//! middle. A client that has waited for it for [`STOPPED_AFTER`] gets an error that names it; those that come after
+//! that get it at once, until the owner goes on or dies.
 //!
 //! The rest is bookkeeping of a process: which slots are its own (the kernel's locks do not exclude threads of one open
 //! file), and which thread has which. A child of a fork that does not exec has no mapping, but while it lives it keeps
@@ -79,7 +79,7 @@ pub(super) struct Journal {
     stopped: AtomicU64,
 }
 
-/// What someone who waits for a line has seen of its holder.
+/// The holder of a line, as seen by one that waits for it.
 #[derive(Default)]
 pub(super) struct Held {
     /// Who held the line, at which version, and since when it has been the same.

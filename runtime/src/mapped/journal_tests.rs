@@ -109,7 +109,7 @@ fn line(region: &Region) -> [u64; LINE_WORDS] {
     std::array::from_fn(|word| u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap()))
 }
 
-/// Who makes an index waits for a writer that is stopped in its root word's line; nobody else does.
+/// Only the client that makes an index waits for a writer that is stopped in its root word's line.
 #[test]
 fn a_stopped_writer_keeps_only_those_who_want_its_line() {
     let folder = Folder::new("journal-root");
@@ -145,7 +145,7 @@ fn a_stopped_writer_keeps_only_those_who_want_its_line() {
     assert_eq!((made.root, line(server.region())), (AT as u64, [0; LINE_WORDS]));
 }
 
-/// A writer that lives and does not go on: nobody waits for it without end, and all go on when it does, or has died.
+/// A writer lives and does not go on: no client waits for it without end, and all go on when it does, or has died.
 #[test]
 fn a_writer_that_is_stopped_is_named_until_it_goes_on() {
     let folder = Folder::new("journal-stopped");

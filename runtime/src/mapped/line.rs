@@ -52,7 +52,7 @@ pub(crate) struct WriterStopped {
 /// How line atomicity is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LineMode {
-    /// What the environment variable `FARWOOD_LINE_MODE` says (`vector` or `sequence`); without it
+    /// The mode that the environment variable `FARWOOD_LINE_MODE` names (`vector` or `sequence`); without it
     /// [`LineMode::Vector`] where the CPU is known to move a line at once, else [`LineMode::Sequence`].
     #[default]
     Auto,
@@ -96,7 +96,7 @@ impl LineMode {
         }
     }
 
-    /// What the environment asks for.
+    /// Reads the mode that the environment asks for.
     fn wanted() -> Result<LineMode, LineModeRefused> {
         let Some(wanted) = std::env::var_os(ENVIRONMENT) else { return Ok(LineMode::Auto) };
         match wanted.to_str() {
@@ -277,7 +277,7 @@ impl Lines<'_> {
         })
     }
 
-    /// What those do who wait for the line of `at`, given what its counter was.
+    /// Yields the pause of those that wait for the line of `at`: it is given what the counter was.
     #[inline]
     fn patience(self, at: usize) -> impl FnMut(u32) -> Result<(), WriterStopped> {
         let mut wait = Wait::default();
@@ -323,7 +323,7 @@ fn try_pieces<E>(
     Ok(())
 }
 
-/// The same for what cannot fail.
+/// As [`try_pieces`], for a `piece` that cannot fail.
 #[inline]
 fn pieces(at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize)) {
     let Ok(()) = try_pieces::<Infallible>(at, len, |at, done, len| {

@@ -1,4 +1,4 @@
-//! In which order a line, its counter and the journal are written and read, so that nobody takes a line for whole that
+//! Orders the reads and writes of a line, its counter and the journal, so that no reader takes a line for whole that
 //! never was. Knows no memory: words are reached through what callers pass in, and `models/` explores this very code.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
@@ -31,7 +31,7 @@ pub(super) fn read<E>(
     }
 }
 
-/// Waits until nobody is inside the line and puts `mark(version)`, which is odd, into its counter. Yields the version.
+/// Waits until no writer is in the line and puts `mark(version)`, which is odd, into its counter. Yields the version.
 /// `mark` may be called for versions at which the line is not had.
 #[inline]
 pub(super) fn take<E>(
@@ -85,7 +85,7 @@ pub(super) struct Slot {
     words: [AtomicU64; LINE_WORDS],
 }
 
-/// What the owner of a slot was doing last.
+/// The change that the owner of a slot was making last.
 pub(super) struct Plan {
     /// The first word, by its address in the region.
     pub(super) at: usize,

@@ -110,7 +110,7 @@ impl Region {
         Self::anonymous_in(bytes, mode.detect()?)
     }
 
-    /// The same in a mode that was detected, or that a test of one thread wants to see at work.
+    /// As [`Region::anonymous`], in a mode that was detected, or that a test of one thread wants to see at work.
     fn anonymous_in(bytes: u64, mode: LineMode) -> Result<Self, RegionError> {
         let bytes = whole_pages(bytes)?;
         let map = |bytes| Mapping::anonymous(bytes).map_err(|cause| RegionError::Map { bytes, cause });

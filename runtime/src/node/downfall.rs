@@ -1,4 +1,4 @@
-//! What ends all shards of a run when one of them fails. It knows nothing of why.
+//! Ends all shards of a run when one of them fails. It knows nothing of why.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The ports of a compute node: who has leased which, and when the actors of a lease that has gone are removed.
+//! Leases the ports of a compute node, and says when the actors of a lease that has gone are removed.
 //!
 //! An actor serves clients of other shards also when nobody on its own needs it. So the actors of a port go together,
 //! when its lease has gone (then no client is left on any shard), and when all of them are at rest: twice one after the
@@ -29,7 +29,7 @@ pub(crate) struct PortBook {
 
 #[derive(Default)]
 struct Entries {
-    /// By place: who has it, or had it last, and on how many shards an actor listens there.
+    /// By place: the port that has it, or had it last, and on how many shards an actor listens there.
     ports: Vec<(Port, usize)>,
     free: VecDeque<Port>,
     leaving: Vec<Leaving>,

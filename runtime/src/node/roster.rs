@@ -98,7 +98,7 @@ impl Taken {
         self.roster.members().is_complete
     }
 
-    /// The membership of a complete roster, and the ends of the mesh; or, if others are missing, who they are. Then the
+    /// Yields the membership of a complete roster, and the ends of the mesh; or the shards that are missing. Then the
     /// place is free again.
     pub(crate) fn join(mut self) -> Result<(Arc<Membership>, MeshEnds), Vec<ShardId>> {
         let roster = Arc::clone(&self.roster);
@@ -149,7 +149,7 @@ impl Membership {
         !self.roster.members().places.iter().any(Place::serves_itself_only)
     }
 
-    /// The shard is closed, or nobody has held it any more.
+    /// Notes that the shard is closed, or that its last handle has gone.
     pub(crate) fn go(&self, abandoned: Abandoned) {
         self.end(Place::Gone, abandoned);
     }

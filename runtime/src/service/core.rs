@@ -22,7 +22,7 @@ use crate::pointer::ServerId;
 const NODES_OF_ONE_MAX: usize = 256;
 /// Ids that an error names.
 const NODES_NAMED_MAX: usize = 16;
-/// Silent connections with which nobody joins any more: each is a process that was stopped, with the memory mapped.
+/// Bounds silent connections: with so many no client joins. Each is a process that was stopped, with the memory mapped.
 const SILENT_MAX: usize = 1024;
 /// Longest reason for a refused queue pair, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -138,7 +138,7 @@ impl ServiceCore {
     }
 
     /// The connection has ended. First nothing of it can take effect any more, then others may have what it held. Of
-    /// shared memory only the kernel can say that: who is silent and has it mapped keeps what it held.
+    /// shared memory only the kernel can say that: a silent client that has it mapped keeps what it held.
     pub(super) fn disconnect(&self, peer: PeerId) {
         if let Some(responder) = &self.served.responder {
             responder.forget(peer);
@@ -302,7 +302,7 @@ impl ServiceCore {
 
     /// Ends what is left here of connections that the server which keeps the catalog does not know any more: nothing
     /// that they have under way takes effect afterwards. (Memory that is mapped needs none of this: that server has
-    /// forgotten nobody whose process lives.)
+    /// forgotten no client whose process lives.)
     pub(super) fn fence(&self, peer: PeerId, census: &Census) {
         if self.state().peer(peer).own == ServerId(0) {
             return;
@@ -355,7 +355,7 @@ impl ServiceCore {
         ServerUsage { silent_bytes: self.served.memory.bytes_of(&kept), ..self.served.memory.usage() }
     }
 
-    /// Who has joined, and who is silent.
+    /// Lists the nodes that have joined, the silent ones too.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         let (now, state) = (self.clock.now(), self.state());
         state.after(None).into_iter().map(|(_, peer, silent)| peer.seen_at(now, silent)).collect()
@@ -429,7 +429,7 @@ impl ServiceCore {
         }
     }
 
-    /// The state, without those who were silent and have died.
+    /// Locks the state, and clears silent connections that have died out of it.
     fn state(&self) -> MutexGuard<'_, Peers> {
         let mut state = self.state.lock().expect("no request panics while it holds the state");
         if !state.silent.is_empty() {

@@ -1,4 +1,4 @@
-//! Who is connected to a control service, who has ended, and who is neither: *silent* connections, of which nothing is
+//! Keeps the connections of a control service: those that are open, and *silent* ones, of which nothing is
 //! heard while their process still has the memory mapped. Bookkeeping only: it asks neither the system nor the memory.
 //!
 //! ```text
@@ -57,7 +57,7 @@ impl Peers {
         PeerId(self.connected)
     }
 
-    /// A connection has ended. Yields who it was, if it had said so.
+    /// Takes out a connection that has ended. Yields its peer, if it had joined.
     pub(super) fn disconnect(&mut self, peer: PeerId) -> Option<Peer> {
         self.open.remove(&peer.0);
         self.joined.remove(&peer.0)
@@ -73,8 +73,8 @@ impl Peers {
         if peer.own == ServerId(0) { Ok(peer) } else { Err(ControlError::NotHome) }
     }
 
-    /// Those that the catalog's other servers must not forget. Who has not joined yet is among them: it may have
-    /// joined elsewhere.
+    /// Lists the connections that the catalog's other servers must not forget. One that has not joined yet is among
+    /// them: it may have joined elsewhere.
     pub(super) fn census(&self) -> Census {
         Census { newest: self.connected, open: self.open.iter().chain(self.silent.keys()).copied().collect() }
     }
@@ -122,7 +122,7 @@ impl Peers {
     }
 }
 
-/// Who uses an index.
+/// The users of an index.
 pub(super) struct Users {
     pub(super) connections: u32,
     pub(super) silent: u32,

@@ -70,7 +70,7 @@ impl Clients {
         self.add(task, false);
     }
 
-    /// The same for a task of the janitor.
+    /// Spawns a task of the janitor.
     pub(crate) fn spawn_deferred(&self, task: Task) {
         self.add(task, true);
     }
@@ -232,12 +232,12 @@ pub enum JoinError {
     Dropped,
 }
 
-/// The end of a client: resolves to what its future returned. If the client panicked, so does who awaits this;
+/// The end of a client: resolves to what its future returned. If the client panicked, so does a task that awaits this;
 /// [`JoinHandle::outcome`] does not.
 pub struct JoinHandle<T>(oneshot::Receiver<Result<T, Panic>>);
 
 impl<T: 'static> JoinHandle<T> {
-    /// A client whose panic is that of whoever polls it.
+    /// Wraps a client whose panic goes to the task that polls it.
     pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
         let task = Box::pin(async move {
@@ -247,7 +247,7 @@ impl<T: 'static> JoinHandle<T> {
         (task, JoinHandle(receiver))
     }
 
-    /// A client whose panic is for whoever awaits it, or for `unheard` if nobody does.
+    /// Wraps a client whose panic goes to the task that awaits it, or to `unheard` if there is none.
     pub(super) fn guarded(
         client: impl Future<Output = T> + 'static,
         unheard: impl FnOnce(Panic) + 'static,
@@ -262,7 +262,7 @@ impl<T: 'static> JoinHandle<T> {
         (task, JoinHandle(receiver))
     }
 
-    /// Waits for the end of the client, whatever it is.
+    /// Waits for the end of the client, by a result or a panic.
     ///
     /// # Errors
     /// If the client has no result.

@@ -99,7 +99,7 @@ pub(crate) struct Core<D> {
     deferred: Cell<usize>,
     /// How many of them panicked.
     deferred_panicked: Cell<usize>,
-    /// Clients that panicked unheard: how many, the first one's panic, and who wants to know of it.
+    /// Clients that panicked unheard: how many, the first one's panic, and the task that wants to know of it.
     panicked: Cell<usize>,
     panic: RefCell<Option<Panic>>,
     listener: Cell<Option<Waker>>,
@@ -189,7 +189,7 @@ impl<D: Device> Shard<D> {
     /// done, several times cheaper than a task of the executor. It goes on also if the handle is dropped, to its end or
     /// until the shard is closed.
     ///
-    /// If it panics, who awaits the handle hears of it. Of one that nobody awaits, [`crate::ComputeNode::run`] ends
+    /// If it panics, the task that awaits the handle hears of it. If there is none, [`crate::ComputeNode::run`] ends
     /// with the panic, and [`Shard::close`] counts it.
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let core = Rc::downgrade(&self.0);
@@ -267,7 +267,7 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A client that nobody awaits has panicked.
+    /// Notes the panic of a client that no task awaits.
     fn hear_of(&self, panic: Panic) {
         self.panicked.set(self.panicked.get() + 1);
         self.panic.borrow_mut().get_or_insert(panic);

@@ -1,4 +1,4 @@
-//! When the poller steps aside, so that the executor's reactor notices what happened outside: sockets, timers, wakes
+//! Lets the poller step aside, so that the executor's reactor notices what happened outside: sockets, timers, wakes
 //! from other threads.
 //!
 //! glommio looks at its I/O when no task is runnable, or when its preemption timer fires (100 ms by default). A poller
@@ -80,20 +80,20 @@ impl Reactor {
     }
 }
 
-/// How long a nap is: long enough to be registered before it is over.
+/// Adapts the length of naps: long enough to be registered before they are over.
 struct NapLength {
     ns: u64,
 }
 
 impl NapLength {
-    /// For a nap that was too short. False if there is none that is longer.
+    /// Lengthens naps after one that was too short. False if they are as long as they get.
     fn grow(&mut self) -> bool {
         let before = self.ns;
         self.ns = (2 * before).min(NAP_NS_MAX);
         self.ns > before
     }
 
-    /// For one that was not.
+    /// Shortens naps a little after one that was long enough.
     fn shrink(&mut self) {
         self.ns -= (self.ns - NAP_NS_MIN).div_ceil(NAP_PARTS);
     }

@@ -44,7 +44,7 @@ pub(crate) fn create(client: &mut Client, name: &str) -> Result<Entry, ControlEr
     }
 }
 
-/// A request to free an index, by a census that knows nobody, and nobody too little.
+/// A request to free an index, with an empty census: it lists no connection, and ends none.
 pub(crate) fn free_of(index: u32) -> Request {
     Request::Free { index, key: KEY, census: Census::default() }
 }
@@ -93,7 +93,7 @@ impl Client {
         Self::of_home(core, members, position, 1)
     }
 
-    /// The same, of which server 0 has that number.
+    /// A client that has joined, and whose number at server 0 is `home`.
     pub(crate) fn of_home(core: &Arc<ServiceCore>, members: &[u128], position: u16, home: u64) -> Self {
         let mut client = Client::silent(core);
         let mut out = Vec::new();

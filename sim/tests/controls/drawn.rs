@@ -1,5 +1,5 @@
-//! The same mistakes in scenarios as the swarm draws them, which are made for none of them. (Not those whose wrapper
-//! holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
+//! Plants the same mistakes in scenarios as the swarm draws them, which are made for none of them. (Not those whose
+//! wrapper holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
 
 use farwood_sim::kind::Kind;
 use farwood_sim::scenario::{Scenario, Wish};

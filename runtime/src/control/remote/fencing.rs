@@ -1,4 +1,4 @@
-//! Who has died, as a client makes sure of it before it takes anything for granted: server 0 says which connections it
+//! Makes sure which connections have died, before a client takes anything for granted: server 0 says which ones it
 //! has, and the other servers end what is left there of all others. After that the nodes that server 0 knows as dead
 //! are fenced everywhere: nothing that they have under way takes effect any more.
 

@@ -48,7 +48,7 @@ pub struct ConnectConfig {
     pub ping: Duration,
     /// Silence after which a server is gone.
     pub silence: Duration,
-    /// Indexes that are created over this connection are temporary: nobody else can use them, and they go when the
+    /// Makes the indexes that this connection creates temporary: no other can use them, and they go when the
     /// connection ends, however it does.
     pub temporary_indexes: bool,
 }
@@ -396,7 +396,7 @@ impl Server {
     }
 }
 
-/// A chunk on its way to who asked for it. Whatever becomes of that one, it is kept or goes back.
+/// A chunk on its way to the allocator that asked for it. It is kept or goes back, also if the allocator has gone.
 struct HandedOut {
     servers: Weak<[Server]>,
     index: IndexId,
@@ -442,7 +442,7 @@ async fn drop_index(servers: &[Server], known: &Known, name: String) -> Result<u
         }
         Err(error) => return Err(error),
     };
-    // From here on nobody opens it. Who had it open and is dead for server 0 is fenced on the others before they free.
+    // From here on no client opens it. Those that had it open and are dead for server 0 are fenced on the others first.
     let (census, _) = census(home).await?;
     let freeing = servers.iter().map(|server| {
         let census = census.clone();
@@ -513,7 +513,7 @@ impl Control for RemoteControl {
         let request = Request::Chunk { index: index.0, seal, temporary };
         asked.connection.call(request, move |answer| {
             let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
-            // If nobody waits any more, it is dropped, and with it goes back.
+            // If the allocator waits no more, the chunk is dropped here, and so goes back.
             let _unheard = take.send(answer);
         });
         async move {
