@@ -21,7 +21,7 @@ use crate::word::{Claim, FREE, LockWord, WORD_BYTES};
 /// What every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
 
-/// So many chains in a row may fail of a client whose time is over.
+/// Bounds how many chains in a row may fail once a client's time is over.
 const VAIN_WHEN_OVER: u32 = 8;
 
 /// The lock of one node, held locally at least. Ends with [`Held::release`]; if it is dropped instead (a cancelled
@@ -414,7 +414,7 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// Waits until the janitor has less to undo on the lock's server: whatever is asked there may become its, too.
+    /// Waits until the janitor has less to undo on the lock's server: a further lock word may become its task, too.
     #[cold]
     async fn wait_for_janitor(&self, meter: &Meter) -> Result<(), LockError> {
         let (table, server) = (&self.table, self.lock.server());
@@ -431,8 +431,8 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Whether a chain may be posted again that failed for the `vain`-th time in a row and of which nothing can be half
-    /// done: a READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    /// Decides whether a chain that failed for the `vain`-th time in a row may be posted again. Nothing of it can be half
+    /// done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
     #[cold]
     async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
         meter.retry();
