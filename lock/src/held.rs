@@ -431,7 +431,7 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Decides whether a chain that failed for the `vain`-th time in a row may be posted again. Nothing of it can be half
+    /// Decides whether a chain that failed for the `vain`-th time in a row is posted again. Nothing of it can be half
     /// done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
     #[cold]
     async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
