@@ -45,11 +45,8 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     }
     loader.drain(0).await?;
     let root = Root { ptr: children[0].1, level };
-    // The swap may take effect even if this future is dropped meanwhile: better lose the nodes than share
-    // them.
     let allocated = std::mem::take(&mut loader.allocated);
-    if !tree.swap_root(&loader.meter, None, root).await? {
-        loader.allocated = allocated;
+    if !tree.swap_root(&loader.meter, None, root, allocated).await? {
         return Err(IndexError::NotEmpty);
     }
     for (node, image) in &loader.inner_images {

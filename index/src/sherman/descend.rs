@@ -10,6 +10,7 @@
 //! ```
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use farwood_cache::{NodeImage, Root};
 use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
@@ -52,6 +53,51 @@ pub(super) fn root_word(root: Root) -> u64 {
 pub(super) fn parse_root(word: u64) -> Option<Root> {
     let ptr = RemotePtr::from_bits(word & !LEVEL_MASK);
     (word != 0).then_some(Root { ptr, level: (word & LEVEL_MASK) as u8 })
+}
+
+/// The janitor asks so often what became of a new root, within two seconds, while the memory server does not answer.
+const ATTEMPTS_MAX: u32 = 20;
+/// Its pauses in ns, each twice as long as the one before.
+const PAUSE_NS_MIN: u64 = 16_000;
+const PAUSE_NS_MAX: u64 = 1 << 28;
+
+/// A node on its way to become the root. If the future that holds it is dropped, the janitor finds out what came of
+/// it: nodes that no client can reach go back to the allocator.
+struct NewRoot<V: Verbs> {
+    /// None once its fate is known.
+    tree: Option<Rc<Tree<V>>>,
+    root: Root,
+    nodes: Vec<(RemotePtr, u64)>,
+}
+
+impl<V: Verbs> NewRoot<V> {
+    fn is_known(mut self, won: bool) {
+        if let Some(tree) = self.tree.take().filter(|_| !won) {
+            tree.take_back(&self.nodes);
+        }
+    }
+}
+
+impl<V: Verbs> Drop for NewRoot<V> {
+    fn drop(&mut self) {
+        let Some(tree) = self.tree.take() else { return };
+        let (root, nodes, verbs) = (self.root, std::mem::take(&mut self.nodes), tree.verbs.clone());
+        verbs.defer(async move {
+            for attempt in 0..ATTEMPTS_MAX {
+                // The READs go behind the CAS, on its queue pair.
+                match tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await {
+                    Ok(true) => return,
+                    Ok(false) => {
+                        tracing::debug!(name: "sherman.root.withdrawn", node = %root.ptr, "a new root is none");
+                        return tree.take_back(&nodes);
+                    }
+                    Err(error) => tracing::debug!(%error, "what became of a new root is not known yet"),
+                }
+                tree.verbs.pause((PAUSE_NS_MIN << attempt).min(PAUSE_NS_MAX)).await;
+            }
+            tracing::warn!(name: "sherman.root.unknown", node = %root.ptr, "a new root may be lost");
+        });
+    }
 }
 
 impl<V: Verbs> Tree<V> {
@@ -131,16 +177,13 @@ impl<V: Verbs> Tree<V> {
         };
         self.leaf().build(&mut buf, &header, []);
         self.write_new(meter, leaf.node, buf, 0..bytes).await?;
-        // The swap may take effect even if this future is dropped meanwhile: better lose the leaf than share it.
-        let leaf = leaf.publish();
-        if !self.swap_root(meter, None, Root { ptr: leaf, level: 0 }).await? {
-            tracing::debug!(name: "sherman.root.lost", level = 0, "another client was first");
-            self.allocator.give_back(leaf, bytes as u64);
-        }
+        let root = Root { ptr: leaf.node, level: 0 };
+        self.swap_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
         Ok(())
     }
 
-    /// Makes `new`, which nobody else knows of, the root if `old` still is. One round trip.
+    /// Makes `new` the root if `old` still is; yields whether it did, and else the `nodes` that no other client knows of
+    /// go back to the allocator, with their sizes in bytes: it, and those below it. One round trip.
     ///
     /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which is nobody else's,
     /// or a root that was put above it since:
@@ -151,14 +194,17 @@ impl<V: Verbs> Tree<V> {
     /// ```
     ///
     /// # Errors
-    /// If the fabric fails for good. `new` may be the root then: it must not be used for anything else.
+    /// If the fabric fails for good. `new` may be the root then: the janitor finds out, as it does if the future is
+    /// dropped.
     pub(super) async fn swap_root(
         &self,
         meter: &Meter,
         old: Option<Root>,
         new: Root,
+        nodes: Vec<(RemotePtr, u64)>,
     ) -> Result<bool, IndexError> {
         let word = self.shared.entry.root;
+        let pending = NewRoot { tree: self.me.upgrade(), root: new, nodes };
         let expected = old.map_or(0, root_word);
         let mut budget = self.budget();
         let found = loop {
@@ -173,11 +219,21 @@ impl<V: Verbs> Tree<V> {
         if doubtful {
             tracing::debug!(name: "sherman.root.settled", "the root word tells what became of a CAS");
         }
-        if found == expected || doubtful && found == root_word(new) {
+        let won = found == expected || doubtful && found == root_word(new);
+        if won {
             self.cache().set_root(new);
-            return Ok(true);
         }
-        Ok(doubtful && self.is_leftmost(meter, new, &mut budget).await?)
+        let won = won || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
+        if !won {
+            tracing::debug!(name: "sherman.root.lost", level = new.level, "another client was first");
+        }
+        pending.is_known(won);
+        Ok(won)
+    }
+
+    /// Gives nodes that no client can reach back to the allocator.
+    fn take_back(&self, nodes: &[(RemotePtr, u64)]) {
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.give_back(node, bytes));
     }
 
     /// Whether `node` is the leftmost of its level: once a root, always that, for a root that is split stays the left

@@ -418,17 +418,11 @@ impl<V: Verbs> Tree<V> {
         let entries = [(&b""[..], old.ptr), (&separator.key[..], separator.child)];
         self.inner().build(&mut buf, &header, entries);
         let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
-        let root = Root { ptr: node.node, level: separator.level };
-        // The swap may take effect even if this future is dropped while it is in flight: better lose a node than
-        // share one.
-        let node = node.publish();
-        let grown = self.swap_root(meter, Some(old), root).await?;
+        let root = Root { ptr: node.publish(), level: separator.level };
+        let grown = self.swap_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
         if grown {
             tracing::debug!(name: "sherman.root.grown", level = separator.level, "the tree has a new root");
-            self.show_cache(node, &buf);
-        } else {
-            tracing::debug!(name: "sherman.root.lost", level = separator.level, "another client was first");
-            self.allocator.give_back(node, bytes as u64);
+            self.show_cache(root.ptr, &buf);
         }
         Ok(grown)
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
-use farwood_index::{AnyIndex, CheckOptions, IndexError, KindStats, OpKind, RangeIndex};
+use farwood_index::{AnyIndex, CheckOptions, CheckReport, IndexError, KindStats, OpKind, RangeIndex};
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
@@ -38,6 +38,8 @@ const PHASE_NS: u64 = 10_000_000_000;
 const LIVENESS_NS: u64 = 60_000_000_000;
 /// Keys of which a client alone has its round trips counted.
 const LONE_KEYS: usize = 12;
+/// New nodes that a client has in hand at most: its own, and those of dropped operations.
+const NODES_IN_HAND: u64 = 4;
 /// Writes of the last look.
 const WRITES_AT_REST: usize = 60;
 
@@ -76,7 +78,7 @@ impl<'r> Run<'r> {
         self.balance(&fleet)?;
         self.take_turns(&fleet)?;
         self.simulation.mark(self.crew.recorder.hash(), 0);
-        let keys = self.look()?;
+        let keys = self.look(&fleet)?;
         if let Some(error) = self.crew.unexplained() {
             return Err(format!("the death of no compute node explains that {error}"));
         }
@@ -384,7 +386,7 @@ impl<'r> Run<'r> {
     }
 
     /// A compute node that was not there before looks at all that is left.
-    fn look(&self) -> Result<u64, String> {
+    fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
         let options =
             NodeOptions { lock_wait_ns_max: 1_000_000, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
@@ -396,21 +398,57 @@ impl<'r> Run<'r> {
         let (index, verbs) = (indexes[0].clone(), shards[0].clone());
         let who = Who { node: u32::from(node), client: CHECKER };
         let options = CheckOptions { dead: self.crew.dead(), ..CheckOptions::default() };
-        let check = check(Rc::clone(&self.crew), index.clone(), verbs.clone(), who, options);
-        let (keys, missing) = self.block_on(&shards[0], check)??;
+        let checked = || {
+            let (index, verbs, options) = (index.clone(), verbs.clone(), options.clone());
+            self.block_on(&shards[0], check(Rc::clone(&self.crew), index, verbs, who, options))?
+        };
+        let report = checked()?;
+        let (keys, missing) = (report.survey.keys, report.missing_separators.total());
         if missing > 0 && !self.may_lack_separators() {
             return Err(format!("{missing} nodes are not known to their parents, and nothing explains it"));
         }
-        let client = Client { crew: Rc::clone(&self.crew), index, verbs, who, rng: self.rng(0) };
+        let client = Client {
+            crew: Rc::clone(&self.crew),
+            index: index.clone(),
+            verbs: verbs.clone(),
+            who,
+            rng: self.rng(0),
+        };
         let errors = self.block_on(&shards[0], client.perform_all(self.looks()))?;
         if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
             return Err(format!("at rest, {name} failed: {error}"));
         }
         // A path that a removal left to be made shorter takes locks, too.
         self.until_idle()?;
+        let report = checked()?;
+        let missing = report.missing_separators.total();
+        if missing > 0 && report.orphaned.is_empty() {
+            return Err(format!(
+                "{missing} nodes are not known to their parents, though visitors have come by"
+            ));
+        }
+        let ours = fleet.iter().map(|member| &member.index).map(books).chain(indexes.iter().map(books));
+        self.count_nodes(ours.map(|books| books.used_bytes).sum(), &report)?;
         let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), techniques.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)
+    }
+
+    /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose compute
+    /// node stopped. In bytes.
+    fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
+        let Scenario { geometry, cluster, work, .. } = self.scenario;
+        let in_tree = report.survey.used_bytes;
+        let dead = self.crew.dead().len() as u64 * u64::from(cluster.shards) * u64::from(work.clients);
+        let in_hand = geometry.bytes_of_kept_nodes().map_or(u64::MAX, |bytes| bytes * NODES_IN_HAND * dead);
+        // The walk goes around what is torn.
+        if report.torn.is_empty() && !(in_tree..=in_tree.saturating_add(in_hand)).contains(&allocated) {
+            return Err(format!(
+                "{allocated} bytes of nodes are allocated, {in_tree} are in the tree, at most {in_hand} were in hand of \
+                 clients that died"
+            ));
+        }
+        Ok(())
     }
 
     /// A new index shares its lock words with the old one, and never meets the locks of those who were dead before it.
@@ -478,15 +516,14 @@ impl<'r> Run<'r> {
     }
 }
 
-/// Checks the tree; yields how many keys it has, and how many nodes their parents do not know. What is in it is
-/// noted as if a scan had returned it.
+/// Checks the tree. What is in it is noted as if a scan had returned it.
 async fn check<V: Verbs>(
     crew: Rc<Crew>,
     index: AnyIndex<V>,
     verbs: V,
     who: Who,
     options: CheckOptions,
-) -> Result<(u64, u64), String> {
+) -> Result<CheckReport, String> {
     let range = Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None };
     crew.recorder.begin_scan(who, verbs.now(), range);
     let visit = |key: &[u8], value: &[u8]| crew.recorder.scanned(who, key, value);
@@ -501,7 +538,7 @@ async fn check<V: Verbs>(
         // The walk went around torn nodes: that a key was not met says nothing.
         false => crew.recorder.forget(who),
     }
-    Ok((report.survey.keys, report.missing_separators.total()))
+    Ok(report)
 }
 
 /// A client that no one disturbs and whose cache knows the tree takes the round trips of its index's table, for a get
