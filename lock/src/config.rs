@@ -34,8 +34,8 @@ pub struct LockConfig {
     pub attempts_max: u32,
     /// The first pause after a failed CAS, in ns, doubled after each further one.
     pub backoff_ns_min: u64,
-    /// The longest pause after a failed CAS, in ns, unless the lock has the same word in it for 1 ms and more: from then
-    /// on a pause takes a sixteenth of that time, up to 10 ms.
+    /// The longest pause after a failed CAS, in ns, unless the lock has the same word in it for 1 ms and more: from
+    /// then on a pause takes a sixteenth of that time, up to 10 ms.
     pub backoff_ns_max: u64,
     /// Dropped or failed locks of one memory server that a shard's janitor has in hand at most. Beyond that operations
     /// ask for no further lock there: they wait, or, if the server does not answer, fail at once.

@@ -66,12 +66,6 @@ const SHERMAN: &[Patch] = &[
         replace: "true",
     },
     Patch {
-        name: "a root's CAS of unknown outcome that finds its own word was lost",
-        file: "index/src/sherman/descend.rs",
-        find: "if ⟦found == expected || doubtful && found == root_word(new)⟧ {",
-        replace: "found == expected",
-    },
-    Patch {
         name: "a new root goes back after an unknown CAS if there is a root above it",
         file: "index/src/sherman/descend.rs",
         find: "doubtful && self.is_leftmost(meter, new, &mut budget).await?",

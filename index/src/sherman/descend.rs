@@ -219,12 +219,10 @@ impl<V: Verbs> Tree<V> {
         if doubtful {
             tracing::debug!(name: "sherman.root.settled", "the root word tells what became of a CAS");
         }
-        let won = found == expected || doubtful && found == root_word(new);
+        let won = found == expected || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
         if won {
             self.cache().set_root(new);
-        }
-        let won = won || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
-        if !won {
+        } else {
             tracing::debug!(name: "sherman.root.lost", level = new.level, "another client was first");
         }
         pending.is_known(won);

@@ -434,8 +434,8 @@ impl<'r> Run<'r> {
         Ok(keys)
     }
 
-    /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose compute
-    /// node stopped. In bytes.
+    /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose
+    /// compute node stopped. In bytes.
     fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
         let Scenario { geometry, cluster, work, .. } = self.scenario;
         let in_tree = report.survey.used_bytes;
@@ -444,8 +444,8 @@ impl<'r> Run<'r> {
         // The walk goes around what is torn.
         if report.torn.is_empty() && !(in_tree..=in_tree.saturating_add(in_hand)).contains(&allocated) {
             return Err(format!(
-                "{allocated} bytes of nodes are allocated, {in_tree} are in the tree, at most {in_hand} were in hand of \
-                 clients that died"
+                "{allocated} bytes of nodes are allocated, {in_tree} are in the tree, and clients that died had at \
+                 most {in_hand} in hand"
             ));
         }
         Ok(())
