@@ -140,8 +140,10 @@ fn judge_all(places: &Places, args: &JudgeArgs) -> Result<()> {
     };
     let mut chosen = listed(places)?;
     chosen.sort_by_key(|mutant| (!mutant.is_by_hand(), mutant.number));
+    let equivalent = table::equivalent();
     if args.only.is_empty() {
         chosen.truncate(args.max);
+        chosen.retain(|mutant| !equivalent.contains_key(&mutant.number));
     } else {
         chosen.retain(|mutant| args.only.contains(&mutant.number));
     }

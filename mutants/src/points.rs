@@ -158,7 +158,9 @@ impl Finder<'_> {
         }
         let mut rest = statements;
         while let [first, second, ..] = rest {
-            let swaps = is_action(first) && is_action(second);
+            // Neither of which goes to the network: most often either order does.
+            let waits = |statement| is_action(statement) && self.source(statement).contains(".await");
+            let swaps = waits(first) && waits(second);
             if swaps {
                 let range = first.span().byte_range().start..second.span().byte_range().end;
                 let mutated = format!("{} {}", self.source(second), self.source(first));

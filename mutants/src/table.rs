@@ -13,11 +13,22 @@ struct Row {
     within: [u32; 3],
 }
 
+/// Mutants that no seed can tell from the original, and why.
+pub(crate) fn equivalent() -> BTreeMap<u32, &'static str> {
+    let lines = include_str!("../equivalent.txt").lines().filter(|line| !line.starts_with('#'));
+    let parts = lines.map(|line| line.split_once(": ").expect("numbers, a colon, a reason"));
+    let each = parts.flat_map(|(numbers, why)| numbers.split(' ').map(move |number| (number, why)));
+    each.map(|(number, why)| (number.parse().expect("a number"), why)).collect()
+}
+
 /// The tables, in Markdown; of verdicts on the same mutant the last one counts.
 pub(crate) fn tables(verdicts: &[Verdict]) -> String {
     let mut last: BTreeMap<u32, &Verdict> = BTreeMap::new();
     last.extend(verdicts.iter().map(|verdict| (verdict.mutant.number, verdict)));
-    let mut text = by(&last, "operator", |verdict| operator(&verdict.mutant.operator));
+    let (equivalent, all) = (equivalent(), last.len());
+    last.retain(|number, _| !equivalent.contains_key(number));
+    let mut text = format!("{} of {all} cannot be told from the original.\n\n", all - last.len());
+    text += &by(&last, "operator", |verdict| operator(&verdict.mutant.operator));
     text += "\n";
     text += &by(&last, "part", |verdict| part(&verdict.mutant.file));
     text += "\n| survivor | mistake | seeds | |\n|---|---|---|---|\n";

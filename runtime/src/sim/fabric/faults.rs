@@ -9,11 +9,18 @@ use super::super::host_core::HostCore;
 use super::super::rules::Fault;
 use super::super::trace::Mark;
 use super::{Event, Fabric, Notice, Strike};
+use crate::chain::Op;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
 /// A fault that a verb draws when it is sent strikes within that time, so that it meets chains at every stage.
 const STRIKE_WITHIN_NS: u64 = 3_000;
+/// A verb of a rare path draws faults so many times as often: else they would meet lookups and locks only.
+const RARE_HASTE: u32 = 6;
+/// A word is seldom changed that met so many atomics so far.
+const ATOMICS_MAX: u8 = 3;
+/// Lookups, locks and common writes are shorter chains.
+const LONG_CHAIN: u32 = 3;
 /// Of a compute node that has stopped one in so many requests that are still on their way is lost.
 const LOST_ONE_IN: u32 = 6;
 /// How long a requester tries to reach a server that does not answer.
@@ -126,10 +133,12 @@ impl Fabric {
         if !self.tearing.is_empty() && self.tears(id) {
             return true;
         }
+        let haste = if !self.rules.is_empty() && self.is_of_rare_path(id) { RARE_HASTE } else { 1 };
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
-            if is_delay || struck >= rule.most || self.rng.random_range(0..rule.one_in) != 0 {
+            let one_in = (rule.one_in / haste).max(1);
+            if is_delay || struck >= rule.most || self.rng.random_range(0..one_in) != 0 {
                 continue;
             }
             self.rules[place].1 += 1;
@@ -144,6 +153,19 @@ impl Fabric {
             self.events.post(at, Event::Strike(strike as u32));
         }
         is_sent
+    }
+
+    /// Whether few verbs are like this one: atomics on a word that is seldom changed, such as the root's or a slot's, and
+    /// those of the chains that write new nodes.
+    fn is_of_rare_path(&mut self, id: FlightId) -> bool {
+        let flight = self.flights[id.0 as usize];
+        let group = &self.groups[flight.group.0 as usize];
+        if let Op::Cas { .. } | Op::Faa { .. } = flight.op {
+            let atomics = self.atomics.entry((group.server, flight.offset())).or_default();
+            *atomics = atomics.saturating_add(1);
+            return *atomics <= ATOMICS_MAX;
+        }
+        group.flights >= LONG_CHAIN
     }
 
     /// Stops the compute node of a verb at this very verb; false if it is to stop later.

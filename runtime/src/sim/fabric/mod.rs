@@ -26,6 +26,7 @@ mod faults;
 mod requester;
 mod responder;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -140,6 +141,8 @@ pub(super) struct Fabric {
     strikes: Slab<Strike>,
     /// Cores whose compute nodes stop within the next WRITE of several lines.
     tearing: Vec<u32>,
+    /// Atomics that each word has met since there are rules.
+    atomics: HashMap<(ServerId, u64), u8>,
     /// What the last event has to tell beside its own result.
     notices: Vec<Notice>,
 }
@@ -184,6 +187,7 @@ impl Fabric {
             flights: Slab::new(),
             strikes: Slab::new(),
             tearing: Vec::new(),
+            atomics: HashMap::new(),
             notices: Vec::new(),
         }
     }
