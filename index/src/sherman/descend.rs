@@ -71,7 +71,7 @@ struct NewRoot<V: Verbs> {
 }
 
 impl<V: Verbs> NewRoot<V> {
-    fn is_known(mut self, won: bool) {
+    fn settle(mut self, won: bool) {
         if let Some(tree) = self.tree.take().filter(|_| !won) {
             tree.take_back(&self.nodes);
         }
@@ -225,7 +225,7 @@ impl<V: Verbs> Tree<V> {
         } else {
             tracing::debug!(name: "sherman.root.lost", level = new.level, "another client was first");
         }
-        pending.is_known(won);
+        pending.settle(won);
         Ok(won)
     }
 
