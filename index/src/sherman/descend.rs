@@ -182,8 +182,8 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Makes `new` the root if `old` still is; yields whether it did, and else the `nodes` that no other client knows of
-    /// go back to the allocator, with their sizes in bytes: it, and those below it. One round trip.
+    /// Makes `new` the root if `old` still is; yields whether it did, and else the `nodes` that no other client knows
+    /// of go back to the allocator, with their sizes in bytes: it, and those below it. One round trip.
     ///
     /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which is nobody else's,
     /// or a root that was put above it since:

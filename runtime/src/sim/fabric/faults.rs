@@ -155,8 +155,8 @@ impl Fabric {
         is_sent
     }
 
-    /// Whether few verbs are like this one: atomics on a word that is seldom changed, such as the root's or a slot's, and
-    /// those of the chains that write new nodes.
+    /// Tells whether few verbs are like this one: atomics on a word that is seldom changed, such as the root's or a
+    /// slot's, and those of the chains that write new nodes.
     fn is_of_rare_path(&mut self, id: FlightId) -> bool {
         let flight = self.flights[id.0 as usize];
         let group = &self.groups[flight.group.0 as usize];
