@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use farwood_lock::window::WindowConfig;
-use farwood_lock::{LockConfig, LockTable};
+use farwood_lock::{LockConfig, LockTable, tag_of};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
@@ -14,6 +14,7 @@ use crate::stats::IndexStats;
 /// The common part of the tables of all shards of a compute node.
 pub(crate) struct Meeting {
     name: Arc<str>,
+    tag: u16,
     dead_owners: Arc<[u16]>,
     lock_port: PortLease,
     window_port: PortLease,
@@ -27,6 +28,7 @@ impl Meeting {
     pub(crate) fn new(host: &impl Host, entry: &CatalogEntry) -> Self {
         Meeting {
             name: entry.name.as_str().into(),
+            tag: tag_of(entry.id),
             dead_owners: Arc::clone(&entry.dead_owners),
             lock_port: host.allocate_port(),
             window_port: host.allocate_port(),
@@ -48,7 +50,7 @@ impl Meeting {
     ) -> (LockTable<V>, Sharing<V>) {
         let windows = WindowConfig { wait_ns_max: locks.wait_ns_max, seed: self.seed, ..windows };
         let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
-        let locks = LockConfig { name, dead_owners, ..locks };
+        let locks = LockConfig { name, tag: self.tag, dead_owners, ..locks };
         let locks = LockTable::attach(verbs.clone(), self.lock_port.port(), locks);
         let sharing = Sharing::attach(verbs.clone(), self.window_port.port(), windows, &self.crowd);
         (locks, sharing)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::word::LockWord;
 
 /// A word that is found in a lock for so long belongs to a client that is slow, or dead: none keeps a lock as long.
-const LONG_NS: u64 = 1_000_000;
+pub(crate) const LONG_NS: u64 = 1_000_000;
 /// Its waiters pause for one part in so many of the time that they have seen it.
 const LONG_SHARE: u64 = 16;
 /// And so long at most.
@@ -27,6 +27,8 @@ pub struct LockConfig {
     pub on_chip: bool,
     /// The name by which an error calls the index whose locks they are.
     pub name: Arc<str>,
+    /// What lock words have of the index's number ([`crate::tag_of`]). The same on all compute nodes, and never 0.
+    pub tag: u16,
     /// The longest time in ns that an operation waits for a lock, in its local queue and at the global word together.
     /// After that it fails with [`crate::LockError::Contended`], up to 10 ms later. `u64::MAX`: it waits for ever.
     pub wait_ns_max: u64,
@@ -54,6 +56,7 @@ impl Default for LockConfig {
             handovers_max: 4,
             on_chip: false,
             name: Arc::default(),
+            tag: 1,
             wait_ns_max: 5_000_000_000,
             attempts_max: u32::MAX,
             backoff_ns_min: 500,

@@ -17,14 +17,37 @@ pub enum LockError {
     /// The lock did not come free within the configured time or number of attempts. The operation had no effect under
     /// it.
     #[error(
-        "index {index:?}: the lock of node {node}, word {lock}, is held by compute node {owner}, after {} ms and \
-         {attempts} attempts: if that compute node is only busy, wait longer (lock_wait_ns_max or lock_attempts_max in \
-         the options of an index); if it is dead (`farwood stat` shows who is connected), the node may be half written \
-         and stays locked: copy what `farwood scan` still reads into a new index, and drop this one",
-        waited_ns / 1_000_000
+        "index {index:?}: the lock of node {node}, word {lock}, is held by compute node {owner}{}, after {} ms and \
+         {attempts} attempts: {}",
+        if *other_index { " for another index, which shares it" } else { "" },
+        waited_ns / 1_000_000,
+        advice(*other_index)
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
-    Contended { index: Arc<str>, node: RemotePtr, lock: RemotePtr, owner: u16, attempts: u32, waited_ns: u64 },
+    Contended {
+        index: Arc<str>,
+        node: RemotePtr,
+        lock: RemotePtr,
+        owner: u16,
+        other_index: bool,
+        attempts: u32,
+        waited_ns: u64,
+    },
+}
+
+/// What to do about a lock that is not had.
+fn advice(other_index: bool) -> &'static str {
+    match other_index {
+        true => {
+            "nothing of this index is half written; let that compute node go on, or end its process (`farwood stat` \
+             shows who is connected): the locks of a dead one stop no other index"
+        }
+        false => {
+            "if that compute node is only busy, wait longer (lock_wait_ns_max or lock_attempts_max in the options of an \
+             index); if it is dead (`farwood stat` shows who is connected), the node may be half written and stays \
+             locked: copy what `farwood scan` still reads into a new index, and drop this one"
+        }
+    }
 }
 
 impl From<Failed> for LockError {

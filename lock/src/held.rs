@@ -388,7 +388,7 @@ impl<V: Verbs> Held<V> {
                     if self.table.is_vacant(self.lock, found) {
                         // Free, or a leftover: the next CAS starts from it.
                         meter.retry();
-                        claim.vacant = found;
+                        claim = claim.starting_from(found);
                         continue;
                     }
                     (lost, vain) = (lost + 1, 0);
@@ -398,14 +398,16 @@ impl<V: Verbs> Held<V> {
                     if word != found {
                         (word, since_ns) = (found, now_ns);
                     }
-                    verbs.pause(config.pause_ns(lost, now_ns - since_ns, verbs.random())).await;
+                    let unchanged_ns = now_ns - since_ns;
+                    self.table.suspect(self.lock, found, unchanged_ns, now_ns);
+                    verbs.pause(config.pause_ns(lost, unchanged_ns, verbs.random())).await;
                 }
                 Err(failed) => {
                     vain += 1;
                     buf = match self.again(meter, failed, vain).await {
                         // That a queue pair broke at last says less than who has the lock, as far as is known.
                         Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
-                            return Err(self.contended(meter, lost, word));
+                            return Err(self.table.contended(meter, (self.node, self.lock), word, lost));
                         }
                         again => again?,
                     }
@@ -424,7 +426,7 @@ impl<V: Verbs> Held<V> {
                 return Err(cause.into());
             }
             if let (_, true) = table.patience.spent(&table.verbs, meter) {
-                return Err(table.contended(meter, (self.node, self.lock), table.verbs.node_id(), 0));
+                return Err(table.contended(meter, (self.node, self.lock), FREE, 0));
             }
             table.verbs.pause(PAUSE_NS_MIN).await;
         }
@@ -458,14 +460,7 @@ impl<V: Verbs> Held<V> {
         if failed < self.table.config.attempts_max && !over {
             return Ok(());
         }
-        Err(self.contended(meter, failed, found))
-    }
-
-    /// The error of an acquisition that found `word` in the lock after so many attempts.
-    #[cold]
-    fn contended(&self, meter: &Meter, attempts: u32, word: u64) -> LockError {
-        let owner = LockWord::from_bits(word).map_or(0, LockWord::owner);
-        self.table.contended(meter, (self.node, self.lock), owner, attempts)
+        Err(self.table.contended(meter, (self.node, self.lock), found, failed))
     }
 
     /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next

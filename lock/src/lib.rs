@@ -41,6 +41,7 @@
 mod audit;
 mod backlog;
 mod config;
+mod deaths;
 mod error;
 mod handover;
 mod held;
@@ -60,4 +61,4 @@ pub use held::Held;
 pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;
-pub use word::LockWord;
+pub use word::{LockWord, tag_of};

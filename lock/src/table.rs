@@ -11,7 +11,8 @@ use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Ver
 
 use crate::audit;
 use crate::backlog::Backlog;
-use crate::config::LockConfig;
+use crate::config::{LONG_NS, LockConfig};
+use crate::deaths::{self, Deaths};
 use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
@@ -52,6 +53,7 @@ impl<V: Verbs> LockTable<V> {
             slots: RefCell::new(Slots::new()),
             counters: Counters::default(),
             backlog: Rc::default(),
+            deaths: Deaths::default(),
             verbs,
         });
         let actor = Rc::clone(&table);
@@ -120,8 +122,8 @@ impl<V: Verbs> LockTable<V> {
         match (Waiting { table, meter, lock, seat: Some(seat) }.await) {
             Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(seat), grant)),
             None => {
-                let owner = table.owner_of(meter, lock).await?;
-                Err(table.contended(meter, (node, lock), owner, 0))
+                let found = table.found_in(meter, lock).await?;
+                Err(table.contended(meter, (node, lock), found, 0))
             }
         }
     }
@@ -132,8 +134,8 @@ impl<V: Verbs> LockTable<V> {
     }
 
     /// The lock words that are taken now, and by whom, in all regions that this table has its locks in: one round trip
-    /// per 64 KiB of them. An index at rest has none, unless their owners are dead. Leftovers are among them
-    /// ([`LockTable::is_leftover`]).
+    /// per 64 KiB of them. An index at rest has none, unless their owners are dead. Those that are no concern of this
+    /// index are among them ([`LockTable::is_foreign`]).
     ///
     /// # Errors
     /// If a memory server cannot be read.
@@ -141,10 +143,11 @@ impl<V: Verbs> LockTable<V> {
         audit::words_held(&self.0.verbs, meter, self.0.places.regions()).await
     }
 
-    /// Tells whether this index's clients take over that word of the lock region ([`LockConfig::dead_owners`]): its
-    /// owner died before the index was made, and so left no node of it torn.
-    pub fn is_leftover(&self, word: LockWord) -> bool {
-        self.0.config.is_leftover(word)
+    /// Tells whether that word of the lock region guards no node of this index: its owner died before the index was
+    /// made ([`LockConfig::dead_owners`]), or holds the lock for another index, and so has left no node of this one
+    /// torn.
+    pub fn is_foreign(&self, word: LockWord) -> bool {
+        self.0.config.is_leftover(word) || word.is_of_other_index(self.0.config.tag)
     }
 
     /// What this shard's clients did so far.
@@ -182,6 +185,7 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) counters: Counters<LockStats>,
     pub(crate) patience: Patience,
     pub(crate) backlog: Rc<Backlog>,
+    pub(crate) deaths: Deaths,
     me: ShardId,
     shards: usize,
     port: Port,
@@ -194,37 +198,50 @@ pub(crate) struct Table<V: Verbs> {
 impl<V: Verbs> Table<V> {
     /// The word of a new acquisition.
     pub(crate) fn word(&self) -> LockWord {
-        // The incarnation of the compute node stays 0 until the control plane hands out others.
-        const EPOCH: u16 = 0;
-        LockWord::new(self.verbs.node_id(), EPOCH, self.nonces.next())
+        LockWord::new(self.verbs.node_id(), self.config.tag, self.nonces.next())
     }
 
     /// Tells whether `lock` can be taken with `found` in it: free, or a leftover. A word within a node is never one:
-    /// the node is as old as the index at most.
+    /// the node is as old as the index at most, and belongs to no other.
     #[cold]
     pub(crate) fn is_vacant(&self, lock: RemotePtr, found: u64) -> bool {
-        LockWord::from_bits(found)
-            .is_none_or(|word| self.config.is_leftover(word) && self.places.contain(lock))
+        LockWord::from_bits(found).is_none_or(|word| {
+            let is_over = self.is_of_other_index(lock, word) && self.deaths.contain(word.owner());
+            is_over || self.config.is_leftover(word) && self.places.contain(lock)
+        })
+    }
+
+    /// Tells whether `lock`, with that word in it, is held for another index: a node of that one has the same lock.
+    #[cold]
+    pub(crate) fn is_of_other_index(&self, lock: RemotePtr, word: LockWord) -> bool {
+        word.is_of_other_index(self.config.tag) && self.places.contain(lock)
+    }
+
+    /// Takes note that `found` is in `lock` since `unchanged_ns`: if it is held for another index for so long, its owner
+    /// may be dead.
+    #[cold]
+    pub(crate) fn suspect(self: &Rc<Self>, lock: RemotePtr, found: u64, unchanged_ns: u64, now_ns: u64) {
+        let is_of_other = |word| self.is_of_other_index(lock, word);
+        if unchanged_ns >= LONG_NS && LockWord::from_bits(found).is_some_and(is_of_other) {
+            deaths::ask_again(self, now_ns);
+        }
     }
 
     /// Counts a leftover that was taken over.
     #[cold]
     pub(crate) fn taken_over(&self, lock: RemotePtr, claim: Claim) {
         let owner = LockWord::from_bits(claim.vacant).map_or(0, LockWord::owner);
-        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock of an owner that died before is taken over");
+        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock of a dead owner, which guards nothing of this index, is taken over");
         self.counters.count(|stats| stats.taken_over += 1);
     }
 
-    /// Reads which compute node holds `lock`: one round trip, and one more after a pause each time that a queue pair
-    /// breaks. Yields this one if the word names none.
+    /// Reads what is in `lock`: one round trip, and one more after a pause each time that a queue pair breaks.
     #[cold]
-    async fn owner_of(&self, meter: &Meter, lock: RemotePtr) -> Result<u16, LockError> {
+    async fn found_in(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
         let mut attempt = 0;
         loop {
             match janitor::read_back(&self.verbs, meter, lock).await {
-                Ok(found) => {
-                    return Ok(LockWord::from_bits(found).map_or(self.verbs.node_id(), LockWord::owner));
-                }
+                Ok(found) => return Ok(found),
                 Err(failed) if failed.cause().is_passing() && attempt < OWNER_ATTEMPTS_MAX => meter.retry(),
                 Err(failed) => return Err(failed.into()),
             }
@@ -233,18 +250,22 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// The error of an operation that has waited for that node's lock for too long.
+    /// The error of an operation that has waited for that node's lock for too long, and found that word in it. If that
+    /// is free, clients of this compute node have the lock.
     #[cold]
     pub(crate) fn contended(
         &self,
         meter: &Meter,
         (node, lock): (RemotePtr, RemotePtr),
-        owner: u16,
+        found: u64,
         attempts: u32,
     ) -> LockError {
+        let word = LockWord::from_bits(found);
+        let owner = word.map_or(self.verbs.node_id(), LockWord::owner);
+        let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
         tracing::debug!(name: "lock.exhausted", %lock, owner, attempts, "a lock is not had");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
-        LockError::Contended { index, node, lock, owner, attempts, waited_ns }
+        LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
     }
 
     /// Whether the holder at `seat` knows of a waiter.

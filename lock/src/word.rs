@@ -3,30 +3,39 @@
 //! ```text
 //!  63            48 47            32 31                            0
 //! +----------------+----------------+-------------------------------+
-//! | owner node     | epoch          | nonce                         |
+//! | owner node     | index tag      | nonce                         |
 //! +----------------+----------------+-------------------------------+
 //! ```
 //!
-//! 0 is a free lock; a compute node's id is never 0, so no held word is 0. The owner and its epoch (which incarnation
-//! of that node) are what a takeover from a dead node needs. The nonce tells an acquisition from every other one that
-//! may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
+//! 0 is a free lock; a compute node's id is never 0, so no held word is 0. Ids of dead nodes are not given to others:
+//! the owner says which incarnation of a process it was. The tag says which index the node belongs to that the lock
+//! was taken for, since indexes share the words of a lock region. The nonce tells an acquisition from every other one
+//! that may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
 //!
-//! A word can also be a *leftover*: of an owner that died, and was fenced, before the index was made
-//! ([`crate::LockConfig::dead_owners`]). Indexes share the words of a lock region, so a new index meets words of all
-//! that ever died. Such an owner cannot have torn a node of an index that was not there: to this index the lock is as
-//! free as if the word were 0, and a CAS from exactly that word takes it ([`Claim::vacant`]). Giving the lock back
-//! restores the word, because older indexes may need it:
+//! A word can also be a *leftover*, of an owner that is dead, and fenced, and that cannot have torn a node of this
+//! index: it died before the index was made ([`crate::LockConfig::dead_owners`]), or held the lock for another index.
+//! To this index the lock is as free as if the word were 0, and a CAS from exactly that word takes it
+//! ([`Claim::vacant`]). Giving the lock back restores the word, because the other index may need it:
 //!
 //! ```text
-//!   owner 7, index old   CAS 0 -> 7, WRITE half a node ✗ dies
-//!   index new                        CAS 7 -> ours, WRITE, unlock: WRITE 0
-//!   index old                                                      CAS 0 -> theirs wins: the torn node is theirs
+//!   owner 7, index a   CAS 0 -> 7a, WRITE half a node ✗ dies
+//!   index b                         CAS 7a -> ours, WRITE, unlock: WRITE 7a
+//!   index a                                                        meets 7a: the torn node is its own
+//! ```
+//!
+//! A word that was put over a leftover has tag 0, for it stands for the leftover, too: if its owner dies, the index of
+//! the leftover must not pass over it.
+//!
+//! ```text
+//!   owner 7, index a   CAS 0 -> 7a, WRITE half a node ✗ dies
+//!   owner 8, index b                CAS 7a -> 80 ✗ dies
+//!   index a                                        meets 80: not a leftover; 8b would be one
 //! ```
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
 
-use farwood_runtime::{Port, ShardId};
+use farwood_runtime::{IndexId, Port, ShardId};
 
 /// What a free lock's word holds.
 pub(crate) const FREE: u64 = 0;
@@ -38,13 +47,13 @@ pub(crate) const WORD_BYTES: usize = 8;
 pub struct LockWord(NonZeroU64);
 
 impl LockWord {
-    /// The word of one acquisition by compute node `owner`.
+    /// The word of one acquisition by compute node `owner`. `tag` is that of the index ([`tag_of`]).
     ///
     /// # Panics
     /// If `owner` is 0, which no compute node is.
-    pub fn new(owner: u16, epoch: u16, nonce: u32) -> Self {
+    pub fn new(owner: u16, tag: u16, nonce: u32) -> Self {
         assert_ne!(owner, 0, "compute nodes count from 1");
-        let bits = u64::from(owner) << 48 | u64::from(epoch) << 32 | u64::from(nonce);
+        let bits = u64::from(owner) << 48 | u64::from(tag) << 32 | u64::from(nonce);
         LockWord(NonZeroU64::new(bits).expect("the owner is not 0"))
     }
 
@@ -63,15 +72,25 @@ impl LockWord {
         (self.to_bits() >> 48) as u16
     }
 
-    /// The incarnation of that compute node.
-    pub fn epoch(self) -> u16 {
+    /// The tag of the index that the lock is held for ([`tag_of`]); 0 if it stands for a word of another index, too.
+    pub fn tag(self) -> u16 {
         (self.to_bits() >> 32) as u16
     }
 
-    /// Which acquisition of that incarnation.
+    /// Whether it is held for another index than that of `tag`, and guards no node of this one.
+    pub(crate) fn is_of_other_index(self, tag: u16) -> bool {
+        ![0, tag].contains(&self.tag())
+    }
+
+    /// Which acquisition of that compute node.
     pub fn nonce(self) -> u32 {
         self.to_bits() as u32
     }
+}
+
+/// What lock words have of the number of an index: never 0, and the same for every 65,535th, which then count as one.
+pub fn tag_of(index: IndexId) -> u16 {
+    (index.0 % u32::from(u16::MAX)) as u16 + 1
 }
 
 /// The word that an acquisition writes to a lock, and the one that stands there while no client has the lock.
@@ -85,6 +104,13 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn new(word: LockWord) -> Self {
         Claim { word, vacant: FREE }
+    }
+
+    /// The same acquisition, starting from what was found in the lock: free, or a leftover.
+    #[cold]
+    pub(crate) fn starting_from(self, found: u64) -> Self {
+        let tag = if found == FREE { self.word.tag() } else { 0 };
+        Claim { word: LockWord::new(self.word.owner(), tag, self.word.nonce()), vacant: found }
     }
 
     /// Whether the CAS of this claim that found `found` took the lock. Finding the very word means that an earlier CAS
@@ -133,9 +159,9 @@ mod tests {
 
     #[test]
     fn fields_come_back() {
-        for (owner, epoch, nonce) in [(1, 0, 0), (u16::MAX, u16::MAX, u32::MAX), (7, 0x1234, 0x89AB_CDEF)] {
-            let word = LockWord::new(owner, epoch, nonce);
-            assert_eq!((word.owner(), word.epoch(), word.nonce()), (owner, epoch, nonce));
+        for (owner, tag, nonce) in [(1, 0, 0), (u16::MAX, u16::MAX, u32::MAX), (7, 0x1234, 0x89AB_CDEF)] {
+            let word = LockWord::new(owner, tag, nonce);
+            assert_eq!((word.owner(), word.tag(), word.nonce()), (owner, tag, nonce));
             assert_eq!(LockWord::from_bits(word.to_bits()), Some(word));
         }
         assert_eq!(LockWord::from_bits(FREE), None);
@@ -150,6 +176,25 @@ mod tests {
     #[should_panic(expected = "count from 1")]
     fn refuses_owner_0() {
         let _ = LockWord::new(0, 1, 1);
+    }
+
+    #[test]
+    fn tags_tell_indexes_apart_and_0_tells_nothing() {
+        let tags: HashSet<u16> = (0..u32::from(u16::MAX)).map(|id| tag_of(IndexId(id))).collect();
+        assert!(tags.len() == usize::from(u16::MAX) && !tags.contains(&0));
+        assert_eq!(tag_of(IndexId(3)), tag_of(IndexId(3 + u32::from(u16::MAX))));
+        let word = |tag| LockWord::new(1, tag, 1);
+        assert!(word(2).is_of_other_index(3));
+        assert!(!word(3).is_of_other_index(3) && !word(0).is_of_other_index(3));
+    }
+
+    #[test]
+    fn a_word_over_a_leftover_has_no_tag() {
+        let (claim, leftover) = (Claim::new(LockWord::new(8, 5, 77)), LockWord::new(7, 3, 1).to_bits());
+        assert_eq!(claim.starting_from(FREE), claim);
+        let over = claim.starting_from(leftover);
+        assert_eq!((over.word, over.vacant), (LockWord::new(8, 0, 77), leftover));
+        assert!(over.takes_over() && over.starting_from(FREE) == Claim::new(LockWord::new(8, 0, 77)));
     }
 
     #[test]

@@ -372,6 +372,10 @@ mod tests {
         fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
             self.cluster.usage()
         }
+
+        fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
+            self.cluster.dead()
+        }
     }
 
     #[test]

@@ -355,7 +355,7 @@ fn a_missing_separator_is_counted_and_no_violation() {
 fn locks_that_are_left_taken() {
     in_lab(|lab| async move {
         let locks = LockTable::attach(lab.shard.clone(), Port(4711), LockConfig::default());
-        let word = LockWord::new(9, 1, 77);
+        let word = LockWord::new(9, 0, 77);
         let (node, at) = (lab.leaf(3), locks.word_of(lab.leaf(3)));
         lab.write(at, &word.to_bits().to_le_bytes()).await;
         let report = lab.check().await;

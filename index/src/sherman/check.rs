@@ -46,7 +46,7 @@ impl<V: Verbs> ShermanIndex<V> {
         let mut report = CheckReport::new(options.kept_max);
         let mut exempt = BTreeSet::new();
         for (at, word) in tree.locks.words_held(&meter).await? {
-            if tree.locks.is_leftover(word) {
+            if tree.locks.is_foreign(word) {
                 report.leftovers.push(HeldLock { at, word });
             } else if options.dead.contains(&word.owner()) {
                 exempt.insert(at);

@@ -47,7 +47,7 @@ impl<V: Verbs> SmartIndex<V> {
         let mut report = CheckReport::new(options.kept_max);
         let mut exempt = BTreeSet::new();
         for (at, word) in self.0.locks.words_held(&meter).await? {
-            if self.0.locks.is_leftover(word) {
+            if self.0.locks.is_foreign(word) {
                 report.leftovers.push(HeldLock { at, word });
                 continue;
             }

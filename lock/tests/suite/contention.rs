@@ -13,7 +13,7 @@ fn a_lock_of_a_dead_node_is_an_error_that_names_it() {
     let world = World::new(1, 1, 1);
     let config = LockConfig { attempts_max: 5, name: "books".into(), ..LockConfig::default() };
     let tables = world.attach(config);
-    let foreign = LockWord::new(77, 3, 99).to_bits();
+    let foreign = LockWord::new(77, 1, 99).to_bits();
     for lock in 0..LOCKS {
         world.set_word(LOCK_BASE + lock * 8, foreign);
     }

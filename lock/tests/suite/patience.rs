@@ -54,6 +54,55 @@ fn a_queue_behind_the_lock_of_the_dead_ends_all_at_once() {
     }
 }
 
+/// A client in a local queue asks once who has the lock, when its time is over: a queue pair that breaks just then does
+/// not keep it from naming the owner.
+#[test]
+fn a_client_in_a_queue_names_the_owner_though_queue_pairs_break() {
+    for seed in 0..20 {
+        let world = World::new(seed, 1, 2);
+        world.set_locks(LockWord::new(DEAD, 1, 1).to_bits());
+        world.set_fault_rate(0.4);
+        let tables = world.attach(patient());
+        for word in 0..12 {
+            let client = Client::new(&tables[word % 2], word, Style::FAST);
+            world.spawn(async move {
+                let error = client.add_one(&Meter::default(), node(0)).await.expect_err("it stays");
+                assert!(matches!(error, LockError::Contended { owner: DEAD, .. }), "seed {seed}: {error}");
+            });
+        }
+        world.run();
+        world.set_locks(0);
+        world.assert_at_rest(&tables);
+    }
+}
+
+/// A client whose last chains all fail names the owner that it saw before.
+#[test]
+fn a_client_remembers_the_owner_that_it_saw() {
+    for seed in 0..20 {
+        let world = World::new(seed, 1, 1);
+        world.set_locks(LockWord::new(DEAD, 1, 1).to_bits());
+        let tables = world.attach(LockConfig { hierarchical: false, ..patient() });
+        let client = Client::new(&tables[0], 0, Style::FAST);
+        world.spawn(async move {
+            let error = client.add_one(&Meter::default(), node(0)).await.expect_err("it stays");
+            assert!(matches!(error, LockError::Contended { owner: DEAD, .. }), "seed {seed}: {error}");
+        });
+        let ((own, table), breaking) = (tables[0].clone(), world.clone());
+        world.spawn(async move {
+            while table.stats().remote_failed == 0 {
+                own.pause(10_000).await;
+            }
+            breaking.set_fault_rate(1.0);
+            own.pause(WAIT_NS * 4).await;
+            breaking.set_fault_rate(0.0);
+        });
+        world.run();
+        world.set_locks(0);
+        world.assert_at_rest(&tables);
+    }
+}
+
 /// A holder does not go on, as one whose task does not poll it. Those behind it, on its shard and on the other, do.
 #[test]
 fn a_holder_that_stands_still_does_not_keep_its_queue() {

@@ -1,4 +1,5 @@
-//! Words of owners that died before the index was made: its clients take them over, and older indexes still find them.
+//! Words of dead owners that guard nothing of an index, because it was made later, or because they were taken for
+//! another one: its clients take them over, and the other indexes still find them.
 
 use std::rc::Rc;
 
@@ -11,9 +12,17 @@ use crate::fake::{Fault, World, embedded, node};
 const DEAD: u16 = 77;
 const CLIENTS: usize = 8;
 const OPERATIONS: u32 = 6;
+/// Long enough that the control plane is asked who is dead.
+const WAIT_NS: u64 = 20_000_000;
 
+/// Taken for the index of the tests, whose tag is 1.
 fn dead_word() -> u64 {
-    LockWord::new(DEAD, 3, 99).to_bits()
+    LockWord::new(DEAD, 1, 99).to_bits()
+}
+
+/// Taken for another index.
+fn others_word() -> u64 {
+    LockWord::new(DEAD, 2, 99).to_bits()
 }
 
 /// A table of an index that was made after the deaths of some.
@@ -167,8 +176,110 @@ fn a_word_within_a_node_is_never_a_leftover() {
     assert_contended(&world, after_deaths(), true);
 }
 
+/// The owner was at work when the index was there already, on another one whose nodes have the same lock words. Once
+/// the control plane says that it is dead, its words are in nobody's way.
+#[test]
+fn a_word_of_another_index_is_taken_over_once_its_owner_is_dead() {
+    for hierarchical in [true, false] {
+        for seed in 0..12 {
+            let world = World::new(seed, 2, 2);
+            world.set_locks(others_word());
+            world.set_dead(&[3, DEAD, 900]);
+            let tables = world.attach(LockConfig { hierarchical, ..LockConfig::default() });
+            for (word, table) in (0..).zip(&tables) {
+                let client = Client::new(table, word, Style::FAST);
+                world.spawn(async move {
+                    for _ in 0..OPERATIONS {
+                        client.add_one(&Meter::default(), node(0)).await.expect("the owner is dead");
+                    }
+                });
+            }
+            world.run();
+            assert_whole(&world, 0);
+            assert!(world.locks_are(others_word()), "what the other index relies on is gone: seed {seed}");
+            assert!((1..=tables.len()).contains(&world.asked_for_dead()), "{}", world.asked_for_dead());
+            let taken_over: u64 = tables.iter().map(|(_, table)| table.stats().taken_over).sum();
+            assert_eq!(taken_over, tables.len() as u64 * u64::from(OPERATIONS));
+            world.set_locks(0);
+            world.assert_at_rest(&tables);
+        }
+    }
+}
+
+/// As long as it is not known to be dead it may go on, and clear the word. The error says which index is its reason.
+#[test]
+fn a_word_of_another_index_is_waited_for_while_its_owner_may_live() {
+    let world = World::new(10, 1, 1);
+    world.set_locks(others_word());
+    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..LockConfig::default() });
+    for word in 0..2 {
+        let client = Client::new(&tables[0], word, Style::FAST);
+        world.spawn(async move {
+            let error = client.add_one(&Meter::default(), node(0)).await.expect_err("it may go on");
+            assert!(
+                matches!(error, LockError::Contended { owner: DEAD, other_index: true, .. }),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains("nothing of this index is half written"), "{error}");
+        });
+    }
+    world.run();
+    assert!(world.locks_are(others_word()));
+    assert_eq!(world.asked_for_dead(), 1, "a question a tenth of a second");
+}
+
+/// Such a word may be over one of this index, whose node is torn.
+#[test]
+fn a_dead_owner_that_had_taken_a_word_over_is_not_passed_over() {
+    let world = World::new(11, 1, 1);
+    world.set_locks(dead_word());
+    let newer = world.attach(LockConfig { tag: 2, dead_owners: [DEAD].into(), ..LockConfig::default() });
+    let table = newer[0].1.clone();
+    let word = table.word_of(node(0)).offset();
+    let taken = world.clone();
+    world.spawn(async move {
+        let meter = Meter::default();
+        let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
+        held.lock(&meter).await.expect("it counts as free");
+        let over = LockWord::from_bits(taken.word(word)).expect("it is taken");
+        assert_eq!((over.owner(), over.tag()), (1, 0));
+        // Its owner dies.
+        taken.set_word(word, LockWord::new(DEAD + 1, over.tag(), over.nonce()).to_bits());
+        std::mem::forget(held);
+    });
+    world.run();
+    world.set_dead(&[DEAD, DEAD + 1]);
+    world.set_locks(world.word(word));
+    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..LockConfig::default() });
+    let client = Client::new(&tables[0], 0, Style::FAST);
+    world.spawn(async move {
+        let error = client.add_one(&Meter::default(), node(0)).await.expect_err("a node may be torn");
+        assert!(
+            matches!(error, LockError::Contended { owner, other_index: false, .. } if owner == DEAD + 1),
+            "{error:?}"
+        );
+    });
+    world.run();
+}
+
+/// The index's own lock of a dead owner stays, even if the control plane knows of the death.
+#[test]
+fn a_word_of_the_index_itself_is_never_passed_over() {
+    for word in [dead_word(), LockWord::new(DEAD, 0, 99).to_bits()] {
+        let world = World::new(12, 1, 1);
+        world.set_locks(word);
+        world.set_dead(&[DEAD]);
+        assert_contended(&world, LockConfig::default(), false);
+        assert!(world.locks_are(word));
+    }
+    let world = World::new(13, 1, 1);
+    world.set_word(embedded(0).offset(), others_word());
+    world.set_dead(&[DEAD]);
+    assert_contended(&world, LockConfig::default(), true);
+}
+
 fn assert_contended(world: &World, config: LockConfig, within: bool) {
-    let tables = world.attach(LockConfig { attempts_max: 5, ..config });
+    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..config });
     let table = tables[0].1.clone();
     world.spawn(async move {
         let meter = Meter::default();
@@ -179,17 +290,22 @@ fn assert_contended(world: &World, config: LockConfig, within: bool) {
             false => table.acquire(&meter, node(0)).await.expect("it is not held for long"),
         };
         let error = held.lock(&meter).await.expect_err("the owner may have torn the node");
-        assert!(matches!(error, LockError::Contended { owner: DEAD, attempts: 5, .. }), "{error:?}");
+        assert!(matches!(error, LockError::Contended { owner: DEAD, other_index: false, .. }), "{error:?}");
+        assert!(error.to_string().contains("the node may be half written"), "{error}");
         assert_eq!(table.stats().taken_over, 0);
     });
     world.run();
 }
 
 #[test]
-fn a_word_is_a_leftover_by_its_owner() {
+fn a_word_is_foreign_by_its_owner_or_its_index() {
     let world = World::new(9, 1, 1);
     let table = world.attach(after_deaths()).remove(0).1;
-    let of = |owner| LockWord::new(owner, 1, 2);
-    assert!([3, DEAD, 900].into_iter().all(|owner| table.is_leftover(of(owner))));
-    assert!([1, 2, 4, 78, 899, 901, u16::MAX].into_iter().all(|owner| !table.is_leftover(of(owner))));
+    let of = |owner, tag| LockWord::new(owner, tag, 2);
+    assert!([3, DEAD, 900].into_iter().all(|owner| table.is_foreign(of(owner, 1))));
+    let others = [1, 2, 4, 78, 899, 901, u16::MAX];
+    assert!(others.into_iter().all(|owner| [0, 1].into_iter().all(|tag| !table.is_foreign(of(owner, tag)))));
+    assert!(
+        others.into_iter().all(|owner| [2, u16::MAX].into_iter().all(|tag| table.is_foreign(of(owner, tag))))
+    );
 }

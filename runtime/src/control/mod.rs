@@ -141,4 +141,6 @@ pub trait Control: Send + Sync {
     fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
     /// What each server holds, in the order of their ids.
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>>;
+    /// Ids of the compute nodes, ascending, that have died so far, and that nothing of can take effect any more.
+    fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>>;
 }

@@ -110,6 +110,15 @@ struct Nodes {
     dead: Vec<u16>,
 }
 
+impl Nodes {
+    /// The ids of the first `count` dead, ascending.
+    fn first_dead(&self, count: usize) -> Arc<[u16]> {
+        let mut dead = self.dead[..count].to_vec();
+        dead.sort_unstable();
+        dead.into()
+    }
+}
+
 impl Cluster {
     /// Memory servers in this process, their memory zeroed.
     ///
@@ -164,9 +173,8 @@ impl Cluster {
     }
 
     fn entry(&self, entry: Entry) -> CatalogEntry {
-        let mut dead: Vec<u16> = self.nodes().dead[..entry.fenced as usize].into();
-        dead.sort_unstable();
-        CatalogEntry { dead_owners: dead.into(), ..entry.of(ServerId(0)) }
+        let dead_owners = self.nodes().first_dead(entry.fenced as usize);
+        CatalogEntry { dead_owners, ..entry.of(ServerId(0)) }
     }
 
     fn drop_now(&self, name: &str) -> Result<u64, ControlError> {
@@ -269,6 +277,11 @@ impl Control for Cluster {
 
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
         ready(Ok(self.servers.iter().map(MemoryServer::usage).collect())).boxed_local()
+    }
+
+    fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
+        let nodes = self.nodes();
+        ready(Ok(nodes.first_dead(nodes.dead.len()))).boxed_local()
     }
 }
 

@@ -237,4 +237,8 @@ impl Control for SimControl {
     fn usage(&self) -> Answer<Vec<ServerUsage>> {
         self.request(|| self.cluster.usage())
     }
+
+    fn dead(&self) -> Answer<Arc<[u16]>> {
+        self.request(|| self.cluster.dead())
+    }
 }

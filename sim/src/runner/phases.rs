@@ -21,12 +21,14 @@ use crate::recorder::{Range, Who};
 use crate::scenario::{NodeOptions, Scenario, may_lose_servers};
 
 const INDEX: &str = "swarm";
-/// Another one, made when the dead are known to be, and how long its clients wait for a lock.
-const AFRESH: &str = "afresh";
-const AFRESH_WAIT_NS: u64 = 1_000_000;
-/// Keys that go into it, with this value.
-const AFRESH_KEYS: usize = 40;
-const AFRESH_VALUE: &[u8] = b"afresh";
+/// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find out
+/// that its owner is.
+const EARLIER: (&str, u64) = ("earlier", 20_000_000);
+/// One that is made when the dead are known to be.
+const AFRESH: (&str, u64) = ("afresh", 1_000_000);
+/// Keys that go into each of them, with this value.
+const OTHERS_KEYS: usize = 40;
+const OTHERS_VALUE: &[u8] = b"another";
 /// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
 const LOADER: u32 = 1_000;
 const CHECKER: u32 = 1_001;
@@ -82,7 +84,7 @@ impl<'r> Run<'r> {
         if let Some(error) = self.crew.unexplained() {
             return Err(format!("the death of no compute node explains that {error}"));
         }
-        self.begin_afresh()?;
+        self.use_others()?;
         Ok(keys)
     }
 
@@ -451,38 +453,52 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// A new index shares its lock words with the old one, and never meets the locks of those who were dead before it.
-    fn begin_afresh(&self) -> Result<(), String> {
+    /// Other indexes share their lock words with this one, and its dead clients' locks keep none of their clients.
+    fn use_others(&self) -> Result<(), String> {
         let dead = self.crew.dead();
         if dead.is_empty() {
             return Ok(());
         }
-        dead.iter().for_each(|&node| self.simulation.cluster().died(node));
         let node = self.simulation.add_node(None);
-        let host = self.simulation.node(node);
-        let shards: Vec<_> =
-            (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
-        let options = NodeOptions { lock_wait_ns_max: AFRESH_WAIT_NS, ..self.scenario.nodes[0] };
-        let (recipe, crew) = (self.scenario.recipe(options), Rc::clone(&self.crew));
-        let written = self.block_on(&shards[0].clone(), async move {
-            let tree = recipe.create(&*host, AFRESH).await?;
-            // Each shard is home to locks.
-            let indexes: Vec<_> = shards.into_iter().map(|shard| tree.attach(shard)).collect();
+        let earlier = self.make_another(node, EARLIER)?;
+        dead.iter().for_each(|&node| self.simulation.cluster().died(node));
+        let afresh = self.make_another(node, AFRESH)?;
+        self.use_another(node, &earlier, EARLIER.0)?;
+        self.use_another(node, &afresh, AFRESH.0)
+    }
+
+    fn make_another(
+        &self,
+        node: u16,
+        (name, lock_wait_ns_max): (&'static str, u64),
+    ) -> Result<AnyTree, String> {
+        let (host, shard) = (self.simulation.node(node), self.simulation.shard(node, 0));
+        let recipe = self.scenario.recipe(NodeOptions { lock_wait_ns_max, ..self.scenario.nodes[0] });
+        let made = self.block_on(&shard, async move { recipe.create(&*host, name).await })?;
+        made.map_err(|error| format!("the index {name:?} cannot be made: {error}"))
+    }
+
+    fn use_another(&self, node: u16, tree: &AnyTree, name: &str) -> Result<(), String> {
+        let shards = (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard));
+        // Each shard is home to locks.
+        let indexes: Vec<_> = shards.map(|shard| tree.attach(shard)).collect();
+        let crew = Rc::clone(&self.crew);
+        let written = self.block_on(&self.simulation.shard(node, 0), async move {
             let index = &indexes[0];
-            let keys: Vec<_> = crew.keys.iter().take(AFRESH_KEYS).collect();
+            let keys: Vec<_> = crew.keys.iter().take(OTHERS_KEYS).collect();
             for key in &keys {
-                index.put(key, AFRESH_VALUE).await?;
+                index.put(key, OTHERS_VALUE).await?;
             }
             let mut absent = 0;
             for key in &keys {
-                absent += u64::from(index.get(key).await?.as_deref() != Some(AFRESH_VALUE));
+                absent += u64::from(index.get(key).await?.as_deref() != Some(OTHERS_VALUE));
             }
             Ok(absent)
         })?;
         match written {
             Ok(0) => Ok(()),
-            Ok(absent) => Err(format!("{absent} keys of a new index are not there")),
-            Err::<u64, IndexError>(error) => Err(format!("a new index cannot be used: {error}")),
+            Ok(absent) => Err(format!("{absent} keys of the index {name:?} are not there")),
+            Err::<u64, IndexError>(error) => Err(format!("the index {name:?} cannot be used: {error}")),
         }
     }
 

@@ -17,6 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
@@ -53,6 +54,7 @@ const PORT: Port = Port(3);
 #[derive(Clone)]
 pub(crate) struct World {
     state: Rc<RefCell<State>>,
+    memory: Arc<Memory>,
     control: Arc<dyn Control>,
     capabilities: Capabilities,
 }
@@ -144,8 +146,19 @@ impl World {
             fences: 0,
             clock_reads: 0,
         };
-        let (state, control) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
-        World { state, control, capabilities: MappedDevice::EMBEDDED }
+        let (state, memory) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
+        let control = Arc::clone(&memory) as Arc<dyn Control>;
+        World { state, memory, control, capabilities: MappedDevice::EMBEDDED }
+    }
+
+    /// The control plane knows these compute nodes, ascending, as dead from now on.
+    pub(crate) fn set_dead(&self, nodes: &[u16]) {
+        *self.memory.dead.lock().expect("one thread") = nodes.into();
+    }
+
+    /// How often the control plane was asked who is dead.
+    pub(crate) fn asked_for_dead(&self) -> usize {
+        self.memory.asked_for_dead.load(Ordering::Relaxed)
     }
 
     /// Lines of one WRITE happen in address order or in any, and the fabric says so. They are in order otherwise.

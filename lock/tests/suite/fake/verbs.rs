@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use farwood_runtime::control::{Chunk, ServerUsage};
@@ -177,14 +178,19 @@ impl Verbs for Fake {
 }
 
 /// The control service of the one memory server, of which locks use nothing but the description.
-pub(super) struct Memory([ServerInfo; 1]);
+pub(super) struct Memory {
+    servers: [ServerInfo; 1],
+    pub(super) dead: Mutex<Arc<[u16]>>,
+    pub(super) asked_for_dead: AtomicUsize,
+}
 
 impl Memory {
     pub(super) fn new() -> Self {
         let id = ServerId(0);
         let region_bytes = REGION_BYTES as u64;
         let locks = LockRegion { base: RemotePtr::new(id, LOCK_BASE), count: LOCKS };
-        Memory([ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: 4096 }])
+        let info = ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: 4096 };
+        Memory { servers: [info], dead: Mutex::default(), asked_for_dead: AtomicUsize::new(0) }
     }
 }
 
@@ -194,7 +200,7 @@ fn refused<T: 'static>() -> LocalBoxFuture<'static, Result<T, ControlError>> {
 
 impl Control for Memory {
     fn servers(&self) -> &[ServerInfo] {
-        &self.0
+        &self.servers
     }
 
     fn chunk(&self, _: ServerId, _: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
@@ -228,5 +234,11 @@ impl Control for Memory {
 
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
         refused()
+    }
+
+    fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
+        self.asked_for_dead.fetch_add(1, Ordering::Relaxed);
+        let dead = Arc::clone(&self.dead.lock().expect("one thread"));
+        ready(Ok(dead)).boxed_local()
     }
 }

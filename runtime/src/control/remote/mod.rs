@@ -578,6 +578,15 @@ impl Control for RemoteControl {
         }
         .boxed_local()
     }
+
+    fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
+        let (servers, known) = (Arc::clone(&self.servers), Arc::clone(&self.known));
+        async move {
+            let fenced = fence_the_dead(&servers).await?;
+            known.dead.first(&servers[0], fenced).await
+        }
+        .boxed_local()
+    }
 }
 
 impl Exchange for RemoteControl {

@@ -1,0 +1,46 @@
+//! Which compute nodes are dead, as far as a shard's lock table has been told. It asks the control plane only when a
+//! lock of the lock region stays taken for another index: that its owner is dead, and fenced, makes the word one that
+//! protects nothing here ([`crate::word`]).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use farwood_runtime::Verbs;
+
+use crate::table::Table;
+
+/// Between two questions, in ns: a client that falls silent is dead for the control plane seconds later.
+const ASK_AGAIN_NS: u64 = 100_000_000;
+
+/// The dead that a table knows of.
+#[derive(Default)]
+pub(crate) struct Deaths {
+    /// Their ids, ascending.
+    known: RefCell<Arc<[u16]>>,
+    /// The time from which on the control plane is asked again: none while it is being asked.
+    ask_from_ns: Cell<u64>,
+}
+
+impl Deaths {
+    pub(crate) fn contain(&self, node: u16) -> bool {
+        self.known.borrow().binary_search(&node).is_ok()
+    }
+}
+
+/// Asks the control plane who is dead, unless it was asked a moment ago. In the background: it may take longer to
+/// answer than an operation may wait.
+#[cold]
+pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64) {
+    if now_ns < table.deaths.ask_from_ns.replace(u64::MAX) {
+        return;
+    }
+    let table = Rc::clone(table);
+    table.clone().verbs.defer(async move {
+        match table.verbs.control().dead().await {
+            Ok(dead) => *table.deaths.known.borrow_mut() = dead,
+            Err(error) => tracing::debug!(%error, "it cannot be found out which compute nodes are dead"),
+        }
+        table.deaths.ask_from_ns.set(table.verbs.now() + ASK_AGAIN_NS);
+    });
+}
