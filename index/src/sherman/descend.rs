@@ -64,25 +64,29 @@ const PAUSE_NS_MAX: u64 = 1 << 28;
 /// A node on its way to become the root. If the future that holds it is dropped, the janitor finds out what came of
 /// it: nodes that no client can reach go back to the allocator.
 struct NewRoot<V: Verbs> {
-    /// None once its fate is known.
-    tree: Option<Rc<Tree<V>>>,
+    tree: Rc<Tree<V>>,
     root: Root,
+    /// None once its fate is known.
     nodes: Vec<(RemotePtr, u64)>,
 }
 
 impl<V: Verbs> NewRoot<V> {
     fn settle(mut self, won: bool) {
-        if let Some(tree) = self.tree.take().filter(|_| !won) {
-            tree.take_back(&self.nodes);
+        let nodes = std::mem::take(&mut self.nodes);
+        if !won {
+            self.tree.take_back(&nodes);
         }
     }
 }
 
 impl<V: Verbs> Drop for NewRoot<V> {
     fn drop(&mut self) {
-        let Some(tree) = self.tree.take() else { return };
-        let (root, nodes, verbs) = (self.root, std::mem::take(&mut self.nodes), tree.verbs.clone());
-        verbs.defer(async move {
+        let (root, nodes) = (self.root, std::mem::take(&mut self.nodes));
+        if nodes.is_empty() {
+            return;
+        }
+        let tree = Rc::clone(&self.tree);
+        self.tree.verbs.defer(async move {
             for attempt in 0..ATTEMPTS_MAX {
                 // The READs go behind the CAS, on its queue pair.
                 match tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await {
@@ -204,7 +208,8 @@ impl<V: Verbs> Tree<V> {
         nodes: Vec<(RemotePtr, u64)>,
     ) -> Result<bool, IndexError> {
         let word = self.shared.entry.root;
-        let pending = NewRoot { tree: self.me.upgrade(), root: new, nodes };
+        let tree = self.me.upgrade().expect("a tree that is at work is alive");
+        let pending = NewRoot { tree, root: new, nodes };
         let expected = old.map_or(0, root_word);
         let mut budget = self.budget();
         let found = loop {
