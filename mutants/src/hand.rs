@@ -67,7 +67,7 @@ const SHERMAN: &[Patch] = &[
     },
     Patch {
         name: "a new root goes back after an unknown CAS if there is a root above it",
-        file: "index/src/sherman/descend.rs",
+        file: "index/src/sherman/root.rs",
         find: "doubtful && self.is_leftmost(meter, new, &mut budget).await?",
         replace: "false",
     },

@@ -9,6 +9,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/sherman/descend.rs",
     "index/src/sherman/lookup.rs",
     "index/src/sherman/repair.rs",
+    "index/src/sherman/root.rs",
     "index/src/sherman/scan.rs",
     "index/src/sherman/split.rs",
     "index/src/sherman/write.rs",

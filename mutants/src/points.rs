@@ -158,7 +158,7 @@ impl Finder<'_> {
         }
         let mut rest = statements;
         while let [first, second, ..] = rest {
-            // Neither of which goes to the network: most often either order does.
+            // Only what waits for the network: most other statements may stand in either order.
             let waits = |statement| is_action(statement) && self.source(statement).contains(".await");
             let swaps = waits(first) && waits(second);
             if swaps {

@@ -29,8 +29,9 @@ pub trait Fabric: Send + Sync + 'static {
     /// If the cluster takes no more, or does not answer.
     fn admit(&self) -> Result<u16, ControlError>;
 
-    /// A compute node that was admitted has ended well: it holds no lock, so its id may be used again.
-    fn ended(&self) {}
+    /// Takes note that the compute node with that id, which was admitted, has ended well: it holds no lock, so its id
+    /// may be used again.
+    fn ended(&self, _node: u16) {}
 
     /// A device for one shard, made on the shard's own thread.
     ///

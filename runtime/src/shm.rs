@@ -310,7 +310,7 @@ impl Fabric for ShmCluster {
         self.control.admit()
     }
 
-    fn ended(&self) {
+    fn ended(&self, _: u16) {
         self.control.ended();
     }
 

@@ -73,6 +73,15 @@ fn nodes_that_were_attached_are_gone_when_they_are_closed() {
     }
 }
 
+/// Ends threads also when an assertion fails: a scope waits for its threads before it passes a panic on.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// An executor whose thread loses its core for long enough between arming the preemption timer and its first task
 /// goes to sleep with that task in its queue, and without a timer that would wake it.
 #[test]
@@ -83,6 +92,7 @@ fn nodes_begin_on_a_busy_machine() {
     let over = AtomicBool::new(false);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| {
+        let _end = SetOnDrop(&over);
         for _ in 0..4 * cores {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -93,7 +103,6 @@ fn nodes_begin_on_a_busy_machine() {
         for _ in 0..starts() {
             assert_eq!(node(&cluster, 1).run(async |shard: Shard| shard.id().0).unwrap(), [0]);
         }
-        over.store(true, Ordering::Relaxed);
     });
 }
 

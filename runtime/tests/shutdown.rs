@@ -40,7 +40,8 @@ impl Fabric for Counting {
         self.cluster.admit()
     }
 
-    fn ended(&self) {
+    fn ended(&self, node: u16) {
+        assert_eq!(node, 1);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -22,6 +22,7 @@ use crate::history::{Op, Outcome};
 use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
 use crate::scenario::{Adversary, Scenario, Work, may_lose_servers};
+use crate::waits::Waits;
 
 /// After so many operations that met the lock of a dead client, a client has seen enough: each waits for as long as a
 /// thousand others take.
@@ -49,8 +50,7 @@ pub(crate) struct Crew {
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
-    /// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such error.
-    waits: RefCell<BTreeMap<(u16, u16), String>>,
+    waits: RefCell<Waits>,
 }
 
 /// How long an operation may go on before its client drops it.
@@ -161,24 +161,13 @@ impl Crew {
     /// Remembers which compute node an operation of compute node `waiter` has waited for in vain.
     fn note(&self, waiter: u16, error: &IndexError) {
         if let IndexError::Lock(LockError::Contended { owner, .. }) = error {
-            self.waits.borrow_mut().entry((waiter, *owner)).or_insert_with(|| error.to_string());
+            self.waits.borrow_mut().note(waiter, *owner, error);
         }
     }
 
-    /// An error of a wait for a lock that no death explains: neither that of the owner that it names, nor that of
-    /// another whom operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its
-    /// parent's, which the dead may hold), or those of the waiter's own compute node (it may have spent its time in a
-    /// window whose leader did).
+    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges.
     pub(crate) fn unexplained(&self) -> Option<String> {
-        let (waits, mut explained) = (self.waits.borrow(), self.dead());
-        // A wait for a waiter is explained by a longer way each time.
-        for _ in 0..waits.len() {
-            let of_explained = waits.keys().filter(|(_, owner)| explained.contains(owner));
-            let waiters: Vec<u16> = of_explained.map(|(waiter, _)| *waiter).collect();
-            explained.extend(waiters);
-        }
-        let left = waits.iter().find(|((waiter, _), _)| !explained.contains(waiter));
-        left.map(|(_, error)| error.clone())
+        self.waits.borrow().unexplained(self.dead()).map(str::to_owned)
     }
 }
 

@@ -101,9 +101,13 @@ impl AnyGeometry {
     /// The size in bytes of the largest node, if all that are allocated are in the tree or go back. Radix trees leave
     /// nodes behind that were replaced or emptied.
     pub(crate) fn bytes_of_kept_nodes(self) -> Option<u64> {
-        let AnyGeometry::Sherman(geometry) = self else { return None };
-        let (leaf, inner) = geometry.layouts().expect("there is such a tree");
-        Some(leaf.node_bytes().max(inner.node_bytes()) as u64)
+        match self {
+            AnyGeometry::Sherman(geometry) => {
+                let (leaf, inner) = geometry.layouts().expect("there is such a tree");
+                Some(leaf.node_bytes().max(inner.node_bytes()) as u64)
+            }
+            AnyGeometry::Smart(_) => None,
+        }
     }
 
     /// Whether there can be such a tree.

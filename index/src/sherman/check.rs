@@ -13,7 +13,7 @@ use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 use self::level::{Level, Step};
 pub(super) use self::sighting::Depth;
 use self::sighting::Sighting;
-use super::descend::parse_root;
+use super::root::parse_root;
 use super::{ShermanIndex, Tree};
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation, inside};
 use crate::error::IndexError;

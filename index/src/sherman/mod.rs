@@ -40,6 +40,7 @@ mod config;
 mod descend;
 mod lookup;
 mod repair;
+mod root;
 mod scan;
 mod split;
 mod survey;

@@ -104,7 +104,7 @@ impl Fabric for VerbsCluster {
         self.admission.admit()
     }
 
-    fn ended(&self) {
+    fn ended(&self, _: u16) {
         self.admission.ended();
     }
 

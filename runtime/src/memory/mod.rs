@@ -21,6 +21,7 @@ pub(crate) mod chunks;
 mod layout;
 mod server;
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -106,7 +107,9 @@ pub struct Cluster {
 #[derive(Default)]
 struct Nodes {
     admitted: u16,
-    /// In the order of their deaths.
+    /// Ids of those that ended well: given again, the oldest first, when there is no fresh one.
+    ended: VecDeque<u16>,
+    /// In the order of their deaths. Their ids are never given again: locks that they left bear them.
     dead: Vec<u16>,
 }
 
@@ -213,8 +216,18 @@ impl Fabric for Cluster {
 
     fn admit(&self) -> Result<u16, ControlError> {
         let mut nodes = self.nodes();
-        nodes.admitted = nodes.admitted.checked_add(1).ok_or(ControlError::TooManyNodes)?;
-        Ok(nodes.admitted)
+        if let Some(fresh) = nodes.admitted.checked_add(1) {
+            nodes.admitted = fresh;
+            return Ok(fresh);
+        }
+        nodes.ended.pop_front().ok_or(ControlError::TooManyNodes)
+    }
+
+    fn ended(&self, node: u16) {
+        let mut nodes = self.nodes();
+        if !nodes.dead.contains(&node) {
+            nodes.ended.push_back(node);
+        }
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
@@ -377,6 +390,23 @@ mod tests {
         assert_eq!(info.device_locks, None);
         let chunk = now(cluster.chunk(info.id, IndexId(1))).unwrap();
         assert_eq!(chunk.start.offset(), (LOCKS_START + 16 * 8).next_multiple_of(CHUNK_ALIGN));
+    }
+
+    #[test]
+    fn takes_in_any_number_of_nodes_one_after_the_other_and_never_gives_the_id_of_a_dead_one() {
+        let cluster = small();
+        let (living, dead) = (cluster.admit().unwrap(), cluster.admit().unwrap());
+        cluster.died(dead);
+        cluster.ended(dead);
+        for _ in 0..200_000 {
+            let node = cluster.admit().unwrap();
+            assert!(node > dead && dead > living, "{node}");
+            cluster.ended(node);
+        }
+        let others = (0..u16::MAX - 2).filter(|_| cluster.admit().is_ok()).count();
+        assert_eq!((others, cluster.admit()), (usize::from(u16::MAX) - 2, Err(ControlError::TooManyNodes)));
+        cluster.ended(living);
+        assert_eq!(cluster.admit(), Ok(living));
     }
 
     #[test]

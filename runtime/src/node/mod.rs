@@ -136,10 +136,15 @@ impl<F: Fabric> ComputeNode<F> {
             config.shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         }
         let id = fabric.admit();
-        let admitted_by = Arc::clone(&fabric);
+        let (admitted_by, admitted) = (Arc::clone(&fabric), id.clone());
         let ends = mesh(config.shards);
         let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
-        let roster = Roster::new(ends, move || admitted_by.ended());
+        let roster = Roster::new(ends, move || {
+            // Without an id no shard was attached.
+            if let Ok(id) = admitted {
+                admitted_by.ended(id);
+            }
+        });
         Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports })
     }
 

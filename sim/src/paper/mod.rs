@@ -166,11 +166,6 @@ impl Experiment {
         },
     ];
 
-    /// The experiment of that name.
-    pub fn named(name: &str) -> Option<Experiment> {
-        Self::ALL.into_iter().find(|experiment| experiment.name == name)
-    }
-
     /// Runs it.
     ///
     /// # Errors
@@ -192,13 +187,5 @@ mod tests {
         assert!(row(Class::AtLeast, 99.0) && !row(Class::AtLeast, 9.9));
         let banded = Row::new("x", "y", 10.0, 25.0, Class::Spinning).within([18.0, 30.0]);
         assert!(banded.is_inside() && banded.band == (18.0, 30.0));
-    }
-
-    #[test]
-    fn experiments_have_names() {
-        for experiment in Experiment::ALL {
-            assert!(Experiment::named(experiment.name).is_some());
-        }
-        assert!(Experiment::named("sherman-fig99").is_none());
     }
 }

@@ -36,7 +36,8 @@ const CHECKER: u32 = 1_001;
 const OPEN_PAUSE_NS: u64 = 50_000;
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
 const PHASE_NS: u64 = 10_000_000_000;
-/// The same once no fault strikes any more.
+/// Virtual time that the clients may take once no fault strikes any more: each get of one, of up to 200 keys, may wait
+/// for 100 ms at a lock of the dead.
 const LIVENESS_NS: u64 = 60_000_000_000;
 /// Keys of which a client alone has its round trips counted.
 const LONE_KEYS: usize = 12;
@@ -157,7 +158,7 @@ impl<'r> Run<'r> {
         let until_ns = self.simulation.now() + PHASE_NS;
         self.simulation
             .block_on(shard, until_ns, what)
-            .map_err(|stop| stopped(stop, "a lone client") + &self.still_open())
+            .map_err(|stop| stopped(stop, PHASE_NS, "a lone client") + &self.still_open())
     }
 
     /// Loads a part of the keys, before anybody else is there.
@@ -310,7 +311,7 @@ impl<'r> Run<'r> {
             let news = || (news(), self.simulation.nodes_stopped());
             let old = news();
             self.simulation.run(until_ns, || news() != old).map_err(|stop| {
-                format!("{}{}", stopped(stop, &format!("{left} clients {what}")), self.still_open())
+                stopped(stop, within_ns, &format!("{left} clients {what}")) + &self.still_open()
             })?;
         }
     }
@@ -591,9 +592,9 @@ fn everything() -> Action {
     Action::Scan(Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None }, None)
 }
 
-fn stopped(stop: Stop, who: &str) -> String {
+fn stopped(stop: Stop, within_ns: u64, who: &str) -> String {
     match stop {
         Stop::Idle => format!("{who}: somebody waits for ever, and nothing is left to happen"),
-        Stop::Late => format!("{who}: no end in virtual time"),
+        Stop::Late => format!("{who}: no end within {} s of virtual time", within_ns / 1_000_000_000),
     }
 }

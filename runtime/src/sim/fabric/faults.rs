@@ -165,6 +165,7 @@ impl Fabric {
             *atomics = atomics.saturating_add(1);
             return *atomics <= ATOMICS_MAX;
         }
+        // Of its verbs those that are still under way: the last ones of a long chain may count as a short one's.
         group.flights >= LONG_CHAIN
     }
 

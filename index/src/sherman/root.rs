@@ -1,0 +1,205 @@
+//! The root: the word that holds it, how it is read, and how a node becomes it.
+//!
+//! The root word holds the root's address; nodes are aligned to 64 bytes, so its low bits have room for the level.
+//!
+//! ```text
+//!  63            48 47                              6 5      0
+//! +----------------+---------------------------------+--------+
+//! | memory server  | offset of the root, high bits   | level  |      0: no node yet
+//! +----------------+---------------------------------+--------+
+//! ```
+//!
+//! A root that is split stays the left half, so whatever was a root once is the leftmost node of its level for good:
+//! that tells what became of a CAS on the word whose outcome is not known. Nodes of a new root that is none go back to
+//! the allocator; those of one that others may have reached never do.
+
+use std::rc::Rc;
+
+use farwood_cache::Root;
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::{Target, Via};
+use crate::error::IndexError;
+use crate::layout::{NodeHeader, NodeVersion};
+use crate::step::Budget;
+
+const LEVEL_MASK: u64 = 0x3f;
+
+/// The janitor asks so often what became of a new root, within two seconds, while the memory server does not answer.
+const ATTEMPTS_MAX: u32 = 20;
+/// Its pauses in ns, each twice as long as the one before.
+const PAUSE_NS_MIN: u64 = 16_000;
+const PAUSE_NS_MAX: u64 = 1 << 28;
+
+impl<V: Verbs> Tree<V> {
+    /// Reads the root word. One round trip.
+    pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, IndexError> {
+        let word = self.shared.entry.root;
+        let mut budget = self.budget();
+        let buf = loop {
+            match self.verbs.read(meter, word, 8).await {
+                Ok(read) => break read.into_buf(),
+                Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
+            }
+        };
+        let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
+        let root = parse_root(word);
+        if let Some(root) = root {
+            if root.ptr.is_null() {
+                let node = self.shared.entry.root;
+                return Err(IndexError::Corrupt { node, what: format!("the root word is {word:#x}") });
+            }
+            self.cache().set_root(root);
+        }
+        Ok(root)
+    }
+
+    /// Gives an empty tree its first leaf, unless somebody else does at the same time.
+    pub(super) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
+        let bytes = self.leaf().node_bytes();
+        let leaf = self.new_node(bytes).await?;
+        let mut buf = self.verbs.lease(bytes);
+        let header = NodeHeader {
+            level: 0,
+            low: b"",
+            high: None,
+            sibling: RemotePtr::NULL,
+            incarnation: self.verbs.random() as u32,
+            node_version: NodeVersion::default(),
+        };
+        self.leaf().build(&mut buf, &header, []);
+        self.write_new(meter, leaf.node, buf, 0..bytes).await?;
+        let root = Root { ptr: leaf.node, level: 0 };
+        self.swap_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
+        Ok(())
+    }
+
+    /// Makes `new` the root if `old` still is; yields whether it did, and else the `nodes` that no other client knows
+    /// of go back to the allocator, with their sizes in bytes: it, and those below it. One round trip.
+    ///
+    /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which is nobody else's,
+    /// or a root that was put above it since:
+    ///
+    /// ```text
+    ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
+    ///   other                               splits new, CAS new -> newer                 giving it back would share it
+    /// ```
+    ///
+    /// # Errors
+    /// If the fabric fails for good. `new` may be the root then: the janitor finds out, as it does if the future is
+    /// dropped.
+    pub(super) async fn swap_root(
+        &self,
+        meter: &Meter,
+        old: Option<Root>,
+        new: Root,
+        nodes: Vec<(RemotePtr, u64)>,
+    ) -> Result<bool, IndexError> {
+        let word = self.shared.entry.root;
+        let tree = self.me.upgrade().expect("a tree that is at work is alive");
+        let pending = NewRoot { tree, root: new, nodes };
+        let expected = old.map_or(0, root_word);
+        let mut budget = self.budget();
+        let found = loop {
+            let mut chain = Chain::new(word.server());
+            chain.cas(word, expected, root_word(new));
+            match self.verbs.submit(meter, chain).await {
+                Ok(done) => break done.atomics[0],
+                Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
+            }
+        };
+        let doubtful = budget.spent() > 0;
+        if doubtful {
+            tracing::debug!(name: "sherman.root.settled", "the root word tells what became of a CAS");
+        }
+        let won = found == expected || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
+        if won {
+            self.cache().set_root(new);
+        } else {
+            tracing::debug!(name: "sherman.root.lost", level = new.level, "another client was first");
+        }
+        pending.settle(won);
+        Ok(won)
+    }
+
+    /// Tells whether `node` is the leftmost of its level, as all are that have been the root.
+    async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, IndexError> {
+        let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
+            return Ok(false);
+        };
+        let from = Target { ptr: root.ptr, level: root.level, via: Via::Nothing };
+        Ok(self.descend(meter, b"", node.level, from, budget).await?.ptr == node.ptr)
+    }
+
+    /// Gives nodes that no client can reach back to the allocator.
+    fn take_back(&self, nodes: &[(RemotePtr, u64)]) {
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.give_back(node, bytes));
+    }
+}
+
+/// A node on its way to become the root. If the future that holds it is dropped, the janitor finds out what came of
+/// it: nodes that no client can reach go back to the allocator.
+struct NewRoot<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    root: Root,
+    /// Empty once its fate is known.
+    nodes: Vec<(RemotePtr, u64)>,
+}
+
+impl<V: Verbs> NewRoot<V> {
+    fn settle(mut self, won: bool) {
+        let nodes = std::mem::take(&mut self.nodes);
+        if !won {
+            self.tree.take_back(&nodes);
+        }
+    }
+}
+
+impl<V: Verbs> Drop for NewRoot<V> {
+    fn drop(&mut self) {
+        let (root, nodes) = (self.root, std::mem::take(&mut self.nodes));
+        if nodes.is_empty() {
+            return;
+        }
+        let tree = Rc::clone(&self.tree);
+        self.tree.verbs.defer(async move {
+            for attempt in 0..ATTEMPTS_MAX {
+                // The READs go behind the CAS, on its queue pair.
+                match tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await {
+                    Ok(true) => return,
+                    Ok(false) => {
+                        tracing::debug!(name: "sherman.root.withdrawn", node = %root.ptr, "a new root is none");
+                        return tree.take_back(&nodes);
+                    }
+                    Err(error) => tracing::debug!(%error, "what became of a new root is not known yet"),
+                }
+                tree.verbs.pause((PAUSE_NS_MIN << attempt).min(PAUSE_NS_MAX)).await;
+            }
+            tracing::warn!(name: "sherman.root.unknown", node = %root.ptr, "a new root may be lost");
+        });
+    }
+}
+
+fn root_word(root: Root) -> u64 {
+    root.ptr.to_bits() | u64::from(root.level)
+}
+
+pub(super) fn parse_root(word: u64) -> Option<Root> {
+    let ptr = RemotePtr::from_bits(word & !LEVEL_MASK);
+    (word != 0).then_some(Root { ptr, level: (word & LEVEL_MASK) as u8 })
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::ServerId;
+
+    use super::*;
+
+    #[test]
+    fn a_root_word_holds_address_and_level() {
+        let root = Root { ptr: RemotePtr::new(ServerId(9), 0xabc0), level: 33 };
+        assert_eq!(parse_root(root_word(root)), Some(root));
+        assert_eq!(parse_root(0), None);
+    }
+}
