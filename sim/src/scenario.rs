@@ -291,6 +291,7 @@ fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
             "crashes",
             "crashes",
             "churn",
+            "wrecks",
             "control",
             "memory",
             "all",

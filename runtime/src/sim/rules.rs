@@ -113,6 +113,12 @@ const PARTITIONS: [Rule; 3] = [
     Rule::new(Fault::Partition(LONG_NS), 4_000, 2),
     Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX),
 ];
+/// Nodes that stop while a server is away leave for good what others finish when it is back.
+const WRECKS: [Rule; 3] = [
+    Rule::new(Fault::ServerAway(LONG_NS), 1_000, 1),
+    Rule::new(Fault::NodeStop, 2_000, 3),
+    Rule::new(Fault::QueuePairError(20_000), 500, u32::MAX),
+];
 const CONTROL: [Rule; 3] = [
     Rule::new(Fault::LateReply(3_000_000), 2, u32::MAX),
     Rule::new(Fault::LostReply, 8, u32::MAX),
@@ -136,7 +142,7 @@ const EVERYTHING: [Rule; 11] = [
 
 impl Mix {
     /// The mixes that the command line knows.
-    pub const ALL: [Mix; 10] = [
+    pub const ALL: [Mix; 11] = [
         Mix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
         Mix { name: "delays", about: "late lines, latency spikes, stalled shards", rules: &DELAYS },
         Mix { name: "errors", about: "queue pairs break, in-flight chains apply in part", rules: &ERRORS },
@@ -148,6 +154,7 @@ impl Mix {
             rules: &CRASHES,
         },
         Mix { name: "churn", about: "compute nodes stop one after the other", rules: &CHURN },
+        Mix { name: "wrecks", about: "compute nodes stop while memory servers are away", rules: &WRECKS },
         Mix {
             name: "control",
             about: "control services answer late, fail, or their replies are lost",

@@ -6,7 +6,7 @@ use rand::Rng;
 
 use super::super::flight::{Flight, FlightId, FlightState, GroupId, GroupState, QpId};
 use super::super::host_core::HostCore;
-use super::super::rules::Fault;
+use super::super::rules::{Fault, Rule};
 use super::super::trace::Mark;
 use super::{Event, Fabric, Notice, Strike};
 use crate::chain::Op;
@@ -260,6 +260,7 @@ impl Fabric {
             Fault::ServerAway(ns) => {
                 let away_until = &mut self.servers[server.0 as usize].away_until_ns;
                 *away_until = (*away_until).max(now + ns);
+                self.stop_meanwhile(Strike { fault: Fault::NodeStop, qp, core, server }, now, ns);
             }
             Fault::Partition(ns) => self.part(core, server, now + ns, cores),
             Fault::StalledShard(ns) => {
@@ -272,6 +273,18 @@ impl Fabric {
             Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory => {
                 unreachable!("these strike requests to control services")
             }
+        }
+    }
+
+    /// Where compute nodes stop, one does so within the next `ns`, every other time: there are few verbs to draw it
+    /// while a server is away.
+    fn stop_meanwhile(&mut self, strike: Strike, now: u64, ns: u64) {
+        let may_stop = |(rule, struck): &&mut (Rule, u32)| rule.fault == strike.fault && *struck < rule.most;
+        let Some((_, struck)) = self.rules.iter_mut().find(may_stop) else { return };
+        if self.rng.random() {
+            *struck += 1;
+            let strike = self.strikes.insert(strike);
+            self.events.post(now + self.rng.random_range(0..=ns), Event::Strike(strike as u32));
         }
     }
 
