@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farwood_runtime::{FabricError, Failed, RemotePtr};
+use farwood_runtime::{FabricError, Failed, RemotePtr, ShardId};
 use thiserror::Error;
 
 /// Why an acquisition or a release failed. What it leaves behind (a CAS of unknown outcome, a write-back that is half
@@ -14,6 +14,15 @@ pub enum LockError {
     /// release took effect, or still will, is unknown.
     #[error("a lock operation failed on the fabric: {0}")]
     Fabric(#[from] FabricError),
+    /// The shard of this compute node that keeps the queue of this lock has ended. The operation had no effect.
+    #[error(
+        "shard {} of this compute node has ended, though others work: its executor returned before `Shard::close`, or \
+         its last handle was dropped. It kept the queues of some locks, and they cannot be had without it: close all \
+         shards, and start the compute node anew",
+        shard.0
+    )]
+    #[expect(missing_docs, reason = "the message names the field")]
+    ShardEnded { shard: ShardId },
     /// The lock did not come free within the configured time or number of attempts. The operation had no effect under
     /// it.
     #[error(

@@ -72,7 +72,8 @@ impl<V: Verbs> LockTable<V> {
     /// # Errors
     /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_ns_max`]): the owner is the compute node
     /// that holds the global lock, or this one, where one of its clients holds the lock and does not go on.
-    /// [`LockError::Fabric`] if the owner cannot be read.
+    /// [`LockError::Fabric`] if the owner cannot be read. [`LockError::ShardEnded`] if the lock's queue is on a shard
+    /// of this compute node that has ended.
     pub fn acquire(
         &self,
         meter: &Meter,
@@ -114,6 +115,9 @@ impl<V: Verbs> LockTable<V> {
             return Ok(Held::new(Rc::clone(table), node, lock, None, Grant::default()));
         }
         let home = home_of(lock, table.shards);
+        if home != table.me && table.verbs.has_ended(home) {
+            return Err(LockError::ShardEnded { shard: home });
+        }
         let (seat, granted) = table.request(lock, home);
         // What a lock that was free is granted with is known here: not copying it around is worth a few ns.
         if granted {
@@ -121,6 +125,7 @@ impl<V: Verbs> LockTable<V> {
         }
         match (Waiting { table, meter, lock, seat: Some(seat) }.await) {
             Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(seat), grant)),
+            None if table.verbs.has_ended(home) => Err(LockError::ShardEnded { shard: home }),
             None => {
                 let found = table.found_in(meter, lock).await?;
                 Err(table.contended(meter, (node, lock), found, 0))

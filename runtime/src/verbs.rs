@@ -265,6 +265,11 @@ pub trait Verbs: Clone + 'static {
     /// Sends a message to the actor at `port` of shard `to` (this one included). Never blocks; messages between two
     /// shards arrive in order, also before their receiver listens.
     fn send(&self, to: ShardId, port: Port, message: Message);
+    /// Whether shard `to` of this compute node has ended while others of it are at work, by an executor that returned
+    /// without closing it, or by dropping it: messages to it are never answered.
+    fn has_ended(&self, _to: ShardId) -> bool {
+        false
+    }
     /// Receives the messages that come to `port` of this shard, those that came already first.
     fn listen(&self, port: Port, handler: Handler);
     /// Receives messages for an actor that may be removed when the lease of its port has gone

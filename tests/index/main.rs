@@ -23,6 +23,7 @@ mod out_of_memory;
 mod queue_pair_errors;
 mod round_trips;
 mod separators;
+mod shard_ended;
 mod slow_reads;
 mod smart_herd;
 mod smart_links;

@@ -82,7 +82,8 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
-    /// One who waits for too long ([`WindowConfig::wait_ns_max`]) works alone.
+    /// One who waits for too long ([`WindowConfig::wait_ns_max`]) works alone, or whose window is kept by a shard that has
+    /// ended.
     ///
     /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
     pub fn enter<'a>(
@@ -100,6 +101,9 @@ impl<V: Verbs> WindowTable<V> {
         let table = &self.0;
         let Some(key) = key else { return Entered::Alone };
         let home = key.home(table.shards);
+        if home != table.me && table.verbs.has_ended(home) {
+            return Entered::Alone;
+        }
         let Some(token) = table.request(key, home, access) else {
             return Entered::Led(Lead::new(Rc::clone(table), key, home, access, false));
         };

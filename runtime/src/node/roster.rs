@@ -10,6 +10,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::executor::Ending;
 use crate::message::ShardId;
@@ -18,6 +19,8 @@ use crate::shard::{Abandoned, MeshEnds};
 /// The places of a node's shards.
 pub(crate) struct Roster {
     members: Mutex<Members>,
+    /// Whether any shard is gone or lost: looked at often, and nearly never set.
+    any_ended: AtomicBool,
     /// Called when the last shard has gone and none of them may have left a lock behind.
     ended: Box<dyn Fn() + Send + Sync>,
 }
@@ -52,7 +55,8 @@ impl Roster {
             is_complete: false,
             abandoned: Abandoned::default(),
         };
-        Arc::new(Roster { members: Mutex::new(members), ended: Box::new(ended) })
+        let (members, any_ended) = (Mutex::new(members), AtomicBool::new(false));
+        Arc::new(Roster { members, any_ended, ended: Box::new(ended) })
     }
 
     /// The first place that is free, if one is.
@@ -149,6 +153,16 @@ impl Membership {
         !self.roster.members().places.iter().any(Place::serves_itself_only)
     }
 
+    /// Whether that shard of the node is gone or lost: no message to it is ever answered.
+    #[inline]
+    pub(crate) fn has_ended(&self, shard: ShardId) -> bool {
+        let has_ended = || {
+            let place = &self.roster.members().places[usize::from(shard.0)];
+            matches!(place, Place::Gone | Place::Lost)
+        };
+        self.roster.any_ended.load(Ordering::Relaxed) && has_ended()
+    }
+
     /// Notes that the shard is closed, or that its last handle has gone.
     pub(crate) fn go(&self, abandoned: Abandoned) {
         self.end(Place::Gone, abandoned);
@@ -161,6 +175,7 @@ impl Membership {
             return;
         }
         *place = how;
+        self.roster.any_ended.store(true, Ordering::Relaxed);
         members.abandoned += abandoned;
         let all_gone = members.places.iter().all(|place| matches!(place, Place::Gone));
         let is_well = all_gone && !members.abandoned.may_hold_locks();

@@ -386,6 +386,10 @@ impl<D: Device> Verbs for Shard<D> {
         }
     }
 
+    fn has_ended(&self, to: ShardId) -> bool {
+        self.0.membership.has_ended(to)
+    }
+
     fn listen(&self, port: Port, handler: Handler) {
         self.0.port_book.listens(port);
         self.0.ports.listen(port, handler, None);
