@@ -18,6 +18,8 @@ use crate::pointer::ServerId;
 
 /// How many turns an answer takes at most.
 const TURNS_MAX: u64 = 4;
+/// Servers that are out of memory stay so for at most so many requests, a power of two.
+const NO_MEMORY_LOG_REQUESTS: u64 = 6;
 /// The server that keeps the catalog.
 const HOME: ServerId = ServerId(0);
 
@@ -34,6 +36,8 @@ pub(super) struct SimControl {
     rules: Mutex<Vec<(Rule, u32)>>,
     late: Arc<LateReplies>,
     bytes_lost: AtomicU64,
+    /// Requests for chunks that still find no memory.
+    no_memory_left: AtomicU64,
 }
 
 /// What goes wrong with a request.
@@ -54,6 +58,7 @@ impl SimControl {
             rules: Mutex::default(),
             late,
             bytes_lost: AtomicU64::new(0),
+            no_memory_left: AtomicU64::new(0),
         }
     }
 
@@ -66,6 +71,7 @@ impl SimControl {
     pub(super) fn set_rules(&self, rules: &[Rule]) {
         let of_control = rules.iter().filter(|rule| rule.fault.is_of_control());
         *held(&self.rules) = of_control.map(|&rule| (rule, 0)).collect();
+        self.no_memory_left.store(0, Ordering::Relaxed);
     }
 
     /// The steps of a plain generator.
@@ -87,11 +93,22 @@ impl SimControl {
                 Fault::LateReply(ns) => luck.late_ns = Some((ns >> (self.random() % 16)).max(1)),
                 Fault::LostReply => luck.is_lost = true,
                 Fault::FailedRequest => luck.fails = true,
-                Fault::NoMemory => luck.finds_no_memory = true,
+                Fault::NoMemory => {
+                    let requests = self.random() % (1 << (self.random() % (NO_MEMORY_LOG_REQUESTS + 1)));
+                    self.no_memory_left.fetch_max(requests, Ordering::Relaxed);
+                    luck.finds_no_memory = true;
+                }
                 _ => unreachable!("other faults are the fabric's"),
             }
         }
         luck
+    }
+
+    /// Whether there is no chunk for a request of that luck: servers that are full stay so for some requests more.
+    fn finds_no_memory(&self, luck: &Luck) -> bool {
+        let left = self.no_memory_left.load(Ordering::Relaxed);
+        self.no_memory_left.store(left.saturating_sub(1), Ordering::Relaxed);
+        luck.finds_no_memory || left > 0
     }
 
     /// A request to the server of the catalog.
@@ -196,8 +213,9 @@ impl Control for SimControl {
 
     fn chunk(&self, server: ServerId, index: IndexId) -> Answer<Chunk> {
         let luck = self.draw();
+        let finds_no_memory = self.finds_no_memory(&luck);
         self.request_of(server, &luck, || {
-            let info = self.cluster.servers().get(usize::from(server.0)).filter(|_| luck.finds_no_memory);
+            let info = self.cluster.servers().get(usize::from(server.0)).filter(|_| finds_no_memory);
             match info {
                 Some(&ServerInfo { chunk_bytes, .. }) => {
                     ready(Err(ControlError::OutOfMemory { server, chunk_bytes })).boxed_local()

@@ -50,7 +50,7 @@ pub enum Fault {
     LostReply,
     /// A control service does not do what it is asked for: the server seems to be gone.
     FailedRequest,
-    /// A memory server has no chunk left for who asks now.
+    /// The memory servers have no chunk left for the one who asks now, nor for those who ask next.
     NoMemory,
 }
 
