@@ -108,7 +108,7 @@ impl Connections {
     /// kernel closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
     fn await_unmapped(&self, session: &Session) {
         let deadline = Deadline::after(&self.clock, UNMAPPED_WAIT);
-        while session.is_mapped() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
+        while session.may_unmap() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
             std::thread::park_timeout(UNMAPPED_PAUSE);
         }
     }
