@@ -8,7 +8,7 @@ use farwood::index::check::Broken;
 use farwood::{CheckOptions, CheckReport, Violation};
 
 use crate::args::CheckArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, Connected, Peer, with_cluster};
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
 use crate::kind::Kind;
@@ -31,10 +31,18 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
     let check = Check { name: args.name.clone(), interrupt: interrupt.clone() };
-    let (kind, report) = with_cluster(&servers, check)?;
-    print(&shown(kind, &report))?;
+    let found = with_cluster(&servers, check)?;
+    print(&shown(&found))?;
     interrupt.check("the walk was finished")?;
-    verdict(&args.name, &report)
+    verdict(&args.name, &found.report)
+}
+
+/// What the walk has found.
+struct Found {
+    kind: Kind,
+    report: CheckReport,
+    /// The owners of orphaned locks that are silent; the others are gone.
+    silent: BTreeSet<u16>,
 }
 
 struct Check {
@@ -43,30 +51,39 @@ struct Check {
 }
 
 impl Action for Check {
-    type Output = (Kind, CheckReport);
+    type Output = Found;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(Kind, CheckReport), CliError> {
-        let walk = |dead: BTreeSet<u16>| {
+    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Found, CliError> {
+        let walk = |dead: BTreeSet<u16>, silent: BTreeSet<u16>| {
             let undone = "the walk was not finished";
             on_index(Arc::clone(&cluster), &self.name, &self.interrupt, undone, move |index| {
                 let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
+                let silent = silent.clone();
                 async move {
                     let report = index.check(&options).await.map_err(CliError::failed)?;
-                    Ok((Kind::of(&index), report))
+                    Ok(Found { kind: Kind::of(&index), report, silent })
                 }
             })
         };
-        let found = walk(BTreeSet::new())?;
-        let mut gone = owners(&found.1);
-        if gone.is_empty() {
+        let found = walk(BTreeSet::new(), BTreeSet::new())?;
+        let owners = owners(&found.report);
+        if owners.is_empty() {
             return Ok(found);
         }
-        // Asked after the walk: whoever held a lock and is not connected now will not give it back.
-        for alive in cluster.nodes()?.into_iter().filter_map(|node| node.id) {
-            gone.remove(&alive);
-        }
-        if gone.is_empty() { Ok(found) } else { walk(gone) }
+        // Asked after the walk: an owner that is not connected now will not give its lock back, or not soon.
+        let (orphaned, silent) = parted(owners, &cluster.nodes()?);
+        if orphaned.is_empty() { Ok(found) } else { walk(orphaned, silent) }
     }
+}
+
+/// Finds the owners of locks of which nothing is heard, and those among them that are not gone, but silent.
+fn parted(mut owners: BTreeSet<u16>, nodes: &[Peer]) -> (BTreeSet<u16>, BTreeSet<u16>) {
+    let ids = |silent| nodes.iter().filter(move |node| node.silent == silent).filter_map(|node| node.id);
+    ids(false).for_each(|connected| {
+        owners.remove(&connected);
+    });
+    let silent = ids(true).filter(|silent| owners.contains(silent)).collect();
+    (owners, silent)
 }
 
 /// The compute nodes that hold locks.
@@ -87,13 +104,13 @@ fn verdict(name: &str, report: &CheckReport) -> Result<(), CliError> {
     )))
 }
 
-fn shown(kind: Kind, report: &CheckReport) -> String {
+fn shown(found: &Found) -> String {
     let mut out = String::new();
-    write_report(kind, report, &mut out).expect("a string takes everything");
+    write_report(found, &mut out).expect("a string takes everything");
     out
 }
 
-fn write_report(kind: Kind, report: &CheckReport, out: &mut String) -> fmt::Result {
+fn write_report(Found { kind, report, silent }: &Found, out: &mut String) -> fmt::Result {
     let survey = &report.survey;
     let full = format!(", {:.1} % full", survey.load_factor * 100.0);
     let (of_leaves, of_inner_nodes) = match kind {
@@ -110,7 +127,10 @@ fn write_report(kind: Kind, report: &CheckReport, out: &mut String) -> fmt::Resu
         writeln!(out, "unlinked     {} nodes that only their neighbours lead to; no fault", missing.total())?;
     }
     for held in report.orphaned.iter().take(SHOWN_MAX) {
-        writeln!(out, "orphaned     lock {}, of compute node {}, which is gone", held.at, held.word.owner())?;
+        let (at, owner) = (held.at, held.word.owner());
+        let state =
+            if silent.contains(&owner) { "silent: it releases the lock if it goes on" } else { "gone" };
+        writeln!(out, "orphaned     lock {at}, of compute node {owner}, which is {state}")?;
     }
     let leftovers = &report.leftovers;
     if !leftovers.is_empty() {
@@ -140,7 +160,7 @@ mod tests {
     use super::*;
     use crate::session::kit;
 
-    fn check(cluster: &Arc<farwood::Cluster>) -> (Kind, CheckReport) {
+    fn check(cluster: &Arc<farwood::Cluster>) -> Found {
         Check { name: "t".to_owned(), interrupt: Interrupt::default() }.on(Arc::clone(cluster)).unwrap()
     }
 
@@ -148,9 +168,9 @@ mod tests {
     fn an_intact_index_has_a_shape() {
         for kind in Kind::ALL {
             let cluster = kit::cluster(kind);
-            let (found, report) = check(&cluster);
-            assert_eq!(found, kind);
-            assert!(shown(kind, &report).starts_with("keys         0\nleaves       0"), "{kind:?}");
+            let found = check(&cluster);
+            assert_eq!(found.kind, kind);
+            assert!(shown(&found).starts_with("keys         0\nleaves       0"), "{kind:?}");
             let filled = on_index(Arc::clone(&cluster), "t", &Interrupt::default(), "", |index| async move {
                 for n in 0..500u32 {
                     index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
@@ -158,9 +178,9 @@ mod tests {
                 Ok(())
             });
             filled.unwrap();
-            let (_, report) = check(&cluster);
-            assert!(verdict("t", &report).is_ok());
-            let shown = shown(kind, &report);
+            let found = check(&cluster);
+            assert!(verdict("t", &found.report).is_ok());
+            let shown = shown(&found);
             assert!(shown.starts_with("keys         500\n") && !shown.contains("broken"), "{shown}");
             assert_eq!(shown.matches(" % full\n").count(), 1, "{shown}");
         }
@@ -183,11 +203,25 @@ mod tests {
         let cluster = kit::cluster(Kind::Sherman);
         let lock = Control::servers(&*cluster)[1].locks.base;
         write_word(&cluster, lock, LockWord::new(7, 0, 0xff).to_bits());
-        let (kind, report) = check(&cluster);
-        assert!(verdict("t", &report).is_ok());
-        let shown = shown(kind, &report);
-        assert!(shown.contains("orphaned     lock 1:0x"), "{shown}");
-        assert!(shown.contains("compute node 7, which is gone"), "{shown}");
+        let mut found = check(&cluster);
+        assert!(verdict("t", &found.report).is_ok());
+        let said = shown(&found);
+        assert!(said.contains("orphaned     lock 1:0x"), "{said}");
+        assert!(said.contains("compute node 7, which is gone\n"), "{said}");
+        found.silent.insert(7);
+        let said = shown(&found);
+        assert!(
+            said.contains("compute node 7, which is silent: it releases the lock if it goes on\n"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn who_is_silent_is_not_gone() {
+        let node = |id, silent| Peer { id: Some(id), name: String::new(), seconds: 1, silent };
+        let nodes = [node(1, false), node(2, true), node(3, true)];
+        let (orphaned, silent) = parted(BTreeSet::from([1, 2, 9]), &nodes);
+        assert_eq!((orphaned, silent), (BTreeSet::from([2, 9]), BTreeSet::from([2])));
     }
 
     #[test]
@@ -197,11 +231,11 @@ mod tests {
             let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
             // An address where no node was ever written.
             write_word(&cluster, entry.root, 0x41);
-            let (_, report) = check(&cluster);
-            let error = verdict("t", &report).unwrap_err();
+            let found = check(&cluster);
+            let error = verdict("t", &found.report).unwrap_err();
             assert_eq!(error.exit_code(), 1);
             assert!(error.one_line().contains("breaks"), "{error}");
-            assert!(shown(kind, &report).contains("\nbroken       "), "{}", shown(kind, &report));
+            assert!(shown(&found).contains("\nbroken       "), "{}", shown(&found));
         }
     }
 }

@@ -26,7 +26,8 @@ pub enum ControlError {
     CatalogFull { indexes: u32 },
     /// All ids of compute nodes are taken.
     #[error(
-        "the cluster has seen 65,535 compute nodes, and every one needs an id of its own: restart its servers"
+        "no id is left for another compute node: 65,535 work, or have died, since their ids are not used again; end \
+         some, or restart the memory servers"
     )]
     TooManyNodes,
     /// The cluster has no such server.
@@ -98,6 +99,21 @@ pub enum ControlError {
          again; if it was restarted, what it held is lost", server.0
     )]
     ServerGone { server: ServerId },
+    /// The connection to a server ended while a request was under way, and goes on by another one.
+    #[error(
+        "the connection to memory server {} broke off, and was taken up again: whether the server did what it was \
+         asked is unknown. See, and try again", server.0
+    )]
+    BrokenOff { server: ServerId },
+    /// The connection that a client wants to go on with has not ended yet for the server.
+    #[error("connection {connection} has not ended: close it, and ask once more")]
+    NotEnded { connection: u64 },
+    /// The connection that a client wants to go on with is none that can be.
+    #[error(
+        "connection {connection} cannot be resumed: it has ended for good, its client has not mapped the memory, or \
+         another client has it"
+    )]
+    NotResumed { connection: u64 },
     /// The server's side of a queue pair could not be had.
     #[error("memory server {} refused the queue pair: {reason}", server.0)]
     QueuePair { server: ServerId, reason: String },

@@ -9,6 +9,7 @@ pub mod address;
 pub mod error;
 pub mod frame;
 pub mod greeting;
+pub(crate) mod node_ids;
 pub mod remote;
 pub mod seal;
 pub(crate) mod stream;

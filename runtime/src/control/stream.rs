@@ -33,27 +33,37 @@ impl Deadline {
         (left_ns > 0).then(|| Duration::from_nanos(left_ns))
     }
 
+    /// What is left of the time, at least the shortest that the system can wait; a shorter one would be rounded to "for
+    /// ever".
+    fn left_to_wait(&self) -> Duration {
+        self.left().unwrap_or_default().max(Duration::from_micros(1))
+    }
+
     fn left_or_timed_out(&self) -> io::Result<Duration> {
-        // The shortest that the system can wait; a shorter one would be rounded to "for ever".
-        let left = self.left().ok_or(ErrorKind::TimedOut)?;
-        Ok(left.max(Duration::from_micros(1)))
+        self.left().ok_or(ErrorKind::TimedOut)?;
+        Ok(self.left_to_wait())
     }
 }
 
 impl Stream {
     /// Reads what there is, at least a byte. `Ok(0)` is the end of the stream.
     ///
+    /// What has arrived is read also when the deadline is over: it may be this process that was stopped meanwhile.
+    ///
     /// # Errors
     /// `TimedOut` if nothing comes by the deadline.
     pub(crate) fn read_until(&self, deadline: &Deadline, to: &mut [u8]) -> io::Result<usize> {
         loop {
-            let left = Some(deadline.left_or_timed_out()?);
+            let left = Some(deadline.left_to_wait());
             let read = match self {
                 Stream::Unix(socket) => socket.set_read_timeout(left).and_then(|()| (&*socket).read(to)),
                 Stream::Tcp(socket) => socket.set_read_timeout(left).and_then(|()| (&*socket).read(to)),
             };
             match read {
-                Err(error) if is_retry(&error) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_retry(&error) => {
+                    deadline.left_or_timed_out()?;
+                }
                 other => return other,
             }
         }
@@ -95,4 +105,21 @@ impl Stream {
 /// A timeout of the socket is no error before the deadline is over, which the next round finds out.
 fn is_retry(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_arrived_is_read_also_when_the_time_is_up() {
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        let (over, ours) = (Deadline::after(&Clock::new(), Duration::ZERO), Stream::Unix(ours));
+        let read = || ours.read_until(&over, &mut [0; 16]).map_err(|error| error.kind());
+        assert_eq!(read(), Err(ErrorKind::TimedOut));
+        theirs.write_all(b"pong").unwrap();
+        assert_eq!(read(), Ok(4));
+        drop(theirs);
+        assert_eq!(read(), Ok(0));
+    }
 }

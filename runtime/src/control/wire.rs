@@ -13,7 +13,7 @@ use crate::pointer::{RemotePtr, ServerId};
 /// Servers that a client can list.
 pub const MEMBERS_MAX: usize = 256;
 
-/// What a client asks. The first request is `Hello`, the second `Join`.
+/// What a client asks. The first request is `Hello`, the second `Join` or `Resume`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the variants say what the fields are")]
 pub enum Request {
@@ -22,6 +22,9 @@ pub enum Request {
     /// The client uses the servers with these instance numbers as one cluster, this server at `position`. `home` is the
     /// number that server 0 has given its connection there. `name` is what usage reports call the client.
     Join { members: Vec<u128>, position: u16, home: u64, name: String },
+    /// In place of `Join`: the client goes on with the connection of that number, which the server has given up though
+    /// the client lives (it was stopped for long). `pass` came with the `Welcome` of that connection.
+    Resume { connection: u64, pass: u128 },
     /// An id for a compute node. Server 0 only, as all that follows down to `FinishDrop` but for what is marked *.
     Admit,
     /// * Whether indexes that the server holds a part of were made with the same list of servers.
@@ -77,7 +80,7 @@ pub struct Census {
 pub enum Reply {
     /// To `Hello`.
     Welcome(Welcome),
-    /// To `Join`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
+    /// To `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
     /// To `Admit`.
     Admitted { node: u16 },
@@ -150,6 +153,8 @@ pub struct Welcome {
     pub instance: u128,
     /// The number of this connection, of which the server gives none twice.
     pub connection: u64,
+    /// A random number that only this client hears: with it, and only with it, the connection can be resumed.
+    pub pass: u128,
     /// The server's program version.
     pub version: String,
     /// How its region is reached.

@@ -21,7 +21,6 @@ pub(crate) mod chunks;
 mod layout;
 mod server;
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -33,6 +32,7 @@ use self::catalog::NewIndex;
 use self::chunks::{Owner, Piece};
 pub use self::layout::ServerParts;
 pub use self::server::MemoryServer;
+use crate::control::node_ids::NodeIds;
 use crate::control::seal::{Seal, SealKey};
 use crate::control::wire::Entry;
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
@@ -100,26 +100,7 @@ impl EmbeddedConfig {
 pub struct Cluster {
     servers: Arc<[MemoryServer]>,
     infos: Arc<[ServerInfo]>,
-    nodes: Mutex<Nodes>,
-}
-
-/// The compute nodes of an embedded cluster.
-#[derive(Default)]
-struct Nodes {
-    admitted: u16,
-    /// Ids of those that ended well: given again, the oldest first, when there is no fresh one.
-    ended: VecDeque<u16>,
-    /// In the order of their deaths. Their ids are never given again: locks that they left bear them.
-    dead: Vec<u16>,
-}
-
-impl Nodes {
-    /// The ids of the first `count` dead, ascending.
-    fn first_dead(&self, count: usize) -> Arc<[u16]> {
-        let mut dead = self.dead[..count].to_vec();
-        dead.sort_unstable();
-        dead.into()
-    }
+    node_ids: Mutex<NodeIds>,
 }
 
 impl Cluster {
@@ -139,7 +120,7 @@ impl Cluster {
         };
         let servers: Arc<[MemoryServer]> = (0..config.servers).map(server).collect::<Result<_, _>>()?;
         let infos = (0..).zip(servers.iter()).map(|(id, server)| server.info(ServerId(id))).collect();
-        Ok(Arc::new(Cluster { servers, infos, nodes: Mutex::default() }))
+        Ok(Arc::new(Cluster { servers, infos, node_ids: Mutex::default() }))
     }
 
     /// The mapped servers.
@@ -155,18 +136,18 @@ impl Cluster {
     /// A compute node has died: from now on nothing of it takes effect. Nodes of this process do not die by themselves;
     /// those of a simulation do. Indexes that are created from now on know it.
     pub fn died(&self, node: u16) {
-        let mut nodes = self.nodes();
-        if !nodes.dead.contains(&node) {
-            nodes.dead.push(node);
+        let mut ids = self.node_ids();
+        if !ids.dead().contains(&node) {
+            ids.died(&[node]);
         }
     }
 
-    fn nodes(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().expect("nothing panics while it counts")
+    fn node_ids(&self) -> MutexGuard<'_, NodeIds> {
+        self.node_ids.lock().expect("nothing panics while it counts")
     }
 
     fn create_now(&self, name: &str, kind: &str, config: &[u8]) -> Result<CatalogEntry, ControlError> {
-        let fenced = self.nodes().dead.len() as u32;
+        let fenced = self.node_ids().dead().len() as u32;
         // Nobody else reaches this memory: there is nothing to be sealed.
         let (key, temporary_of) = (SealKey::default(), None);
         let new = NewIndex { name, kind, config, key, fenced, temporary_of };
@@ -176,7 +157,7 @@ impl Cluster {
     }
 
     fn entry(&self, entry: Entry) -> CatalogEntry {
-        let dead_owners = self.nodes().first_dead(entry.fenced as usize);
+        let dead_owners = self.node_ids().first_dead(entry.fenced as usize);
         CatalogEntry { dead_owners, ..entry.of(ServerId(0)) }
     }
 
@@ -215,18 +196,13 @@ impl Fabric for Cluster {
     }
 
     fn admit(&self) -> Result<u16, ControlError> {
-        let mut nodes = self.nodes();
-        if let Some(fresh) = nodes.admitted.checked_add(1) {
-            nodes.admitted = fresh;
-            return Ok(fresh);
-        }
-        nodes.ended.pop_front().ok_or(ControlError::TooManyNodes)
+        self.node_ids().take()
     }
 
     fn ended(&self, node: u16) {
-        let mut nodes = self.nodes();
-        if !nodes.dead.contains(&node) {
-            nodes.ended.push_back(node);
+        let mut ids = self.node_ids();
+        if !ids.dead().contains(&node) {
+            ids.give_back(&[node]);
         }
     }
 
@@ -293,8 +269,8 @@ impl Control for Cluster {
     }
 
     fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
-        let nodes = self.nodes();
-        ready(Ok(nodes.first_dead(nodes.dead.len()))).boxed_local()
+        let ids = self.node_ids();
+        ready(Ok(ids.first_dead(ids.dead().len()))).boxed_local()
     }
 }
 

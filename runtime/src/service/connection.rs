@@ -28,11 +28,24 @@ pub(super) struct Connections {
     core: Arc<ServiceCore>,
     times: ServiceTimes,
     clock: Clock,
-    open: Mutex<Open>,
+    list: Arc<List>,
     /// All are to end.
     ending: AtomicBool,
+}
+
+/// Which connections have not ended. It is no part of [`Connections`]: a connection leaves it when it has dropped its
+/// share of these, and so of the memory.
+#[derive(Default)]
+struct List {
+    open: Mutex<Open>,
     /// Notified when a connection has ended.
     ended: Condvar,
+}
+
+impl List {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().expect("nothing panics while it holds the list")
+    }
 }
 
 #[derive(Default)]
@@ -43,25 +56,25 @@ struct Open {
 
 impl Connections {
     pub(super) fn new(core: Arc<ServiceCore>, times: ServiceTimes) -> Self {
-        let (clock, open, ending, ended) = (Clock::new(), Mutex::default(), false.into(), Condvar::new());
-        Connections { core, times, clock, open, ending, ended }
+        Connections { core, times, clock: Clock::new(), list: Arc::default(), ending: false.into() }
     }
 
     pub(super) fn count(&self) -> u32 {
-        self.open().streams.len() as u32
+        self.list.open().streams.len() as u32
     }
 
     /// Serves a new connection; one that is `refused` only hears how many there are.
     pub(super) fn start(this: &Arc<Self>, stream: Stream, refused: Option<u32>) -> io::Result<()> {
         let stream = Arc::new(stream);
         let number = {
-            let mut open = this.open();
+            let mut open = this.list.open();
             open.begun += 1;
             let number = open.begun;
             open.streams.insert(number, Arc::clone(&stream));
             number
         };
-        let listed = Listed { connections: Arc::clone(this), number };
+        let listed = Listed { list: Arc::clone(&this.list), number };
+        let place = Place { connections: Arc::clone(this), _listed: listed };
         let session = match refused {
             Some(max) => Session::refusing(&this.core, max),
             None => Session::new(&this.core),
@@ -69,20 +82,22 @@ impl Connections {
         // If there is no thread to be had, the closure is dropped, and with it the session and its place.
         let thread = std::thread::Builder::new().name("farwood-control".into());
         thread.spawn(move || {
-            let connections = &*listed.connections;
-            let why = Carrier { connections, stream: &stream, session }.run();
+            // As a whole, though only a part of it is used: its fields go in their order.
+            let place = place;
+            let why = Carrier { connections: &place.connections, stream: &stream, session }.run();
             tracing::debug!(connection = number, %why, "a control connection has ended");
         })?;
         Ok(())
     }
 
-    /// Ends all connections; waits for them, but not longer than `patience`.
+    /// Ends all connections; waits for them, but not longer than `patience`. Those that have ended hold nothing of the
+    /// service any more.
     pub(super) fn end(&self, patience: Duration) {
         self.ending.store(true, Ordering::Release);
-        let open = self.open();
+        let open = self.list.open();
         open.streams.values().for_each(|stream| stream.shutdown(Shutdown::Both));
         let some_left = |open: &mut Open| !open.streams.is_empty();
-        let waited = self.ended.wait_timeout_while(open, patience, some_left);
+        let waited = self.list.ended.wait_timeout_while(open, patience, some_left);
         let (open, waited) = waited.expect("nothing panics while it holds the list");
         if waited.timed_out() {
             tracing::warn!(connections = open.streams.len(), "connections have not ended in time");
@@ -93,26 +108,30 @@ impl Connections {
     /// kernel closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
     fn await_unmapped(&self, session: &Session) {
         let deadline = Deadline::after(&self.clock, UNMAPPED_WAIT);
-        while session.is_mapped() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
+        while session.may_unmap() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
             std::thread::park_timeout(UNMAPPED_PAUSE);
         }
     }
+}
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().expect("nothing panics while it holds the list")
-    }
+/// What the thread of a connection has of the service.
+struct Place {
+    connections: Arc<Connections>,
+    // Fields are dropped in this order. Otherwise [`Connections::end`] could return, and the process end, while the
+    // thread still drops the last share of the memory: the file of the region would stay.
+    _listed: Listed,
 }
 
 /// A connection's place in the list, given up however its thread ends.
 struct Listed {
-    connections: Arc<Connections>,
+    list: Arc<List>,
     number: u64,
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.connections.open().streams.remove(&self.number);
-        self.connections.ended.notify_all();
+        self.list.open().streams.remove(&self.number);
+        self.list.ended.notify_all();
     }
 }
 
@@ -189,5 +208,52 @@ fn linger(stream: &Stream, deadline: &Deadline) {
             Ok(count) if count > 0 => read += count,
             _ => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::control::wire::Offer;
+    use crate::mapped::line::LineMode;
+    use crate::mapped::region::Region;
+    use crate::memory::{MemoryServer, ServerParts};
+    use crate::service::Served;
+
+    fn core() -> Arc<ServiceCore> {
+        let parts = ServerParts { locks: 1, device_bytes: 0, chunk_bytes: 4096 };
+        let region = Arc::new(Region::anonymous(32 * 4096, LineMode::Auto).unwrap());
+        let (memory, offer) = (MemoryServer::new(region, parts).unwrap(), Offer::Verbs);
+        Arc::new(ServiceCore::new(Served { memory, instance: 1, offer, responder: None }))
+    }
+
+    fn eventually(what: &str, so: impl Fn() -> bool) {
+        for _ in 0..30_000 {
+            if so() {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        panic!("after 30 s it is still not so: {what}");
+    }
+
+    /// A server that had ended left its region behind: the process ended before the thread of a connection, which was
+    /// on the list no more, had dropped the region.
+    #[test]
+    fn a_connection_is_on_the_list_as_long_as_it_holds_the_memory() {
+        let connections = Arc::new(Connections::new(core(), ServiceTimes::default()));
+        let (list, held) = (Arc::clone(&connections.list), Arc::downgrade(&connections));
+        let (client, server) = UnixStream::pair().unwrap();
+        Connections::start(&connections, Stream::Unix(server), None).unwrap();
+        drop(connections);
+        let open = list.open();
+        // The thread cannot leave the list, and comes no further than there.
+        drop(client);
+        eventually("the service is dropped", || held.strong_count() == 0);
+        assert_eq!(open.streams.len(), 1);
+        drop(open);
+        eventually("it has left the list", || list.open().streams.is_empty());
     }
 }

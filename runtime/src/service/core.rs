@@ -83,12 +83,13 @@ impl ServiceCore {
         self.served.instance
     }
 
-    pub(super) fn welcome(&self, peer: PeerId) -> Welcome {
+    pub(super) fn welcome(&self, peer: PeerId, pass: u128) -> Welcome {
         let info = self.served.memory.info(ServerId(0));
         let words = |region: LockRegion| WordRange { offset: region.base.offset(), count: region.count };
         Welcome {
             instance: self.served.instance,
             connection: peer.0,
+            pass,
             version: env!("CARGO_PKG_VERSION").into(),
             offer: self.served.offer.clone(),
             region_bytes: info.region_bytes,
@@ -105,6 +106,7 @@ impl ServiceCore {
         (members, own): (Members, ServerId),
         home: u64,
         name: String,
+        pass: u128,
     ) -> Result<(), ControlError> {
         let joined = Peer {
             name,
@@ -115,7 +117,9 @@ impl ServiceCore {
             nodes: Vec::new(),
             indexes: BTreeSet::new(),
             since_ns: self.clock.now(),
+            pass,
             reached: false,
+            returning: false,
             leaving: false,
             fenced: false,
         };
@@ -125,6 +129,15 @@ impl ServiceCore {
         }
         let before = state.joined.insert(peer.0, joined);
         assert!(before.is_none(), "a session joins once");
+        Ok(())
+    }
+
+    /// Makes a silent connection joined again, whose client goes on by the connection `by`.
+    pub(super) fn resume(&self, by: PeerId, silent: PeerId, pass: u128) -> Result<(), ControlError> {
+        // Those that have died meanwhile are not silent any more.
+        let mut state = self.state();
+        let Peer { name, nodes, .. } = state.resume(by, silent, pass)?;
+        tracing::warn!(%name, ?nodes, "a client that was silent goes on");
         Ok(())
     }
 
@@ -143,7 +156,6 @@ impl ServiceCore {
         if let Some(responder) = &self.served.responder {
             responder.forget(peer);
         }
-        self.served.memory.forget_peer(peer);
         let mut state = self.state();
         let Some(gone) = state.disconnect(peer) else { return };
         if !gone.leaving && self.is_mapped(peer) {
@@ -157,6 +169,7 @@ impl ServiceCore {
     /// Others may have what that connection held.
     fn bury(&self, state: &mut Peers, peer: PeerId, gone: &Peer) {
         self.served.memory.drop_temporary(peer);
+        self.served.memory.forget_peer(peer);
         let Peer { name, nodes, .. } = gone;
         if gone.leaving || !gone.reached {
             state.node_ids.give_back(nodes);
@@ -168,8 +181,14 @@ impl ServiceCore {
     }
 
     /// Whether the process at the other end still has the memory mapped, as the kernel says.
-    pub(super) fn is_mapped(&self, peer: PeerId) -> bool {
+    fn is_mapped(&self, peer: PeerId) -> bool {
         self.is_by_mapping() && self.served.memory.region().is_claimed(peer.0)
+    }
+
+    /// Whether the process at the other end may be about to unmap the memory, as one that ends, and not to go on.
+    pub(super) fn may_unmap(&self, peer: PeerId) -> bool {
+        let returning = self.state().joined.get(&peer.0).is_some_and(|peer| peer.returning);
+        !returning && self.is_mapped(peer)
     }
 
     fn is_by_mapping(&self) -> bool {

@@ -12,7 +12,6 @@ mod connection;
 mod core;
 mod listen;
 mod members;
-mod node_ids;
 mod peers;
 mod session;
 
@@ -50,7 +49,7 @@ pub enum ListenAt {
 pub struct ServiceTimes {
     /// From the connection to the first request.
     pub handshake: Duration,
-    /// Between two requests; after that the compute node is dead.
+    /// Between two requests; after that the compute node is dead, or silent if it has the memory mapped.
     pub silence: Duration,
     /// For a client to read why its connection was closed.
     pub linger: Duration,
@@ -260,7 +259,7 @@ impl Shared {
     }
 }
 
-/// A number for [`Served::instance`] that no other run of a server has.
+/// A number for [`Served::instance`] that no other run of a server has, and that cannot be guessed.
 ///
 /// # Errors
 /// If the system has no random bytes.

@@ -3,14 +3,16 @@
 //!
 //! ```text
 //!   connect ──> open ──> joined ──────────────> ended: ids returned (said goodbye, or never reached the memory),
-//!                          │                      ^        or dead, for good
-//!                          └──> silent ───────────┘ proved dead
+//!                        │  ^                     ^        or dead, for good
+//!                        v  │ resumed             │
+//!                       silent ───────────────────┘ proved dead
 //! ```
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::{Binding, Members};
-use super::node_ids::NodeIds;
+use crate::control::node_ids::NodeIds;
 use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
 use crate::fabric::PeerId;
@@ -42,8 +44,12 @@ pub(super) struct Peer {
     /// taken chunks for.
     pub(super) indexes: BTreeSet<IndexId>,
     pub(super) since_ns: u64,
+    /// Shown by a client that goes on with the connection when it is silent.
+    pub(super) pass: u128,
     /// It could reach the memory at some time: its nodes may have left locks there.
     pub(super) reached: bool,
+    /// Its client wants to resume it, and waits for its end.
+    pub(super) returning: bool,
     /// It has ended well: its ids may be given to others.
     pub(super) leaving: bool,
     /// It is over: the server that keeps the catalog knows it no more.
@@ -61,6 +67,24 @@ impl Peers {
     pub(super) fn disconnect(&mut self, peer: PeerId) -> Option<Peer> {
         self.open.remove(&peer.0);
         self.joined.remove(&peer.0)
+    }
+
+    /// Makes a silent connection joined again, if the pass is right. Its client is heard by the connection `by` from
+    /// then on, whose own number is given up.
+    pub(super) fn resume(&mut self, by: PeerId, silent: PeerId, pass: u128) -> Result<&Peer, ControlError> {
+        let (connection, knows) = (silent.0, |peer: &Peer| peer.pass == pass);
+        if let Some(peer) = self.joined.get_mut(&connection).filter(|peer| knows(peer)) {
+            peer.returning = true;
+            return Err(ControlError::NotEnded { connection });
+        }
+        let peer = match self.silent.entry(connection) {
+            Entry::Occupied(silent) if knows(silent.get()) => silent.remove(),
+            _ => return Err(ControlError::NotResumed { connection }),
+        };
+        let peer = Peer { returning: false, ..peer };
+        self.open.remove(&by.0);
+        self.open.insert(connection);
+        Ok(self.joined.entry(connection).or_insert(peer))
     }
 
     pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {

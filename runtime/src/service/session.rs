@@ -2,7 +2,7 @@
 //! panics, and what it may not do leaves the shared state as it was.
 //!
 //! ```text
-//!  greeting --> Hello --> Join --> requests, one reply each --> Goodbye, or the end of the connection
+//!  greeting --> Hello --> Join or Resume --> requests, one reply each --> Goodbye, or the end of the connection
 //! ```
 
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::core::{ServiceCore, Wanted};
 use super::members::Members;
+use super::random_instance;
 use crate::control::frame::{self, FrameBuffer, FrameError};
 use crate::control::greeting::{self, GreetingError};
 use crate::control::wire::{MEMBERS_MAX, Reply, Request};
@@ -52,6 +53,9 @@ pub enum Close {
     /// The server that keeps the catalog has given the client up.
     #[error("memory server 0 has given this connection's client up, so this server has too")]
     Fenced,
+    /// The system gives no random number, without which a connection cannot be resumed safely.
+    #[error("the memory server cannot read /dev/urandom: {cause}")]
+    NoRandom { cause: String },
     /// The session has ended before.
     #[error("the session has ended")]
     Ended,
@@ -70,6 +74,8 @@ enum Stage {
 pub struct Session {
     core: Arc<ServiceCore>,
     peer: PeerId,
+    /// From `Hello` on: what resumes this connection.
+    pass: u128,
     stage: Stage,
     arrived: FrameBuffer,
     next_number: u32,
@@ -83,6 +89,7 @@ impl Session {
         Session {
             core: Arc::clone(core),
             peer: core.connect(),
+            pass: 0,
             stage: Stage::Greeting,
             arrived: FrameBuffer::default(),
             next_number: 0,
@@ -158,6 +165,7 @@ impl Session {
     fn tell(&self, close: &Close, out: &mut Vec<u8>) {
         let error = match close {
             Close::Goodbye | Close::Ended | Close::Greeting(_) => return,
+            Close::NoRandom { cause } => ControlError::NoRandom { cause: cause.clone() },
             Close::TooMany { max } => ControlError::TooManyConnections { max: *max },
             other => ControlError::Protocol { what: other.to_string() },
         };
@@ -171,18 +179,28 @@ impl Session {
                 if let Some(max) = self.refused {
                     return Err(Close::TooMany { max });
                 }
+                let no_random = |error: std::io::Error| Close::NoRandom { cause: error.to_string() };
+                self.pass = random_instance().map_err(no_random)?;
                 self.stage = Stage::Join;
-                Ok(Ok(Reply::Welcome(self.core.welcome(self.peer))))
+                Ok(Ok(Reply::Welcome(self.core.welcome(self.peer, self.pass))))
             }
             (Stage::Hello, _) => Err(Close::Request { what: "the first request is not Hello" }),
             (Stage::Join, Request::Join { members, position, home, name }) => {
                 self.join(members, position, home, name)
             }
+            (Stage::Join, Request::Resume { connection, pass }) => {
+                let resumed = self.core.resume(self.peer, PeerId(connection), pass);
+                Ok(resumed.map(|()| {
+                    self.peer = PeerId(connection);
+                    self.stage = Stage::Joined;
+                    Reply::Done
+                }))
+            }
             (Stage::Join, Request::Ping) => Ok(Ok(Reply::Done)),
-            (Stage::Join, _) => Err(Close::Request { what: "the second request is not Join" }),
+            (Stage::Join, _) => Err(Close::Request { what: "the second request is neither Join nor Resume" }),
             (Stage::Joined, _) if self.core.is_fenced(self.peer) => Err(Close::Fenced),
-            (Stage::Joined, Request::Hello | Request::Join { .. }) => {
-                Err(Close::Request { what: "Hello and Join come once, at the beginning" })
+            (Stage::Joined, Request::Hello | Request::Join { .. } | Request::Resume { .. }) => {
+                Err(Close::Request { what: "Hello, and Join or Resume, come once, at the beginning" })
             }
             (Stage::Joined, Request::Goodbye) => {
                 self.core.leaving(self.peer);
@@ -214,7 +232,7 @@ impl Session {
             return Ok(Err(error));
         }
         let list = (Members::from(members), ServerId(position));
-        Ok(self.core.join(self.peer, list, home, name).map(|()| {
+        Ok(self.core.join(self.peer, list, home, name, self.pass).map(|()| {
             self.stage = Stage::Joined;
             Reply::Done
         }))
@@ -267,7 +285,7 @@ impl Session {
             Request::Dead { after } => {
                 core.dead(peer, after).map(|(nodes, more)| Reply::Dead { nodes, more })
             }
-            Request::Hello | Request::Join { .. } | Request::Goodbye => {
+            Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }
         }
@@ -275,9 +293,9 @@ impl Session {
 }
 
 impl Session {
-    /// Whether the client's process still has the memory mapped.
-    pub(super) fn is_mapped(&self) -> bool {
-        self.core.is_mapped(self.peer)
+    /// Whether the client's process has the memory mapped, and may be about to end.
+    pub(super) fn may_unmap(&self) -> bool {
+        self.core.may_unmap(self.peer)
     }
 }
 

@@ -1,14 +1,24 @@
 //! The client's side of one connection: a thread that sends requests, and a ping when there are none, and one that
-//! hands replies to those who wait for them. Nobody waits for ever: when the server is gone, every call ends.
+//! hands replies to those who wait for them. When the connection ends, the latter resumes it by another one, if there
+//! is a way back. Every call ends: with an answer, when the connection is resumed, or when the server is gone.
+//!
+//! ```text
+//!    up ──> broken ──> up        resumed: what was under way has an unknown outcome, what was begun since is sent
+//!            └───────> closed    gone, or left by this side
+//! ```
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use futures::channel::oneshot;
 
+use super::dial::NEXT_NUMBER;
+use super::resume::WayBack;
 use super::{ConnectConfig, ConnectError};
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -19,7 +29,8 @@ use crate::pointer::ServerId;
 
 const READ_BYTES: usize = 16 << 10;
 
-/// What a server answered. Where it is [`ControlError::ServerGone`], nobody knows whether it did what it was asked.
+/// What a server answered. Where it is [`ControlError::ServerGone`] or [`ControlError::BrokenOff`], it may or may not
+/// have done what it was asked.
 pub(super) type Answered = Result<Reply, ControlError>;
 /// Where an answer goes. Dropped without one, it says that the server is gone: so every call ends, whatever became of
 /// the connection.
@@ -47,71 +58,87 @@ impl Drop for Take {
     }
 }
 
+/// A request on its way to be sent.
+type Call = (Request, Take);
+
 /// A connection to a memory server. It ends when it is dropped.
 pub(super) struct Connection {
-    server: ServerId,
-    gone: Arc<AtomicBool>,
-    /// Set when this side is about to end it: that the server then closes it is no event.
-    leaving: Arc<AtomicBool>,
-    calls: Sender<(Request, Take)>,
-    stream: Arc<Stream>,
+    line: Arc<Line>,
+    calls: Sender<Call>,
 }
 
 /// What the two threads share.
 struct Line {
     server: ServerId,
-    stream: Arc<Stream>,
     gone: Arc<AtomicBool>,
-    leaving: Arc<AtomicBool>,
     config: ConnectConfig,
     clock: Clock,
-    waiting: Mutex<Waiting>,
+    way_back: Option<WayBack>,
+    state: Mutex<State>,
+    /// Notified when the line is up or closed, and when a request was written.
+    changed: Condvar,
 }
 
-/// Requests that were sent and not answered, in their order.
-#[derive(Default)]
-struct Waiting {
-    calls: VecDeque<(u32, Take)>,
-    closed: bool,
+struct State {
+    phase: Phase,
+    /// What requests are sent over; while the line is broken, what it is to be resumed by.
+    stream: Arc<Stream>,
+    /// Of the next request over this stream.
+    next_number: u32,
+    /// Requests that were sent and not answered, in their order.
+    waiting: VecDeque<(u32, Take)>,
+    /// The last one of them is being written.
+    writing: bool,
+    /// This side is about to end it: that the server then closes it is no event, and it is not resumed.
+    leaving: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Up,
+    Broken,
+    Closed,
 }
 
 impl Connection {
-    /// Starts the threads. `next_number` is that of the next request.
+    /// Starts the threads.
     pub(super) fn start(
         server: ServerId,
         stream: Stream,
-        next_number: u32,
+        way_back: Option<WayBack>,
         config: &ConnectConfig,
         clock: &Clock,
     ) -> Result<Self, ConnectError> {
-        let (stream, gone, leaving) = (Arc::new(stream), Arc::default(), Arc::default());
         let (calls, to_send) = channel();
+        let (stream, waiting) = (Arc::new(stream), VecDeque::new());
+        let (phase, next_number, writing, leaving) = (Phase::Up, NEXT_NUMBER, false, false);
         let line = Arc::new(Line {
             server,
-            stream: Arc::clone(&stream),
-            gone: Arc::clone(&gone),
-            leaving: Arc::clone(&leaving),
+            gone: Arc::default(),
             config: config.clone(),
             clock: clock.clone(),
-            waiting: Mutex::default(),
+            way_back,
+            state: Mutex::new(State { phase, stream, next_number, waiting, writing, leaving }),
+            changed: Condvar::new(),
         });
         // Made first: if the second thread cannot be started, dropping it ends the first.
-        let connection = Connection { server, gone, leaving, calls, stream };
-        let failed = |cause: std::io::Error| ConnectError::Thread { cause: cause.to_string() };
+        let connection = Connection { line: Arc::clone(&line), calls };
+        let failed = |cause: io::Error| ConnectError::Thread { cause: cause.to_string() };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let reading = Arc::clone(&line);
         thread("farwood-replies").spawn(move || reading.read()).map_err(failed)?;
-        thread("farwood-calls").spawn(move || line.write(&to_send, next_number)).map_err(failed)?;
+        thread("farwood-calls").spawn(move || line.write(&to_send)).map_err(failed)?;
         Ok(connection)
     }
 
     /// Sends a request; `take` gets the answer, on a thread of the connection, or at once if the server is gone.
     pub(super) fn call(&self, request: Request, take: impl FnOnce(Answered) + Send + 'static) {
-        let take = Take { server: self.server, take: Some(Box::new(take)) };
+        let server = self.line.server;
+        let take = Take { server, take: Some(Box::new(take)) };
         // What is not sent is dropped, here or on its way to the writing thread, and is answered by that.
         let sent = if self.is_gone() { None } else { self.calls.send((request, take)).ok() };
         if sent.is_none() {
-            tracing::debug!(server = self.server.0, "a call to a server that is gone");
+            tracing::debug!(server = server.0, "a call to a server that is gone");
         }
     }
 
@@ -122,7 +149,7 @@ impl Connection {
             // Nobody waits any more if the future was dropped.
             let _unheard = take.send(answer);
         });
-        let server = self.server;
+        let server = self.line.server;
         async move { answered.await.unwrap_or(Err(ControlError::ServerGone { server })) }
     }
 
@@ -137,79 +164,128 @@ impl Connection {
 
     /// Blocks until an answer is there, which takes no longer than the patience of the connection.
     pub(super) fn wait(&self, answered: &Receiver<Answered>) -> Answered {
-        answered.recv().unwrap_or(Err(ControlError::ServerGone { server: self.server }))
+        answered.recv().unwrap_or(Err(ControlError::ServerGone { server: self.line.server }))
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.line.gone.load(Ordering::Acquire)
     }
 
     /// Whether the server ended the connection, or is silent: not this side.
     pub(super) fn is_lost(&self) -> bool {
-        self.is_gone() && !self.leaving.load(Ordering::Acquire)
+        self.is_gone() && !self.line.state().leaving
     }
 
-    /// This side is about to end it, but for what is said before.
+    /// This side is about to end it, but for what is said before. A connection that is being resumed ends at once.
     pub(super) fn leave(&self) {
-        self.leaving.store(true, Ordering::Release);
+        let broken = {
+            let mut state = self.line.state();
+            state.leaving = true;
+            state.phase == Phase::Broken
+        };
+        if broken {
+            self.line.close("this side leaves");
+        }
     }
 
     pub(super) fn gone(&self) -> &Arc<AtomicBool> {
-        &self.gone
+        &self.line.gone
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.leave();
-        self.gone.store(true, Ordering::Release);
-        self.stream.shutdown(Shutdown::Both);
+        self.line.close("the connection was dropped");
     }
 }
 
 impl Line {
-    fn write(&self, to_send: &Receiver<(Request, Take)>, mut number: u32) {
-        let mut bytes = Vec::new();
+    fn write(&self, to_send: &Receiver<Call>) {
+        let mut unsent = None;
         loop {
-            let (request, take) = match to_send.recv_timeout(self.config.ping) {
+            let next = unsent.take().map_or_else(|| to_send.recv_timeout(self.config.ping), Ok);
+            let call = match next {
                 Ok(call) => call,
                 Err(RecvTimeoutError::Timeout) => (Request::Ping, Take { server: self.server, take: None }),
                 Err(RecvTimeoutError::Disconnected) => return self.close("the connection was dropped"),
             };
-            {
-                let mut waiting = self.waiting();
-                if waiting.closed {
-                    return;
-                }
-                waiting.calls.push_back((number, take));
+            match self.send(call) {
+                Some(Ok(())) => {}
+                Some(Err(call)) => unsent = Some(call),
+                None => return,
             }
-            bytes.clear();
-            frame::put(&(number, request), &mut bytes);
-            number = number.wrapping_add(1);
-            let deadline = Deadline::after(&self.clock, self.config.silence);
-            if let Err(error) = self.stream.write_until(&deadline, &bytes) {
-                // The reader may still find the last reply, which says why.
-                tracing::debug!(server = self.server.0, %error, "a request could not be sent");
-                return self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Sends a request as soon as the line is up. Yields it if the server has not got the whole of it, and nothing if
+    /// the line is closed.
+    fn send(&self, (request, take): Call) -> Option<Result<(), Call>> {
+        let (number, stream) = {
+            let mut state = self.when(|state| state.phase != Phase::Broken);
+            if state.phase == Phase::Closed {
+                return None;
+            }
+            let number = state.next_number;
+            state.next_number = number.wrapping_add(1);
+            state.waiting.push_back((number, take));
+            state.writing = true;
+            (number, Arc::clone(&state.stream))
+        };
+        let mut bytes = Vec::new();
+        frame::put(&(number, &request), &mut bytes);
+        let deadline = Deadline::after(&self.clock, self.config.silence);
+        let sent = stream.write_until(&deadline, &bytes);
+        let mut state = self.state();
+        state.writing = false;
+        self.changed.notify_all();
+        let Err(error) = sent else { return Some(Ok(())) };
+        tracing::debug!(server = self.server.0, %error, "a request could not be sent");
+        // The reader may still find the last reply, which says why.
+        stream.shutdown(Shutdown::Write);
+        if state.phase == Phase::Closed {
+            return None;
+        }
+        state.phase = Phase::Broken;
+        match state.waiting.pop_back() {
+            Some((last, take)) if last == number => Some(Err((request, take))),
+            // A server that answers a part of a request has answered it.
+            answered => {
+                state.waiting.extend(answered);
+                Some(Ok(()))
             }
         }
     }
 
     fn read(&self) {
+        let mut stream = Arc::clone(&self.state().stream);
+        loop {
+            let Err(why) = self.take_replies(&stream);
+            tracing::debug!(server = self.server.0, %why, "a control connection has ended");
+            match self.resume(&stream, &why) {
+                Some(resumed) => stream = resumed,
+                None => return self.close(&why.to_string()),
+            }
+        }
+    }
+
+    /// Yields why no more replies come; `InvalidData` if the server does not keep to the protocol.
+    fn take_replies(&self, stream: &Stream) -> io::Result<Infallible> {
         let (mut arrived, mut bytes) = (FrameBuffer::default(), vec![0; READ_BYTES]);
         loop {
             // There is always something to come: a ping is answered.
             let deadline = Deadline::after(&self.clock, self.config.silence);
-            match self.stream.read_until(&deadline, &mut bytes) {
-                Ok(0) => return self.close("it closed the connection"),
-                Ok(count) => arrived.extend(&bytes[..count]),
-                Err(error) => return self.close(&error.to_string()),
+            match stream.read_until(&deadline, &mut bytes)? {
+                0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection")),
+                count => arrived.extend(&bytes[..count]),
             }
             loop {
                 match arrived.next_frame() {
                     Ok(None) => break,
                     Ok(Some(frame)) if self.deliver(frame) => {}
-                    _ => return self.close("its replies break the protocol"),
+                    _ => {
+                        return Err(io::Error::new(ErrorKind::InvalidData, "its replies break the protocol"));
+                    }
                 }
             }
         }
@@ -218,27 +294,77 @@ impl Line {
     /// Whether that was the reply that was to come.
     fn deliver(&self, frame: &[u8]) -> bool {
         let Ok((number, answer)) = frame::parse::<(u32, Answered)>(frame) else { return false };
-        let next = self.waiting().calls.pop_front();
+        let next = self.state().waiting.pop_front();
         let expected = next.filter(|(expected, _)| *expected == number);
         expected.map(|(_, take)| take.answer(answer)).is_some()
     }
 
+    /// Goes on by another connection, if there is a way back to the server, and it lets this client go on. Yields what
+    /// replies come by from then on.
+    fn resume(&self, ended: &Stream, why: &io::Error) -> Option<Arc<Stream>> {
+        let way_back = self.way_back.as_ref().filter(|_| why.kind() != ErrorKind::InvalidData)?;
+        self.break_off(ended);
+        let note =
+            |error: &ConnectError| tracing::debug!(server = self.server.0, %error, "it was not resumed");
+        let deadline = Deadline::after(&self.clock, self.config.timeout.min(self.config.silence));
+        drop(self.broken()?);
+        let stream = Arc::new(way_back.connect(&deadline).inspect_err(note).ok()?);
+        // From here on [`Line::close`] ends this one.
+        self.broken()?.stream = Arc::clone(&stream);
+        let next_number = way_back.resume(&stream, &deadline).inspect_err(note).ok()?;
+        let unanswered = {
+            let mut state = self.broken()?;
+            (state.phase, state.next_number) = (Phase::Up, next_number);
+            std::mem::take(&mut state.waiting)
+        };
+        self.changed.notify_all();
+        let (server, calls) = (self.server, unanswered.len());
+        let silent = "this process was silent for too long, and goes on: its connection to a memory server was resumed";
+        tracing::warn!(server = server.0, calls, %why, "{silent}");
+        unanswered.into_iter().for_each(|(_, take)| take.answer(Err(ControlError::BrokenOff { server })));
+        Some(stream)
+    }
+
+    /// Sees to it that nothing is sent over the line before it is up again.
+    fn break_off(&self, ended: &Stream) {
+        {
+            let mut state = self.state();
+            if state.phase == Phase::Up {
+                state.phase = Phase::Broken;
+            }
+        }
+        // What is being written ends by that, as a failure or not.
+        ended.shutdown(Shutdown::Both);
+        drop(self.when(|state| !state.writing));
+    }
+
+    /// The state, if the line is still to be resumed.
+    fn broken(&self) -> Option<MutexGuard<'_, State>> {
+        Some(self.state()).filter(|state| state.phase == Phase::Broken && !state.leaving)
+    }
+
     fn close(&self, why: &str) {
-        let left = {
-            let mut waiting = self.waiting();
-            if std::mem::replace(&mut waiting.closed, true) {
+        let (left, stream, leaving) = {
+            let mut state = self.state();
+            if state.phase == Phase::Closed {
                 return;
             }
-            std::mem::take(&mut waiting.calls)
+            state.phase = Phase::Closed;
+            (std::mem::take(&mut state.waiting), Arc::clone(&state.stream), state.leaving)
         };
-        let leaving = self.leaving.load(Ordering::Acquire);
+        self.changed.notify_all();
         if !self.gone.swap(true, Ordering::AcqRel) && !leaving {
             tracing::warn!(server = self.server.0, calls = left.len(), why, "a memory server is gone");
         }
-        self.stream.shutdown(Shutdown::Both);
+        stream.shutdown(Shutdown::Both);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("nothing panics while it holds the calls")
+    fn when(&self, so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let state = self.changed.wait_while(self.state(), |state| !so(state));
+        state.expect("nothing panics while it holds the state")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the state")
     }
 }

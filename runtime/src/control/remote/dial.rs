@@ -7,20 +7,24 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::ConnectError;
+use super::connection::Answered;
+use crate::control::ServerAddress;
 use crate::control::frame::{self, FrameBuffer};
 use crate::control::greeting::{self, GREETING_BYTES, GreetingError, VERSION};
 use crate::control::stream::{Deadline, Stream};
 use crate::control::wire::{OfferKind, Reply, Request, Welcome, WordRange};
-use crate::control::{ControlError, ServerAddress};
 
 /// Offsets have 48 bits.
 const REGION_BYTES_MAX: u64 = 1 << 48;
 
-/// A connection that has been greeted and welcomed. The next request has number 1.
+/// A connection that has been greeted and welcomed. The next request has the number [`NEXT_NUMBER`].
 pub(super) struct Dialled {
     pub(super) stream: Stream,
     pub(super) welcome: Welcome,
 }
+
+/// The number of the request that follows `Hello`.
+pub(super) const NEXT_NUMBER: u32 = 1;
 
 /// Connects to a server and asks what it is.
 pub(super) fn dial(
@@ -28,24 +32,53 @@ pub(super) fn dial(
     asked: Option<OfferKind>,
     deadline: &Deadline,
 ) -> Result<Dialled, ConnectError> {
-    let stream = match address {
-        ServerAddress::Unix(path) => dial_unix(path)?,
-        ServerAddress::Tcp(host) => dial_tcp(address, host, deadline)?,
-    };
-    greet(&stream, address, deadline)?;
-    let mut hello = Vec::new();
-    frame::put(&(0u32, Request::Hello), &mut hello);
-    // A server that refuses may have closed its side: what it said is still to be read.
-    let sent = stream.write_until(deadline, &hello);
-    let welcome = match read_reply(&stream, address, deadline) {
-        Err(ConnectError::Closed { .. }) if sent.is_err() => return Err(closed(address)),
-        other => other?,
-    };
-    check_welcome(&welcome).map_err(|what| ConnectError::Welcome { address: address.clone(), what })?;
+    let stream = connect(address, deadline)?;
+    let welcome = hello(&stream, address, deadline)?;
     let offered = welcome.offer.kind();
     match asked.filter(|asked| *asked != offered) {
         Some(asked) => Err(ConnectError::Fabric { address: address.clone(), offered, asked }),
         None => Ok(Dialled { stream, welcome }),
+    }
+}
+
+/// Connects to a server.
+pub(super) fn connect(address: &ServerAddress, deadline: &Deadline) -> Result<Stream, ConnectError> {
+    match address {
+        ServerAddress::Unix(path) => dial_unix(path),
+        ServerAddress::Tcp(host) => dial_tcp(address, host, deadline),
+    }
+}
+
+/// Exchanges greetings over a new connection, and asks what the server is.
+pub(super) fn hello(
+    stream: &Stream,
+    address: &ServerAddress,
+    deadline: &Deadline,
+) -> Result<Welcome, ConnectError> {
+    greet(stream, address, deadline)?;
+    let welcome = match ask(stream, address, (0, Request::Hello), deadline)? {
+        Ok(Reply::Welcome(welcome)) => welcome,
+        Ok(_) => return Err(ConnectError::NotFarwood { address: address.clone() }),
+        Err(cause) => return Err(ConnectError::Refused { address: address.clone(), cause }),
+    };
+    check_welcome(&welcome).map_err(|what| ConnectError::Welcome { address: address.clone(), what })?;
+    Ok(welcome)
+}
+
+/// Sends a request over a connection where no other is under way; yields the answer.
+pub(super) fn ask(
+    stream: &Stream,
+    address: &ServerAddress,
+    (number, request): (u32, Request),
+    deadline: &Deadline,
+) -> Result<Answered, ConnectError> {
+    let mut bytes = Vec::new();
+    frame::put(&(number, request), &mut bytes);
+    // A server that refuses may have closed its side: what it said is still to be read.
+    let sent = stream.write_until(deadline, &bytes);
+    match read_reply(stream, address, number, deadline) {
+        Err(_) if sent.is_err() => Err(closed(address)),
+        other => other,
     }
 }
 
@@ -98,12 +131,13 @@ fn greet(stream: &Stream, address: &ServerAddress, deadline: &Deadline) -> Resul
     }
 }
 
-/// Nothing follows the reply to `Hello` before the next request.
+/// Nothing follows the reply before the next request.
 fn read_reply(
     stream: &Stream,
     address: &ServerAddress,
+    number: u32,
     deadline: &Deadline,
-) -> Result<Welcome, ConnectError> {
+) -> Result<Answered, ConnectError> {
     let not_farwood = || ConnectError::NotFarwood { address: address.clone() };
     let (mut arrived, mut bytes) = (FrameBuffer::default(), [0; 4096]);
     loop {
@@ -113,9 +147,8 @@ fn read_reply(
             Err(error) => return Err(refused(address, &error)),
         }
         let Some(frame) = arrived.next_frame().map_err(|_| not_farwood())? else { continue };
-        return match frame::parse::<(u32, Result<Reply, ControlError>)>(frame) {
-            Ok((0, Ok(Reply::Welcome(welcome)))) => Ok(welcome),
-            Ok((0, Err(cause))) => Err(ConnectError::Refused { address: address.clone(), cause }),
+        return match frame::parse::<(u32, Answered)>(frame) {
+            Ok((found, answer)) if found == number => Ok(answer),
             _ => Err(not_farwood()),
         };
     }
@@ -165,6 +198,7 @@ mod tests {
         let good = Welcome {
             instance: 1,
             connection: 1,
+            pass: 1,
             version: "1".into(),
             offer: Offer::Verbs,
             region_bytes: 1 << 20,

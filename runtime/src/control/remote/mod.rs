@@ -1,12 +1,14 @@
 //! A compute node's side of the control plane: one connection per memory server, and the calls over them.
 //!
 //! Calls never block the shard that makes them: threads of the connections do the I/O and wake who waits. A server that
-//! closes its connection, or is silent, is gone for good; every call to it ends with [`ControlError::ServerGone`].
+//! closes its connection, or is silent, and does not let this client go on (`resume.rs`), is gone for good; every call
+//! to it ends with [`ControlError::ServerGone`].
 
 mod connection;
 mod dial;
 mod error;
 mod fencing;
+mod resume;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,6 +24,7 @@ use self::connection::{Answered, Connection};
 use self::dial::Dialled;
 pub use self::error::ConnectError;
 use self::fencing::{Dead, census, fence_the_dead};
+use self::resume::WayBack;
 use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
@@ -46,7 +49,8 @@ pub struct ConnectConfig {
     pub timeout: Duration,
     /// Silence after which a server is told that this client is alive.
     pub ping: Duration,
-    /// Silence after which a server is gone.
+    /// Silence after which a server is gone, unless it lets this client resume the connection, which takes neither
+    /// longer than this nor than `timeout`.
     pub silence: Duration,
     /// Makes the indexes that this connection creates temporary: no other can use them, and they go when the
     /// connection ends, however it does.
@@ -125,7 +129,8 @@ impl RemoteControl {
         }
         let mut servers = Vec::with_capacity(addresses.len());
         for (id, (Dialled { stream, welcome }, address)) in (0..).zip(dialled.into_iter().zip(addresses)) {
-            let connection = Connection::start(ServerId(id), stream, 1, config, &clock)?;
+            let way_back = WayBack::to(address, &welcome);
+            let connection = Connection::start(ServerId(id), stream, way_back, config, &clock)?;
             servers.push(Server { connection, address: address.clone(), welcome });
         }
         join_all(&servers, &members, config)?;
@@ -626,6 +631,7 @@ mod tests {
         let welcome = Welcome {
             instance: 1,
             connection: 1,
+            pass: 1,
             version: String::new(),
             offer: Offer::Verbs,
             region_bytes: 1 << 20,

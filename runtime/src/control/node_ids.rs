@@ -3,19 +3,20 @@
 //! and fenced before it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::control::ControlError;
+use super::ControlError;
 
-/// Ids from 1 on; when all were given, those again whose nodes have said goodbye.
+/// Ids from 1 on; when all were given, those again whose nodes have ended well, the oldest first.
 #[derive(Default)]
-pub(super) struct NodeIds {
+pub(crate) struct NodeIds {
     given: u16,
     returned: VecDeque<u16>,
     dead: Vec<u16>,
 }
 
 impl NodeIds {
-    pub(super) fn take(&mut self) -> Result<u16, ControlError> {
+    pub(crate) fn take(&mut self) -> Result<u16, ControlError> {
         if let Some(fresh) = self.given.checked_add(1) {
             self.given = fresh;
             return Ok(fresh);
@@ -24,18 +25,25 @@ impl NodeIds {
     }
 
     /// Takes ids back whose nodes hold no lock.
-    pub(super) fn give_back(&mut self, ids: &[u16]) {
+    pub(crate) fn give_back(&mut self, ids: &[u16]) {
         self.returned.extend(ids);
     }
 
     /// Their nodes have died, and may have left locks.
-    pub(super) fn died(&mut self, ids: &[u16]) {
+    pub(crate) fn died(&mut self, ids: &[u16]) {
         self.dead.extend(ids);
     }
 
     /// The dead in the order of their deaths, at most 65,535.
-    pub(super) fn dead(&self) -> &[u16] {
+    pub(crate) fn dead(&self) -> &[u16] {
         &self.dead
+    }
+
+    /// The first `count` of the dead, ascending.
+    pub(crate) fn first_dead(&self, count: usize) -> Arc<[u16]> {
+        let mut dead = self.dead[..count].to_vec();
+        dead.sort_unstable();
+        dead.into()
     }
 }
 
