@@ -236,16 +236,18 @@ async fn persist<V: Verbs>(
             Err(failed) => failed,
         };
         table.backlog.heard(lock.server(), Err(failed.cause()));
-        // A queue pair that breaks says nothing about the server.
-        if failed.cause().is_passing() && broken < table.config.attempts_max.min(BROKEN_MAX) {
+        // A queue pair that breaks says nothing about the server, which may be back.
+        let pause_ns = if failed.cause().is_passing() && broken < table.config.attempts_max.min(BROKEN_MAX) {
             broken += 1;
+            PAUSE_NS_MIN
         } else {
             attempt += 1;
-        }
+            (PAUSE_NS_MIN << attempt.min(32)).min(PAUSE_NS_MAX)
+        };
         if attempt >= attempts.end || failed.cause().is_refusal() {
             return Err(failed);
         }
-        table.verbs.pause((PAUSE_NS_MIN << attempt.min(32)).min(PAUSE_NS_MAX)).await;
+        table.verbs.pause(pause_ns).await;
         (_, chain) = failed.into_parts();
     }
 }

@@ -4,17 +4,17 @@
 //! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`]. What was never handed out goes
 //! back to its server when the allocator is dropped: a process that lives for one node costs no whole chunk.
 //!
-//! A request for a chunk is the allocator's, not the client's that made it: if that one is dropped, the next who needs
-//! memory waits for the same answer. Else a thousand clients that give up in time would take a thousand chunks.
+//! A request for a chunk is the allocator's, not the client's that made it. All who need memory meanwhile wait for its
+//! answer, and any of them goes on with it: one that is dropped, or that its task leaves unpolled, keeps none of them.
+//! Else a thousand clients that give up in time would take a thousand chunks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, ready};
 
 use futures::FutureExt;
-use futures::future::{LocalBoxFuture, poll_fn};
-use futures::lock::Mutex;
+use futures::future::{LocalBoxFuture, Shared};
 use thiserror::Error;
 
 use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN, ServerInfo};
@@ -66,14 +66,13 @@ pub struct Books {
 pub struct NodeAllocator {
     control: Arc<dyn Control>,
     index: IndexId,
-    state: RefCell<State>,
-    /// Held by the client that waits for a chunk.
-    asking: Mutex<()>,
-    /// The request to a server that is not answered, of any client. Polled by the holder of `asking` only.
+    state: Rc<RefCell<State>>,
+    /// The request to a server that is not answered, of any client.
     request: RefCell<Option<ChunkRequest>>,
 }
 
-type ChunkRequest = LocalBoxFuture<'static, Result<Chunk, ControlError>>;
+/// Its chunk is kept as soon as it is there; yields how long that is.
+type ChunkRequest = Shared<LocalBoxFuture<'static, Result<u64, ControlError>>>;
 
 #[derive(Default)]
 struct State {
@@ -91,8 +90,8 @@ impl NodeAllocator {
     /// ones.
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
-        let (state, asking, request) = (RefCell::new(state), Mutex::new(()), RefCell::default());
-        NodeAllocator { control, index, state, asking, request }
+        let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
+        NodeAllocator { control, index, state, request }
     }
 
     /// Memory for a node of `bytes` bytes, aligned to 64. It is zeroed unless it was given back before.
@@ -115,24 +114,26 @@ impl NodeAllocator {
         }
     }
 
-    async fn allocate_of(&self, server: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
+    async fn allocate_of(&self, near: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        let mut search = Search::new(self.control.servers(), near, bytes);
         loop {
-            if let Some(node) = self.carve(server, bytes) {
+            if let Some(node) = self.carve(near, bytes) {
                 return Ok(node);
             }
-            // One client asks for all: else each of hundreds would take a chunk of its own.
-            let _asking = self.asking.lock().await;
-            if let Some(Err(error)) = self.answer().await {
-                // Whoever asked has not waited for it. The server says it again if it still is so.
+            // What another client has asked for first: else each of hundreds would take a chunk of its own.
+            let asked = self.request.borrow().clone();
+            let Some(request) = asked else {
+                let server = search.next(|| self.next_server())?;
+                if let Err(error) = search.go_on(self.answer(self.ask(server)).await) {
+                    // Another client of the shard may have given something back meanwhile.
+                    return self.carve(near, bytes).ok_or(error);
+                }
+                continue;
+            };
+            if let Err(error) = self.answer(request).await {
+                // The server says it again if it still is so.
                 tracing::debug!(%error, "a chunk was asked for, and not had");
-            }
-            if let Some(node) = self.carve(server, bytes) {
-                return Ok(node);
-            }
-            if let Err(error) = self.take_chunk(server, bytes).await {
-                // Another client of the shard may have given something back meanwhile.
-                return self.carve(server, bytes).ok_or(error);
             }
         }
     }
@@ -166,74 +167,97 @@ impl NodeAllocator {
         }
     }
 
-    /// Takes a chunk with room for such a node from that server, or from the first server in turn that has one.
-    async fn take_chunk(&self, near: Option<ServerId>, bytes: u64) -> Result<(), AllocError> {
-        let servers = self.control.servers();
+    /// The server whose turn it is, by its place in the list.
+    fn next_server(&self) -> usize {
+        let mut state = self.state.borrow_mut();
+        state.next_server += 1;
+        state.next_server - 1
+    }
+
+    /// Asks a server for a chunk.
+    fn ask(&self, server: ServerId) -> ChunkRequest {
+        let (answer, state) = (self.control.chunk(server, self.index), Rc::clone(&self.state));
+        let keep = move |answer: Result<Chunk, ControlError>| {
+            answer.map(|chunk| {
+                state.borrow_mut().pieces.push(chunk);
+                chunk.bytes
+            })
+        };
+        let request = answer.map(keep).boxed_local().shared();
+        *self.request.borrow_mut() = Some(request.clone());
+        request
+    }
+
+    /// The answer to a request, which all who wait for it get.
+    async fn answer(&self, request: ChunkRequest) -> Result<u64, ControlError> {
+        let answer = request.clone().await;
+        self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request));
+        answer
+    }
+}
+
+/// One client's way over the servers: that one, or all of them in turn, until one has a chunk with room for its node.
+struct Search<'s> {
+    servers: &'s [ServerInfo],
+    near: Option<ServerId>,
+    bytes: u64,
+    /// Servers that are still to be asked.
+    left: usize,
+    /// The one that was asked last, if it is to be asked again, and what it may have left.
+    again: Option<(ServerId, u64)>,
+}
+
+impl<'s> Search<'s> {
+    fn new(servers: &'s [ServerInfo], near: Option<ServerId>, bytes: u64) -> Self {
+        let left = if near.is_some() { 1 } else { servers.len() };
+        Search { servers, near, bytes, left, again: None }
+    }
+
+    /// The server to ask. `turn` says which one's turn it is.
+    fn next(&mut self, mut turn: impl FnMut() -> usize) -> Result<ServerId, AllocError> {
+        let Search { servers, near, bytes, .. } = *self;
         let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
         if chunk_bytes < bytes {
             return Err(AllocError::TooLarge { bytes, chunk_bytes });
         }
-        if let Some(near) = near {
-            let server = servers.get(usize::from(near.0)).filter(|server| server.chunk_bytes >= bytes);
-            return match server {
-                Some(server) if self.take_chunk_of(server, bytes).await? => Ok(()),
-                _ => Err(AllocError::OutOfMemory { servers: 1 }),
-            };
+        if let Some((server, _)) = self.again {
+            return Ok(server);
         }
-        for _ in servers {
-            let server = {
-                let mut state = self.state.borrow_mut();
-                state.next_server += 1;
-                &servers[(state.next_server - 1) % servers.len()]
+        while self.left > 0 {
+            self.left -= 1;
+            let server = match near {
+                Some(near) => servers.get(usize::from(near.0)),
+                None => Some(&servers[turn() % servers.len()]),
             };
-            if server.chunk_bytes >= bytes && self.take_chunk_of(server, bytes).await? {
-                return Ok(());
+            if let Some(server) = server.filter(|server| server.chunk_bytes >= bytes) {
+                self.again = Some((server.id, server.region_bytes));
+                return Ok(server.id);
             }
         }
-        Err(AllocError::OutOfMemory { servers: servers.len() })
+        Err(AllocError::OutOfMemory { servers: if near.is_some() { 1 } else { servers.len() } })
     }
 
-    /// Takes chunks of a server until one has room for such a node; yields whether one has. Rests that are too small
-    /// are kept for smaller nodes: the server does not hand them out again meanwhile, so that they come to an end.
-    async fn take_chunk_of(&self, server: &ServerInfo, bytes: u64) -> Result<bool, AllocError> {
-        let mut left = server.region_bytes;
-        loop {
-            *self.request.borrow_mut() = Some(self.control.chunk(server.id, self.index));
-            let chunk = match self.answer().await.expect("it was just asked for") {
-                Ok(chunk) => chunk,
-                Err(ControlError::OutOfMemory { .. }) => return Ok(false),
-                Err(error) => return Err(AllocError::Control(error)),
-            };
-            if chunk.bytes >= bytes {
-                return Ok(true);
-            }
+    /// Goes on after the answer of the server that was asked last. It is asked again after a chunk that is too small:
+    /// those are kept for smaller nodes, and the server does not hand them out again meanwhile, so that they come to an
+    /// end.
+    fn go_on(&mut self, answer: Result<u64, ControlError>) -> Result<(), AllocError> {
+        let asked = self.again.take();
+        match answer {
             // A server that has handed out more than it has would do so for ever.
-            left = match left.checked_sub(chunk.bytes.max(NODE_ALIGN)) {
-                Some(left) => left,
-                None => return Ok(false),
-            };
-        }
-    }
-
-    /// The answer to the request that is on its way, if one is; its chunk is kept before anyone can be dropped.
-    async fn answer(&self) -> Option<Result<Chunk, ControlError>> {
-        poll_fn(|cx| {
-            let mut request = self.request.borrow_mut();
-            let Some(asked) = request.as_mut() else { return Poll::Ready(None) };
-            let answer = ready!(asked.poll_unpin(cx));
-            *request = None;
-            if let Ok(chunk) = answer {
-                self.state.borrow_mut().pieces.push(chunk);
+            Ok(bytes) if bytes < self.bytes => {
+                self.again =
+                    asked.and_then(|(server, left)| Some((server, left.checked_sub(bytes.max(NODE_ALIGN))?)));
+                Ok(())
             }
-            Poll::Ready(Some(answer))
-        })
-        .await
+            Ok(_) | Err(ControlError::OutOfMemory { .. }) => Ok(()),
+            Err(error) => Err(AllocError::Control(error)),
+        }
     }
 }
 
 impl Drop for NodeAllocator {
     fn drop(&mut self) {
-        let State { pieces, largest, .. } = std::mem::take(self.state.get_mut());
+        let State { pieces, largest, .. } = self.state.take();
         // Whoever needs a node as large as the largest here would be handed the smaller ones out time and again, before
         // a whole chunk.
         let useful = |rest: &Chunk| rest.bytes >= largest.max(REST_BYTES_MIN);
@@ -269,6 +293,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::task::Poll;
+
+    use futures::future::poll_fn;
 
     use super::*;
     use crate::control::{CatalogEntry, ServerUsage};
@@ -412,6 +439,28 @@ mod tests {
         let asked = allocator.request.borrow().iter().count() as u64 * CHUNK_BYTES;
         assert!(nodes >= 32, "{nodes} nodes");
         assert_eq!(taken, nodes * 4096 + kept + asked, "{nodes} nodes, {kept} bytes kept");
+    }
+
+    /// A client that asked for a chunk, and is not polled any more, does not keep others from it.
+    #[test]
+    fn a_client_that_stands_still_keeps_none_from_memory() {
+        let config =
+            EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
+        let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
+        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
+        let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+        let mut still = Box::pin(allocator.allocate(4096));
+        assert!((&mut still).now_or_never().is_none());
+        let mut other = Box::pin(allocator.allocate(4096));
+        let had = (0..10).find_map(|_| (&mut other).now_or_never());
+        assert!(had.is_some_and(|node| node.is_ok()), "it waits for a client that does not go on");
+        assert!((&mut still).now_or_never().is_some_and(|node| node.is_ok()), "its chunk is there");
+        let books = allocator.books();
+        assert_eq!(
+            (books.used_bytes, books.free_bytes, books.asks),
+            (8192, 8192, false),
+            "one chunk for both"
+        );
     }
 
     #[test]

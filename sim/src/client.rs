@@ -32,6 +32,15 @@ const CANCEL_WITHIN_NS: u64 = 12_000;
 /// Where it may be dropped at any time: after 2^7 to 2^21 ns, or when it was polled up to 2^6 times.
 const CANCEL_LOG_NS: std::ops::Range<u32> = 7..21;
 const CANCEL_LOG_POLLS: u32 = 6;
+/// Where clients may stand still, one in so many operations is left unpolled, after it was polled up to so many times.
+const STILL_ONE_IN: u32 = 30;
+const STILL_POLLS: u64 = 8;
+/// For up to so many times as long as others wait for it; or, every other time, for a moment.
+const STILL_WAITS: u64 = 12;
+const STILL_MOMENT_NS: u64 = 300_000;
+/// An operation on one key waits for others so many times at most, each time as long as a client waits for a lock: in
+/// a window, for locks on its way, for those who replace a node.
+const WAITS_MAX: u64 = 6;
 /// One in so many values is short, where values may be.
 const SHORT_ONE_IN: u64 = 3;
 
@@ -51,6 +60,10 @@ pub(crate) struct Crew {
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
     waits: RefCell<Waits>,
+    /// How long clients wait for a lock at most.
+    lock_wait_ns: u64,
+    /// Compute nodes a client of which has stood still for longer than others wait for it.
+    still: RefCell<BTreeSet<u16>>,
 }
 
 /// How long an operation may go on before its client drops it.
@@ -60,6 +73,8 @@ enum Patience {
     Ns(u64),
     /// When it is pending for that time, from 1.
     Polls(u64),
+    /// It goes on to the end, but when it is pending for that time it is left unpolled for so many ns.
+    Still(u64, u64),
 }
 
 /// One thing to do.
@@ -75,11 +90,13 @@ pub(crate) struct Client<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) who: Who,
     pub(crate) rng: SmallRng,
+    /// Whether it may stand still for long: it does so once.
+    pub(crate) is_rested: bool,
 }
 
 impl Crew {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let &Scenario { work, mix, geometry, seed, adversary, .. } = scenario;
+        let &Scenario { work, mix, geometry, seed, adversary, ref nodes, .. } = scenario;
         Crew {
             recorder: Recorder::default(),
             keys: keys(&work, geometry.max_key(), seed),
@@ -92,6 +109,8 @@ impl Crew {
             nodes: RefCell::default(),
             begun: Cell::default(),
             waits: RefCell::default(),
+            lock_wait_ns: nodes.iter().map(|node| node.lock_wait_ns_max).max().unwrap_or(0),
+            still: RefCell::default(),
         }
     }
 
@@ -147,15 +166,21 @@ impl Crew {
         }
     }
 
-    /// Whether an error tells of a lock that is not had, after a compute node has stopped. [`Crew::unexplained`] asks
+    /// Whether an error tells of a lock that is not had, after a compute node has stopped or a client stood still. [`Crew::unexplained`] asks
     /// later whether that one holds it.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
-        matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.dead().is_empty()
+        matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
     }
 
     /// Ids of the compute nodes that have stopped.
     pub(crate) fn dead(&self) -> BTreeSet<u16> {
         self.nodes.borrow().iter().filter(|shard| shard.is_dead()).map(SimShard::node_id).collect()
+    }
+
+    /// Ids of the compute nodes whose locks others may wait for in vain: they have stopped, or a client of theirs has
+    /// stood still.
+    pub(crate) fn in_the_way(&self) -> BTreeSet<u16> {
+        &self.dead() | &self.still.borrow()
     }
 
     /// Remembers which compute node an operation of compute node `waiter` has waited for in vain.
@@ -165,9 +190,9 @@ impl Crew {
         }
     }
 
-    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges.
+    /// The error of a wait for a lock that neither a death nor a client that stood still explains, as [`Waits::unexplained`] judges.
     pub(crate) fn unexplained(&self) -> Option<String> {
-        self.waits.borrow().unexplained(self.dead()).map(str::to_owned)
+        self.waits.borrow().unexplained(self.in_the_way()).map(str::to_owned)
     }
 }
 
@@ -182,7 +207,7 @@ impl<V: Verbs> Client<V> {
             }
             let action = self.draw();
             let cancelled = work.cancel_one_in > 0 && self.rng.random_range(0..work.cancel_one_in) == 0;
-            let patience = if cancelled { self.draw_patience() } else { Patience::Endless };
+            let patience = if cancelled { self.draw_patience() } else { self.draw_stillness() };
             self.crew.begun.set(self.crew.begun.get() + 1);
             match self.perform(&action, patience).await {
                 Ok(()) => {}
@@ -279,12 +304,35 @@ impl<V: Verbs> Client<V> {
         }
     }
 
+    fn draw_stillness(&mut self) -> Patience {
+        if !self.crew.adversary.stands_still || self.rng.random_range(0..STILL_ONE_IN) > 0 {
+            return Patience::Endless;
+        }
+        let polls = self.rng.random_range(1..=STILL_POLLS);
+        if self.is_rested && self.rng.random() {
+            self.is_rested = false;
+            let most = STILL_WAITS * self.crew.lock_wait_ns;
+            return Patience::Still(polls, self.rng.random_range(1..=most));
+        }
+        Patience::Still(polls, self.rng.random_range(1..=STILL_MOMENT_NS))
+    }
+
     /// Does something, unless it loses its patience.
     async fn perform(&self, action: &Action, patience: Patience) -> Result<(), IndexError> {
         let recorder = &self.crew.recorder;
         let whole = self.perform_whole(action);
         let done = match patience {
-            Patience::Endless => Some(whole.await),
+            Patience::Endless => Some(self.in_time(action, whole).await),
+            Patience::Still(polls, ns) => {
+                let mut whole = Box::pin(whole);
+                match polled(&mut whole, polls).await {
+                    None => {
+                        self.stand_still(ns).await;
+                        Some(whole.await)
+                    }
+                    done => done,
+                }
+            }
             Patience::Polls(most) => polled(Box::pin(whole), most).await,
             // The pause first: what came in the meantime, such as a lock that was granted, is dropped unseen.
             Patience::Ns(ns) => match select(self.verbs.pause(ns), Box::pin(whole)).await {
@@ -303,6 +351,24 @@ impl<V: Verbs> Client<V> {
             self.crew.note(self.verbs.node_id(), error);
         }
         done.unwrap_or(Ok(()))
+    }
+
+    /// Performs an operation, and sees to it that it does not wait for others without end.
+    async fn in_time<T>(&self, action: &Action, whole: impl Future<Output = T>) -> T {
+        let begun_ns = self.verbs.now();
+        let done = whole.await;
+        let took_ns = self.verbs.now() - begun_ns;
+        if matches!(action, Action::Point(..)) && took_ns > WAITS_MAX * self.crew.lock_wait_ns {
+            self.crew.recorder.fail(format!("{} took {took_ns} ns", self.name(action)));
+        }
+        done
+    }
+
+    async fn stand_still(&self, ns: u64) {
+        if ns >= self.crew.lock_wait_ns {
+            self.crew.still.borrow_mut().insert(self.verbs.node_id());
+        }
+        self.verbs.pause(ns).await;
     }
 
     async fn perform_whole(&self, action: &Action) -> Result<(), IndexError> {

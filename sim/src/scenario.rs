@@ -16,6 +16,8 @@ use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 /// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
 /// longer than living clients keep one from each other, so that who gives up has met the dead.
 const WAIT_NS_WITH_DEATHS: u64 = 100_000_000;
+/// The same where a client may stand still; longer outages are among its faults.
+const WAIT_NS_WITH_THE_STILL: u64 = 300_000_000;
 /// The same where none does, so that giving up is a failure.
 const WAIT_NS: u64 = 1_000_000_000;
 /// Also what an operation spends on a node that a dead client left torn.
@@ -59,6 +61,8 @@ pub struct Adversary {
     pub short_values: bool,
     /// Whether operations are dropped at any of their awaits and after any time, not only within a few round trips.
     pub drops_anywhere: bool,
+    /// Whether clients leave operations that are under way unpolled for a while, as those that have other things to do.
+    pub stands_still: bool,
     /// Whether control services fail also while the index is created, opened and loaded.
     pub from_the_start: bool,
 }
@@ -72,6 +76,7 @@ impl Default for Adversary {
             comes_back: false,
             short_values: false,
             drops_anywhere: false,
+            stands_still: false,
             from_the_start: false,
         }
     }
@@ -179,8 +184,17 @@ impl Scenario {
             Shape::Plain => rng.random_range(1..=3),
             Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
         };
+        let adversary = match shape {
+            Shape::Plain => Adversary::default(),
+            Shape::Hard => draw_adversary(rng, &mix),
+        };
+        let lock_wait_ns = match adversary.stands_still {
+            _ if may_kill(&mix) => WAIT_NS_WITH_DEATHS,
+            true => WAIT_NS_WITH_THE_STILL,
+            false => WAIT_NS,
+        };
         let mut nodes: Vec<NodeOptions> =
-            (0..nodes).map(|_| draw_options(rng, wish.kind, may_kill(&mix), shape)).collect();
+            (0..nodes).map(|_| draw_options(rng, wish.kind, lock_wait_ns, shape)).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.techniques.set(name, *on);
@@ -189,10 +203,6 @@ impl Scenario {
         let mut work = draw_work(rng, wish.kind, shape);
         work.ops = wish.ops.unwrap_or(work.ops);
         let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
-        let adversary = match shape {
-            Shape::Plain => Adversary::default(),
-            Shape::Hard => draw_adversary(rng, &mix),
-        };
         Scenario { seed, cluster, geometry, nodes, work, mix, haste, adversary }
     }
 
@@ -310,6 +320,7 @@ fn draw_adversary(rng: &mut SmallRng, mix: &Mix) -> Adversary {
         comes_back: comes_back && may_kill(mix),
         short_values: rng.random(),
         drops_anywhere: rng.random_range(0..3) > 0,
+        stands_still: rng.random_range(0..6) == 0,
         from_the_start: rng.random(),
     }
 }
@@ -341,7 +352,7 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
     }
 }
 
-fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> NodeOptions {
+fn draw_options(rng: &mut SmallRng, kind: Kind, lock_wait_ns_max: u64, shape: Shape) -> NodeOptions {
     // Smart's caches hold nothing below some 12 KiB, and segments of 4 KiB.
     let budgets: &[usize] = match (shape, kind) {
         (Shape::Plain, _) => &[600, 2_000, 1 << 20, 1 << 20],
@@ -352,7 +363,7 @@ fn draw_options(rng: &mut SmallRng, kind: Kind, deaths: bool, shape: Shape) -> N
         techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
         cache_bytes: *budgets.choose(rng).expect("not empty"),
         backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
-        lock_wait_ns_max: if deaths { WAIT_NS_WITH_DEATHS } else { WAIT_NS },
+        lock_wait_ns_max,
         scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
     }
 }
@@ -370,7 +381,7 @@ fn draw_work(rng: &mut SmallRng, kind: Kind, shape: Shape) -> Work {
     Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
-        keys: *[2, 5, 12, 30, 80, 200].choose(rng).expect("not empty"),
+        keys: *[1, 2, 5, 5, 12, 12, 30, 30, 80, 80, 200, 200].choose(rng).expect("not empty"),
         tangled: (shape == Shape::Hard || kind == Kind::Smart) && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
@@ -438,6 +449,7 @@ mod tests {
             assert!(
                 share(&|scenario| scenario.adversary.drops_anywhere && scenario.work.cancel_one_in > 0) > 0.2
             );
+            assert!(share(&|scenario| scenario.adversary.stands_still) > 0.1);
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
             assert!(share(&|scenario| scenario.work.tangled) > 0.4);
             let is_small = |node: &NodeOptions| node.cache_bytes < 22_000;

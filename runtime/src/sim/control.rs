@@ -19,7 +19,7 @@ use crate::pointer::ServerId;
 /// How many turns an answer takes at most.
 const TURNS_MAX: u64 = 4;
 /// Servers that are out of memory stay so for at most so many requests, a power of two.
-const NO_MEMORY_LOG_REQUESTS: u64 = 6;
+const NO_MEMORY_LOG_REQUESTS: u64 = 12;
 /// The server that keeps the catalog.
 const HOME: ServerId = ServerId(0);
 

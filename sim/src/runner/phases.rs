@@ -83,7 +83,7 @@ impl<'r> Run<'r> {
         self.simulation.mark(self.crew.recorder.hash(), 0);
         let keys = self.look(&fleet)?;
         if let Some(error) = self.crew.unexplained() {
-            return Err(format!("the death of no compute node explains that {error}"));
+            return Err(format!("neither a death nor a client that stood still explains that {error}"));
         }
         self.use_others()?;
         Ok(keys)
@@ -283,6 +283,7 @@ impl<'r> Run<'r> {
                 verbs: member.verbs.clone(),
                 who: Who { node: u32::from(member.node), client: number as u32 },
                 rng: self.rng(number as u64 ^ purpose),
+                is_rested: true,
             };
             let (task, busy) = (task(Rc::clone(&self.crew), client), Rc::clone(busy));
             busy.begin(place);
@@ -416,6 +417,7 @@ impl<'r> Run<'r> {
             verbs: verbs.clone(),
             who,
             rng: self.rng(0),
+            is_rested: true,
         };
         let errors = self.block_on(&shards[0], client.perform_all(self.looks()))?;
         if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
@@ -521,7 +523,7 @@ impl<'r> Run<'r> {
     /// Whether splits may have been given up: their operations were.
     fn may_lack_separators(&self) -> bool {
         let mix = &self.scenario.mix;
-        may_lose_servers(mix) || mix.has(Fault::is_of_control) || !self.crew.dead().is_empty()
+        may_lose_servers(mix) || mix.has(Fault::is_of_control) || !self.crew.in_the_way().is_empty()
     }
 
     fn still_open(&self) -> String {

@@ -15,8 +15,10 @@ use crate::verbs::FabricError;
 
 /// A fault that a verb draws when it is sent strikes within that time, so that it meets chains at every stage.
 const STRIKE_WITHIN_NS: u64 = 3_000;
-/// A verb of a rare path draws faults so many times as often: else they would meet lookups and locks only.
+/// A verb of a rare path draws faults so many times as often: else they would meet lookups and locks only. Faults that
+/// strike a few times only may be nearly certain there; others would let nothing rare succeed.
 const RARE_HASTE: u32 = 6;
+const RARE_HASTE_OF_FEW: u32 = 30;
 /// A word is seldom changed that met so many atomics so far.
 const ATOMICS_MAX: u8 = 3;
 /// Lookups, locks and common writes are shorter chains.
@@ -133,10 +135,15 @@ impl Fabric {
         if !self.tearing.is_empty() && self.tears(id) {
             return true;
         }
-        let haste = if !self.rules.is_empty() && self.is_of_rare_path(id) { RARE_HASTE } else { 1 };
+        let is_rare = !self.rules.is_empty() && self.is_of_rare_path(id);
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
+            let haste = match rule.most {
+                _ if !is_rare => 1,
+                u32::MAX => RARE_HASTE,
+                _ => RARE_HASTE_OF_FEW,
+            };
             let one_in = (rule.one_in / haste).max(1);
             if is_delay || struck >= rule.most || self.rng.random_range(0..one_in) != 0 {
                 continue;
