@@ -4,6 +4,9 @@
 //! holds, or its future may be held by a task that does not poll it. So as long as any client of a table waits, a task
 //! of the shard looks in every few ms for those whose time is over. It resumes them; they leave as if they had been
 //! dropped. A timer for each would cost as much as a hand-over, and most waits last microseconds.
+//!
+//! Only time in which the shard was at work counts: a process that was stopped, and goes on, finds clients that seem to
+//! have waited for very long, for others of their own process.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,24 +15,43 @@ use farwood_runtime::{Meter, Verbs, Waiter};
 
 /// The longest time between two looks, in ns: so much later than asked for a wait may end.
 const LOOK_NS_MAX: u64 = 10_000_000;
+/// A shard whose clients wait and that has not looked for so long was not at work.
+const STILL_NS: u64 = 1_000_000_000;
 
 /// How long clients of one table wait, and whether its shard looks after those who do.
 pub(crate) struct Patience {
     wait_ns_max: u64,
     looking: Cell<bool>,
+    /// When it was last looked whether a wait is over, and when the shard went on after it had stood still.
+    looked_ns: Cell<u64>,
+    resumed_ns: Cell<u64>,
 }
 
 impl Patience {
     /// `u64::MAX`: for ever.
     pub(crate) fn new(wait_ns_max: u64) -> Self {
-        Patience { wait_ns_max, looking: Cell::new(false) }
+        let (looking, looked_ns, resumed_ns) = (Cell::new(false), Cell::new(0), Cell::new(0));
+        Patience { wait_ns_max, looking, looked_ns, resumed_ns }
     }
 
     /// How long the operation of `meter` has waited so far, in ns, and whether that is enough.
     pub(crate) fn spent<V: Verbs>(&self, verbs: &V, meter: &Meter) -> (u64, bool) {
         let now_ns = verbs.now();
-        let waited_ns = now_ns.saturating_sub(meter.waits_since(now_ns));
+        let waited_ns = now_ns.saturating_sub(self.since(meter, now_ns));
         (waited_ns, waited_ns >= self.wait_ns_max)
+    }
+
+    /// From when on the wait of `meter` counts.
+    fn since(&self, meter: &Meter, now_ns: u64) -> u64 {
+        self.look(now_ns);
+        meter.waits_since(now_ns).max(self.resumed_ns.get())
+    }
+
+    /// Takes note of the time.
+    fn look(&self, now_ns: u64) {
+        if now_ns.saturating_sub(self.looked_ns.replace(now_ns)) > STILL_NS {
+            self.resumed_ns.set(now_ns);
+        }
     }
 }
 
@@ -51,7 +73,7 @@ pub(crate) fn is_over<T: Waited>(table: &Rc<T>, meter: &Meter, note: impl FnOnce
         return false;
     }
     let now_ns = table.verbs().now();
-    let until_ns = meter.waits_since(now_ns).saturating_add(patience.wait_ns_max);
+    let until_ns = patience.since(meter, now_ns).saturating_add(patience.wait_ns_max);
     if now_ns < until_ns {
         note(until_ns);
         if !patience.looking.replace(true) {
@@ -66,8 +88,9 @@ async fn look_after<T: Waited>(table: Rc<T>) {
     let mut waits = true;
     while waits {
         verbs.pause((patience.wait_ns_max / 8).clamp(1, LOOK_NS_MAX)).await;
-        let mut overdue = Vec::new();
-        waits = table.find_overdue(verbs.now(), &mut overdue);
+        let (now_ns, mut overdue) = (verbs.now(), Vec::new());
+        patience.look(now_ns);
+        waits = table.find_overdue(now_ns, &mut overdue);
         overdue.into_iter().for_each(|waiter| verbs.wake(waiter));
     }
     patience.looking.set(false);

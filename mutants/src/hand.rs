@@ -31,19 +31,12 @@ const SHERMAN: &[Patch] = &[
     Patch {
         name: "a sibling goes back after a split of unknown outcome",
         file: "index/src/sherman/split.rs",
-        find: "⟦owed.separator = None;
-            return Err(error.into());⟧",
-        replace: "if let Some(owed) = owed.separator.take() {
+        find: "\"a split may have taken effect, or will\");
+            ⟦return Err(error.into());⟧",
+        replace: "if let Some(owed) = &owed.separator {
                 self.allocator.give_back(owed.child, bytes as u64);
             }
             return Err(error.into());",
-    },
-    Patch {
-        name: "a separator of a split of unknown outcome is put in",
-        file: "index/src/sherman/split.rs",
-        find: "⟦owed.separator = None;⟧
-            return",
-        replace: "",
     },
     Patch {
         name: "a dropped split's separator is put in before the split has taken effect",

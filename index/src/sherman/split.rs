@@ -68,8 +68,9 @@ impl<V: Verbs> Owed<V> {
         Ok(was_missing)
     }
 
-    /// The same for an operation that was dropped, maybe while the split itself was in flight. The split releases the
-    /// node's lock last, so whoever has had that lock may lead others to the sibling.
+    /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor has
+    /// to complete. The split releases the node's lock last, so a client that has had that lock may lead others to the
+    /// sibling.
     async fn pay_later(mut self) -> Result<(), IndexError> {
         let meter = Meter::default();
         // Not owed while it waits: an error would be met again and again.
@@ -280,12 +281,11 @@ impl<V: Verbs> Tree<V> {
         }
         // From here on the split may take effect whatever happens to this future.
         sibling.publish();
-        let mut owed = Owed { tree: Rc::clone(self), node, separator: Some(separator) };
+        let owed = Owed { tree: Rc::clone(self), node, separator: Some(separator) };
         if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
-            // Redoing it was in vain. Nobody knows whether the node was written, or will be by the janitor: a
-            // separator could lead to a half that is not its own. Without one the tree is whole, whatever comes.
+            // Redoing it was in vain; the janitor goes on. The separator is put in once the node's lock can be had again:
+            // then the split has taken effect.
             tracing::debug!(name: "sherman.split.unknown", %node, %error, "a split may have taken effect, or will");
-            owed.separator = None;
             return Err(error.into());
         }
         Ok(owed)

@@ -103,6 +103,41 @@ fn a_client_remembers_the_owner_that_it_saw() {
     }
 }
 
+/// A process is stopped for long while its clients wait for each other, and goes on: none of them gives up for that.
+#[test]
+fn time_in_which_the_process_stood_still_does_not_count() {
+    for hierarchical in [true, false] {
+        for seed in 0..20 {
+            let world = World::new(seed, 1, 2);
+            let tables = world.attach(LockConfig { hierarchical, wait_ns_max: 2_000_000_000, ..patient() });
+            let (holder, stopped) = (tables[0].clone(), world.clone());
+            world.spawn(async move {
+                let meter = Meter::default();
+                let (fake, table) = holder;
+                let mut held = table.acquire(&meter, node(0)).await.expect("it is free");
+                held.lock(&meter).await.expect("it is free");
+                while table.stats().waited + table.stats().remote_failed == 0 {
+                    fake.pause(1_000).await;
+                }
+                stopped.stand_still(12_000_000_000);
+                fake.pause(1_000).await;
+                held.release(&meter, Chain::new(node(0).server()), true)
+                    .await
+                    .expect("the fabric does not fail");
+            });
+            for word in 0..6 {
+                let client = Client::new(&tables[word % 2], word, Style::FAST);
+                world.spawn(async move {
+                    let done = client.add_one(&Meter::default(), node(0)).await;
+                    done.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                });
+            }
+            world.run();
+            world.assert_at_rest(&tables);
+        }
+    }
+}
+
 /// A holder does not go on, as one whose task does not poll it. Those behind it, on its shard and on the other, do.
 #[test]
 fn a_holder_that_stands_still_does_not_keep_its_queue() {

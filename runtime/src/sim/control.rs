@@ -93,22 +93,24 @@ impl SimControl {
                 Fault::LateReply(ns) => luck.late_ns = Some((ns >> (self.random() % 16)).max(1)),
                 Fault::LostReply => luck.is_lost = true,
                 Fault::FailedRequest => luck.fails = true,
-                Fault::NoMemory => {
-                    let requests = self.random() % (1 << (self.random() % (NO_MEMORY_LOG_REQUESTS + 1)));
-                    self.no_memory_left.fetch_max(requests, Ordering::Relaxed);
-                    luck.finds_no_memory = true;
-                }
+                Fault::NoMemory => luck.finds_no_memory = true,
                 _ => unreachable!("other faults are the fabric's"),
             }
         }
         luck
     }
 
-    /// Whether there is no chunk for a request of that luck: servers that are full stay so for some requests more.
+    /// Whether there is no chunk for a request of that luck: servers that are full stay so for some requests more, seldom
+    /// for very many.
     fn finds_no_memory(&self, luck: &Luck) -> bool {
         let left = self.no_memory_left.load(Ordering::Relaxed);
-        self.no_memory_left.store(left.saturating_sub(1), Ordering::Relaxed);
-        luck.finds_no_memory || left > 0
+        if left > 0 || !luck.finds_no_memory {
+            self.no_memory_left.store(left.saturating_sub(1), Ordering::Relaxed);
+            return left > 0;
+        }
+        let log = || self.random() % (NO_MEMORY_LOG_REQUESTS + 1);
+        self.no_memory_left.store(self.random() % (1 << log().min(log())), Ordering::Relaxed);
+        true
     }
 
     /// A request to the server of the catalog.

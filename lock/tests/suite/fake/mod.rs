@@ -175,6 +175,11 @@ impl World {
         lying
     }
 
+    /// Lets time pass in which nothing happens: the process is stopped.
+    pub(crate) fn stand_still(&self, ns: u64) {
+        self.state.borrow_mut().now += ns;
+    }
+
     /// From now on chains fail with this probability.
     pub(crate) fn set_fault_rate(&self, rate: f64) {
         self.state.borrow_mut().faults.rate = rate;
