@@ -108,8 +108,10 @@ const CRASHES: [Rule; 2] =
     [Rule::new(Fault::NodeStop, 1_500, 1), Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX)];
 const CHURN: [Rule; 2] =
     [Rule::new(Fault::NodeStop, 1_000, 3), Rule::new(Fault::LatencySpike(30_000), 500, u32::MAX)];
+/// Time enough for others to repair what a node has left half done that is cut off, and to go on from there.
+const REPAIRED_NS: u64 = 2_000_000;
 const PARTITIONS: [Rule; 3] = [
-    Rule::new(Fault::Partition(300_000), 1_500, 4),
+    Rule::new(Fault::Partition(REPAIRED_NS), 1_500, 4),
     Rule::new(Fault::Partition(LONG_NS), 4_000, 2),
     Rule::new(Fault::DelayedLine(30_000), 500, u32::MAX),
 ];
