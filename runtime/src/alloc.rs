@@ -249,7 +249,12 @@ impl<'s> Search<'s> {
                     asked.and_then(|(server, left)| Some((server, left.checked_sub(bytes.max(NODE_ALIGN))?)));
                 Ok(())
             }
-            Ok(_) | Err(ControlError::OutOfMemory { .. }) => Ok(()),
+            // Those who waited for it, too, may use it up: then the way begins anew.
+            Ok(_) => {
+                *self = Search::new(self.servers, self.near, self.bytes);
+                Ok(())
+            }
+            Err(ControlError::OutOfMemory { .. }) => Ok(()),
             Err(error) => Err(AllocError::Control(error)),
         }
     }
@@ -461,6 +466,33 @@ mod tests {
             (8192, 8192, false),
             "one chunk for both"
         );
+    }
+
+    /// Clients that waited for a chunk use it up before the one that asked for it: that one asks once more.
+    #[test]
+    fn a_chunk_that_others_use_up_is_asked_for_again() {
+        let config =
+            EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
+        let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
+        for near in [None, Some(ServerId(0))] {
+            let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
+            let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+            let mut clients: Vec<_> = (0..9).map(|_| Box::pin(allocator.allocate_of(near, 8192))).collect();
+            // The one that asks comes last each time.
+            for _ in 0..100 {
+                clients.reverse();
+                clients.retain_mut(|client| match client.now_or_never() {
+                    Some(node) => {
+                        node.expect("there is memory");
+                        false
+                    }
+                    None => true,
+                });
+            }
+            assert!(clients.is_empty());
+            drop(clients);
+            assert_eq!(allocator.books().used_bytes, 9 * 8192);
+        }
     }
 
     #[test]
