@@ -50,8 +50,8 @@ pub struct CheckReport {
     pub unfinished: Kept<RemotePtr>,
     /// Locks of dead compute nodes.
     pub orphaned: Kept<HeldLock>,
-    /// Lock words that are held for other indexes, or by compute nodes that had died before this one was made. They guard
-    /// nothing of it: no node under one is excused.
+    /// Lock words that are held for other indexes, or by compute nodes that had died before this one was made. They
+    /// guard nothing of it: no node under one is excused.
     pub leftovers: Kept<HeldLock>,
     /// Nodes under those locks that are torn. What is in them is not among the pairs that were found.
     pub torn: Kept<RemotePtr>,
@@ -209,7 +209,7 @@ pub enum Broken {
     #[error("the walk was here before, and node {from} leads here again")]
     ReachedTwice { from: RemotePtr },
     /// A lock that somebody holds who is not known to be dead.
-    #[error("the lock is taken by compute node {}, index tag {}, nonce {:#x}", .word.owner(), .word.tag(), .word.nonce())]
+    #[error("the lock is taken by compute node {}, index {}, nonce {:#x}", .word.owner(), .word.tag(), .word.nonce())]
     LockHeld { word: LockWord },
 }
 

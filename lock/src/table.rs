@@ -222,8 +222,8 @@ impl<V: Verbs> Table<V> {
         word.is_of_other_index(self.config.tag) && self.places.contain(lock)
     }
 
-    /// Takes note that `found` is in `lock` since `unchanged_ns`: if it is held for another index for so long, its owner
-    /// may be dead.
+    /// Takes note that `found` is in `lock` since `unchanged_ns`: if it is held for another index for so long, its
+    /// owner may be dead.
     #[cold]
     pub(crate) fn suspect(self: &Rc<Self>, lock: RemotePtr, found: u64, unchanged_ns: u64, now_ns: u64) {
         let is_of_other = |word| self.is_of_other_index(lock, word);
@@ -236,7 +236,7 @@ impl<V: Verbs> Table<V> {
     #[cold]
     pub(crate) fn taken_over(&self, lock: RemotePtr, claim: Claim) {
         let owner = LockWord::from_bits(claim.vacant).map_or(0, LockWord::owner);
-        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock of a dead owner, which guards nothing of this index, is taken over");
+        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock that guards nothing of this index is taken over");
         self.counters.count(|stats| stats.taken_over += 1);
     }
 

@@ -68,9 +68,9 @@ impl<V: Verbs> Owed<V> {
         Ok(was_missing)
     }
 
-    /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor has
-    /// to complete. The split releases the node's lock last, so a client that has had that lock may lead others to the
-    /// sibling.
+    /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor
+    /// has to complete. The split releases the node's lock last, so a client that has had that lock may lead others to
+    /// the sibling.
     async fn pay_later(mut self) -> Result<(), IndexError> {
         let meter = Meter::default();
         // Not owed while it waits: an error would be met again and again.
@@ -283,8 +283,8 @@ impl<V: Verbs> Tree<V> {
         sibling.publish();
         let owed = Owed { tree: Rc::clone(self), node, separator: Some(separator) };
         if let Err(error) = held.release(meter, chain, self.techniques.combine).await {
-            // Redoing it was in vain; the janitor goes on. The separator is put in once the node's lock can be had again:
-            // then the split has taken effect.
+            // Redoing it was in vain; the janitor goes on. The separator is put in once the node's lock can be had
+            // again: then the split has taken effect.
             tracing::debug!(name: "sherman.split.unknown", %node, %error, "a split may have taken effect, or will");
             return Err(error.into());
         }
