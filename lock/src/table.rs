@@ -236,7 +236,7 @@ impl<V: Verbs> Table<V> {
     #[cold]
     pub(crate) fn taken_over(&self, lock: RemotePtr, claim: Claim) {
         let owner = LockWord::from_bits(claim.vacant).map_or(0, LockWord::owner);
-        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock that guards nothing of this index is taken over");
+        tracing::debug!(name: "lock.taken_over", %lock, owner, "a lock that guards nothing here is taken over");
         self.counters.count(|stats| stats.taken_over += 1);
     }
 

@@ -166,8 +166,8 @@ impl Crew {
         }
     }
 
-    /// Whether an error tells of a lock that is not had, after a compute node has stopped or a client stood still. [`Crew::unexplained`] asks
-    /// later whether that one holds it.
+    /// Whether an error tells of a lock that is not had, after a compute node has stopped or a client stood still.
+    /// [`Crew::unexplained`] asks later whether that one holds it.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
         matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
     }
@@ -190,7 +190,8 @@ impl Crew {
         }
     }
 
-    /// The error of a wait for a lock that neither a death nor a client that stood still explains, as [`Waits::unexplained`] judges.
+    /// The error of a wait for a lock that neither a death nor a client that stood still explains, as
+    /// [`Waits::unexplained`] judges.
     pub(crate) fn unexplained(&self) -> Option<String> {
         self.waits.borrow().unexplained(self.in_the_way()).map(str::to_owned)
     }

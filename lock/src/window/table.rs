@@ -82,8 +82,8 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
-    /// One who waits for too long ([`WindowConfig::wait_ns_max`]) works alone, or whose window is kept by a shard that has
-    /// ended.
+    /// A client that waits for too long ([`WindowConfig::wait_ns_max`]) works alone, and one whose window is kept by a
+    /// shard that has ended.
     ///
     /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
     pub fn enter<'a>(

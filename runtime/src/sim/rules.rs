@@ -68,7 +68,8 @@ pub struct Rule {
     pub fault: Fault,
     /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
     /// plane: requests to it), on average; not 0. Faults other than delays strike verbs of rare paths (the first three
-    /// atomics on a word, and those of chains of three verbs and more) 6 times as often, or 30 times if it strikes a few times only.
+    /// atomics on a word, and those of chains of three verbs and more) 6 times as often, or 30 times if `most` is
+    /// bounded.
     pub one_in: u32,
     /// It stops after so many times.
     pub most: u32,

@@ -21,8 +21,8 @@ use crate::recorder::{Range, Who};
 use crate::scenario::{NodeOptions, Scenario, may_lose_servers};
 
 const INDEX: &str = "swarm";
-/// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find out
-/// that its owner is.
+/// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find
+/// out that its owner is.
 const EARLIER: (&str, u64) = ("earlier", 20_000_000);
 /// One that is made when the dead are known to be.
 const AFRESH: (&str, u64) = ("afresh", 1_000_000);
