@@ -62,7 +62,7 @@ pub(crate) struct Crew {
     waits: RefCell<Waits>,
     /// How long clients wait for a lock at most.
     lock_wait_ns: u64,
-    /// Compute nodes a client of which has stood still for longer than others wait for it.
+    /// Compute nodes a client of which has stood still for more than a moment.
     still: RefCell<BTreeSet<u16>>,
 }
 
@@ -190,10 +190,13 @@ impl Crew {
         }
     }
 
-    /// The error of a wait for a lock that neither a death nor a client that stood still explains, as
-    /// [`Waits::unexplained`] judges.
+    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges. Where a client has stood
+    /// still none is asked for: those that waited for it, and then went on, have kept others.
     pub(crate) fn unexplained(&self) -> Option<String> {
-        self.waits.borrow().unexplained(self.in_the_way()).map(str::to_owned)
+        if !self.still.borrow().is_empty() {
+            return None;
+        }
+        self.waits.borrow().unexplained(self.dead()).map(str::to_owned)
     }
 }
 
@@ -366,7 +369,8 @@ impl<V: Verbs> Client<V> {
     }
 
     async fn stand_still(&self, ns: u64) {
-        if ns >= self.crew.lock_wait_ns {
+        // Several of them, one after the other, keep others longer than each.
+        if ns > STILL_MOMENT_NS {
             self.crew.still.borrow_mut().insert(self.verbs.node_id());
         }
         self.verbs.pause(ns).await;

@@ -20,8 +20,10 @@ const WAIT_NS_WITH_DEATHS: u64 = 100_000_000;
 const WAIT_NS_WITH_THE_STILL: u64 = 300_000_000;
 /// The same where none does, so that giving up is a failure.
 const WAIT_NS: u64 = 1_000_000_000;
-/// Also what an operation spends on a node that a dead client left torn.
-const RETRIES: u32 = 2_000;
+/// How often an operation tries again, which is also what it spends on a node that a dead client left torn.
+const RETRIES_WITH_DEATHS: u32 = 2_000;
+/// The same where none dies: to freeze a large node takes many chains, of which most may fail, again and again.
+const RETRIES: u32 = 20_000;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
@@ -224,7 +226,8 @@ impl Scenario {
 
     /// How a compute node with these options creates or opens the tree.
     pub(crate) fn recipe(&self, node: NodeOptions) -> Recipe {
-        Recipe { geometry: self.geometry, node, retries_max: RETRIES }
+        let retries_max = if may_kill(&self.mix) { RETRIES_WITH_DEATHS } else { RETRIES };
+        Recipe { geometry: self.geometry, node, retries_max }
     }
 
     /// Clients of all compute nodes.

@@ -47,6 +47,8 @@ struct Luck {
     is_lost: bool,
     fails: bool,
     finds_no_memory: bool,
+    /// And others may find none after it.
+    may_last: bool,
 }
 
 impl SimControl {
@@ -93,7 +95,10 @@ impl SimControl {
                 Fault::LateReply(ns) => luck.late_ns = Some((ns >> (self.random() % 16)).max(1)),
                 Fault::LostReply => luck.is_lost = true,
                 Fault::FailedRequest => luck.fails = true,
-                Fault::NoMemory => luck.finds_no_memory = true,
+                Fault::NoMemory => {
+                    luck.finds_no_memory = true;
+                    luck.may_last = rule.most == u32::MAX;
+                }
                 _ => unreachable!("other faults are the fabric's"),
             }
         }
@@ -108,8 +113,10 @@ impl SimControl {
             self.no_memory_left.store(left.saturating_sub(1), Ordering::Relaxed);
             return left > 0;
         }
-        let log = || self.random() % (NO_MEMORY_LOG_REQUESTS + 1);
-        self.no_memory_left.store(self.random() % (1 << log().min(log())), Ordering::Relaxed);
+        if luck.may_last {
+            let log = || self.random() % (NO_MEMORY_LOG_REQUESTS + 1);
+            self.no_memory_left.store(self.random() % (1 << log().min(log())), Ordering::Relaxed);
+        }
         true
     }
 

@@ -19,6 +19,8 @@ const STRIKE_WITHIN_NS: u64 = 3_000;
 /// strike a few times only may be nearly certain there; others would let nothing rare succeed.
 const RARE_HASTE: u32 = 6;
 const RARE_HASTE_OF_FEW: u32 = 30;
+/// No more than one in so many of them for that: a node that is frozen takes dozens of such verbs.
+const RARE_ONE_IN: u32 = 8;
 /// A word is seldom changed that met so many atomics so far.
 const ATOMICS_MAX: u8 = 3;
 /// Lookups, locks and common writes are shorter chains.
@@ -139,12 +141,11 @@ impl Fabric {
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
-            let haste = match rule.most {
-                _ if !is_rare => 1,
-                u32::MAX => RARE_HASTE,
-                _ => RARE_HASTE_OF_FEW,
+            let one_in = match rule.most {
+                _ if !is_rare => rule.one_in,
+                u32::MAX => (rule.one_in / RARE_HASTE).max(rule.one_in.min(RARE_ONE_IN)),
+                _ => (rule.one_in / RARE_HASTE_OF_FEW).max(1),
             };
-            let one_in = (rule.one_in / haste).max(1);
             if is_delay || struck >= rule.most || self.rng.random_range(0..one_in) != 0 {
                 continue;
             }
