@@ -24,6 +24,8 @@ const WAIT_NS: u64 = 1_000_000_000;
 const RETRIES_WITH_DEATHS: u32 = 2_000;
 /// The same where none dies: to freeze a large node takes many chains, of which most may fail, again and again.
 const RETRIES: u32 = 20_000;
+/// So often requests for memory are refused at most before the work begins.
+const REFUSALS_AT_FIRST: u32 = 1_000;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
@@ -218,10 +220,14 @@ impl Scenario {
         self.mix.rules.iter().map(hastened).collect()
     }
 
-    /// Those of them that strike before the work begins.
+    /// Those of them that strike before the work begins, which does without memory for a moment at most.
     pub(crate) fn first_rules(&self) -> Vec<Rule> {
         let rules = self.rules().into_iter().filter(|rule| rule.fault.is_of_control());
-        rules.filter(|_| self.adversary.from_the_start).collect()
+        let bounded = |rule: Rule| match rule.fault {
+            Fault::NoMemory => Rule { most: rule.most.min(REFUSALS_AT_FIRST), ..rule },
+            _ => rule,
+        };
+        rules.filter(|_| self.adversary.from_the_start).map(bounded).collect()
     }
 
     /// How a compute node with these options creates or opens the tree.

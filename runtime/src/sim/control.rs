@@ -20,6 +20,8 @@ use crate::pointer::ServerId;
 const TURNS_MAX: u64 = 4;
 /// Servers that are out of memory stay so for at most so many requests, a power of two.
 const NO_MEMORY_LOG_REQUESTS: u64 = 12;
+/// One in so many of such times has no end while faults strike.
+const NO_MEMORY_FOR_GOOD_ONE_IN: u64 = 16;
 /// The server that keeps the catalog.
 const HOME: ServerId = ServerId(0);
 
@@ -106,7 +108,7 @@ impl SimControl {
     }
 
     /// Whether there is no chunk for a request of that luck: servers that are full stay so for some requests more,
-    /// seldom for very many.
+    /// seldom for very many, or until faults end.
     fn finds_no_memory(&self, luck: &Luck) -> bool {
         let left = self.no_memory_left.load(Ordering::Relaxed);
         if left > 0 || !luck.finds_no_memory {
@@ -115,7 +117,11 @@ impl SimControl {
         }
         if luck.may_last {
             let log = || self.random() % (NO_MEMORY_LOG_REQUESTS + 1);
-            self.no_memory_left.store(self.random() % (1 << log().min(log())), Ordering::Relaxed);
+            let requests = match self.random().is_multiple_of(NO_MEMORY_FOR_GOOD_ONE_IN) {
+                true => u64::MAX,
+                false => self.random() % (1 << log().min(log())),
+            };
+            self.no_memory_left.store(requests, Ordering::Relaxed);
         }
         true
     }

@@ -50,7 +50,8 @@ pub enum Fault {
     LostReply,
     /// A control service does not do what it is asked for: the server seems to be gone.
     FailedRequest,
-    /// The memory servers have no chunk left for the one who asks now, nor for those who ask next.
+    /// The memory servers have no chunk left for the one who asks now. If it strikes without bounds, nor for some who
+    /// ask next, perhaps until faults end.
     NoMemory,
 }
 
@@ -67,9 +68,9 @@ pub struct Rule {
     /// What happens.
     pub fault: Fault,
     /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
-    /// plane: requests to it), on average; not 0. Faults other than delays strike verbs of rare paths (the first three
-    /// atomics on a word, and those of chains of three verbs and more) 6 times as often, or 30 times if `most` is
-    /// bounded.
+    /// plane: requests to it), on average; not 0. Verbs of rare paths (the first three atomics on a
+    /// word, and those of chains of three verbs and more) are struck 6 times as often, 30 times if `most` is bounded
+    /// and by latency spikes, by late lines as all others.
     pub one_in: u32,
     /// It stops after so many times.
     pub most: u32,

@@ -35,7 +35,7 @@ impl Fabric {
     fn send_answer(&mut self, id: FlightId) {
         let flight = self.flights[id.0 as usize];
         self.flight(id).state = FlightState::Back;
-        let late = self.lateness();
+        let late = self.lateness(false);
         let now = self.now();
         let at = if flight.from == flight.to {
             now + self.profile.loopback_ns

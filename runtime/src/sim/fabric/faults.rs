@@ -16,7 +16,8 @@ use crate::verbs::FabricError;
 /// A fault that a verb draws when it is sent strikes within that time, so that it meets chains at every stage.
 const STRIKE_WITHIN_NS: u64 = 3_000;
 /// A verb of a rare path draws faults so many times as often: else they would meet lookups and locks only. Faults that
-/// strike a few times only may be nearly certain there; others would let nothing rare succeed.
+/// strike a few times only may be nearly certain there, and spikes are frequent, which only let others come first; the
+/// rest would let nothing rare succeed.
 const RARE_HASTE: u32 = 6;
 const RARE_HASTE_OF_FEW: u32 = 30;
 /// No more than one in so many of them for that: a node that is frozen takes dozens of such verbs.
@@ -114,13 +115,13 @@ impl Fabric {
         self.send_answers(qp_id);
     }
 
-    /// Whether a delay that `pick` asks about strikes now, and how long it may take.
+    /// Whether a delay that `pick` asks about strikes now, perhaps a verb of a rare path, and how long it may take.
     #[inline]
-    pub(super) fn delay(&mut self, pick: impl Fn(Fault) -> Option<u64>) -> Option<u64> {
+    pub(super) fn delay(&mut self, is_rare: bool, pick: impl Fn(Fault) -> Option<u64>) -> Option<u64> {
         for (rule, struck) in &mut self.rules {
             if let Some(ns) = pick(rule.fault)
                 && *struck < rule.most
-                && self.rng.random_range(0..rule.one_in) == 0
+                && self.rng.random_range(0..one_in(rule, is_rare)) == 0
             {
                 *struck += 1;
                 return Some(ns);
@@ -132,21 +133,15 @@ impl Fabric {
     /// Draws faults that strike the queue pair, the node, the shard or the server of a verb that is about to be sent;
     /// yields whether it is.
     #[inline]
-    pub(super) fn draw_strikes(&mut self, id: FlightId) -> bool {
+    pub(super) fn draw_strikes(&mut self, id: FlightId, is_rare: bool) -> bool {
         let mut is_sent = true;
         if !self.tearing.is_empty() && self.tears(id) {
             return true;
         }
-        let is_rare = !self.rules.is_empty() && self.is_of_rare_path(id);
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
             let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
-            let one_in = match rule.most {
-                _ if !is_rare => rule.one_in,
-                u32::MAX => (rule.one_in / RARE_HASTE).max(rule.one_in.min(RARE_ONE_IN)),
-                _ => (rule.one_in / RARE_HASTE_OF_FEW).max(1),
-            };
-            if is_delay || struck >= rule.most || self.rng.random_range(0..one_in) != 0 {
+            if is_delay || struck >= rule.most || self.rng.random_range(0..one_in(&rule, is_rare)) != 0 {
                 continue;
             }
             self.rules[place].1 += 1;
@@ -165,7 +160,10 @@ impl Fabric {
 
     /// Tells whether few verbs are like this one: atomics on a word that is seldom changed, such as the root's or a
     /// slot's, and those of the chains that write new nodes.
-    fn is_of_rare_path(&mut self, id: FlightId) -> bool {
+    pub(super) fn is_of_rare_path(&mut self, id: FlightId) -> bool {
+        if self.rules.is_empty() {
+            return false;
+        }
         let flight = self.flights[id.0 as usize];
         let group = &self.groups[flight.group.0 as usize];
         if let Op::Cas { .. } | Op::Faa { .. } = flight.op {
@@ -310,5 +308,16 @@ impl Fabric {
                 qp.responses_lost_until_ns = qp.responses_lost_until_ns.max(until_ns);
             }
         }
+    }
+}
+
+/// Of how many verbs a rule strikes one, on average.
+fn one_in(rule: &Rule, is_rare: bool) -> u32 {
+    let at_least = rule.one_in.min(RARE_ONE_IN);
+    match (rule.fault, rule.most) {
+        _ if !is_rare => rule.one_in,
+        (Fault::LatencySpike(_), _) => (rule.one_in / RARE_HASTE_OF_FEW).max(at_least),
+        (_, u32::MAX) => (rule.one_in / RARE_HASTE).max(at_least),
+        _ => (rule.one_in / RARE_HASTE_OF_FEW).max(1),
     }
 }

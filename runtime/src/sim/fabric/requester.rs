@@ -139,10 +139,11 @@ impl Fabric {
         if flight.state == FlightState::Cancelled || cores[core as usize].is_dead() {
             return self.discard(id);
         }
-        if !self.draw_strikes(id) {
+        let is_rare = self.is_of_rare_path(id);
+        if !self.draw_strikes(id, is_rare) {
             return self.discard(id);
         }
-        let late = self.lateness();
+        let late = self.lateness(is_rare);
         let now = self.now();
         let at = if flight.from == flight.to {
             now + self.profile.loopback_ns
@@ -167,13 +168,13 @@ impl Fabric {
         }
     }
 
-    /// How much longer than usual a message takes.
-    pub(super) fn lateness(&mut self) -> u64 {
+    /// How much longer than usual a message takes, perhaps one of a rare path.
+    pub(super) fn lateness(&mut self, is_rare: bool) -> u64 {
         let jitter = self.weather.jitter_ns;
         let jitter = if jitter == 0 { 0 } else { self.rng.random_range(0..=jitter) };
         jitter
             + self
-                .delay(|fault| match fault {
+                .delay(is_rare, |fault| match fault {
                     Fault::LatencySpike(ns) => Some(ns),
                     _ => None,
                 })

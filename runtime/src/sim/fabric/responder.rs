@@ -182,7 +182,7 @@ impl Fabric {
             one_in if self.rng.random_range(0..one_in) == 0 => self.weather.scatter_ns,
             _ => 0,
         };
-        let late_line = self.delay(|fault| match fault {
+        let late_line = self.delay(false, |fault| match fault {
             Fault::DelayedLine(ns) => Some(ns),
             _ => None,
         });
