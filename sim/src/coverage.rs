@@ -20,7 +20,7 @@ const SHERMAN: &[Kind] = &[Kind::Sherman];
 const SMART: &[Kind] = &[Kind::Smart];
 
 /// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 58] = [
+const COUNTERS: [(&str, &[Kind]); 59] = [
     ("cache.evicted", BOTH),
     ("index.failed", BOTH),
     ("index.torn", BOTH),
@@ -50,6 +50,7 @@ const COUNTERS: [(&str, &[Kind]); 58] = [
     ("sherman.separator.owed", SHERMAN),
     ("sherman.separator.repaired", SHERMAN),
     ("sherman.split.unknown", SHERMAN),
+    ("sim.read.overtaken", SHERMAN),
     ("smart.header.split", SMART),
     ("smart.leaf.estranged", SMART),
     ("smart.leaf.moved", SMART),

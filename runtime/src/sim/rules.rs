@@ -28,6 +28,14 @@ impl Weather {
 pub enum Fault {
     /// One line of an access is late by up to so many ns.
     DelayedLine(u64),
+    /// From a line on that others have written together with the one before it, a READ is late until that has happened
+    /// so many times more: within so many ns, or then.
+    OvertakenRead {
+        /// WRITEs to both lines.
+        writes: u32,
+        /// The longest that it takes.
+        within_ns: u64,
+    },
     /// A message is late by up to so many ns.
     LatencySpike(u64),
     /// A queue pair breaks: of what was in flight on it any prefix took effect, the last WRITE perhaps in part. It is
@@ -56,6 +64,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whether it strikes accesses and messages, which take longer for it.
+    pub fn is_delay(self) -> bool {
+        matches!(self, Fault::DelayedLine(_) | Fault::OvertakenRead { .. } | Fault::LatencySpike(_))
+    }
+
     /// Whether it strikes requests to control services, not verbs.
     pub fn is_of_control(self) -> bool {
         matches!(self, Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory)
@@ -93,8 +106,11 @@ pub struct Mix {
     pub rules: &'static [Rule],
 }
 
-const DELAYS: [Rule; 3] = [
+/// So many writes bring an entry's version back to what it was (`docs/memory-layout.md`).
+const ENTRY_VERSIONS: u32 = 32;
+const DELAYS: [Rule; 4] = [
     Rule::new(Fault::DelayedLine(300_000), 200, u32::MAX),
+    Rule::new(Fault::OvertakenRead { writes: ENTRY_VERSIONS, within_ns: 2_000_000 }, 50, u32::MAX),
     Rule::new(Fault::LatencySpike(100_000), 300, u32::MAX),
     Rule::new(Fault::StalledShard(200_000), 2_000, u32::MAX),
 ];

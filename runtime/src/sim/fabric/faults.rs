@@ -117,14 +117,14 @@ impl Fabric {
 
     /// Whether a delay that `pick` asks about strikes now, perhaps a verb of a rare path, and how long it may take.
     #[inline]
-    pub(super) fn delay(&mut self, is_rare: bool, pick: impl Fn(Fault) -> Option<u64>) -> Option<u64> {
+    pub(super) fn delay<T>(&mut self, is_rare: bool, pick: impl Fn(Fault) -> Option<T>) -> Option<T> {
         for (rule, struck) in &mut self.rules {
-            if let Some(ns) = pick(rule.fault)
+            if let Some(delay) = pick(rule.fault)
                 && *struck < rule.most
                 && self.rng.random_range(0..one_in(rule, is_rare)) == 0
             {
                 *struck += 1;
-                return Some(ns);
+                return Some(delay);
             }
         }
         None
@@ -140,8 +140,10 @@ impl Fabric {
         }
         for place in 0..self.rules.len() {
             let (rule, struck) = self.rules[place];
-            let is_delay = matches!(rule.fault, Fault::DelayedLine(_) | Fault::LatencySpike(_));
-            if is_delay || struck >= rule.most || self.rng.random_range(0..one_in(&rule, is_rare)) != 0 {
+            if rule.fault.is_delay()
+                || struck >= rule.most
+                || self.rng.random_range(0..one_in(&rule, is_rare)) != 0
+            {
                 continue;
             }
             self.rules[place].1 += 1;
@@ -273,7 +275,7 @@ impl Fabric {
                 let ns = self.rng.random_range(0..=ns);
                 self.notices.push(Notice::Stall { core, ns });
             }
-            Fault::DelayedLine(_) | Fault::LatencySpike(_) => {
+            Fault::DelayedLine(_) | Fault::OvertakenRead { .. } | Fault::LatencySpike(_) => {
                 unreachable!("delays strike accesses and messages")
             }
             Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory => {

@@ -19,14 +19,15 @@
 //! responses of all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
 //!
 //! `requester`, `responder` and `answers` are the way, in this order; `faults`: chains that fail, queue pairs that
-//! break, and rules that strike.
+//! break, and rules that strike; `overtaken`: READs that last.
 
 mod answers;
 mod faults;
+mod overtaken;
 mod requester;
 mod responder;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use slab::Slab;
 
+use self::overtaken::{Boundary, Overtaken};
 use super::events::Events;
 use super::flight::{Flight, FlightId, Group, GroupId, GroupState, Qp, QpId};
 use super::host_core::HostCore;
@@ -67,6 +69,8 @@ pub(super) enum Event {
     Served(FlightId),
     /// A piece of a READ or WRITE happens.
     Piece(FlightId, u16),
+    /// The rest of a READ that is held back happens, unless it has, by its place among those.
+    RestAtLast(u32),
     /// An atomic may enter its bucket.
     Atomic(FlightId),
     /// An atomic's time in its bucket is over.
@@ -141,6 +145,10 @@ pub(super) struct Fabric {
     strikes: Slab<Strike>,
     /// Cores whose compute nodes stop within the next WRITE of several lines.
     tearing: Vec<u32>,
+    /// READs whose rest is held back, and the boundaries of lines that entries lie across, those written last at the
+    /// end.
+    overtaken: Slab<Overtaken>,
+    crossed: VecDeque<Boundary>,
     /// Atomics that each word has met since there are rules.
     atomics: HashMap<(ServerId, u64), u8>,
     /// What the last event has to tell beside its own result.
@@ -187,6 +195,8 @@ impl Fabric {
             flights: Slab::new(),
             strikes: Slab::new(),
             tearing: Vec::new(),
+            overtaken: Slab::new(),
+            crossed: VecDeque::new(),
             atomics: HashMap::new(),
             notices: Vec::new(),
         }
@@ -288,6 +298,7 @@ impl Fabric {
             Event::Delivered(flight) => self.delivered(flight),
             Event::Served(flight) => self.served(flight),
             Event::Piece(flight, piece) => self.piece(flight, piece, cores),
+            Event::RestAtLast(place) => self.rest_at_last(place),
             Event::Atomic(flight) => self.atomic(flight, cores),
             Event::AtomicOver(flight) => self.atomic_over(flight, cores),
             Event::Answer(flight) => self.answer(flight),

@@ -188,9 +188,9 @@ impl Fabric {
         });
         let late_line = late_line.map(|ns| (self.rng.random_range(0..pieces), self.rng.random_range(0..=ns)));
         let in_order = self.weather.in_order_write && !flight.is_read();
-        let mut last = begin;
+        let (at_once, mut last) = self.hold_back(id, pieces, begin).unwrap_or((pieces, begin));
         let mut previous = begin;
-        for piece in 0..pieces {
+        for piece in 0..at_once {
             let mut time = begin + u64::from(piece) * per_piece_ps / 1000;
             if scattered > 0 {
                 time += self.rng.random_range(0..=scattered);
@@ -215,7 +215,8 @@ impl Fabric {
         self.flight(id).pieces -= 1;
         let is_cancelled = flight.state == FlightState::Cancelled;
         if !is_cancelled && flight.arrives(piece) {
-            self.access(&flight, piece, cores);
+            let at = self.access(&flight, piece, cores);
+            self.note_access(id, &flight, piece, at);
         }
         if flight.pieces > 1 {
             return;
@@ -231,8 +232,8 @@ impl Fabric {
         self.over(id);
     }
 
-    /// Moves the bytes of one piece between memory and the chain's buffer.
-    fn access(&mut self, flight: &Flight, piece: u16, cores: &[Rc<HostCore>]) {
+    /// Moves the bytes of one piece between memory and the chain's buffer; yields where they are in memory.
+    fn access(&mut self, flight: &Flight, piece: u16, cores: &[Rc<HostCore>]) -> u64 {
         let range = self.piece_range(flight, piece);
         let group = &self.groups[flight.group.0 as usize];
         let region = self.memory.mapped()[group.server.0 as usize].region();
@@ -257,6 +258,7 @@ impl Fabric {
         };
         done.expect("its bounds were checked when it arrived");
         self.trace.mark(self.events.now(), Mark::Access, range.start, u64::from(group.core));
+        range.start
     }
 
     fn check_bounds(&self, flight: &Flight) -> Result<(), FabricError> {
