@@ -71,6 +71,54 @@ fn a_late_line_is_seen_late() {
     run_all(&simulation, &alive);
 }
 
+/// The rest of a READ comes when WRITEs have overtaken it, as many as the fault says, or when its time is over.
+#[test]
+fn writes_overtake_a_read() {
+    const WRITES: u32 = 32;
+    const WITHIN_NS: u64 = 300_000;
+    let simulation = simulation(3, Weather { lines: true, ..Weather::CALM });
+    let at = area(&simulation, 0);
+    simulation.set_faults(&[rule(
+        Fault::OvertakenRead { writes: WRITES, within_ns: WITHIN_NS },
+        4,
+        u32::MAX,
+    )]);
+    let (alive, reading) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
+    let (v, goes_on) = (simulation.shard(0, 0), Rc::clone(&reading));
+    start(&v.clone(), &alive, async move {
+        let mut n = 0;
+        while goes_on.get() {
+            n += 1;
+            // A word in each of two lines.
+            kit::write(&v, at.add(56), 16, n).await.unwrap();
+        }
+    });
+    let v = simulation.shard(1, 0);
+    start(&v.clone(), &alive, async move {
+        let mut overtaken = 0;
+        for _ in 0..200 {
+            let words = read(&v, at, 128).await.unwrap();
+            let apart = words[8].abs_diff(words[7]);
+            // A WRITE that is under way may be seen in one line only.
+            let is_overtaken = apart.abs_diff(u64::from(WRITES)) <= 1;
+            assert!(apart <= 1 || is_overtaken, "{apart}");
+            overtaken += u32::from(is_overtaken);
+        }
+        assert!((20..90).contains(&overtaken), "{overtaken} of 200");
+        reading.set(false);
+        v.pause(WITHIN_NS).await;
+        let (mut longest, mut span) = (0, 0);
+        for _ in 0..20 {
+            let before = v.now();
+            span = span.max(v.read(&Default::default(), at, 128).await.unwrap().span_ns);
+            longest = longest.max(v.now() - before);
+        }
+        assert!((WITHIN_NS..WITHIN_NS + 10_000).contains(&longest), "{longest}");
+        assert!(u64::from(span) >= WITHIN_NS, "{span}");
+    });
+    run_all(&simulation, &alive);
+}
+
 /// A stalled shard runs no client, hears no message and looks at no completion; what came meanwhile comes in order.
 #[test]
 fn a_stalled_shard_does_nothing() {
