@@ -190,8 +190,8 @@ impl Crew {
         }
     }
 
-    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges. Where a client has stood
-    /// still none is asked for: those that waited for it, and then went on, have kept others.
+    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges. Where a client has
+    /// stood still none is asked for: those that waited for it, and then went on, have kept others.
     pub(crate) fn unexplained(&self) -> Option<String> {
         if !self.still.borrow().is_empty() {
             return None;

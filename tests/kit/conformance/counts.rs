@@ -123,8 +123,8 @@ pub(crate) fn cost_of_gets<F: Fabric>(kind: Kind) {
             let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
             till.costs(Work::Get { present: n % 2 == 0 }, OpKind::Get, get).await;
         }
-        // As many at once as a slow fabric, or a slow machine, brings before a READ seems to have taken too long for its
-        // versions.
+        // As many at once as a slow fabric, or a slow machine, brings before a READ seems to have taken too long for
+        // its versions.
         let mut many = most;
         let stats = loop {
             let keys: Vec<_> = (0..many).map(|n| key(n * 96)).collect();
