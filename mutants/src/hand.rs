@@ -108,12 +108,6 @@ const SMART: &[Patch] = &[
         replace: "chain.cas(old.ptr(), link.bits(), before.bits());",
     },
     Patch {
-        name: "a leaf returns to its slot with a link that others may know",
-        file: "index/src/smart/replace.rs",
-        find: "self.estrange(meter, leaf, budget).await?;",
-        replace: "",
-    },
-    Patch {
         name: "a node is frozen when its claimed slots are",
         file: "index/src/smart/replace.rs",
         find: "live_link.is_none() && slots.iter().all(|slot| slot.is_frozen())",
