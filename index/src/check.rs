@@ -382,7 +382,7 @@ mod tests {
         assert!(line.starts_with(expected) && line.ends_with(r#"bb".. on"#), "{line}");
         let broken = Broken::LockHeld { word: LockWord::new(7, 1, 0xff) };
         let line = Violation { node, level: None, broken }.to_string();
-        assert_eq!(line, "word 2:0x1240: the lock is taken by compute node 7, epoch 1, nonce 0xff");
+        assert_eq!(line, "word 2:0x1240: the lock is taken by compute node 7, index 1, nonce 0xff");
         let broken = Broken::WrongChild { separator: key(b""), child: node, begins: Some(node) };
         let line = broken.to_string();
         assert_eq!(
