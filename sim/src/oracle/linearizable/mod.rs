@@ -26,8 +26,9 @@ pub use contradiction::{Claim, Contradiction};
 use crate::history::{Event, Op, Outcome};
 use search::{ABSENT, FIRST_VALUE, Found, Needs, State, Step, search};
 
-/// Steps of the search that suffice for all histories but the most awkward. So many take less than a tenth of a second.
-pub const STEPS_MAX: u64 = 4_000_000;
+/// Steps of the search that suffice for all histories but the most awkward, such as those of 36 clients on one key. So
+/// many take about a second.
+pub const STEPS_MAX: u64 = 40_000_000;
 
 /// What became of one key.
 #[derive(Clone, Debug)]
