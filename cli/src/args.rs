@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use farwood::runtime::sim::Mix;
 use farwood_sim::paper::Experiment;
 
 pub(crate) use self::cluster::{
@@ -100,8 +101,7 @@ pub(crate) struct SimRunArgs {
     /// The seeds, from A up to B, which is excluded
     #[arg(long, value_name = "A..B", default_value = "0..100")]
     pub(crate) seeds: String,
-    /// Which faults strike: none, delays, errors, outages, crashes or all [default: each seed draws a mix]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = faults_help())]
     pub(crate) faults: Option<String>,
     /// Operations per client [default: each seed draws a number]
     #[arg(long, value_name = "N", value_parser = parse_count)]
@@ -218,6 +218,11 @@ pub(crate) struct BenchArgs {
     pub(crate) quiet: bool,
 }
 
+fn faults_help() -> String {
+    let names: Vec<&str> = Mix::ALL.iter().map(|mix| mix.name).collect();
+    format!("Which faults strike: one of {} [default: each seed draws a mix]", names.join(", "))
+}
+
 fn experiments() -> PossibleValuesParser {
     Experiment::ALL.map(|experiment| PossibleValue::new(experiment.name).help(experiment.about)).into()
 }
@@ -319,6 +324,12 @@ mod tests {
             assert!(help.to_string().contains(about), "{about}");
             assert!(error.one_line().contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn help_names_all_faults() {
+        let Ok(Request::Print(help)) = parse(["farwood", "sim", "run", "--help"]) else { panic!("no help") };
+        assert!(Mix::ALL.iter().all(|mix| help.to_string().contains(mix.name)), "{help}");
     }
 
     #[test]
