@@ -49,15 +49,8 @@ fn a_late_line_is_seen_late() {
     let simulation = simulation(2, Weather { lines: true, ..Weather::CALM });
     let at = area(&simulation, 0);
     simulation.set_faults(&[rule(Fault::DelayedLine(100_000), 4, u32::MAX)]);
-    let (alive, reading) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
-    let (v, goes_on) = (simulation.shard(0, 0), Rc::clone(&reading));
-    start(&v.clone(), &alive, async move {
-        let mut n = 0;
-        while goes_on.get() {
-            n += 1;
-            kit::write(&v, at, 512, n).await.unwrap();
-        }
-    });
+    let alive = Rc::new(Cell::new(0));
+    let reading = kit::keep_writing(&simulation.shard(0, 0), &alive, at, 512);
     let v = simulation.shard(1, 0);
     start(&v.clone(), &alive, async move {
         let mut widest = 0;
@@ -83,16 +76,9 @@ fn writes_overtake_a_read() {
         4,
         u32::MAX,
     )]);
-    let (alive, reading) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
-    let (v, goes_on) = (simulation.shard(0, 0), Rc::clone(&reading));
-    start(&v.clone(), &alive, async move {
-        let mut n = 0;
-        while goes_on.get() {
-            n += 1;
-            // A word in each of two lines.
-            kit::write(&v, at.add(56), 16, n).await.unwrap();
-        }
-    });
+    let alive = Rc::new(Cell::new(0));
+    // A word in each of two lines.
+    let reading = kit::keep_writing(&simulation.shard(0, 0), &alive, at.add(56), 16);
     let v = simulation.shard(1, 0);
     start(&v.clone(), &alive, async move {
         let mut overtaken = 0;

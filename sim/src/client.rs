@@ -166,8 +166,8 @@ impl Crew {
         }
     }
 
-    /// Whether an error tells of a lock that is not had, after a compute node has stopped or a client stood still.
-    /// [`Crew::unexplained`] asks later whether that one holds it.
+    /// Tells whether an error is about a lock that is not had, after a compute node has stopped or a client stood
+    /// still. [`Crew::unexplained`] asks later whether that one holds it.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
         matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
     }

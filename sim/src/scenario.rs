@@ -20,9 +20,9 @@ const WAIT_NS_WITH_DEATHS: u64 = 100_000_000;
 const WAIT_NS_WITH_THE_STILL: u64 = 300_000_000;
 /// The same where none does, so that giving up is a failure.
 const WAIT_NS: u64 = 1_000_000_000;
-/// How often an operation tries again, which is also what it spends on a node that a dead client left torn.
+/// Retries of an operation where nodes die: so many it spends on a node that a dead client left torn.
 const RETRIES_WITH_DEATHS: u32 = 2_000;
-/// The same where none dies: to freeze a large node takes many chains, of which most may fail, again and again.
+/// Retries of an operation where none dies: to freeze a large node takes many chains, of which most may fail.
 const RETRIES: u32 = 20_000;
 /// So often requests for memory are refused at most before the work begins.
 const REFUSALS_AT_FIRST: u32 = 1_000;

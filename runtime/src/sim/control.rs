@@ -107,8 +107,8 @@ impl SimControl {
         luck
     }
 
-    /// Whether there is no chunk for a request of that luck: servers that are full stay so for some requests more,
-    /// seldom for very many, or until faults end.
+    /// Tells whether there is no chunk for a request of that luck: servers that are full stay so for some requests
+    /// more, seldom for very many, or until faults end.
     fn finds_no_memory(&self, luck: &Luck) -> bool {
         let left = self.no_memory_left.load(Ordering::Relaxed);
         if left > 0 || !luck.finds_no_memory {

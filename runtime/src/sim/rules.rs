@@ -64,7 +64,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether it strikes accesses and messages, which take longer for it.
+    /// Tells whether it strikes accesses and messages, which take longer for it.
     pub fn is_delay(self) -> bool {
         matches!(self, Fault::DelayedLine(_) | Fault::OvertakenRead { .. } | Fault::LatencySpike(_))
     }

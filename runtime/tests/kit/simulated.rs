@@ -60,6 +60,25 @@ pub(crate) fn start(v: &SimShard, alive: &Rc<Cell<usize>>, client: impl Future<O
     }));
 }
 
+/// Starts a client that WRITEs `bytes` bytes of the words 1, 2, ... until the cell that it yields is false.
+pub(crate) fn keep_writing(
+    v: &SimShard,
+    alive: &Rc<Cell<usize>>,
+    at: RemotePtr,
+    bytes: usize,
+) -> Rc<Cell<bool>> {
+    let goes_on = Rc::new(Cell::new(true));
+    let (writer, writing) = (v.clone(), Rc::clone(&goes_on));
+    start(v, alive, async move {
+        let mut n = 0;
+        while writing.get() {
+            n += 1;
+            write(&writer, at, bytes, n).await.unwrap();
+        }
+    });
+    goes_on
+}
+
 /// Submits a chain that `build` makes with a buffer of `bytes` bytes.
 pub(crate) fn submit<V: Verbs>(
     v: &V,

@@ -115,7 +115,7 @@ impl Fabric {
         self.send_answers(qp_id);
     }
 
-    /// Whether a delay that `pick` asks about strikes now, perhaps a verb of a rare path, and how long it may take.
+    /// Draws a delay that `pick` asks about, for a verb that may be of a rare path; yields what `pick` made of it.
     #[inline]
     pub(super) fn delay<T>(&mut self, is_rare: bool, pick: impl Fn(Fault) -> Option<T>) -> Option<T> {
         for (rule, struck) in &mut self.rules {
