@@ -35,8 +35,9 @@ const CANCEL_LOG_POLLS: u32 = 6;
 /// Where clients may stand still, one in so many operations is left unpolled, after it was polled up to so many times.
 const STILL_ONE_IN: u32 = 30;
 const STILL_POLLS: u64 = 8;
-/// For up to so many times as long as others wait for it; or, every other time, for a moment.
-const STILL_WAITS: u64 = 12;
+/// All clients of a run together stand still for so many times as long as others wait for them, so that the others come
+/// to their end; and, every other time, for a moment.
+const STILL_WAITS: u64 = 16;
 const STILL_MOMENT_NS: u64 = 300_000;
 /// An operation on one key waits for others so many times at most, each time as long as a client waits for a lock: in
 /// a window, for locks on its way, for those who replace a node.
@@ -62,6 +63,8 @@ pub(crate) struct Crew {
     waits: RefCell<Waits>,
     /// How long clients wait for a lock at most.
     lock_wait_ns: u64,
+    /// For how long clients may yet stand still.
+    stillness_ns: Cell<u64>,
     /// Compute nodes a client of which has stood still for more than a moment.
     still: RefCell<BTreeSet<u16>>,
 }
@@ -90,13 +93,12 @@ pub(crate) struct Client<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) who: Who,
     pub(crate) rng: SmallRng,
-    /// Whether it may stand still for long: it does so once.
-    pub(crate) is_rested: bool,
 }
 
 impl Crew {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let &Scenario { work, mix, geometry, seed, adversary, ref nodes, .. } = scenario;
+        let lock_wait_ns = nodes.iter().map(|node| node.lock_wait_ns_max).max().unwrap_or(0);
         Crew {
             recorder: Recorder::default(),
             keys: keys(&work, geometry.max_key(), seed),
@@ -109,7 +111,8 @@ impl Crew {
             nodes: RefCell::default(),
             begun: Cell::default(),
             waits: RefCell::default(),
-            lock_wait_ns: nodes.iter().map(|node| node.lock_wait_ns_max).max().unwrap_or(0),
+            lock_wait_ns,
+            stillness_ns: Cell::new(STILL_WAITS * lock_wait_ns),
             still: RefCell::default(),
         }
     }
@@ -313,10 +316,11 @@ impl<V: Verbs> Client<V> {
             return Patience::Endless;
         }
         let polls = self.rng.random_range(1..=STILL_POLLS);
-        if self.is_rested && self.rng.random() {
-            self.is_rested = false;
-            let most = STILL_WAITS * self.crew.lock_wait_ns;
-            return Patience::Still(polls, self.rng.random_range(1..=most));
+        let left_ns = self.crew.stillness_ns.get();
+        if left_ns > 0 && self.rng.random() {
+            let ns = self.rng.random_range(1..=left_ns);
+            self.crew.stillness_ns.set(left_ns - ns);
+            return Patience::Still(polls, ns);
         }
         Patience::Still(polls, self.rng.random_range(1..=STILL_MOMENT_NS))
     }

@@ -283,7 +283,6 @@ impl<'r> Run<'r> {
                 verbs: member.verbs.clone(),
                 who: Who { node: u32::from(member.node), client: number as u32 },
                 rng: self.rng(number as u64 ^ purpose),
-                is_rested: true,
             };
             let (task, busy) = (task(Rc::clone(&self.crew), client), Rc::clone(busy));
             busy.begin(place);
@@ -417,7 +416,6 @@ impl<'r> Run<'r> {
             verbs: verbs.clone(),
             who,
             rng: self.rng(0),
-            is_rested: true,
         };
         let errors = self.block_on(&shards[0], visitor().perform_all(self.looks()))?;
         if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
