@@ -1,6 +1,6 @@
 //! Separators that are missing: the client that split a node has died since, or there was no memory for an inner node.
-//! Operations notice it, since they move right from under a parent that they have just read (among inner nodes, from
-//! under any), and leave it to the janitor to put the separator in.
+//! Operations notice it, since they move right from under a parent that they have just read, or for the second time from
+//! under a cached one (among inner nodes, for the first), and leave it to the janitor to put the separator in.
 //!
 //! Most often it is not missing: the node's splitter is about to put it in. So the janitor pauses first, and then
 //! looks without a lock. It is at one separator once per shard. One that could not be put in is left alone for a while;
@@ -26,28 +26,38 @@ const PAUSE_NS: u64 = 200_000;
 /// How long a separator is left alone that could not be put in, in ns.
 const LEFT_ALONE_NS: u64 = 1_000_000_000;
 
-/// The nodes whose separators are missing, as far as one shard knows, and until when each is left alone.
+/// The nodes whose separators are missing, as far as one shard knows, and until when each is left alone; and those
+/// whose separators may be.
 #[derive(Default)]
 pub(super) struct Missing(RefCell<BTreeMap<RemotePtr, u64>>);
 
 impl Missing {
     /// More are not noted: they will be met again.
     const MOST: usize = 64;
+    const NOT_AT_ALL: u64 = 0;
     const UNDER_WAY: u64 = u64::MAX;
+
+    /// Notes that an operation came to `child` over its neighbour, to which a cached parent had led; false if one had
+    /// before.
+    fn is_news(&self, child: RemotePtr, now: u64) -> bool {
+        !self.0.borrow().contains_key(&child) && self.note(child, Self::NOT_AT_ALL, now)
+    }
 
     /// Notes that the janitor sees to `child`; false if it is to be left alone, or there are too many.
     fn begin(&self, child: RemotePtr, now: u64) -> bool {
+        !self.knows(child, now) && self.note(child, Self::UNDER_WAY, now)
+    }
+
+    /// Notes until when `child` is left alone; false if there are too many.
+    fn note(&self, child: RemotePtr, until: u64, now: u64) -> bool {
         let mut children = self.0.borrow_mut();
-        if children.get(&child).is_some_and(|until| *until > now) {
+        if children.len() >= Self::MOST {
+            children.retain(|other, until| *other == child || *until > now);
+        }
+        if children.len() >= Self::MOST && !children.contains_key(&child) {
             return false;
         }
-        if children.len() >= Self::MOST {
-            children.retain(|_, until| *until > now);
-        }
-        if children.len() >= Self::MOST {
-            return false;
-        }
-        children.insert(child, Self::UNDER_WAY);
+        children.insert(child, until);
         true
     }
 
@@ -82,13 +92,14 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Target, IndexError> {
         let is_known = self.missing.knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
-        // Who comes to a leaf next reads its parent again. An inner node is cached by then, and no one asks its parent.
+        // Who comes to a leaf next reads its parent again, unless one who was looking for another leaf has done so. An
+        // inner node is cached by then, and no one asks its parent.
         let is_inner = from.level > 0;
         let is_suspect = match from.via {
             _ if is_known => false,
             Via::Cached(_) => {
                 self.forget(from, key);
-                is_inner
+                is_inner || !self.missing.is_news(sibling, self.verbs.now())
             }
             Via::Read(_) => true,
             // A root with a right neighbour is the root no more.
@@ -189,10 +200,25 @@ impl<V: Verbs> Tree<V> {
 mod tests {
     use super::*;
 
+    fn child(n: usize) -> RemotePtr {
+        RemotePtr::from_bits(64 * (n as u64 + 1))
+    }
+
+    #[test]
+    fn what_was_met_is_met_again_and_makes_room() {
+        let missing = Missing::default();
+        assert!(missing.is_news(child(0), 5) && !missing.is_news(child(0), 5) && !missing.knows(child(0), 0));
+        assert!(missing.begin(child(0), 5) && missing.knows(child(0), 5));
+        missing.done(child(0));
+        assert!(missing.is_news(child(0), 5), "it was put in");
+        assert!((1..1000).all(|n| missing.is_news(child(n), 5)), "those before are forgotten");
+        assert!((1000..1000 + Missing::MOST).all(|n| missing.begin(child(n), 5)));
+        assert!(!missing.is_news(child(0), 5), "there are too many that are known to be missing");
+    }
+
     #[test]
     fn a_separator_is_seen_to_once_and_left_alone_after_a_failure() {
         let missing = Missing::default();
-        let child = |n: usize| RemotePtr::from_bits(64 * (n as u64 + 1));
         assert!(!missing.knows(child(0), 5) && missing.begin(child(0), 5));
         assert!(missing.knows(child(0), u64::MAX - 1) && !missing.begin(child(0), 1 << 60));
         missing.failed(child(0), 100);
