@@ -183,7 +183,7 @@ impl Located<'_> {
 }
 
 impl Found {
-    #[inline]
+    #[inline(always)]
     fn in_directory(directory: &Directory, key: &[u8]) -> Option<Self> {
         let chunk = directory.chunk(key)?;
         let slot = chunk.floor(key)?;

@@ -15,11 +15,12 @@
 use super::arena::{Arena, Place};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Pages that a segment is divided into.
-pub(super) const PAGES_PER_SEGMENT: u32 = 16;
+/// Pages that a segment is divided into. Few, so that the directories, which every lookup reads at a place of its own
+/// several times, stay in the first-level cache of a core.
+pub(super) const PAGES_PER_SEGMENT: u32 = 4;
 /// Slots of the directory for each segment that the budget allows: enough for the smallest copies in pages as
 /// empty as they are right after a split.
-const DIRECTORY_PER_SEGMENT: usize = 8;
+const DIRECTORY_PER_SEGMENT: usize = 2;
 const START_SHIFT: u32 = 20;
 
 /// A page of entries: a part of a segment.
