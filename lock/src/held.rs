@@ -475,6 +475,7 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
+    #[inline]
     fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, Failed>> {
         let Global::Asked { claim, cas } = &mut self.global else { unreachable!("no CAS is in flight") };
         let claim = *claim;
@@ -502,26 +503,31 @@ impl<V: Verbs> Held<V> {
         self.global = Global::Leaving { chain, parting };
     }
 
-    /// Whether the chain that was posted last has taken effect. If it fails it is redone.
+    /// Polls the chain that was posted last. If it fails it is redone.
+    #[inline]
     fn poll_leaving(
         &mut self,
         meter: &Meter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Buf>, FabricError>> {
-        if let Global::Leaving { chain, parting } = &mut self.global {
-            let parting = *parting;
-            match ready!(Pin::new(chain).poll(cx)) {
-                Ok(done) => {
-                    self.global = Self::left(parting);
-                    return Poll::Ready(Ok(done.buf));
-                }
-                Err(failed) => {
-                    meter.retry();
-                    let redo = Box::pin(redo(Rc::clone(&self.table), self.lock, parting, failed));
-                    self.global = Global::Redoing { parting, redo };
-                }
+        let Global::Leaving { chain, parting } = &mut self.global else { return self.poll_redoing(cx) };
+        let parting = *parting;
+        match ready!(Pin::new(chain).poll(cx)) {
+            Ok(done) => {
+                self.global = Self::left(parting);
+                Poll::Ready(Ok(done.buf))
+            }
+            Err(failed) => {
+                meter.retry();
+                let redo = Box::pin(redo(Rc::clone(&self.table), self.lock, parting, failed));
+                self.global = Global::Redoing { parting, redo };
+                self.poll_redoing(cx)
             }
         }
+    }
+
+    #[cold]
+    fn poll_redoing(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, FabricError>> {
         let Global::Redoing { parting, redo } = &mut self.global else {
             unreachable!("no release is in flight")
         };
@@ -539,6 +545,7 @@ impl<V: Verbs> Held<V> {
     }
 
     /// What a chain of a release leaves when it has taken effect.
+    #[inline]
     fn left(parting: Parting) -> Global<V::Submission> {
         match parting.exit {
             Exit::Unlocked => Global::Free,

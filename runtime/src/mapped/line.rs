@@ -221,6 +221,7 @@ impl Lines<'_> {
 
     /// # Safety
     /// `at..at + len` lies inside one line of the region; `to` is valid for `len` bytes.
+    #[inline]
     unsafe fn read_sequenced(self, at: usize, to: *mut u8, len: usize) -> Result<(), WriterStopped> {
         // SAFETY: the caller's promise.
         let counter = unsafe { self.counter(at) };
@@ -259,6 +260,7 @@ impl Lines<'_> {
 
     /// # Safety
     /// `word` is the one at `at`, inside the region.
+    #[inline]
     unsafe fn atomic_sequenced(
         self,
         at: usize,

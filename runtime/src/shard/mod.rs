@@ -198,8 +198,8 @@ impl<D: Device> Shard<D> {
                 core.hear_of(panic);
             }
         };
-        let (task, handle) = JoinHandle::guarded(client, unheard);
-        self.0.clients.spawn(task);
+        let (task, on_panic, handle) = JoinHandle::guarded(client, unheard);
+        self.0.clients.spawn_guarded(task, on_panic);
         self.0.work_arrived();
         handle
     }
@@ -402,12 +402,14 @@ impl<D: Device> Verbs for Shard<D> {
 }
 
 impl<D: Device> Clone for Shard<D> {
+    #[inline]
     fn clone(&self) -> Self {
         Shard(Rc::clone(&self.0))
     }
 }
 
 impl<D: Device> Drop for Shard<D> {
+    #[inline]
     fn drop(&mut self) {
         // A parked poller would not notice that it is the last one.
         self.0.work_arrived();
@@ -436,6 +438,7 @@ impl<D: Device> Future for Submission<D> {
 }
 
 impl<D: Device> Drop for Submission<D> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             self.core.engine.borrow_mut().orphan(slot);
