@@ -3,8 +3,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use farwood::runtime::Waiter;
 
@@ -31,19 +31,36 @@ impl InFlight {
     /// Runs `operations`, one client's, one after another. Yields their result; `None` if they were abandoned.
     ///
     /// The client's loop is wrapped as one: an operation's future takes kilobytes, and wrapping each would move it.
-    pub(crate) async fn until_abandoned<T>(&self, operations: impl Future<Output = T>) -> Option<T> {
-        let mut operations = pin!(operations);
-        poll_fn(|cx| match operations.as_mut().poll(cx) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if self.abandoned.get() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
+    pub(crate) fn until_abandoned<'a, F: Future>(
+        &'a self,
+        operations: Pin<&'a mut F>,
+    ) -> UntilAbandoned<'a, F> {
+        UntilAbandoned { abandoned: &self.abandoned, operations }
     }
 
     /// Gives up what has not ended.
     pub(crate) fn abandon<V: BenchShard>(&self, shard: &V) {
         self.abandoned.set(true);
         self.clients.take().into_iter().for_each(|client| shard.wake(client));
+    }
+}
+
+/// The future of [`InFlight::until_abandoned`].
+pub(crate) struct UntilAbandoned<'a, F> {
+    abandoned: &'a Cell<bool>,
+    operations: Pin<&'a mut F>,
+}
+
+impl<F: Future> Future for UntilAbandoned<'_, F> {
+    type Output = Option<F::Output>;
+
+    // What clients run is within it: a call here would be one more for each poll of an operation.
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.operations.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if self.abandoned.get() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }

@@ -220,7 +220,7 @@ async fn run_client<V: BenchShard>(
             }
         }
     };
-    if in_flight.until_abandoned(steps).await.is_none() {
+    if in_flight.until_abandoned(pin!(steps)).await.is_none() {
         client.abandoned();
     }
     pace.client_ended(shard.now());

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -267,7 +268,7 @@ async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: u
         }
     };
     // What was abandoned is not stored, as far as is known.
-    let _ = store.in_flight.until_abandoned(lines).await;
+    let _ = store.in_flight.until_abandoned(pin!(lines)).await;
     store.clients_alive.set(store.clients_alive.get() - 1);
     store.wake_feeder();
 }

@@ -105,7 +105,7 @@ impl LeafLayout {
     }
 
     /// `Found` or `Absent`, in an image whose node versions agree, whatever the fences say.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, image: &[u8], key: &[u8], wanted: u8) -> Result<LeafLookup, Rejection> {
         let mut line = self.fingerprints / PAYLOAD_BYTES;
         while line * PAYLOAD_BYTES < self.entries {
