@@ -404,7 +404,21 @@ fn draw_work(rng: &mut SmallRng, kind: Kind, shape: Shape) -> Work {
 
 #[cfg(test)]
 mod tests {
+    use farwood_index::layout::EntryVersion;
+
     use super::*;
+
+    /// Otherwise they do not meet an entry whose version is the same again.
+    #[test]
+    fn reads_are_overtaken_by_as_many_writes_as_there_are_entry_versions() {
+        let faults = Mix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);
+        let writes = faults.filter_map(|fault| match fault {
+            Fault::OvertakenRead { writes, .. } => Some(writes),
+            _ => None,
+        });
+        let mut writes = writes.peekable();
+        assert!(writes.peek().is_some() && writes.all(|writes| writes == EntryVersion::COUNT));
+    }
 
     fn draw(seed: u64, kind: Kind) -> Scenario {
         Scenario::draw(seed, &Wish { kind, ..Wish::default() })

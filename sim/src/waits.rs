@@ -20,8 +20,10 @@ impl Waits {
     /// The error of a wait that no death explains: neither that of the owner that it names, nor that of another whom
     /// operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its parent's, which
     /// the dead may hold), or those of the waiter's own compute node (it may have spent its time in a window whose
-    /// leader did).
+    /// leader did). Where others wait for the dead, a wait behind a client of the own compute node is explained, too:
+    /// that client may have waited for one of them, and had its lock just before its own time was over.
     pub(crate) fn unexplained(&self, dead: BTreeSet<u16>) -> Option<&str> {
+        let deaths = dead.len();
         let mut explained = dead;
         // A wait for a waiter is explained by a longer way each time.
         for _ in 0..self.0.len() {
@@ -29,7 +31,10 @@ impl Waits {
             let waiters: Vec<u16> = of_explained.map(|(waiter, _)| *waiter).collect();
             explained.extend(waiters);
         }
-        let left = self.0.iter().find(|((waiter, _), _)| !explained.contains(waiter));
+        let others_wait = explained.len() > deaths;
+        let mut waits = self.0.iter();
+        let left = waits
+            .find(|((waiter, owner), _)| !explained.contains(waiter) && !(waiter == owner && others_wait));
         left.map(|(_, error)| error.as_str())
     }
 }
@@ -76,6 +81,14 @@ mod tests {
         assert_eq!(unexplained(&[(2, 1), (2, 3)], &[1]), None);
         // A death explains no wait of those that its waiters wait for.
         assert_eq!(unexplained(&[(2, 1), (2, 3), (3, 4)], &[1]), Some("3 for 4".into()));
+    }
+
+    /// A client of 3 holds its lock locally, waits for one of 2, which waits for the dead, and has it at last.
+    #[test]
+    fn a_death_that_others_wait_for_explains_waits_behind_a_client_of_the_own_compute_node() {
+        assert_eq!(unexplained(&[(3, 3), (2, 1)], &[1]), None);
+        assert_eq!(unexplained(&[(3, 3), (3, 2), (2, 1)], &[1]), None);
+        assert_eq!(unexplained(&[(3, 3), (3, 4), (2, 1)], &[1]), Some("3 for 4".into()));
     }
 
     #[test]
