@@ -41,6 +41,7 @@ struct Client {
     queued: bool,
     /// Whether it is a task of the janitor: it is never dropped before its end.
     is_deferred: bool,
+    /// Where its panic goes; without one the panic goes on.
     on_panic: Option<OnPanic>,
 }
 
@@ -283,7 +284,8 @@ impl<T: 'static> JoinHandle<T> {
         unheard: impl FnOnce(Panic) + 'static,
     ) -> (Task, OnPanic, Self) {
         let (sender, receiver) = oneshot::channel();
-        // A client that panics is dropped while its panic is on its way; the sender is not.
+        // A client that panics is dropped while its panic is on its way (if that panics as well, the process ends); the
+        // sender is not.
         let sender = Rc::new(Cell::new(Some(sender)));
         let of_panic = Rc::clone(&sender);
         let task = Box::pin(async move {
@@ -292,12 +294,14 @@ impl<T: 'static> JoinHandle<T> {
                 let _ = sender.send(Ok(result));
             }
         });
-        let on_panic = move |panic| {
-            if let Some(sender) = of_panic.take()
-                && let Err(Err(panic)) = sender.send(Err(panic))
-            {
-                unheard(panic);
+        let on_panic = move |panic| match of_panic.take() {
+            Some(sender) => {
+                if let Err(Err(panic)) = sender.send(Err(panic)) {
+                    unheard(panic);
+                }
             }
+            // Its result had been sent, and panicked where nobody wanted it.
+            None => unheard(panic),
         };
         (task, Box::new(on_panic), JoinHandle(receiver))
     }
@@ -359,6 +363,41 @@ mod tests {
         assert_eq!((polls.get(), clients.alive()), (3, 0));
         clients.make_ready(0);
         assert_eq!(clients.run_ready(), 0);
+    }
+
+    #[test]
+    fn a_panic_goes_to_whom_it_belongs_and_keeps_no_other_client() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        let clients = clients();
+        let polled = Rc::new(Cell::new(0));
+        let spawn = |panics: bool| {
+            let (polled, unheard) = (Rc::clone(&polled), Rc::clone(&polled));
+            let client = async move {
+                polled.set(polled.get() + 1);
+                assert!(!panics, "a client");
+            };
+            let (task, on_panic, handle) =
+                JoinHandle::guarded(client, move |_| unheard.set(unheard.get() + 100));
+            clients.spawn_guarded(task, on_panic);
+            handle
+        };
+        let mut handles = [false, true, false].map(spawn);
+        drop(spawn(true));
+        let unheard = Rc::clone(&polled);
+        let (task, on_panic, handle) =
+            JoinHandle::guarded(async { Bomb }, move |_| unheard.set(unheard.get() + 1_000));
+        clients.spawn_guarded(task, on_panic);
+        drop(handle);
+        assert_eq!((clients.run_ready(), clients.alive(), clients.polled()), (5, 0, None));
+        assert_eq!(polled.get(), 1_104);
+        let ended =
+            handles.each_mut().map(|handle| handle.0.try_recv().unwrap().expect("it has ended").is_ok());
+        assert_eq!(ended, [true, false, true]);
     }
 
     #[test]
