@@ -8,8 +8,8 @@ use crate::radix::{RadixCache, RadixConfig, RadixImage};
 
 /// The node below the root slot.
 const NODE: u64 = 1;
-/// Room for a segment of the table and two of copies.
-const BUDGET_BYTES: usize = 3200;
+/// Room for a segment of the table and one of copies.
+const BUDGET_BYTES: usize = 2060;
 
 /// Slots of a version of a node: as many as the version's number, and every word says which it is.
 fn slots(node: u64, version: u64) -> Vec<u64> {

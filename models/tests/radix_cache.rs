@@ -7,7 +7,7 @@ use farwood_models::sync::{Ordering, Weakening};
 
 /// Copies before and during the lookup, so many that a segment is used anew in the midst of it: with fewer the model
 /// has a handful of orders and no control fails.
-const COPIES: (u64, u64) = (6, 4);
+const COPIES: (u64, u64) = (2, 3);
 
 #[test]
 fn a_lookup_sees_one_copy() {
