@@ -1,5 +1,5 @@
-//! From a node's address to the place of its copy: a hash table that grows by splitting small pages, so that
-//! growth never needs twice the memory and never holds anybody up for long.
+//! From a node's address to the place of its copy: a hash table that grows by splitting pages, so that growth never
+//! needs twice the memory. A split looks at every copy of a page: 1,900 of them in a cache of 600 MB.
 //!
 //! ```text
 //! hash:       | directory index |    ..    | start in page |  ..  | tag |
@@ -15,8 +15,8 @@
 use super::arena::{Arena, Place};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Pages that a segment is divided into. Few, so that the directories, which every lookup reads at a place of its own
-/// several times, stay in the first-level cache of a core.
+/// Pages that a segment is divided into. Few, so that the directories are small (32 KiB for a cache of 64 MiB): each
+/// lookup reads them at random places, once and more per level.
 pub(super) const PAGES_PER_SEGMENT: u32 = 4;
 /// Slots of the directory for each segment that the budget allows: enough for the smallest copies in pages as
 /// empty as they are right after a split.
