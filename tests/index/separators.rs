@@ -89,8 +89,8 @@ fn visitors_put_it_in_also_if_they_find_its_parent_in_the_cache() {
     owed_is_put_in(Some(4));
 }
 
-/// Stops a client at any time, and has another one look for what it has left; each time after a key so far to the left
-/// of the last one stored, if that is given.
+/// Stops a client at any time, and has another one look for what it has left; each time after the key that is
+/// so many before the next one to be stored, if that is given.
 fn owed_is_put_in(before: Option<u64>) {
     const KEYS: u64 = 40;
     let mut was_missing = 0;

@@ -1,6 +1,7 @@
 //! Separators that are missing: the client that split a node has died since, or there was no memory for an inner node.
-//! Operations notice it, since they move right from under a parent that they have just read, or for the second time from
-//! under a cached one (among inner nodes, for the first), and leave it to the janitor to put the separator in.
+//! Operations notice it, since they move right from under a parent that they have just read, or for the second time
+//! from under a cached one (among inner nodes, from under any for the first time), and leave it to the janitor to put
+//! the separator in.
 //!
 //! Most often it is not missing: the node's splitter is about to put it in. So the janitor pauses first, and then
 //! looks without a lock. It is at one separator once per shard. One that could not be put in is left alone for a while;
@@ -38,7 +39,8 @@ impl Missing {
     const UNDER_WAY: u64 = u64::MAX;
 
     /// Notes that an operation came to `child` over its neighbour, to which a cached parent had led; false if one had
-    /// before.
+    /// before, or there are too many. One whose separator is in by then stays noted: if it is met again, the janitor
+    /// looks in vain, once.
     fn is_news(&self, child: RemotePtr, now: u64) -> bool {
         !self.0.borrow().contains_key(&child) && self.note(child, Self::NOT_AT_ALL, now)
     }

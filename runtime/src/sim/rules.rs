@@ -81,9 +81,9 @@ pub struct Rule {
     /// What happens.
     pub fault: Fault,
     /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
-    /// plane: requests to it), on average; not 0. Verbs of rare paths (the first three atomics on a
-    /// word, and those of chains of three verbs and more) are struck 6 times as often, 30 times if `most` is bounded
-    /// and by latency spikes, by late lines as all others.
+    /// plane: requests to it), on average; not 0. Verbs of rare paths (the first three atomics on a word, and those of
+    /// chains of three verbs and more) are struck 6 times as often, and 30 times by latency spikes and where `most` is
+    /// bounded, but at most once in 8 where it is not. Late lines and overtaken READs strike them as all others.
     pub one_in: u32,
     /// It stops after so many times.
     pub most: u32,
@@ -164,7 +164,11 @@ impl Mix {
     /// The mixes that the command line knows.
     pub const ALL: [Mix; 11] = [
         Mix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
-        Mix { name: "delays", about: "late lines, latency spikes, stalled shards", rules: &DELAYS },
+        Mix {
+            name: "delays",
+            about: "late lines, overtaken READs, latency spikes, stalled shards",
+            rules: &DELAYS,
+        },
         Mix { name: "errors", about: "queue pairs break, in-flight chains apply in part", rules: &ERRORS },
         Mix { name: "outages", about: "memory servers cannot be reached for a while", rules: &OUTAGES },
         Mix { name: "partitions", about: "a node and a memory server lose each other", rules: &PARTITIONS },
@@ -181,7 +185,7 @@ impl Mix {
             rules: &CONTROL,
         },
         Mix { name: "memory", about: "memory servers are out of memory now and then", rules: &MEMORY },
-        Mix { name: "all", about: "everything at once", rules: &EVERYTHING },
+        Mix { name: "all", about: "everything at once, but for overtaken READs", rules: &EVERYTHING },
     ];
 
     /// Whether one of its rules is of a fault like that.

@@ -1,5 +1,6 @@
-//! READs whose rest comes late: not before others have written what lies across a line's boundary so often that the
-//! versions in both lines are the same again. It knows where WRITEs cross boundaries, and nothing of versions.
+//! READs whose rest comes late: not before others have written what lies across a line's boundary so many times more.
+//! If that is as often as versions wrap around, such a READ finds the same version in both lines, of different writes.
+//! It knows where WRITEs cross boundaries, and nothing of versions.
 
 use super::super::flight::{Flight, FlightId};
 use super::super::rules::Fault;
