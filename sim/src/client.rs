@@ -318,9 +318,7 @@ impl<V: Verbs> Client<V> {
         let polls = self.rng.random_range(1..=STILL_POLLS);
         let left_ns = self.crew.stillness_ns.get();
         if left_ns > 0 && self.rng.random() {
-            let ns = self.rng.random_range(1..=left_ns);
-            self.crew.stillness_ns.set(left_ns - ns);
-            return Patience::Still(polls, ns);
+            return Patience::Still(polls, self.rng.random_range(1..=left_ns));
         }
         Patience::Still(polls, self.rng.random_range(1..=STILL_MOMENT_NS))
     }
@@ -373,8 +371,12 @@ impl<V: Verbs> Client<V> {
     }
 
     async fn stand_still(&self, ns: u64) {
+        let mut ns = ns;
         // Several of them, one after the other, keep others longer than each.
         if ns > STILL_MOMENT_NS {
+            let left_ns = self.crew.stillness_ns.get();
+            ns = ns.min(left_ns);
+            self.crew.stillness_ns.set(left_ns - ns);
             self.crew.still.borrow_mut().insert(self.verbs.node_id());
         }
         self.verbs.pause(ns).await;

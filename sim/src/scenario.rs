@@ -408,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// Otherwise they do not meet an entry whose version is the same again.
+    /// With another number, READs do not meet an entry whose version is the same again.
     #[test]
     fn reads_are_overtaken_by_as_many_writes_as_there_are_entry_versions() {
         let faults = Mix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);

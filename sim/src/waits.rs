@@ -32,9 +32,9 @@ impl Waits {
             explained.extend(waiters);
         }
         let others_wait = explained.len() > deaths;
-        let mut waits = self.0.iter();
-        let left = waits
-            .find(|((waiter, owner), _)| !explained.contains(waiter) && !(waiter == owner && others_wait));
+        let is_explained =
+            |&(waiter, owner): &(u16, u16)| explained.contains(&waiter) || waiter == owner && others_wait;
+        let left = self.0.iter().find(|(wait, _)| !is_explained(wait));
         left.map(|(_, error)| error.as_str())
     }
 }
