@@ -60,7 +60,7 @@ pub(super) struct Flight {
     pub(super) fenced: bool,
     /// Whether a response is waited for.
     pub(super) answered: bool,
-    /// Which of its chain's atomics it is.
+    /// Atomics of its chain that come before it.
     pub(super) atomic: u16,
     /// Machines of the two ends.
     pub(super) from: u16,

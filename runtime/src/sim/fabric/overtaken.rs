@@ -29,10 +29,11 @@ pub(super) struct Overtaken {
 
 impl Fabric {
     /// Holds the rest of a READ back that begins now, if such a fault strikes: yields its first piece, and when it is
-    /// read at the latest.
+    /// read at the latest. A READ behind a CAS of its chain is not held back: if the CAS took a lock, no WRITE comes,
+    /// and if not, its reader does not look at it, and would only be late at its next try.
     pub(super) fn hold_back(&mut self, id: FlightId, pieces: u16, begin: u64) -> Option<(u16, u64)> {
         let flight = self.flights[id.0 as usize];
-        if !self.weather.lines || !flight.is_read() || self.crossed.is_empty() {
+        if !self.weather.lines || !flight.is_read() || flight.atomic > 0 || self.crossed.is_empty() {
             return None;
         }
         let server = self.groups[flight.group.0 as usize].server;
