@@ -45,26 +45,28 @@ impl Line {
             loom::thread::yield_now();
             Ok(())
         };
-        code::alone(&self.counter, || self.store(value), pause).unwrap();
+        code::alone(&self.counter, || self.store(value), || pause).unwrap();
     }
 
     fn write(&self, slot: u32, value: u64) {
         let values = [value; WORDS].into_iter();
         let store = || self.store(value);
         let at = (AT, &self.counter);
-        self.slots[slot as usize].write(slot, at, values, store, |found| self.pause(found)).unwrap();
+        self.slots[slot as usize].write(slot, at, values, store, || |found| self.pause(found)).unwrap();
     }
 
     fn add(&self, slot: u32) -> u64 {
         let next = |found| Some(found + 1);
         let at = (AT, &self.counter);
-        self.slots[slot as usize].change(slot, at, &self.words[0], next, |found| self.pause(found)).unwrap()
+        self.slots[slot as usize]
+            .change(slot, at, &self.words[0], next, || |found| self.pause(found))
+            .unwrap()
     }
 
     fn read(&self) -> [u64; WORDS] {
         let mut found = [0; WORDS];
         let copy = || found = from_fn(|word| self.words[word].load(LOAD));
-        code::read(&self.counter, copy, |found| self.pause(found)).unwrap();
+        code::read(&self.counter, copy, || |found| self.pause(found)).unwrap();
         found
     }
 
@@ -146,7 +148,7 @@ pub fn a_reader_and_a_writer_that_plans_late(stores: u32) {
             slot.note_version(version);
             code::held_by(0)
         };
-        let before = code::take(&line.counter, mark, |found| line.pause(found)).unwrap();
+        let before = code::take(&line.counter, mark, || |found| line.pause(found)).unwrap();
         // The first word is written when the plan is made.
         line.words[0].store(1, STORE);
         slot.plan(AT, [1; WORDS].into_iter());

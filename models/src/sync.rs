@@ -8,6 +8,9 @@ pub use loom::sync::atomic::Ordering;
 /// Segments of the radix cache are at least so big: a few copies.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 128;
 
+/// A hint that models have no use for.
+pub(crate) fn prefetch<T: ?Sized>(_: *const T) {}
+
 /// What a control takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weakening {

@@ -226,7 +226,11 @@ impl Lines<'_> {
         // SAFETY: the caller's promise.
         let counter = unsafe { self.counter(at) };
         // SAFETY: the caller's promise.
-        order::read(counter, || unsafe { read_words(self.base.add(at), to, len) }, self.patience(at))
+        order::read(
+            counter,
+            move || unsafe { read_words(self.base.add(at), to, len) },
+            move || self.patience(at),
+        )
     }
 
     /// # Safety
@@ -239,8 +243,8 @@ impl Lines<'_> {
                 // SAFETY: as above.
                 order::alone(
                     counter,
-                    || unsafe { write_words(self.base.add(at), from, len) },
-                    self.patience(at),
+                    move || unsafe { write_words(self.base.add(at), from, len) },
+                    move || self.patience(at),
                 )
             });
         };
@@ -253,7 +257,7 @@ impl Lines<'_> {
                     (0..len / 8).map(|word| unsafe { from.add(word * 8).cast::<u64>().read_unaligned() });
                 // SAFETY: as above.
                 let store = || unsafe { write_words(self.base.add(at), from, len) };
-                slot.write(number, (at, counter), words, store, self.patience(at))
+                slot.write(number, (at, counter), words, store, move || self.patience(at))
             })
         })
     }
@@ -271,23 +275,21 @@ impl Lines<'_> {
         let counter = unsafe { self.counter(at) };
         let Some(journal) = self.journal else {
             let mut found = 0;
-            order::alone(counter, || found = change.apply(word), self.patience(at))?;
+            order::alone(counter, || found = change.apply(word), move || self.patience(at))?;
             return Ok(found);
         };
         journal.with_slot(|number, slot| {
-            slot.change(number, (at, counter), word, |found| change.next(found), self.patience(at))
+            slot.change(number, (at, counter), word, |found| change.next(found), move || self.patience(at))
         })
     }
 
     /// Yields the pause of those that wait for the line of `at`: it is given what the counter was.
-    #[inline]
     fn patience(self, at: usize) -> impl FnMut(u32) -> Result<(), WriterStopped> {
         let mut wait = Wait::default();
         move |found| self.pause(at, found, &mut wait)
     }
 
     /// A moment's wait for the line of `at`, whose counter was `found`.
-    #[inline]
     fn pause(self, at: usize, found: u32, wait: &mut Wait) -> Result<(), WriterStopped> {
         std::hint::spin_loop();
         if let Some(journal) = self.journal {
@@ -336,13 +338,18 @@ fn pieces(at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize)) {
 
 /// # Safety
 /// `from` is 8-byte aligned shared memory of `len` bytes, a multiple of 8; `to` is valid for `len` bytes.
+#[inline]
 unsafe fn read_words(from: *mut u8, to: *mut u8, len: usize) {
-    for i in (0..len).step_by(8) {
-        // SAFETY: inside both, by the caller's promise.
-        unsafe {
-            let word = AtomicU64::from_ptr(from.add(i).cast()).load(LOAD);
-            to.add(i).cast::<u64>().write_unaligned(word);
-        }
+    // SAFETY: inside both, by the caller's promise.
+    let read = |i| unsafe {
+        let word = AtomicU64::from_ptr(from.add(i).cast()).load(LOAD);
+        to.add(i).cast::<u64>().write_unaligned(word);
+    };
+    // Most pieces are whole lines, and a loop of known length is unrolled.
+    if len == LINE_BYTES {
+        (0..LINE_BYTES).step_by(8).for_each(read);
+    } else {
+        (0..len).step_by(8).for_each(read);
     }
 }
 

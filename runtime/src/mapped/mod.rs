@@ -167,10 +167,7 @@ impl Device for MappedDevice {
                 left -= 1;
             }
             let ended = self.clock.now();
-            // A clock that is read on two cores may be behind itself. Nor are the stamps serialised (that costs more
-            // than 2 % of a get): the core may load before the first and after the second, by what it holds in flight.
-            // That is some 100 ns; versions take microseconds to wrap around.
-            let span_ns = ended.saturating_sub(begun).min(u64::from(u32::MAX)) as u32;
+            let span_ns = span_ns(begun, ended);
             for key in group {
                 slots.announce(key, span_ns);
             }
@@ -178,6 +175,16 @@ impl Device for MappedDevice {
         }
         batch
     }
+}
+
+/// How long chains may have taken that were executed between two readings of the clock.
+///
+/// A clock that is read on two cores may be behind itself. Nor are the readings serialised (that costs more than 2 % of
+/// a get): the core may load before the first and after the second, by what it holds in flight. That is some 100 ns;
+/// versions take microseconds to wrap around.
+#[inline]
+fn span_ns(begun: u64, ended: u64) -> u32 {
+    ended.saturating_sub(begun).min(u64::from(u32::MAX)) as u32
 }
 
 #[inline]
@@ -208,4 +215,16 @@ fn refused(server: crate::pointer::ServerId, op: Op, region: &Region, error: Acc
         Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => (at, 8),
     };
     FabricError::OutOfBounds { server, offset, len, region_bytes: region.bytes() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_behind_itself_makes_no_span() {
+        assert_eq!(span_ns(100, 130), 30);
+        assert_eq!(span_ns(100, 99), 0);
+        assert_eq!(span_ns(0, 1 << 40), u32::MAX);
+    }
 }

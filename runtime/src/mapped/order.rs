@@ -10,15 +10,16 @@ pub(super) const LOAD: Ordering = Ordering::Acquire;
 /// How they are stored: keeps WRITE-WRITE order.
 pub(super) const STORE: Ordering = Ordering::Release;
 
-/// Reads a part of a line: `copy` copies it, more than once if it was written meanwhile. `pause` is called with what
-/// the counter was found to be. Where that fails, so does this, and nothing was changed; the same holds below.
+/// Reads a part of a line: `copy` copies it, more than once if it was written meanwhile. `patience` makes the pause for
+/// those that have to wait, which is called with what the counter was found to be. Where a pause fails, so does this,
+/// and nothing was changed; the same holds below.
 #[inline]
-pub(super) fn read<E>(
+pub(super) fn read<E, P: FnMut(u32) -> Result<(), E>>(
     counter: &AtomicU32,
     mut copy: impl FnMut(),
-    mut pause: impl FnMut(u32) -> Result<(), E>,
+    patience: impl FnOnce() -> P,
 ) -> Result<(), E> {
-    loop {
+    let attempt = move || {
         let before = counter.load(Ordering::Acquire);
         if before.is_multiple_of(2) {
             copy();
@@ -27,30 +28,56 @@ pub(super) fn read<E>(
                 return Ok(());
             }
         }
-        pause(before)?;
-    }
+        Err(before)
+    };
+    until_done(attempt, patience)
 }
 
 /// Waits until no writer is in the line and puts `mark(version)`, which is odd, into its counter. Yields the version.
 /// `mark` may be called for versions at which the line is not had.
 #[inline]
-pub(super) fn take<E>(
+pub(super) fn take<E, P: FnMut(u32) -> Result<(), E>>(
     counter: &AtomicU32,
     mark: impl Fn(u32) -> u32,
-    mut pause: impl FnMut(u32) -> Result<(), E>,
+    patience: impl FnOnce() -> P,
 ) -> Result<u32, E> {
-    let before = loop {
+    let attempt = move || {
         let now = counter.load(Ordering::Relaxed);
         let taken = now.is_multiple_of(2)
             && counter.compare_exchange_weak(now, mark(now), Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if taken {
-            break now;
-        }
-        pause(now)?;
+        if taken { Ok(now) } else { Err(now) }
     };
+    let before = until_done(attempt, patience)?;
     // Keeps the stores that follow behind the odd counter for readers on weakly ordered CPUs.
     fence(Ordering::Release);
     Ok(before)
+}
+
+/// Attempts until one succeeds. What a pause needs is not set up before the first has failed, for nearly none does.
+#[inline]
+fn until_done<T, E, P: FnMut(u32) -> Result<(), E>>(
+    mut attempt: impl FnMut() -> Result<T, u32>,
+    patience: impl FnOnce() -> P,
+) -> Result<T, E> {
+    match attempt() {
+        Ok(done) => Ok(done),
+        Err(found) => until_done_at_last(found, attempt, patience()),
+    }
+}
+
+#[cold]
+fn until_done_at_last<T, E>(
+    mut found: u32,
+    mut attempt: impl FnMut() -> Result<T, u32>,
+    mut pause: impl FnMut(u32) -> Result<(), E>,
+) -> Result<T, E> {
+    loop {
+        pause(found)?;
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(now) => found = now,
+        }
+    }
 }
 
 /// Gives back a line that was taken at version `before`.
@@ -61,12 +88,12 @@ pub(super) fn release(counter: &AtomicU32, before: u32) {
 
 /// Runs `change` while this thread alone is inside the line. For lines that no other process writes.
 #[inline]
-pub(super) fn alone<E>(
+pub(super) fn alone<E, P: FnMut(u32) -> Result<(), E>>(
     counter: &AtomicU32,
     change: impl FnOnce(),
-    pause: impl FnMut(u32) -> Result<(), E>,
+    patience: impl FnOnce() -> P,
 ) -> Result<(), E> {
-    let before = take(counter, |version| version.wrapping_add(1), pause)?;
+    let before = take(counter, |version| version.wrapping_add(1), patience)?;
     change();
     release(counter, before);
     Ok(())
@@ -109,16 +136,16 @@ pub(super) fn held_by(slot: u32) -> u32 {
 impl Slot {
     /// Stores `words` at `at` by `store`, in the name of slot `number`, which is this one.
     #[inline]
-    pub(super) fn write<E>(
+    pub(super) fn write<E, P: FnMut(u32) -> Result<(), E>>(
         &self,
         number: u32,
         (at, counter): (usize, &AtomicU32),
         words: impl ExactSizeIterator<Item = u64>,
         store: impl FnOnce(),
-        pause: impl FnMut(u32) -> Result<(), E>,
+        patience: impl FnOnce() -> P,
     ) -> Result<(), E> {
         self.plan(at, words);
-        let before = self.take(number, counter, pause)?;
+        let before = self.take(number, counter, patience)?;
         store();
         release(counter, before);
         Ok(())
@@ -126,16 +153,16 @@ impl Slot {
 
     /// Changes `word`, which is at `at`, to what `next` makes of it, if anything. Yields what was there.
     #[inline]
-    pub(super) fn change<E>(
+    pub(super) fn change<E, P: FnMut(u32) -> Result<(), E>>(
         &self,
         number: u32,
         (at, counter): (usize, &AtomicU32),
         word: &AtomicU64,
         next: impl FnOnce(u64) -> Option<u64>,
-        pause: impl FnMut(u32) -> Result<(), E>,
+        patience: impl FnOnce() -> P,
     ) -> Result<u64, E> {
         self.plan(at, std::iter::empty());
-        let before = self.take(number, counter, pause)?;
+        let before = self.take(number, counter, patience)?;
         let found = word.load(Ordering::Acquire);
         if let Some(next) = next(found) {
             // From here on the change will happen, once, whatever becomes of this process.
@@ -191,16 +218,16 @@ impl Slot {
     }
 
     #[inline]
-    fn take<E>(
+    fn take<E, P: FnMut(u32) -> Result<(), E>>(
         &self,
         number: u32,
         counter: &AtomicU32,
-        pause: impl FnMut(u32) -> Result<(), E>,
+        patience: impl FnOnce() -> P,
     ) -> Result<u32, E> {
         let mark = |version| {
             self.note_version(version);
             held_by(number)
         };
-        take(counter, mark, pause)
+        take(counter, mark, patience)
     }
 }
