@@ -17,7 +17,7 @@
 use std::sync::OnceLock;
 
 use super::copy::{Copy, GRANULE_BITS};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, fence};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, fence, prefetch};
 
 /// The square of a segment's bytes is about this often the budget, so that both grow: a 16th of 600 MB are 1,100
 /// segments of 32 KiB, whose directories together are in the second-level cache of a core and one of which is emptied
@@ -77,6 +77,12 @@ impl Segment {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store(generation + 1, Ordering::Release);
         fence(Ordering::Release);
+    }
+
+    /// Asks for the use stamp of a copy that is about to be read: on its own it is a miss as long as that of the copy.
+    #[inline]
+    pub(super) fn prefetch_stamp(&self, granule: u32) {
+        prefetch(self.stamp(granule));
     }
 
     #[inline]

@@ -129,6 +129,7 @@ impl Part {
             if self.table.has_tag(entry, tag) {
                 let place = self.arena.decode(entry);
                 let Some(segment) = self.arena.get(place.segment) else { return Visit::Absent };
+                segment.prefetch_stamp(place.granule);
                 let Some(generation) = settled(page, index, entry, segment) else { return Visit::Torn };
                 let copy = segment.copy(place.granule);
                 if copy.node() == node {
