@@ -3,6 +3,7 @@
 
 mod kit;
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,23 +107,53 @@ fn nodes_begin_on_a_busy_machine() {
     });
 }
 
+/// Preemption timers, in us.
+const TIMERS_US: [u64; 8] = [10, 20, 50, 100, 200, 500, 1_000, 2_000];
+/// Names the one that a child of this test has.
+const TIMER: &str = "FARWOOD_TEST_TIMER_US";
+/// A child begins so often, or is ended after so many seconds.
+const CHILDS_STARTS: usize = 10;
+const CHILDS_SECONDS: u64 = 10;
+
+/// Tries whether executors of this machine run anything under a timer: with one that is shorter than what lies between
+/// setting it and the first task, none does. A child process can be ended then.
+fn can_begin_under(timer_us: u64) -> bool {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "begins_under_the_timer_of_its_parent", "--test-threads=1"]);
+    child.env(TIMER, timer_us.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+    child.status().unwrap().success()
+}
+
+#[test]
+fn begins_under_the_timer_of_its_parent() {
+    let Ok(timer_us) = std::env::var(TIMER) else { return };
+    let _watchdog = kit::Watchdog::new("a timer that may be too short", CHILDS_SECONDS);
+    begin_under(Duration::from_micros(timer_us.parse().unwrap()), CHILDS_STARTS);
+}
+
 /// The preemption timer fires before the first task of many a round: the heart stands still now and then, also after
-/// `main` was polled first.
+/// `main` was polled first. The timer is twice as long as the shortest under which this machine does anything.
 #[test]
 fn executors_with_a_tiny_preemption_timer_go_on() {
     let _alone = kit::alone();
-    let _watchdog = kit::Watchdog::new("a preemption timer of 10 us", 3_600);
+    let _watchdog = kit::Watchdog::new("a tiny preemption timer", 3_600);
+    let shortest = TIMERS_US.into_iter().find(|&timer_us| can_begin_under(timer_us));
+    let timer = Duration::from_micros(2 * shortest.expect("a round takes less than 2 ms"));
+    kit::say(&format!("a preemption timer of {timer:?}"));
+    begin_under(timer, starts());
+}
+
+fn begin_under(timer: Duration, starts: usize) {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
-    for _ in 0..starts() {
+    for _ in 0..starts {
         let node = node(&cluster, 1);
         let service = move || async move {
             let shard = node.attach().await.unwrap();
             work(shard.clone(), at).await;
             shard.close().await
         };
-        let timer = Some(Duration::from_micros(10));
-        assert_eq!(kit::on_executor(timer, service).join().unwrap(), Default::default());
+        assert_eq!(kit::on_executor(Some(timer), service).join().unwrap(), Default::default());
     }
 }
 

@@ -9,6 +9,9 @@
 //! So an executor has a heartbeat, which ends such a sleep in most cases, and a heart that stands still is noticed from
 //! outside (`watch`): an interrupted `io_uring_enter` returns, and a new round begins.
 //!
+//! None of that helps an executor whose preemption timer is shorter than what lies between setting it and the round's
+//! first task, two system calls: then no round has a task. Timers of 10 us are too short on some machines.
+//!
 //! - `watch`: the thread that interrupts executors that sleep; `pool`: threads whose executors nodes borrow.
 
 mod pool;
@@ -34,7 +37,9 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 ///
 /// A task of this function's own beats every 50 ms. If none was seen to for 100 ms, a thread of this process
 /// interrupts this one by SIGURG, again and again; the signal's other handlers stay. Where this thread blocks that
-/// signal, or there is no other thread to be had, only the beat is left; the latter is a warning of `tracing`.
+/// signal, or there is no other thread to be had, only the beat is left; the latter is a warning of `tracing`. So is
+/// an executor whose heart stands still for 5 s. A preemption timer of less than 100 us may leave no time for tasks at
+/// all: setting it takes some 10 us, on slow machines several times as long.
 ///
 /// # Panics
 /// As [`LocalExecutor::run`] does: on a thread that runs an executor already, or if `main` panics.

@@ -13,6 +13,9 @@ use signal_hook::consts::SIGURG;
 /// Two beats. A heart that is only late is interrupted for nothing, which does no harm.
 const LOOK_EVERY: Duration = super::HEARTBEAT.saturating_mul(2);
 
+/// A heart that stands still at so many looks in a row, for 5 s, is worth a warning.
+const LOOKS_BEFORE_WARNING: u32 = 50;
+
 static WATCH: Watch =
     Watch { hearts: Mutex::new(Hearts { list: Vec::new(), has_watcher: false }), ended: Condvar::new() };
 
@@ -36,6 +39,18 @@ struct Heart {
     thread: Pthread,
     beats: Arc<AtomicU64>,
     seen: u64,
+    /// Looks in a row at which it stood still.
+    still: u32,
+}
+
+impl Heart {
+    /// Looks whether the heart has beaten since the look before; yields at how many looks in a row it has not.
+    fn look(&mut self) -> u32 {
+        let beats = self.beats.load(Ordering::Relaxed);
+        self.still = if beats == self.seen { self.still.saturating_add(1) } else { 0 };
+        self.seen = beats;
+        self.still
+    }
 }
 
 /// Whether this thread runs an executor that is watched.
@@ -53,7 +68,7 @@ impl Watched {
     pub(super) fn begin() -> Self {
         let beats = Arc::new(AtomicU64::new(0));
         let mut hearts = WATCH.hearts();
-        hearts.list.push(Heart { thread: pthread_self(), beats: Arc::clone(&beats), seen: 0 });
+        hearts.list.push(Heart { thread: pthread_self(), beats: Arc::clone(&beats), seen: 0, still: 0 });
         if !hearts.has_watcher {
             let thread = std::thread::Builder::new().name("farwood-watch".into());
             match thread.spawn(watch) {
@@ -111,12 +126,18 @@ fn watch() {
             break;
         }
         for heart in &mut hearts.list {
-            let beats = heart.beats.load(Ordering::Relaxed);
-            if beats == heart.seen && handler.is_ok() {
+            let still = heart.look();
+            if still > 0 && handler.is_ok() {
                 // It leaves the list before it ends. A refusal leaves things as they are.
                 let _ = pthread_kill(heart.thread, Signal::SIGURG);
             }
-            heart.seen = beats;
+            if still == LOOKS_BEFORE_WARNING {
+                tracing::warn!(
+                    name: "executor.still",
+                    "an executor has run none of its tasks for 5 s: one of them blocks its thread, or its preemption \
+                     timer is shorter than a scheduling round takes, which is some 10 to 100 us"
+                );
+            }
         }
     }
     drop(hearts);
@@ -143,6 +164,15 @@ mod tests {
         }
         drop(watched);
         assert_eq!(poll(&mut [], LONG), Ok(0));
+    }
+
+    #[test]
+    fn counts_the_looks_at_which_a_heart_stands_still() {
+        let beats = Arc::new(AtomicU64::new(0));
+        let mut heart = Heart { thread: pthread_self(), beats: Arc::clone(&beats), seen: 0, still: 0 };
+        assert_eq!([heart.look(), heart.look()], [1, 2]);
+        beats.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([heart.look(), heart.look()], [0, 1]);
     }
 
     #[test]
