@@ -146,8 +146,10 @@ mod tests {
 
     #[test]
     fn overwriting_changes_nothing_around() {
-        for width in 0..=64u32 {
-            for at in 0..=128 {
+        // All of them would take Miri hours.
+        let step = if cfg!(miri) { 21 } else { 1 };
+        for width in (0..=64u32).step_by(step) {
+            for at in (0..=128).step_by(step) {
                 for (around, value) in [(0, u64::MAX), (u64::MAX, 0)] {
                     let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(around)).collect();
                     write(&words, at, value, width);

@@ -192,6 +192,7 @@ fn nodes_in_use_stay() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs rounds that take hours")]
 fn upper_nodes_stay_longer_than_those_below() {
     let cache = cache(256 << 10, Policy::TwoChoices);
     let reader = cache.reader();
