@@ -15,14 +15,13 @@
 //! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts
 //! its write-back.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use farwood_runtime::ShardId;
+use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::message::{Grant, Release};
-use crate::place::FixedHash;
 use crate::word::LockWord;
 
 /// An acquisition: the shard of its client and its token there.
@@ -66,7 +65,7 @@ pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
 /// The locks at home on one shard that are held or waited for. Keys are addresses of lock words.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Home {
-    locks: HashMap<u64, Lock, FixedHash>,
+    locks: FxHashMap<u64, Lock>,
     /// The waiters of all locks; places are recycled.
     waiters: Slab<Place>,
 }

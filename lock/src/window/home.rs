@@ -11,16 +11,15 @@
 //! Those who wait are a list in the order in which they came. Who joined stays in it, marked, until the window has
 //! finished: so a window that fails gives everyone their place back. The leader is in no list.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use farwood_runtime::ShardId;
+use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::config::Access;
 use super::key::KeyId;
 use crate::handover::Party;
-use crate::place::FixedHash;
 
 /// What the home has to do about an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +40,7 @@ pub(crate) enum Action {
 /// The keys at home on one shard that have a window.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Home {
-    windows: HashMap<KeyId, Window, FixedHash>,
+    windows: FxHashMap<KeyId, Window>,
     /// Who waits for the windows of all keys; places are recycled.
     places: Slab<Place>,
 }
