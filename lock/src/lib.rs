@@ -28,7 +28,8 @@
 //!
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure:
-//! `handover` decides at a lock's home, `slots` keeps what waits on a client's shard, `message` is their codec. `place`
+//! `handover` decides at a lock's home, `wait_list` is its queue, `slots` keeps what waits on a client's
+//! shard, `message` is their codec. `place`
 //! says where a node's lock is, `word` what it holds; `audit` reads them all. `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
@@ -52,6 +53,7 @@ mod place;
 mod slots;
 mod stats;
 mod table;
+mod wait_list;
 pub mod window;
 mod word;
 

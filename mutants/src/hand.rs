@@ -229,7 +229,7 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "who waits joins the window that is open",
         file: "lock/src/window/home.rs",
-        find: "joined: ⟦false⟧, next: END });",
+        find: "joined: ⟦false⟧ });",
         replace: "true",
     },
     Patch {

@@ -31,6 +31,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "lock/src/place.rs",
     "lock/src/slots.rs",
     "lock/src/table.rs",
+    "lock/src/wait_list.rs",
     "lock/src/window",
 ];
 
