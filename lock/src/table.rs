@@ -16,11 +16,12 @@ use crate::deaths::{self, Deaths};
 use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
+use crate::hint::{Hint, LockSlots};
 use crate::janitor::{self, PAUSE_NS_MIN};
 use crate::message::{Grant, Note, Release, What};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
-use crate::slots::{Left, Met, Slots};
+use crate::slots::Met;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces};
 
@@ -50,7 +51,7 @@ impl<V: Verbs> LockTable<V> {
             config,
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
             home: RefCell::default(),
-            slots: RefCell::new(Slots::new()),
+            slots: RefCell::new(LockSlots::new()),
             counters: Counters::default(),
             backlog: Rc::default(),
             deaths: Deaths::default(),
@@ -197,7 +198,7 @@ pub(crate) struct Table<V: Verbs> {
     places: Places,
     nonces: Nonces,
     home: RefCell<Home>,
-    slots: RefCell<Slots<Waiter>>,
+    slots: RefCell<LockSlots<Waiter>>,
 }
 
 impl<V: Verbs> Table<V> {
@@ -305,7 +306,7 @@ impl<V: Verbs> Table<V> {
     #[inline]
     fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (Seat, bool) {
         let key = lock.to_bits();
-        let seat = Seat { home, token: self.slots.borrow_mut().open(key) };
+        let seat = Seat { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
         if home != self.me {
             self.tell_home(lock, seat, What::Request);
             return (seat, false);
@@ -314,7 +315,7 @@ impl<V: Verbs> Table<V> {
         let action = self.home.borrow_mut().request(key, party);
         let granted = matches!(action, Action::Grant { .. });
         if granted {
-            self.slots.borrow_mut().hold(seat.token);
+            self.slots.borrow_mut().skip_waiting(seat.token);
         } else {
             self.counters.count(|stats| stats.waited += 1);
             self.perform(lock, action);
@@ -323,11 +324,8 @@ impl<V: Verbs> Table<V> {
     }
 
     fn abandon(self: &Rc<Self>, lock: RemotePtr, seat: Seat) {
-        let left = self.slots.borrow_mut().abandon(seat.token);
-        let what = match left {
-            Left::Queued => What::Cancel,
-            Left::Granted(grant) => declined(lock, grant),
-        };
+        let granted = self.slots.borrow_mut().abandon(seat.token);
+        let what = granted.map_or(What::Cancel, |grant| declined(lock, grant));
         self.tell_home(lock, seat, what);
     }
 

@@ -26,6 +26,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/write.rs",
     "lock/src/handover.rs",
     "lock/src/held.rs",
+    "lock/src/hint.rs",
     "lock/src/janitor.rs",
     "lock/src/patience.rs",
     "lock/src/place.rs",

@@ -6,8 +6,9 @@ use std::collections::{HashSet, VecDeque};
 use farwood_runtime::{RemotePtr, ServerId, ShardId};
 
 use super::{Action, Home, Party, passes_on};
+use crate::hint::{Hint, LockSlots};
 use crate::message::{Grant, Note, Release, What};
-use crate::slots::{Left, Met, Slots};
+use crate::slots::{Met, Slots};
 use crate::word::LockWord;
 
 const HOME: usize = 0;
@@ -17,7 +18,7 @@ const HOME: usize = 0;
 struct World {
     handovers_max: u8,
     home: Home,
-    slots: Vec<Slots<()>>,
+    slots: Vec<LockSlots<()>>,
     to_home: Vec<VecDeque<Note>>,
     to_client: Vec<VecDeque<Note>>,
     clients: Vec<Client>,
@@ -73,7 +74,7 @@ impl World {
         World {
             handovers_max,
             home: Home::default(),
-            slots: vec![Slots::new(); shards],
+            slots: vec![LockSlots::new(); shards],
             to_home: vec![VecDeque::new(); shards],
             to_client: vec![VecDeque::new(); shards],
             clients: shards_of_clients.iter().map(client).collect(),
@@ -138,7 +139,7 @@ impl World {
 
     fn request(&mut self, i: usize) {
         let shard = self.clients[i].shard;
-        let token = self.slots[shard].open(key());
+        let token = self.slots[shard].open(Hint::none(key()));
         self.clients[i].rounds -= 1;
         self.clients[i].phase = Phase::Waiting { token };
         self.tell_home(shard, token, What::Request);
@@ -160,8 +161,8 @@ impl World {
         let Phase::Waiting { token } = self.clients[i].phase else { unreachable!("enabled") };
         self.clients[i].phase = Phase::Idle;
         let what = match self.slots[shard].abandon(token) {
-            Left::Queued => What::Cancel,
-            Left::Granted(grant) => What::Release(Release { kept: grant.kept, unused: true }),
+            None => What::Cancel,
+            Some(grant) => What::Release(Release { kept: grant.kept, unused: true }),
         };
         self.tell_home(shard, token, what);
     }
