@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 use crate::message::{Grant, Release};
 use crate::wait_list::{WaitList, Waiters};
-use crate::word::LockWord;
+use crate::word::Claim;
 
 /// An acquisition: the shard of its client and its token there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,9 +49,9 @@ pub(crate) enum Action {
     Cancelled {
         to: Party,
     },
-    /// Clear the global word, then report [`Home::unlocked`].
+    /// Clear the global word, which was kept under that claim, then report [`Home::unlocked`].
     Unlock {
-        word: LockWord,
+        kept: Claim,
     },
 }
 
@@ -125,9 +125,9 @@ impl Home {
                 lock.grant(to, kept, depth)
             }
             // It was kept for a waiter that has been cancelled since.
-            (None, Some(word)) => {
+            (None, Some(kept)) => {
                 lock.holder = Holder::Janitor;
-                Action::Unlock { word }
+                Action::Unlock { kept }
             }
             (None, None) => {
                 taken.remove();
@@ -175,7 +175,7 @@ impl Home {
 
 impl Lock {
     #[inline]
-    fn grant(&mut self, to: Party, kept: Option<LockWord>, depth: u8) -> Action {
+    fn grant(&mut self, to: Party, kept: Option<Claim>, depth: u8) -> Action {
         let hinted = !self.queue.is_empty();
         self.holder = Holder::Party(to);
         self.depth = depth;

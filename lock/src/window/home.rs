@@ -104,7 +104,11 @@ impl Home {
     pub(crate) fn cancel(&mut self, key: KeyId, party: Party) -> Action {
         let Home { windows, waiters } = self;
         let leave = |window: &mut Window| window.waiting.retain(waiters, |waiter| waiter.party != party);
-        if windows.get_mut(&key).is_some_and(leave) { Action::Cancelled { to: party } } else { Action::Nothing }
+        if windows.get_mut(&key).is_some_and(leave) {
+            Action::Cancelled { to: party }
+        } else {
+            Action::Nothing
+        }
     }
 
     /// Keys that have a window.
