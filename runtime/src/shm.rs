@@ -15,10 +15,11 @@ use std::sync::atomic::AtomicBool;
 
 use thiserror::Error;
 
+use crate::control::queue_pair::Admission;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
-use crate::fabric::{Admission, Fabric, Seat};
+use crate::fabric::{Fabric, Seat};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};

@@ -10,6 +10,7 @@ pub mod error;
 pub mod frame;
 pub mod greeting;
 pub(crate) mod node_ids;
+pub mod queue_pair;
 pub mod remote;
 pub mod seal;
 pub(crate) mod stream;

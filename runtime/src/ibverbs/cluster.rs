@@ -8,10 +8,11 @@ use super::context::{Port, VerbsConfig};
 use super::device::VerbsDevice;
 use super::error::VerbsError;
 use super::watch::Watch;
+use crate::control::queue_pair::{Admission, Exchange};
 use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
-use crate::fabric::{Admission, Exchange, Fabric, Seat};
+use crate::fabric::{Fabric, Seat};
 use crate::message::ShardId;
 use crate::node::NodeError;
 

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::chunks::Owner;
 use super::layout::{INDEXES_MAX, root_word};
+use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId};
-use crate::fabric::PeerId;
 
 /// Longest name of an index or of a compute node, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;

@@ -25,6 +25,7 @@ use self::dial::Dialled;
 pub use self::error::ConnectError;
 use self::fencing::{Dead, census, fence_the_dead};
 use self::resume::WayBack;
+use super::queue_pair::{Admission, Endpoint, Exchange, Exchanged};
 use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
@@ -33,7 +34,6 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
-use crate::fabric::{Admission, Endpoint, Exchange, Exchanged};
 use crate::memory::catalog::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name};
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
