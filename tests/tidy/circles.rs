@@ -17,8 +17,8 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ("lock", &["deaths", "held", "janitor", "table"], "what works on the table lies beside it, not below it"),
     (
         "runtime",
-        &["control", "engine", "fabric", "mapped", "memory", "node", "ports", "shard", "verbs"],
-        "fabrics were added one by one, and what they share was left with the first of them",
+        &["fabric", "memory", "node", "shard"],
+        "a fabric's errors are those of nodes, which name a fabric and have parts of shards",
     ),
     ("sim", &["kind", "scenario"], "a kind of index reads the options of scenarios, which name it"),
 ];

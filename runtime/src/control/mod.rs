@@ -9,6 +9,7 @@ pub mod address;
 pub mod error;
 pub mod frame;
 pub mod greeting;
+pub(crate) mod names;
 pub(crate) mod node_ids;
 pub mod queue_pair;
 pub mod remote;
