@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
+use thiserror::Error;
+
 use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
 use crate::control::{Control, ControlError};
 use crate::engine::Device;
 use crate::message::ShardId;
-use crate::node::NodeError;
 use crate::shard::Unpark;
 
 /// A cluster that compute nodes can be made on.
@@ -33,8 +34,13 @@ pub trait Fabric: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the shard cannot be connected.
-    fn device(&self, seat: &Seat) -> Result<Self::Device, NodeError>;
+    fn device(&self, seat: &Seat) -> Result<Self::Device, DeviceError>;
 }
+
+/// Why a shard could not be given a device: what was refused and what to do about it, for a user to read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
 
 /// Whom a device is for.
 pub struct Seat {

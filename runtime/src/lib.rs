@@ -47,7 +47,7 @@ pub use control::{
     ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
-pub use fabric::Fabric;
+pub use fabric::{DeviceError, Fabric};
 pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};

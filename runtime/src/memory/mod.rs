@@ -37,11 +37,10 @@ use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
 use crate::control::wire::Entry;
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
-use crate::fabric::{Fabric, Seat};
+use crate::fabric::{DeviceError, Fabric, Seat};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{Region, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
-use crate::node::NodeError;
 use crate::pointer::{RemotePtr, ServerId};
 
 /// Whoever takes memory of an embedded cluster: all of this process.
@@ -207,7 +206,7 @@ impl Fabric for Cluster {
         }
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
         let never = Arc::new(AtomicBool::new(false));
         let mapped =
             |server: &MemoryServer| MappedServer::new(Arc::clone(server.region()), Arc::clone(&never));

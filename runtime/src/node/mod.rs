@@ -27,7 +27,7 @@ use self::roster::{Roster, Taken};
 use crate::clock::Clock;
 use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
-use crate::fabric::{Fabric, Seat};
+use crate::fabric::{DeviceError, Fabric, Seat};
 use crate::memory::Cluster;
 use crate::message::{PortLease, ShardId};
 use crate::shard::{Abandoned, MeshEnds, Shard, ShardParts, mesh};
@@ -115,8 +115,8 @@ pub enum NodeError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A shard could not be given a device.
-    #[error("{0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// One process's view of a cluster. Shared by its shards.
