@@ -10,7 +10,7 @@
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
 //! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`shm`], `ibverbs` (feature `verbs`).
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
-//!   timers and mailboxes; a [`ComputeNode`] is the set of them.
+//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
 //! Only this crate names glommio, a clock or a thread.
 
@@ -22,6 +22,7 @@ pub mod control;
 pub mod engine;
 pub mod executor;
 pub mod fabric;
+mod host;
 #[cfg(feature = "verbs")]
 pub mod ibverbs;
 pub mod mapped;
@@ -48,11 +49,12 @@ pub use control::{
 };
 pub use executor::run_executor;
 pub use fabric::{DeviceError, Fabric};
+pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
-pub use node::{ComputeNode, Host, NodeConfig, NodeError};
+pub use node::{ComputeNode, NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::{Abandoned, JoinError, JoinHandle, Shard};
