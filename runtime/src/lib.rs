@@ -54,10 +54,16 @@ pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
-pub use node::{ComputeNode, NodeConfig, NodeError};
+pub use node::{NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
-pub use shard::{Abandoned, JoinError, JoinHandle, Shard};
+pub use shard::{Abandoned, JoinError, JoinHandle};
 pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 pub use verbs::{Capabilities, Completion, FabricError, Failed, Verbs};
 pub use waiter::Waiter;
+
+/// A compute node, [`node::ComputeNode`]: on the embedded fabric unless another one is named.
+pub type ComputeNode<F = Cluster> = node::ComputeNode<F>;
+
+/// A shard, [`shard::Shard`]: on mapped memory unless another device is named.
+pub type Shard<D = mapped::MappedDevice> = shard::Shard<D>;

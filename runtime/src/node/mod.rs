@@ -23,7 +23,6 @@ use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceError, Fabric, Seat};
 pub use crate::host::Host;
-use crate::memory::Cluster;
 use crate::message::{PortLease, ShardId};
 use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
 
@@ -105,7 +104,7 @@ pub enum NodeError {
 }
 
 /// One process's view of a cluster. Shared by its shards.
-pub struct ComputeNode<F: Fabric = Cluster> {
+pub struct ComputeNode<F: Fabric> {
     fabric: Arc<F>,
     id: Result<u16, ControlError>,
     config: NodeConfig,

@@ -58,7 +58,6 @@ use crate::clock::Clock;
 use crate::control::Control;
 use crate::engine::{Device, Engine, SlotKey};
 use crate::executor::tell_end;
-use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
 use crate::pointer::ServerId;
@@ -88,7 +87,7 @@ pub(crate) struct ShardParts<D> {
 }
 
 /// A handle to a shard. Clones are cheap and stay on the shard's thread.
-pub struct Shard<D: Device = MappedDevice>(Rc<Core<D>>);
+pub struct Shard<D: Device>(Rc<Core<D>>);
 
 pub(crate) struct Core<D> {
     id: ShardId,
