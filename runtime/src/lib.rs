@@ -8,7 +8,8 @@
 //!   chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`shm`], `ibverbs` (feature `verbs`).
+//! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`fabric::shm`], `fabric::verbs` (feature
+//!   `verbs`), [`fabric::sim`].
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
 //!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
@@ -23,8 +24,6 @@ pub mod engine;
 pub mod executor;
 pub mod fabric;
 mod host;
-#[cfg(feature = "verbs")]
-pub mod ibverbs;
 pub mod mapped;
 pub mod memory;
 pub mod message;
@@ -34,8 +33,6 @@ pub mod pointer;
 mod ports;
 pub mod service;
 pub mod shard;
-pub mod shm;
-pub mod sim;
 mod sync;
 pub mod verbs;
 pub mod waiter;
@@ -48,7 +45,9 @@ pub use control::{
     ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
-pub use fabric::{DeviceError, Fabric};
+#[cfg(feature = "verbs")]
+pub use fabric::verbs as ibverbs;
+pub use fabric::{DeviceError, Fabric, shm, sim};
 pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};

@@ -1,5 +1,16 @@
 //! Fabrics: what a compute node is connected to, and where its shards get their devices. One type per kind of
-//! cluster; everything above [`crate::verbs::Verbs`] is the same on all of them. This file knows no NIC.
+//! cluster, in a module of its own; everything above [`crate::verbs::Verbs`] is the same on all of them. This file
+//! knows no NIC.
+//!
+//! - [`shm`]: processes of one host share a mapped file.
+//! - `verbs`: hosts with RDMA devices (feature `verbs`).
+//! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
+//!   executors: it has its own, and no [`Fabric`].
+
+pub mod shm;
+pub mod sim;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use std::sync::Arc;
 
