@@ -8,8 +8,8 @@
 //!   chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`fabric::shm`], `fabric::verbs` (feature
-//!   `verbs`), [`fabric::sim`].
+//! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
+//!   [`fabric::sim`].
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
 //!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
@@ -45,12 +45,13 @@ pub use control::{
     ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
+pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
 pub use fabric::{DeviceError, Fabric, shm, sim};
 pub use host::Host;
 pub use mapped::prefetch::prefetch;
-pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
+pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{NodeConfig, NodeError};

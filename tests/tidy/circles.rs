@@ -15,7 +15,6 @@ const KNOWN: &[(&str, &[&str], &str)] = &[
     ("cache", &["node_cache", "reader"], "a reader holds its cache, which makes it: `NodeCache::reader`"),
     ("cli", &["config", "footprint"], "a configuration is checked against the memory that it takes"),
     ("lock", &["deaths", "held", "janitor", "table"], "what works on the table lies beside it, not below it"),
-    ("runtime", &["fabric", "memory", "service"], "the embedded cluster lies beside the memory server"),
     ("sim", &["kind", "scenario"], "a kind of index reads the options of scenarios, which name it"),
 ];
 

@@ -2,7 +2,7 @@
 //! no part in index operations.
 //!
 //! Here is what a compute node sees: [`Control`] and its vocabulary. In the embedded fabric its calls are direct calls
-//! ([`crate::memory::Cluster`]). Otherwise they are messages ([`wire`]) in frames ([`frame`]) after a [`greeting`],
+//! ([`crate::fabric::embedded`]). Otherwise they are messages ([`wire`]) in frames ([`frame`]) after a [`greeting`],
 //! over Unix or TCP sockets, between a [`remote::RemoteControl`] and the [`crate::service`] of each memory server.
 
 pub mod address;

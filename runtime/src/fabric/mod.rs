@@ -2,11 +2,13 @@
 //! cluster, in a module of its own; everything above [`crate::verbs::Verbs`] is the same on all of them. This file
 //! knows no NIC.
 //!
+//! - [`embedded`]: memory servers of this process.
 //! - [`shm`]: processes of one host share a mapped file.
 //! - `verbs`: hosts with RDMA devices (feature `verbs`).
 //! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
 //!   executors: it has its own, and no [`Fabric`].
 
+pub mod embedded;
 pub mod shm;
 pub mod sim;
 #[cfg(feature = "verbs")]
