@@ -3,6 +3,13 @@
 //!
 //! It reads text, line by line, as rustfmt leaves it; strings that look like code can deceive it.
 
+#[path = "tidy/circles.rs"]
+mod circles;
+#[path = "tidy/imports.rs"]
+mod imports;
+#[path = "tidy/words.rs"]
+mod words;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +27,7 @@ const LEFT_BEHIND: [&str; 5] = [
 ];
 const ONE_MACHINE: [&str; 3] = [concat!("..", "/shared"), concat!("/wo", "rk/"), concat!("/home", "/")];
 /// Where unsafe code may be, as DESIGN has it, and the allocators of tests and benches that count.
-const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/ibverbs/"];
+const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/fabric/verbs/"];
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 #[test]
@@ -31,16 +38,21 @@ fn the_repository_is_tidy() {
     assert!(files.len() > 50, "only {} files under {}", files.len(), root.display());
     files.sort();
     let mut report = String::new();
+    let mut read = Vec::new();
     for path in &files {
         let name = path.strip_prefix(root).expect("collected below the root").to_string_lossy();
         match fs::read_to_string(path) {
-            Ok(text) => violations(&name, &text, |line, what| {
-                writeln!(report, "{name}:{line}: {what}").expect("strings take everything");
-            }),
+            Ok(text) => {
+                violations(&name, &text, |line, what| {
+                    writeln!(report, "{name}:{line}: {what}").expect("strings take everything");
+                });
+                read.push((name.into_owned(), text));
+            }
             // Somebody may be at work in the tree: what is gone needs no check.
             Err(error) => assert!(!path.exists(), "{name}: {error}"),
         }
     }
+    report += &circles::violations(&read);
     assert!(report.is_empty(), "not tidy:\n{report}");
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::codec::WordCodec;
 use crate::word::LockWord;
 
 /// A word that is found in a lock for so long belongs to a client that is slow, or dead: none keeps a lock as long.
@@ -46,6 +47,9 @@ pub struct LockConfig {
     /// more: they are fenced, and no other node gets their ids. A word of theirs in a lock region protects nothing of
     /// this index, so it is taken over; when the lock is given back it stands there again, for older indexes.
     pub dead_owners: Arc<[u16]>,
+    /// What free lock words within nodes ([`crate::LockTable::acquire_embedded`]) carry. Every compute node that locks
+    /// the same nodes must say the same.
+    pub codec: WordCodec,
 }
 
 impl Default for LockConfig {
@@ -63,6 +67,7 @@ impl Default for LockConfig {
             backoff_ns_max: 16_000,
             unsettled_max: 1024,
             dead_owners: Arc::default(),
+            codec: WordCodec::PLAIN,
         }
     }
 }

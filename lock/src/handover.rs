@@ -15,15 +15,14 @@
 //! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts
 //! its write-back.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use farwood_runtime::ShardId;
-use slab::Slab;
+use rustc_hash::FxHashMap;
 
 use crate::message::{Grant, Release};
-use crate::place::FixedHash;
-use crate::word::LockWord;
+use crate::wait_list::{WaitList, Waiters};
+use crate::word::Claim;
 
 /// An acquisition: the shard of its client and its token there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,9 +49,9 @@ pub(crate) enum Action {
     Cancelled {
         to: Party,
     },
-    /// Clear the global word, then report [`Home::unlocked`].
+    /// Clear the global word, which was kept under that claim, then report [`Home::unlocked`].
     Unlock {
-        word: LockWord,
+        kept: Claim,
     },
 }
 
@@ -66,9 +65,9 @@ pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
 /// The locks at home on one shard that are held or waited for. Keys are addresses of lock words.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Home {
-    locks: HashMap<u64, Lock, FixedHash>,
-    /// The waiters of all locks; places are recycled.
-    waiters: Slab<Place>,
+    locks: FxHashMap<u64, Lock>,
+    /// The waiters of all locks.
+    waiters: Waiters<Party>,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +76,7 @@ struct Lock {
     depth: u8,
     /// Whether the holder was told that somebody waits.
     hinted: bool,
-    queue: Queue,
+    queue: WaitList,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +93,7 @@ impl Home {
         match self.locks.entry(key) {
             Entry::Vacant(free) => {
                 let holder = Holder::Party(party);
-                free.insert(Lock { holder, depth: 0, hinted: false, queue: Queue::EMPTY });
+                free.insert(Lock { holder, depth: 0, hinted: false, queue: WaitList::EMPTY });
                 Action::Grant { to: party, grant: Grant::default() }
             }
             Entry::Occupied(mut taken) => {
@@ -126,9 +125,9 @@ impl Home {
                 lock.grant(to, kept, depth)
             }
             // It was kept for a waiter that has been cancelled since.
-            (None, Some(word)) => {
+            (None, Some(kept)) => {
                 lock.holder = Holder::Janitor;
-                Action::Unlock { word }
+                Action::Unlock { kept }
             }
             (None, None) => {
                 taken.remove();
@@ -140,9 +139,9 @@ impl Home {
     /// A waiter wants the lock no more. If it is not in the queue, the lock was granted to it in the meantime: it will
     /// find that out by itself and release.
     pub(crate) fn cancel(&mut self, key: u64, party: Party) -> Action {
-        let removed =
-            self.locks.get_mut(&key).is_some_and(|lock| lock.queue.remove(&mut self.waiters, party));
-        if removed { Action::Cancelled { to: party } } else { Action::Nothing }
+        let Home { locks, waiters } = self;
+        let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != party);
+        if locks.get_mut(&key).is_some_and(leave) { Action::Cancelled { to: party } } else { Action::Nothing }
     }
 
     /// The janitor has cleared the global word.
@@ -170,85 +169,18 @@ impl Home {
     pub(crate) fn bytes(&self) -> usize {
         // One control byte per bucket, and an eighth of the buckets stays free.
         let bucket_bytes = size_of::<(u64, Lock)>() + 1;
-        self.locks.capacity() * bucket_bytes * 8 / 7 + self.waiters.capacity() * (size_of::<Place>() + 8)
+        self.locks.capacity() * bucket_bytes * 8 / 7 + self.waiters.bytes()
     }
 }
 
 impl Lock {
     #[inline]
-    fn grant(&mut self, to: Party, kept: Option<LockWord>, depth: u8) -> Action {
+    fn grant(&mut self, to: Party, kept: Option<Claim>, depth: u8) -> Action {
         let hinted = !self.queue.is_empty();
         self.holder = Holder::Party(to);
         self.depth = depth;
         self.hinted = hinted;
         Action::Grant { to, grant: Grant { kept, depth, hinted } }
-    }
-}
-
-/// Waiters of one lock, first come first: a list through the shared slab, so that a queue costs no allocation.
-#[derive(Clone, Copy, Debug)]
-struct Queue {
-    head: u32,
-    tail: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Place {
-    party: Party,
-    next: u32,
-}
-
-const END: u32 = u32::MAX;
-
-impl Queue {
-    const EMPTY: Queue = Queue { head: END, tail: END };
-
-    #[inline]
-    fn is_empty(self) -> bool {
-        self.head == END
-    }
-
-    #[inline]
-    fn push(&mut self, places: &mut Slab<Place>, party: Party) {
-        let place = places.insert(Place { party, next: END }) as u32;
-        match self.tail {
-            END => self.head = place,
-            tail => places[tail as usize].next = place,
-        }
-        self.tail = place;
-    }
-
-    #[inline]
-    fn pop(&mut self, places: &mut Slab<Place>) -> Option<Party> {
-        if self.is_empty() {
-            return None;
-        }
-        let first = places.remove(self.head as usize);
-        self.head = first.next;
-        if self.is_empty() {
-            self.tail = END;
-        }
-        Some(first.party)
-    }
-
-    fn remove(&mut self, places: &mut Slab<Place>, party: Party) -> bool {
-        let (mut before, mut at) = (END, self.head);
-        while at != END {
-            let next = places[at as usize].next;
-            if places[at as usize].party == party {
-                places.remove(at as usize);
-                match before {
-                    END => self.head = next,
-                    _ => places[before as usize].next = next,
-                }
-                if self.tail == at {
-                    self.tail = before;
-                }
-                return true;
-            }
-            (before, at) = (at, next);
-        }
-        false
     }
 }
 

@@ -16,7 +16,7 @@ use crate::handover::passes_on;
 use crate::janitor::{PAUSE_NS_MIN, Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
 use crate::table::{Seat, Table};
-use crate::word::{Claim, FREE, LockWord, WORD_BYTES};
+use crate::word::{Claim, FREE, WORD_BYTES};
 
 /// What every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
@@ -36,6 +36,9 @@ pub struct Held<V: Verbs> {
     depth: u8,
     handed_over: bool,
     fresh: u8,
+    /// Until the global lock is had, what its free word is taken to hold; then what it is to hold after the release. A
+    /// leftover that was taken over stays one.
+    vacant: u64,
     global: Global<V::Submission>,
 }
 
@@ -104,13 +107,13 @@ impl<V: Verbs> Held<V> {
         grant: Grant,
     ) -> Self {
         let global = match grant.kept {
-            Some(word) => {
+            Some(claim) => {
                 tracing::debug!(name: "lock.handover", %lock, depth = grant.depth, "a lock was handed over");
                 table.counters.count(|stats| {
                     stats.acquired += 1;
                     stats.handed_over += 1;
                 });
-                Global::Taken { claim: Claim::new(word) }
+                Global::Taken { claim }
             }
             None => Global::Free,
         };
@@ -122,6 +125,7 @@ impl<V: Verbs> Held<V> {
             depth: grant.depth,
             handed_over: grant.kept.is_some(),
             fresh: 0,
+            vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
             global,
         }
     }
@@ -134,6 +138,47 @@ impl<V: Verbs> Held<V> {
     /// Whether the global lock came with the local one, from the holder before.
     pub fn was_handed_over(&self) -> bool {
         self.handed_over
+    }
+
+    /// Says what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a guess that is
+    /// wrong costs a round trip. A lock that was handed over needs no guess.
+    ///
+    /// # Panics
+    /// If words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
+    pub fn expect_payload(&mut self, payload: u64) {
+        self.check_payload(payload);
+        if !self.is_taken() {
+            self.vacant = payload;
+        }
+    }
+
+    /// What the word carried when the global lock was taken, or what the holder before gave it who handed it over.
+    ///
+    /// # Panics
+    /// Without the global lock, or if it is a word of the lock region.
+    pub fn payload(&self) -> u64 {
+        let Global::Taken { claim } = self.global else { panic!("a payload is known to the holder only") };
+        self.check_payload(claim.vacant);
+        claim.vacant
+    }
+
+    /// Says what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
+    /// dropped before leaves the payload that it found. Without it that one stays.
+    ///
+    /// # Panics
+    /// Without the global lock, or if words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
+    pub fn set_payload(&mut self, payload: u64) {
+        assert!(self.is_taken(), "a payload is the holder's to change");
+        self.check_payload(payload);
+        self.vacant = payload;
+    }
+
+    fn check_payload(&self, payload: u64) {
+        assert!(self.table.carries(self.lock), "words of the lock region carry nothing");
+        assert!(
+            self.table.config.codec.is_free(payload),
+            "the payload is larger than the table's codec has it"
+        );
     }
 
     /// Takes the global lock and reads the first `len` bytes of the node into `buf`, at 0.
@@ -228,7 +273,7 @@ impl<V: Verbs> Held<V> {
         combine: bool,
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
-        let Global::Taken { claim } = self.global else {
+        let Some(claim) = self.parting_claim() else {
             assert!(chain.is_empty(), "a write-back needs the global lock");
             return Ok(chain.into_buffer());
         };
@@ -299,7 +344,7 @@ impl<V: Verbs> Held<V> {
         buf: Buf,
         data: Range<usize>,
     ) -> Result<Buf, LockError> {
-        let Global::Taken { claim } = self.global else { panic!("a write-back needs the global lock") };
+        let claim = self.parting_claim().expect("a write-back needs the global lock");
         assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
         assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
         assert_eq!(self.fresh, 0, "there is one WRITE only, to the locked node");
@@ -310,6 +355,13 @@ impl<V: Verbs> Held<V> {
         let buf = poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
         self.part(exit, claim);
         Ok(buf.expect("the chain was posted with a buffer"))
+    }
+
+    /// The claim that ends with a release, and leaves the word as the holder wants it. `None` without the global lock.
+    #[inline]
+    fn parting_claim(&self) -> Option<Claim> {
+        let Global::Taken { claim } = self.global else { return None };
+        Some(Claim { vacant: self.vacant, ..claim })
     }
 
     /// The chain of [`Held::release_rear`].
@@ -345,7 +397,7 @@ impl<V: Verbs> Held<V> {
     /// ```
     fn part(&mut self, exit: Exit, claim: Claim) {
         self.global = Global::Over;
-        self.give_back((exit == Exit::Kept).then_some(claim.word));
+        self.give_back((exit == Exit::Kept).then_some(claim));
     }
 
     /// CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
@@ -362,10 +414,10 @@ impl<V: Verbs> Held<V> {
                 if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
                     self.wait_for_janitor(meter).await?;
                 }
-                Claim::new(self.table.word())
+                Claim { word: self.table.word(), vacant: self.vacant }
             }
         };
-        let (mut lost, mut vain) = (0, 0);
+        let (mut lost, mut outrun, mut vain) = (0, 0, 0);
         let (mut word, mut since_ns) = (FREE, 0);
         loop {
             let reads = buf.is_some();
@@ -387,8 +439,9 @@ impl<V: Verbs> Held<V> {
                     buf = done.buf;
                     if self.table.is_vacant(self.lock, found) {
                         // Free, or a leftover: the next CAS starts from it.
-                        meter.retry();
-                        claim = claim.starting_from(found);
+                        self.outrun(meter, outrun, if word == FREE { found } else { word })?;
+                        outrun += 1;
+                        claim = claim.starting_from(found, self.table.config.codec);
                         continue;
                     }
                     (lost, vain) = (lost + 1, 0);
@@ -463,6 +516,20 @@ impl<V: Verbs> Held<V> {
         Err(self.table.contended(meter, (self.node, self.lock), found, failed))
     }
 
+    /// Counts a CAS that found the lock vacant, but not as assumed. The first assumption was a guess; when a later one
+    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is what was found
+    /// last that says who holds the lock.
+    #[cold]
+    fn outrun(&self, meter: &Meter, times: u32, word: u64) -> Result<(), LockError> {
+        meter.retry();
+        let (table, attempts) = (&self.table, times + 1);
+        if times == 0 || attempts < table.config.attempts_max && !table.patience.spent(&table.verbs, meter).1
+        {
+            return Ok(());
+        }
+        Err(table.contended(meter, (self.node, self.lock), word, attempts))
+    }
+
     /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next
     /// finds out what it did.
     async fn settle(&mut self) -> Result<(), LockError> {
@@ -486,7 +553,8 @@ impl<V: Verbs> Held<V> {
                     tracing::debug!(name: "lock.cas.settled", lock = %self.lock, "an earlier CAS had taken the lock");
                 }
                 self.table.counters.count(|stats| stats.acquired += 1);
-                if claim.takes_over() {
+                self.vacant = claim.vacant;
+                if claim.takes_over(self.table.config.codec) {
                     self.table.taken_over(self.lock, claim);
                 }
                 Global::Taken { claim }
@@ -570,10 +638,12 @@ impl<V: Verbs> Held<V> {
         let config = &self.table.config;
         let hinted = self.seat.is_some_and(|seat| self.table.hinted(seat));
         // What a leftover was is known to its taker alone: the next holder finds it in the word again.
-        config.handover && !claim.takes_over() && passes_on(hinted, self.depth, config.handovers_max)
+        config.handover
+            && !claim.takes_over(config.codec)
+            && passes_on(hinted, self.depth, config.handovers_max)
     }
 
-    fn give_back(&mut self, kept: Option<LockWord>) {
+    fn give_back(&mut self, kept: Option<Claim>) {
         if let Some(seat) = self.seat.take() {
             self.table.give_back(self.lock, seat, kept);
         }

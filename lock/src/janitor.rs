@@ -44,7 +44,7 @@ use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 use crate::backlog::Task;
 use crate::held::{Exit, Global, Parting};
 use crate::table::{Seat, Table};
-use crate::word::{Claim, LockWord, WORD_BYTES};
+use crate::word::{Claim, WORD_BYTES};
 
 /// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
 /// waits: 16 ms of pauses.
@@ -71,7 +71,7 @@ enum Settled {
     /// It is not ours.
     Cleared,
     /// It stays taken for the next holder.
-    Kept(LockWord),
+    Kept(Claim),
     /// Nobody knows yet.
     Unfinished(Unfinished),
 }
@@ -87,7 +87,7 @@ pub(crate) async fn clean_up<V: Verbs>(
     tracing::debug!(name: "lock.janitor", %lock, left = left.name(), "a dropped lock is cleaned up");
     let settled = settle(&table, lock, left).await;
     if let Some(seat) = seat {
-        let kept = if let Settled::Kept(word) = settled { Some(word) } else { None };
+        let kept = if let Settled::Kept(claim) = settled { Some(claim) } else { None };
         table.give_back(lock, seat, kept);
     }
     outlast(&table, lock, settled).await;
@@ -98,11 +98,10 @@ pub(crate) async fn unlock_for_nobody<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
-    word: LockWord,
+    kept: Claim,
 ) {
     tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for nobody is cleared");
-    // A leftover that was taken over is never kept.
-    let settled = unlock(&table, lock, Claim::new(word)).await;
+    let settled = unlock(&table, lock, kept).await;
     table.unlocked(lock);
     outlast(&table, lock, settled).await;
 }
@@ -167,7 +166,7 @@ async fn settle_exit<V: Verbs>(
     let claim = parting.claim;
     match (left, parting.exit) {
         (Ok(_), Exit::Unlocked) => Settled::Cleared,
-        (Ok(_), Exit::Kept) => Settled::Kept(claim.word),
+        (Ok(_), Exit::Kept) => Settled::Kept(claim),
         (Ok(_), Exit::UnlockLater) => unlock(table, lock, claim).await,
         (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { parting, failed }),
         (Err(_), _) => clear_if_ours(table, lock, claim).await,

@@ -24,15 +24,18 @@
 //! | rear lock, lines in order | | 1 (WRITE of both) |
 //!
 //! A *rear lock* (SMART section 4.1.1) is a word at the end of its node ([`LockTable::acquire_embedded`]), which the
-//! write-back itself clears ([`Held::release_rear`]).
+//! write-back itself clears ([`Held::release_rear`]). A word in a node may carry data of that node while it is free,
+//! which the CAS brings and the release replaces ([`WordCodec`]): CHIME's vacancy bitmap.
 //!
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure:
-//! `handover` decides at a lock's home, `slots` keeps what waits on a client's shard, `message` is their codec. `place`
-//! says where a node's lock is, `word` what it holds; `audit` reads them all. `patience` ends waits.
+//! `handover` decides at a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's
+//! shard, `message` is their codec. `place` says where a node's lock is, `word` what it holds, `codec` what a free one
+//! carries; `audit` reads them all. `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
-//! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks.
+//! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share
+//! `wait_list` and `slots` with them.
 //!
 //! Deliberately absent: node formats, caches, clocks, and a second lock: a holder never waits for one.
 
@@ -40,11 +43,13 @@
 
 mod audit;
 mod backlog;
+mod codec;
 mod config;
 mod deaths;
 mod error;
 mod handover;
 mod held;
+mod hint;
 mod janitor;
 mod message;
 mod patience;
@@ -52,9 +57,11 @@ mod place;
 mod slots;
 mod stats;
 mod table;
+mod wait_list;
 pub mod window;
 mod word;
 
+pub use codec::WordCodec;
 pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;

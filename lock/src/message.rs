@@ -13,10 +13,24 @@
 //!
 //! The token names an acquisition on its client's shard; the flag is `hinted` in a Grant and `unused` in a Release. A
 //! note whose home is the client's own shard is handed over as a value and never becomes a message.
+//!
+//! A lock word that is to carry something when it is free ([`WordCodec`]) travels with that payload. Its owner and its
+//! tag are left out for it: both shards know them, since words that carry something stand for no other index. `C` is
+//! set in this form, `F` is the flag.
+//!
+//! ```text
+//!           63                      32 31                 16 15       8 7 6 5    0
+//!          +--------------------------+---------------------+----------+-+-+------+
+//!  word 0  | token                    | payload, high       | depth    |C|F| kind |
+//!          +--------------------------+---------------------+----------+-+-+------+
+//!  word 2  | nonce                    | payload, low                               |
+//!          +--------------------------+--------------------------------------------+
+//! ```
 
 use farwood_runtime::{Message, RemotePtr};
 
-use crate::word::LockWord;
+use crate::codec::WordCodec;
+use crate::word::{Claim, FREE, LockWord};
 
 /// One thing said about one lock and one acquisition of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -42,8 +56,8 @@ pub(crate) enum What {
 /// How a holder leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Release {
-    /// The global word, if it stays taken.
-    pub(crate) kept: Option<LockWord>,
+    /// The claim of the global word, if that stays taken.
+    pub(crate) kept: Option<Claim>,
     /// Whether the lock comes back without having been held: a cancelled waiter's. It then counts as no hand-over.
     pub(crate) unused: bool,
 }
@@ -51,8 +65,8 @@ pub(crate) struct Release {
 /// How a client gets the local lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Grant {
-    /// The global word, if it is taken already: the lock was handed over.
-    pub(crate) kept: Option<LockWord>,
+    /// The claim of the global word, if that is taken already: the lock was handed over.
+    pub(crate) kept: Option<Claim>,
     /// Consecutive hand-overs up to this one.
     pub(crate) depth: u8,
     /// Whether somebody else waits already.
@@ -66,6 +80,10 @@ const GRANT: u8 = 4;
 const HINT: u8 = 5;
 const CANCELLED: u8 = 6;
 
+/// The note has a payload, and beside its kind the flag.
+const CARRIES: u8 = 1 << 7;
+const FLAG: u8 = 1 << 6;
+
 impl Note {
     pub(crate) fn encode(self) -> Message {
         let (kind, flag, depth, kept) = match self.what {
@@ -76,16 +94,32 @@ impl Note {
             What::Hint => (HINT, false, 0, None),
             What::Cancelled => (CANCELLED, false, 0, None),
         };
-        let head =
-            u64::from(self.token) << 32 | u64::from(depth) << 16 | u64::from(flag) << 8 | u64::from(kind);
-        Message([head, self.lock.to_bits(), kept.map_or(0, LockWord::to_bits)])
+        let (first, kept) = match kept {
+            Some(Claim { word, vacant: payload }) if payload != FREE => {
+                assert_eq!(payload >> WordCodec::PAYLOAD_BITS_MAX, 0, "a leftover is not handed over");
+                let [low, high] = ((payload >> 32) as u16).to_le_bytes();
+                let kind = kind | CARRIES | if flag { FLAG } else { 0 };
+                ([kind, depth, low, high], u64::from(word.nonce()) << 32 | u64::from(payload as u32))
+            }
+            _ => ([kind, u8::from(flag), depth, 0], kept.map_or(0, |claim| claim.word.to_bits())),
+        };
+        let head = u64::from(self.token) << 32 | u64::from(u32::from_le_bytes(first));
+        Message([head, self.lock.to_bits(), kept])
     }
 
-    /// `None` for a message that is not one of this crate's.
-    pub(crate) fn decode(Message([head, lock, kept]): Message) -> Option<Self> {
-        let kept = LockWord::from_bits(kept);
-        let [kind, flag, depth, _] = (head as u32).to_le_bytes();
-        let flag = flag != 0;
+    /// `None` for a message that is not one of this crate's. `own` is a word of the table, of any acquisition.
+    pub(crate) fn decode(Message([head, lock, kept]): Message, own: LockWord) -> Option<Self> {
+        let first = (head as u32).to_le_bytes();
+        let (kind, flag, depth, kept) = if first[0] & CARRIES == 0 {
+            let [kind, flag, depth, _] = first;
+            let kept = LockWord::from_bits(kept).map(|word| Claim { word, vacant: FREE });
+            (kind, flag != 0, depth, kept)
+        } else {
+            let [kind, depth, high @ ..] = first;
+            let payload = u64::from(u16::from_le_bytes(high)) << 32 | u64::from(kept as u32);
+            let claim = Claim { word: own.with_nonce((kept >> 32) as u32), vacant: payload };
+            (kind & !(CARRIES | FLAG), kind & FLAG != 0, depth, Some(claim))
+        };
         let what = match kind {
             REQUEST => What::Request,
             RELEASE => What::Release(Release { kept, unused: flag }),
@@ -107,8 +141,14 @@ mod tests {
 
     #[test]
     fn every_note_comes_back() {
+        let own = LockWord::new(7, 3, 12);
+        let plain = [LockWord::new(1, 0, 0), LockWord::new(u16::MAX, u16::MAX, u32::MAX)];
+        let plain = plain.map(|word| Some(Claim { word, vacant: FREE }));
+        let carrying = [1, 1 << 32, 0x8765_4321_0FED, (1 << 48) - 1].into_iter().flat_map(|payload| {
+            [0, u32::MAX].map(|nonce| Some(Claim { word: own.with_nonce(nonce), vacant: payload }))
+        });
         let mut whats = vec![What::Request, What::Cancel, What::Hint, What::Cancelled];
-        for kept in [None, Some(LockWord::new(1, 0, 0)), Some(LockWord::new(u16::MAX, u16::MAX, u32::MAX))] {
+        for kept in carrying.chain(plain).chain([None]) {
             for flag in [false, true] {
                 whats.push(What::Release(Release { kept, unused: flag }));
                 whats.extend([0, 4, 255].map(|depth| What::Grant(Grant { kept, depth, hinted: flag })));
@@ -117,14 +157,15 @@ mod tests {
         for what in whats {
             for token in [0, 1, u32::MAX] {
                 let note = Note { lock: RemotePtr::new(ServerId(u16::MAX), (1 << 48) - 8), token, what };
-                assert_eq!(Note::decode(note.encode()), Some(note));
+                assert_eq!(Note::decode(note.encode(), own), Some(note));
             }
         }
     }
 
     #[test]
     fn foreign_messages_are_rejected() {
-        assert_eq!(Note::decode(Message::default()), None);
-        assert_eq!(Note::decode(Message([7, 0, 0])), None);
+        let own = LockWord::new(7, 3, 12);
+        assert_eq!(Note::decode(Message::default(), own), None);
+        assert_eq!(Note::decode(Message([7, 0, 0]), own), None);
     }
 }

@@ -1,8 +1,6 @@
 //! Where the lock of a node is: which word of its server's lock region, and which shard of a compute node is its home.
 //! Pure. Every compute node of a cluster computes the same word; homes are a compute node's own business.
 
-use std::hash::{BuildHasherDefault, Hasher};
-
 use farwood_runtime::{LockRegion, RemotePtr, ServerInfo, ShardId};
 
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -74,31 +72,6 @@ pub(crate) fn mix(value: u64) -> u64 {
 #[inline]
 pub(crate) fn scale(hash: u64, count: u64) -> u64 {
     ((u128::from(hash) * u128::from(count)) >> 64) as u64
-}
-
-/// The fixed hash of the local tables' maps, whose keys are addresses of lock words or come as one word.
-pub(crate) type FixedHash = BuildHasherDefault<AddressHasher>;
-
-#[derive(Default, Clone)]
-pub(crate) struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(value) * u128::from(SPREAD);
-        self.0 = (product as u64) ^ (product >> 64) as u64;
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
-        }
-    }
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 #[cfg(test)]

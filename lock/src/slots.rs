@@ -1,195 +1,166 @@
-//! The acquisitions of one shard's clients: what each waits for, and what it was told. The client's half of the
-//! hand-over protocol, pure like [`crate::handover`]: `W` is whatever resumes a client.
+//! The clients of one shard that want something of a home, a lock or a window, and what they were told. The client's
+//! half of both protocols, pure like [`crate::handover`]: `A` is what a client is told, `W` whatever resumes it, `M`
+//! what else is remembered of it. Nothing of them is known here.
 //!
-//! A token is a slot's position. A slot lives from the request until the lock has been given back; that of a
-//! cancelled waiter until a Grant or a Cancelled has arrived, so that neither can meet a later user of the same
-//! token. A Hint may: it names its lock, and is only advice.
+//! A token is a slot's position. A slot lives until its client closes it; that of a client that is gone until the home
+//! has said the one thing that it says to every client that waits, so that this cannot meet a later user of the same
+//! token.
 //!
 //! ```text
-//!   open ──> Waiting ── Grant ──> Granted ── polled ──> Holding ── close
-//!               │ dropped, overdue   │ dropped: give back, close
-//!               v                    v
-//!           Cancelled ── Grant: give back, close ── or ── Cancelled: close
+//!   open ──> Waiting ── told ──> Told ── polled ──> Done ── close
+//!               │ dropped, overdue │ dropped: undone by the caller, closed
+//!               v                  v
+//!           Cancelled ── told: undone by the caller, closed ── or ── cancelled: closed
 //! ```
 
 use slab::Slab;
 
-use crate::message::Grant;
-
 /// The slots of one shard.
 #[derive(Clone, Debug)]
-pub(crate) struct Slots<W> {
-    slab: Slab<Slot<W>>,
+pub(crate) struct Slots<A, W, M = ()> {
+    slab: Slab<Slot<A, W, M>>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot<W> {
-    key: u64,
-    hinted: bool,
-    /// When a client that waits is to be resumed in any case.
-    until_ns: u64,
-    state: State<W>,
+struct Slot<A, W, M> {
+    memo: M,
+    state: State<A, W>,
 }
 
 #[derive(Clone, Debug)]
-enum State<W> {
-    /// `None` until the client has been polled.
-    Waiting(Option<W>),
-    Granted(Grant),
-    Holding,
+enum State<A, W> {
+    /// `None` until the client has been polled; until when it waits.
+    Waiting(Option<W>, u64),
+    Told(A),
+    /// The client knows what it was told.
+    Done,
     Cancelled,
 }
 
-/// What a Grant finds.
+/// What an answer finds.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Met<W> {
     /// A client that waits: resume it.
     Waiting(Option<W>),
-    /// A client that is gone: the lock has to be given back. The slot is closed.
+    /// A client that is gone. The slot is closed.
     Nobody,
 }
 
-/// What a dropped waiter leaves.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Left {
-    /// It was in the queue: the home has to be told. The slot stays until the home has answered.
-    Queued,
-    /// It had been granted the lock, which has to be given back. The slot is closed.
-    Granted(Grant),
-}
-
-impl<W> Slots<W> {
+impl<A, W, M> Slots<A, W, M> {
     pub(crate) fn new() -> Self {
         Slots { slab: Slab::new() }
     }
 
-    /// A slot for a client that begins to wait for the lock `key`.
+    /// A slot for a client that begins to wait.
     #[inline]
-    pub(crate) fn open(&mut self, key: u64) -> u32 {
-        self.slab.insert(Slot { key, hinted: false, until_ns: u64::MAX, state: State::Waiting(None) }) as u32
+    pub(crate) fn open(&mut self, memo: M) -> u32 {
+        self.slab.insert(Slot { memo, state: State::Waiting(None, u64::MAX) }) as u32
     }
 
-    /// The client got the lock without waiting.
+    /// The client need not wait: it knows its answer.
     #[inline]
-    pub(crate) fn hold(&mut self, token: u32) {
-        self.slab[token as usize].state = State::Holding;
+    pub(crate) fn skip_waiting(&mut self, token: u32) {
+        self.slab[token as usize].state = State::Done;
     }
 
-    /// A Grant has come.
-    pub(crate) fn granted(&mut self, token: u32, grant: Grant) -> Met<W> {
-        let slot = &mut self.slab[token as usize];
-        match std::mem::replace(&mut slot.state, State::Granted(grant)) {
-            State::Waiting(waiter) => {
-                slot.hinted = grant.hinted;
+    /// The client is told something, which is made only if it is still there.
+    pub(crate) fn tell(&mut self, token: u32, answer: impl FnOnce() -> A) -> Met<W> {
+        let state = &mut self.slab[token as usize].state;
+        match state {
+            State::Waiting(waiter, _) => {
+                let waiter = waiter.take();
+                *state = State::Told(answer());
                 Met::Waiting(waiter)
             }
             State::Cancelled => {
                 self.slab.remove(token as usize);
                 Met::Nobody
             }
-            State::Granted(_) | State::Holding => panic!("granted a lock to one who has it"),
+            State::Told(_) | State::Done => panic!("told a client twice"),
         }
     }
 
-    /// The client asks whether it has the lock; if not, `waiter` resumes it later.
-    pub(crate) fn poll(&mut self, token: u32, waiter: impl FnOnce() -> W) -> Option<Grant> {
+    /// The client asks what it was told; if nothing yet, `waiter` resumes it later.
+    pub(crate) fn poll(&mut self, token: u32, waiter: impl FnOnce() -> W) -> Option<A> {
         let state = &mut self.slab[token as usize].state;
-        match *state {
-            State::Granted(grant) => {
-                *state = State::Holding;
-                Some(grant)
-            }
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(waiter()));
+        match state {
+            State::Waiting(place, _) => {
+                *place = Some(waiter());
                 None
             }
-            State::Holding | State::Cancelled => panic!("polled an acquisition that is over"),
+            State::Told(_) => match std::mem::replace(state, State::Done) {
+                State::Told(answer) => Some(answer),
+                _ => unreachable!("it was told something"),
+            },
+            State::Done | State::Cancelled => panic!("polled a client that waits no longer"),
         }
     }
 
-    /// The client waits until then.
+    /// The waiting client waits until then.
     pub(crate) fn wait_until(&mut self, token: u32, until_ns: u64) {
-        self.slab[token as usize].until_ns = until_ns;
+        if let State::Waiting(_, until) = &mut self.slab[token as usize].state {
+            *until = until_ns;
+        }
     }
 
     /// Takes out what resumes those who wait until `now_ns` at most; yields whether any client waits.
     pub(crate) fn find_overdue(&mut self, now_ns: u64, overdue: &mut Vec<W>) -> bool {
         let mut waits = false;
         for (_, slot) in &mut self.slab {
-            if let State::Waiting(waiter) = &mut slot.state {
+            if let State::Waiting(waiter, until_ns) = &mut slot.state {
                 waits = true;
-                overdue.extend(if slot.until_ns <= now_ns { waiter.take() } else { None });
+                overdue.extend(if *until_ns <= now_ns { waiter.take() } else { None });
             }
         }
         waits
     }
 
-    /// The waiting client was dropped, or waits no longer.
-    pub(crate) fn abandon(&mut self, token: u32) -> Left {
-        let slot = &mut self.slab[token as usize];
-        match std::mem::replace(&mut slot.state, State::Cancelled) {
-            State::Waiting(_) => Left::Queued,
-            State::Granted(grant) => {
+    /// The waiting client was dropped, or waits no longer. Yields what it had been told, and then the slot is closed.
+    /// Otherwise the home has to hear of it, and the slot stays until it has answered.
+    pub(crate) fn abandon(&mut self, token: u32) -> Option<A> {
+        let state = &mut self.slab[token as usize].state;
+        match std::mem::replace(state, State::Cancelled) {
+            State::Waiting(..) => None,
+            State::Told(answer) => {
                 self.slab.remove(token as usize);
-                Left::Granted(grant)
+                Some(answer)
             }
-            State::Holding | State::Cancelled => panic!("abandoned an acquisition that is over"),
+            State::Done | State::Cancelled => panic!("abandoned a client that waits no longer"),
         }
     }
 
-    /// The home has taken the cancelled waiter from the queue.
+    /// The home has forgotten the client.
     pub(crate) fn cancelled(&mut self, token: u32) {
         let slot = self.slab.remove(token as usize);
-        assert!(matches!(slot.state, State::Cancelled), "only a cancelled waiter is told so");
+        assert!(matches!(slot.state, State::Cancelled), "only a client that is gone is told so");
     }
 
-    /// Somebody waits for `key`. Advice that comes late is ignored.
-    pub(crate) fn hint(&mut self, token: u32, key: u64) {
-        if let Some(slot) = self.slab.get_mut(token as usize)
-            && slot.key == key
-        {
-            slot.hinted = true;
-        }
-    }
-
-    /// Whether the holder was told that somebody waits.
-    #[inline]
-    pub(crate) fn hinted(&self, token: u32) -> bool {
-        self.slab[token as usize].hinted
-    }
-
-    /// The holder gives the lock back.
+    /// The client, which waits no longer, needs its token no more.
     #[inline]
     pub(crate) fn close(&mut self, token: u32) {
         let slot = self.slab.remove(token as usize);
-        assert!(matches!(slot.state, State::Holding), "only a holder gives a lock back");
+        assert!(matches!(slot.state, State::Done), "only a client that knows its answer closes its slot");
     }
 
-    /// Acquisitions that are under way, held, or not yet known to be cancelled.
+    /// What is remembered of the client besides.
+    #[inline]
+    pub(crate) fn memo(&self, token: u32) -> &M {
+        &self.slab[token as usize].memo
+    }
+
+    /// The same for changing it; `None` if nobody has that token.
+    pub(crate) fn memo_mut(&mut self, token: u32) -> Option<&mut M> {
+        Some(&mut self.slab.get_mut(token as usize)?.memo)
+    }
+
+    /// Clients that have not closed their slots, or are not yet known to be gone.
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
     /// Memory that the slots take.
     pub(crate) fn bytes(&self) -> usize {
-        self.slab.capacity() * (size_of::<Slot<W>>() + 8)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_late_hint_does_not_meet_another_lock() {
-        let mut slots = Slots::<()>::new();
-        let token = slots.open(8);
-        slots.hint(token, 16);
-        slots.hint(token + 1, 8);
-        assert!(!slots.hinted(token));
-        slots.hint(token, 8);
-        assert!(slots.hinted(token));
+        self.slab.capacity() * (size_of::<Slot<A, W, M>>() + 8)
     }
 }

@@ -11,16 +11,18 @@ use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Ver
 
 use crate::audit;
 use crate::backlog::Backlog;
+use crate::codec::WordCodec;
 use crate::config::{LONG_NS, LockConfig};
 use crate::deaths::{self, Deaths};
 use crate::error::LockError;
 use crate::handover::{Action, Home, Party};
 use crate::held::Held;
+use crate::hint::{Hint, LockSlots};
 use crate::janitor::{self, PAUSE_NS_MIN};
 use crate::message::{Grant, Note, Release, What};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
-use crate::slots::{Left, Met, Slots};
+use crate::slots::Met;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces};
 
@@ -41,6 +43,7 @@ impl<V: Verbs> LockTable<V> {
     /// The lock table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
     /// the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
+        let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
             me: verbs.shard(),
             shards: verbs.shards(),
@@ -49,8 +52,9 @@ impl<V: Verbs> LockTable<V> {
             patience: Patience::new(config.wait_ns_max),
             config,
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
+            own: own_word,
             home: RefCell::default(),
-            slots: RefCell::new(Slots::new()),
+            slots: RefCell::new(LockSlots::new()),
             counters: Counters::default(),
             backlog: Rc::default(),
             deaths: Deaths::default(),
@@ -85,7 +89,7 @@ impl<V: Verbs> LockTable<V> {
     /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
     /// word of the lock region. It holds what a [`LockWord`] is, and 0 in a new node. Whoever locks the node must
     /// name the same word, and nobody writes to it but with [`Held::release`] and [`Held::release_rear`]: a
-    /// write-back leaves it out.
+    /// write-back leaves it out. What it carries while it is free, [`LockConfig::codec`] says.
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
     ///
@@ -196,24 +200,37 @@ pub(crate) struct Table<V: Verbs> {
     port: Port,
     places: Places,
     nonces: Nonces,
+    /// A word of this compute node, for this index.
+    own: LockWord,
     home: RefCell<Home>,
-    slots: RefCell<Slots<Waiter>>,
+    slots: RefCell<LockSlots<Waiter>>,
 }
 
 impl<V: Verbs> Table<V> {
     /// The word of a new acquisition.
     pub(crate) fn word(&self) -> LockWord {
-        LockWord::new(self.verbs.node_id(), self.config.tag, self.nonces.next())
+        self.own.with_nonce(self.nonces.next())
     }
 
     /// Tells whether `lock` can be taken with `found` in it: free, or a leftover. A word within a node is never one:
     /// the node is as old as the index at most, and belongs to no other.
     #[cold]
     pub(crate) fn is_vacant(&self, lock: RemotePtr, found: u64) -> bool {
-        LockWord::from_bits(found).is_none_or(|word| {
+        self.codec_of(lock).holder(found).is_none_or(|word| {
             let is_over = self.is_of_other_index(lock, word) && self.deaths.contain(word.owner());
             is_over || self.config.is_leftover(word) && self.places.contain(lock)
         })
+    }
+
+    /// How the word of `lock` is read.
+    #[cold]
+    fn codec_of(&self, lock: RemotePtr) -> WordCodec {
+        if self.carries(lock) { self.config.codec } else { WordCodec::PLAIN }
+    }
+
+    /// Tells whether a free word of `lock` may carry something: it lies in a node, and is that node's only.
+    pub(crate) fn carries(&self, lock: RemotePtr) -> bool {
+        !self.places.contain(lock)
     }
 
     /// Tells whether `lock`, with that word in it, is held for another index: a node of that one has the same lock.
@@ -265,7 +282,7 @@ impl<V: Verbs> Table<V> {
         found: u64,
         attempts: u32,
     ) -> LockError {
-        let word = LockWord::from_bits(found);
+        let word = self.codec_of(lock).holder(found);
         let owner = word.map_or(self.verbs.node_id(), LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
         tracing::debug!(name: "lock.exhausted", %lock, owner, attempts, "a lock is not had");
@@ -280,7 +297,7 @@ impl<V: Verbs> Table<V> {
 
     /// Gives the local lock back: the last act of a holder, after its chain has completed.
     #[inline]
-    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, seat: Seat, kept: Option<LockWord>) {
+    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, seat: Seat, kept: Option<Claim>) {
         self.slots.borrow_mut().close(seat.token);
         let release = Release { kept, unused: false };
         if seat.home != self.me {
@@ -305,7 +322,7 @@ impl<V: Verbs> Table<V> {
     #[inline]
     fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (Seat, bool) {
         let key = lock.to_bits();
-        let seat = Seat { home, token: self.slots.borrow_mut().open(key) };
+        let seat = Seat { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
         if home != self.me {
             self.tell_home(lock, seat, What::Request);
             return (seat, false);
@@ -314,7 +331,7 @@ impl<V: Verbs> Table<V> {
         let action = self.home.borrow_mut().request(key, party);
         let granted = matches!(action, Action::Grant { .. });
         if granted {
-            self.slots.borrow_mut().hold(seat.token);
+            self.slots.borrow_mut().skip_waiting(seat.token);
         } else {
             self.counters.count(|stats| stats.waited += 1);
             self.perform(lock, action);
@@ -323,16 +340,13 @@ impl<V: Verbs> Table<V> {
     }
 
     fn abandon(self: &Rc<Self>, lock: RemotePtr, seat: Seat) {
-        let left = self.slots.borrow_mut().abandon(seat.token);
-        let what = match left {
-            Left::Queued => What::Cancel,
-            Left::Granted(grant) => declined(lock, grant),
-        };
+        let granted = self.slots.borrow_mut().abandon(seat.token);
+        let what = granted.map_or(What::Cancel, |grant| declined(lock, grant));
         self.tell_home(lock, seat, what);
     }
 
     fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
-        let note = Note::decode(message).expect("the port carries this crate's messages only");
+        let note = Note::decode(message, self.own).expect("the port carries this crate's messages only");
         match note.what {
             What::Request | What::Release(_) | What::Cancel => self.at_home(from, note),
             What::Grant(_) | What::Hint | What::Cancelled => self.at_client(from, note),
@@ -403,9 +417,9 @@ impl<V: Verbs> Table<V> {
             Action::Grant { to, grant } => self.tell_client(to, lock, What::Grant(grant)),
             Action::Hint { to } => self.tell_client(to, lock, What::Hint),
             Action::Cancelled { to } => self.tell_client(to, lock, What::Cancelled),
-            Action::Unlock { word } => {
+            Action::Unlock { kept } => {
                 let task = self.backlog.begin(lock.server());
-                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), task, lock, word))
+                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), task, lock, kept))
             }
         }
     }

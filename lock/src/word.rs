@@ -7,7 +7,8 @@
 //! +----------------+----------------+-------------------------------+
 //! ```
 //!
-//! 0 is a free lock; a compute node's id is never 0, so no held word is 0. Ids of dead nodes are not given to others:
+//! 0 is a free lock, or what a free one carries instead (`codec`); a compute node's id is never 0, so no held word is
+//! that. Ids of dead nodes are not given to others:
 //! the owner says which incarnation of a process it was. The tag says which index the node belongs to that the lock
 //! was taken for, since indexes share the words of a lock region. The nonce tells an acquisition from every other one
 //! that may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
@@ -37,7 +38,9 @@ use std::num::NonZeroU64;
 
 use farwood_runtime::{IndexId, Port, ShardId};
 
-/// What a free lock's word holds.
+use crate::codec::WordCodec;
+
+/// What a free lock's word holds, unless it carries something ([`WordCodec`]).
 pub(crate) const FREE: u64 = 0;
 /// The bytes of a lock word in memory.
 pub(crate) const WORD_BYTES: usize = 8;
@@ -82,6 +85,16 @@ impl LockWord {
         ![0, tag].contains(&self.tag())
     }
 
+    /// The word of another acquisition of the same compute node, for the same index.
+    pub(crate) fn with_nonce(self, nonce: u32) -> Self {
+        LockWord::new(self.owner(), self.tag(), nonce)
+    }
+
+    /// The word of the same acquisition, if it stands for a word of another index, too.
+    pub(crate) fn without_tag(self) -> Self {
+        LockWord::new(self.owner(), 0, self.nonce())
+    }
+
     /// Which acquisition of that compute node.
     pub fn nonce(self) -> u32 {
         self.to_bits() as u32
@@ -94,23 +107,20 @@ pub fn tag_of(index: IndexId) -> u16 {
 }
 
 /// The word that an acquisition writes to a lock, and the one that stands there while no client has the lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Claim {
     pub(crate) word: LockWord,
-    /// [`FREE`], or a leftover that is taken over: what the CAS starts from and the unlock goes back to.
+    /// A free word, or a leftover that is taken over: what the CAS starts from and the unlock goes back to. From the
+    /// release on, a free word with the payload that the holder leaves.
     pub(crate) vacant: u64,
 }
 
 impl Claim {
-    pub(crate) fn new(word: LockWord) -> Self {
-        Claim { word, vacant: FREE }
-    }
-
     /// The same acquisition, starting from what was found in the lock: free, or a leftover.
     #[cold]
-    pub(crate) fn starting_from(self, found: u64) -> Self {
-        let tag = if found == FREE { self.word.tag() } else { 0 };
-        Claim { word: LockWord::new(self.word.owner(), tag, self.word.nonce()), vacant: found }
+    pub(crate) fn starting_from(self, found: u64, codec: WordCodec) -> Self {
+        let word = if codec.is_free(found) { self.word } else { self.word.without_tag() };
+        Claim { word, vacant: found }
     }
 
     /// Whether the CAS of this claim that found `found` took the lock. Finding the very word means that an earlier CAS
@@ -122,8 +132,8 @@ impl Claim {
 
     /// Whether it takes over a leftover.
     #[inline]
-    pub(crate) fn takes_over(self) -> bool {
-        self.vacant != FREE
+    pub(crate) fn takes_over(self, codec: WordCodec) -> bool {
+        !codec.is_free(self.vacant)
     }
 }
 
@@ -190,11 +200,16 @@ mod tests {
 
     #[test]
     fn a_word_over_a_leftover_has_no_tag() {
-        let (claim, leftover) = (Claim::new(LockWord::new(8, 5, 77)), LockWord::new(7, 3, 1).to_bits());
-        assert_eq!(claim.starting_from(FREE), claim);
-        let over = claim.starting_from(leftover);
-        assert_eq!((over.word, over.vacant), (LockWord::new(8, 0, 77), leftover));
-        assert!(over.takes_over() && over.starting_from(FREE) == Claim::new(LockWord::new(8, 0, 77)));
+        let leftover = LockWord::new(7, 3, 1).to_bits();
+        for codec in [WordCodec::PLAIN, WordCodec::carrying(48)] {
+            let claim = Claim { word: LockWord::new(8, 5, 77), vacant: FREE };
+            assert!(claim.starting_from(FREE, codec) == claim && !claim.takes_over(codec));
+            let over = claim.starting_from(leftover, codec);
+            assert_eq!(over, Claim { word: LockWord::new(8, 0, 77), vacant: leftover });
+            assert!(over.takes_over(codec));
+            let free_again = Claim { word: LockWord::new(8, 0, 77), vacant: FREE };
+            assert_eq!(over.starting_from(FREE, codec), free_again);
+        }
     }
 
     #[test]

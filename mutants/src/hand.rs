@@ -190,7 +190,7 @@ const LOCKS: &[Patch] = &[
         file: "lock/src/held.rs",
         find: "self.depart(meter, chain, Parting { claim, exit, fresh: self.fresh });
                 ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
-        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim.word)); }
+        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
     },
     Patch {
@@ -198,7 +198,7 @@ const LOCKS: &[Patch] = &[
         file: "lock/src/held.rs",
         find: "self.depart(meter, chain, parting);
         let buf = ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
-        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim.word)); }
+        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
     },
     Patch {
@@ -212,7 +212,7 @@ const LOCKS: &[Patch] = &[
         file: "lock/src/held.rs",
         find: "Global::Doubtful { claim } => ⟦claim⟧,
             _ =>",
-        replace: "Claim::new(self.table.word())",
+        replace: "Claim { word: self.table.word(), vacant: self.vacant }",
     },
     Patch {
         name: "the bound of hand-overs is not kept",
@@ -229,7 +229,7 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "who waits joins the window that is open",
         file: "lock/src/window/home.rs",
-        find: "joined: ⟦false⟧, next: END });",
+        find: "joined: ⟦false⟧ });",
         replace: "true",
     },
     Patch {

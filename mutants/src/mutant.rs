@@ -26,11 +26,13 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/write.rs",
     "lock/src/handover.rs",
     "lock/src/held.rs",
+    "lock/src/hint.rs",
     "lock/src/janitor.rs",
     "lock/src/patience.rs",
     "lock/src/place.rs",
     "lock/src/slots.rs",
     "lock/src/table.rs",
+    "lock/src/wait_list.rs",
     "lock/src/window",
 ];
 

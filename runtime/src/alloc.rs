@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
     use crate::control::{CatalogEntry, ServerUsage};
-    use crate::memory::{Cluster, EmbeddedConfig};
+    use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 
     fn cluster(servers: u16) -> Arc<dyn Control> {
         Cluster::embedded(EmbeddedConfig {

@@ -8,9 +8,10 @@
 //!   chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: what a node is connected to; [`memory::Cluster`] (embedded), [`shm`], `ibverbs` (feature `verbs`).
+//! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
+//!   [`fabric::sim`].
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
-//!   timers and mailboxes; a [`ComputeNode`] is the set of them.
+//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
 //! Only this crate names glommio, a clock or a thread.
 
@@ -22,8 +23,7 @@ pub mod control;
 pub mod engine;
 pub mod executor;
 pub mod fabric;
-#[cfg(feature = "verbs")]
-pub mod ibverbs;
+mod host;
 pub mod mapped;
 pub mod memory;
 pub mod message;
@@ -33,8 +33,6 @@ pub mod pointer;
 mod ports;
 pub mod service;
 pub mod shard;
-pub mod shm;
-pub mod sim;
 mod sync;
 pub mod verbs;
 pub mod waiter;
@@ -47,15 +45,25 @@ pub use control::{
     ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
-pub use fabric::Fabric;
+pub use fabric::embedded::{Cluster, EmbeddedConfig};
+#[cfg(feature = "verbs")]
+pub use fabric::verbs as ibverbs;
+pub use fabric::{DeviceError, Fabric, shm, sim};
+pub use host::Host;
 pub use mapped::prefetch::prefetch;
-pub use memory::{Cluster, EmbeddedConfig, MemoryServer, ServerParts};
+pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
-pub use node::{ComputeNode, Host, NodeConfig, NodeError};
+pub use node::{NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
-pub use shard::{Abandoned, JoinError, JoinHandle, Shard};
+pub use shard::{Abandoned, JoinError, JoinHandle};
 pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 pub use verbs::{Capabilities, Completion, FabricError, Failed, Verbs};
 pub use waiter::Waiter;
+
+/// A compute node, [`node::ComputeNode`]: on the embedded fabric unless another one is named.
+pub type ComputeNode<F = Cluster> = node::ComputeNode<F>;
+
+/// A shard, [`shard::Shard`]: on mapped memory unless another device is named.
+pub type Shard<D = mapped::MappedDevice> = shard::Shard<D>;

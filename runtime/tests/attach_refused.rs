@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
-use farwood_runtime::fabric::Seat;
+use farwood_runtime::fabric::{DeviceError, Seat};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
@@ -35,11 +35,11 @@ impl Fabric for Refusing {
         self.cluster.admit()
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
         let refused =
             self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         match refused {
-            Ok(_) => Err(NodeError::Device("no memory to be locked".into())),
+            Ok(_) => Err(DeviceError("no memory to be locked".into())),
             Err(_) => self.cluster.device(seat),
         }
     }
@@ -83,7 +83,7 @@ fn a_refused_shard_can_be_attached_again() {
     let _watchdog = kit::Watchdog::new("a refused shard", 60);
     let (node, at) = refusing(2, 1);
     let ends = attach_two(&node, at);
-    assert!(matches!(&ends[0], Err(NodeError::Device(cause)) if cause.contains("memory")));
+    assert!(matches!(&ends[0], Err(NodeError::Device(cause)) if cause.0.contains("memory")));
     // The other one had the same place after it: the first place is the one that is missing.
     assert!(matches!(&ends[1], Err(NodeError::NotAttached { missing, .. }) if missing.len() == 1));
     let ends: Vec<ShardId> = attach_two(&node, at).into_iter().map(Result::unwrap).collect();

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
-use farwood_runtime::fabric::Seat;
+use farwood_runtime::fabric::{DeviceError, Seat};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
-    Chain, Cluster, ComputeNode, Fabric, JoinError, Meter, NodeConfig, NodeError, RemotePtr, Shard, Verbs,
+    Chain, Cluster, ComputeNode, Fabric, JoinError, Meter, NodeConfig, RemotePtr, Shard, Verbs,
 };
 use futures::channel::oneshot;
 
@@ -45,7 +45,7 @@ impl Fabric for Counting {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
         self.cluster.device(seat)
     }
 }

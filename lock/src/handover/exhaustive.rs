@@ -6,9 +6,10 @@ use std::collections::{HashSet, VecDeque};
 use farwood_runtime::{RemotePtr, ServerId, ShardId};
 
 use super::{Action, Home, Party, passes_on};
+use crate::hint::{Hint, LockSlots};
 use crate::message::{Grant, Note, Release, What};
-use crate::slots::{Left, Met, Slots};
-use crate::word::LockWord;
+use crate::slots::{Met, Slots};
+use crate::word::{Claim, LockWord};
 
 const HOME: usize = 0;
 
@@ -17,14 +18,17 @@ const HOME: usize = 0;
 struct World {
     handovers_max: u8,
     home: Home,
-    slots: Vec<Slots<()>>,
+    slots: Vec<LockSlots<()>>,
     to_home: Vec<VecDeque<Note>>,
     to_client: Vec<VecDeque<Note>>,
     clients: Vec<Client>,
-    /// The global word.
+    /// The global word while it is taken, and what it carries while it is free.
     word: Option<LockWord>,
-    /// A word that the home's janitor was told to clear.
-    janitor: Option<LockWord>,
+    carried: u64,
+    /// Releases by those who had taken the word: what it has to carry.
+    content: u64,
+    /// What the home's janitor was told to clear.
+    janitor: Option<Claim>,
     /// Who waits at home, first come first.
     arrived: VecDeque<Party>,
     /// Holders since the last CAS that got the word from the one before.
@@ -42,7 +46,7 @@ struct Client {
 enum Phase {
     Idle,
     Waiting { token: u32 },
-    Holding { token: u32, grant: Grant, taken: Option<LockWord> },
+    Holding { token: u32, grant: Grant, taken: Option<Claim> },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +77,13 @@ impl World {
         World {
             handovers_max,
             home: Home::default(),
-            slots: vec![Slots::new(); shards],
+            slots: vec![LockSlots::new(); shards],
             to_home: vec![VecDeque::new(); shards],
             to_client: vec![VecDeque::new(); shards],
             clients: shards_of_clients.iter().map(client).collect(),
             word: None,
+            carried: 0,
+            content: 0,
             janitor: None,
             arrived: VecDeque::new(),
             streak: 0,
@@ -125,8 +131,9 @@ impl World {
                 self.at_client(shard, note);
             }
             Event::Janitor => {
-                assert_eq!(self.word, self.janitor.take(), "the janitor clears the word that was kept");
-                self.word = None;
+                let kept = self.janitor.take().expect("enabled");
+                assert_eq!(self.word, Some(kept.word), "the janitor clears the word that was kept");
+                (self.word, self.carried) = (None, kept.vacant);
                 let action = self.home.unlocked(key());
                 self.perform(action);
             }
@@ -138,7 +145,7 @@ impl World {
 
     fn request(&mut self, i: usize) {
         let shard = self.clients[i].shard;
-        let token = self.slots[shard].open(key());
+        let token = self.slots[shard].open(Hint::none(key()));
         self.clients[i].rounds -= 1;
         self.clients[i].phase = Phase::Waiting { token };
         self.tell_home(shard, token, What::Request);
@@ -148,10 +155,13 @@ impl World {
         let client = &mut self.clients[i];
         let Phase::Waiting { token } = client.phase else { unreachable!("enabled") };
         let grant = self.slots[client.shard].poll(token, || ()).expect("enabled");
-        assert_eq!(self.word, grant.kept, "a handed-over word is taken, any other free");
+        let word = grant.kept.map(|claim| claim.word);
+        assert_eq!(self.word, word, "a handed-over word is taken, any other free");
         if grant.kept.is_some() {
             self.streak += 1;
         }
+        let carried = grant.kept.map_or(self.carried, |claim| claim.vacant);
+        assert_eq!(carried, self.content, "a holder knows what the one before has left");
         client.phase = Phase::Holding { token, grant, taken: grant.kept };
     }
 
@@ -160,8 +170,8 @@ impl World {
         let Phase::Waiting { token } = self.clients[i].phase else { unreachable!("enabled") };
         self.clients[i].phase = Phase::Idle;
         let what = match self.slots[shard].abandon(token) {
-            Left::Queued => What::Cancel,
-            Left::Granted(grant) => What::Release(Release { kept: grant.kept, unused: true }),
+            None => What::Cancel,
+            Some(grant) => What::Release(Release { kept: grant.kept, unused: true }),
         };
         self.tell_home(shard, token, what);
     }
@@ -169,9 +179,10 @@ impl World {
     fn take(&mut self, i: usize) {
         let Phase::Holding { taken, .. } = &mut self.clients[i].phase else { unreachable!("enabled") };
         assert_eq!(self.word, None, "no CAS can fail: one compute node");
-        self.word = Some(LockWord::new(1, 0, i as u32));
+        let word = LockWord::new(1, 0, i as u32);
+        self.word = Some(word);
         self.streak = 0;
-        *taken = self.word;
+        *taken = Some(Claim { word, vacant: self.carried });
     }
 
     fn release(&mut self, i: usize) {
@@ -179,9 +190,13 @@ impl World {
         let Phase::Holding { token, grant, taken } = self.clients[i].phase else { unreachable!("enabled") };
         self.clients[i].phase = Phase::Idle;
         let pass_on = passes_on(self.slots[shard].hinted(token), grant.depth, self.handovers_max);
+        let taken = taken.map(|claim| {
+            self.content += 1;
+            Claim { vacant: self.content, ..claim }
+        });
         let kept = taken.filter(|_| pass_on);
-        if taken.is_some() && kept.is_none() {
-            self.word = None;
+        if let (Some(claim), None) = (taken, kept) {
+            (self.word, self.carried) = (None, claim.vacant);
         }
         self.slots[shard].close(token);
         self.tell_home(shard, token, What::Release(Release { kept, unused: false }));
@@ -212,8 +227,8 @@ impl World {
     fn perform(&mut self, action: Action) {
         let (to, what) = match action {
             Action::Nothing => return,
-            Action::Unlock { word } => {
-                self.janitor = Some(word);
+            Action::Unlock { kept } => {
+                self.janitor = Some(kept);
                 return;
             }
             Action::Grant { to, grant } => {
@@ -255,6 +270,7 @@ impl World {
         assert_eq!(self.home.len(), 0, "a local lock stays held");
         assert_eq!(self.slots.iter().map(Slots::len).sum::<usize>(), 0, "a slot is lost");
         assert_eq!(self.word, None, "the global lock stays held");
+        assert_eq!(self.carried, self.content, "what the last holder left is lost");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The home's decisions, event by event.
 
 use super::*;
+use crate::word::LockWord;
 
 const KEY: u64 = 64;
 
@@ -8,16 +9,16 @@ fn party(token: u32) -> Party {
     Party { shard: ShardId(1), token }
 }
 
-fn word() -> LockWord {
-    LockWord::new(1, 0, 7)
+fn claim() -> Claim {
+    Claim { word: LockWord::new(1, 0, 7), vacant: 5 }
 }
 
-fn granted(token: u32, kept: Option<LockWord>, depth: u8, hinted: bool) -> Action {
+fn granted(token: u32, kept: Option<Claim>, depth: u8, hinted: bool) -> Action {
     Action::Grant { to: party(token), grant: Grant { kept, depth, hinted } }
 }
 
 fn release(kept: bool) -> Release {
-    Release { kept: kept.then(word), unused: false }
+    Release { kept: kept.then(claim), unused: false }
 }
 
 /// `count` waiters behind holder 0.
@@ -41,30 +42,30 @@ fn an_uncontended_lock_leaves_no_trace() {
 #[test]
 fn hand_overs_count_and_a_cas_starts_anew() {
     let mut home = queue_of(4);
-    assert_eq!(home.release(KEY, party(0), release(true)), granted(1, Some(word()), 1, true));
-    assert_eq!(home.release(KEY, party(1), release(true)), granted(2, Some(word()), 2, true));
+    assert_eq!(home.release(KEY, party(0), release(true)), granted(1, Some(claim()), 1, true));
+    assert_eq!(home.release(KEY, party(1), release(true)), granted(2, Some(claim()), 2, true));
     assert_eq!(home.release(KEY, party(2), release(false)), granted(3, None, 0, true));
-    assert_eq!(home.release(KEY, party(3), release(true)), granted(4, Some(word()), 1, false));
+    assert_eq!(home.release(KEY, party(3), release(true)), granted(4, Some(claim()), 1, false));
     assert_eq!(home.request(KEY, party(5)), Action::Hint { to: party(4) });
 }
 
 #[test]
 fn a_lock_that_comes_back_unused_counts_as_no_hand_over() {
     let mut home = queue_of(2);
-    assert_eq!(home.release(KEY, party(0), release(true)), granted(1, Some(word()), 1, true));
+    assert_eq!(home.release(KEY, party(0), release(true)), granted(1, Some(claim()), 1, true));
     assert_eq!(home.cancel(KEY, party(1)), Action::Nothing);
-    let unused = Release { kept: Some(word()), unused: true };
-    assert_eq!(home.release(KEY, party(1), unused), granted(2, Some(word()), 1, false));
+    let unused = Release { kept: Some(claim()), unused: true };
+    assert_eq!(home.release(KEY, party(1), unused), granted(2, Some(claim()), 1, false));
 }
 
 #[test]
 fn a_word_kept_for_nobody_is_unlocked_before_the_lock_is_free() {
     let mut home = queue_of(1);
     assert_eq!(home.cancel(KEY, party(1)), Action::Cancelled { to: party(1) });
-    assert_eq!(home.release(KEY, party(0), release(true)), Action::Unlock { word: word() });
+    assert_eq!(home.release(KEY, party(0), release(true)), Action::Unlock { kept: claim() });
     assert_eq!(home.request(KEY, party(2)), Action::Nothing);
     assert_eq!(home.unlocked(KEY), granted(2, None, 0, false));
-    assert_eq!(home.release(KEY, party(2), release(true)), Action::Unlock { word: word() });
+    assert_eq!(home.release(KEY, party(2), release(true)), Action::Unlock { kept: claim() });
     assert_eq!(home.unlocked(KEY), Action::Nothing);
     assert_eq!(home.len(), 0);
 }

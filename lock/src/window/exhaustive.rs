@@ -14,8 +14,9 @@ use super::config::Access;
 use super::home::{Action, Home};
 use super::key::KeyId;
 use super::message::{Note, Value};
-use super::slots::{Met, Slots, Told};
+use super::table::Told;
 use crate::handover::Party;
+use crate::slots::{Met, Slots};
 
 const HOME: usize = 0;
 const KEY: KeyId = KeyId::from_words(3, 5);
@@ -27,7 +28,7 @@ const UPDATE: Access = Access::Write(1);
 #[derive(Clone, Debug)]
 struct World {
     home: Home,
-    slots: Vec<Slots<()>>,
+    slots: Vec<Slots<Told, ()>>,
     to_home: Vec<VecDeque<Envelope>>,
     to_client: Vec<VecDeque<Envelope>>,
     clients: Vec<Client>,
@@ -168,7 +169,7 @@ impl World {
             self.clients[i].phase = Phase::Leading { readers: false, found: None };
             return;
         }
-        let token = self.slots[shard].open();
+        let token = self.slots[shard].open(());
         self.clients[i].phase = Phase::Waiting { token };
         self.tell_home(shard, Note::Enter { key: KEY, token, access }, 0);
     }
@@ -177,6 +178,7 @@ impl World {
         let Phase::Waiting { token } = self.clients[i].phase else { unreachable!("enabled") };
         let shard = self.clients[i].shard;
         let told = self.slots[shard].poll(token, || ()).expect("enabled");
+        self.slots[shard].close(token);
         let client = &mut self.clients[i];
         client.phase = Phase::Idle;
         let found = match told {

@@ -44,7 +44,7 @@
 //! # How
 //!
 //! Each key has a home among the shards of its compute node, which knows the open window and who waits (`home`, pure;
-//! `slots` is the client's side, pure too). Nothing is kept of a key without an open window. On the home shard all is
+//! the client's side is that of locks). Nothing is kept of a key without an open window. On the home shard all is
 //! direct calls; between shards there are messages (`message`), by which values travel 16 bytes at a time. They go
 //! from the leader to the home and from there once to each shard that has readers. Values too long for that are read
 //! by the readers themselves, outside of any window.
@@ -61,7 +61,6 @@ mod key;
 mod lead;
 mod message;
 mod shelf;
-mod slots;
 mod stats;
 mod table;
 

@@ -15,10 +15,10 @@ use super::key::{KeyHash, KeyId};
 use super::lead::{Entered, Lead, Outcome};
 use super::message::{Note, Piece, Value};
 use super::shelf::Shelf;
-use super::slots::{Met, Slots, Told};
 use super::stats::WindowStats;
 use crate::handover::Party;
 use crate::patience::{Patience, Waited, is_over};
+use crate::slots::{Met, Slots};
 use crate::stats::Counters;
 
 /// A handle to a shard's windows; clones are cheap. There is one table per shard and index, with the same port and
@@ -164,13 +164,26 @@ pub(super) struct Table<V: Verbs> {
     port: Port,
     hash: KeyHash,
     home: RefCell<Home>,
-    slots: RefCell<Slots<Waiter>>,
+    slots: RefCell<Slots<Told, Waiter>>,
     shelf: Shelf,
     /// The value that came last from each shard, in pieces.
     came: RefCell<Box<[Vec<u8>]>>,
     /// For each shard the last ending of a window of which it was sent the value.
     sent: RefCell<Box<[u64]>>,
     endings: Cell<u64>,
+}
+
+/// What a client that waits is told in the end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It leads a window now.
+    Lead { readers: bool },
+    /// The value that was read for it; `None` if there is none.
+    Read(Option<Vec<u8>>),
+    /// Whether the write that overwrote its own was applied.
+    Written(bool),
+    /// To work for itself.
+    Alone,
 }
 
 /// The value at the end of a window, as its home knows it.
@@ -216,7 +229,7 @@ impl<V: Verbs> Table<V> {
             self.counters.count(|stats| stats.windows += 1);
             return None;
         }
-        let token = self.slots.borrow_mut().open();
+        let token = self.slots.borrow_mut().open(());
         if home == self.me {
             self.home.borrow_mut().wait(key, Party { shard: self.me, token }, access);
         } else {
@@ -411,6 +424,7 @@ impl<V: Verbs> Future for Waiting<'_, V> {
         let polled = table.slots.borrow_mut().poll(token, || table.verbs.waiter(cx));
         match polled {
             Some(told) => {
+                table.slots.borrow_mut().close(token);
                 self.token = None;
                 Poll::Ready(Some(told))
             }

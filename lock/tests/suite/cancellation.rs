@@ -4,7 +4,7 @@
 use farwood_lock::LockConfig;
 use farwood_runtime::{Chain, Meter, Verbs};
 
-use crate::clients::{Client, Cut, Style};
+use crate::clients::{Client, Cut, Style, assert_carried};
 use crate::fake::{World, embedded, node};
 
 const CLIENTS: usize = 6;
@@ -13,7 +13,7 @@ const CLIENTS: usize = 6;
 /// Yields how many were cut.
 fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, polls_max: u32) -> u32 {
     let world = World::new(seed, 2, 2).with_lines(style.in_order);
-    let tables = world.attach(config);
+    let tables = world.attach(style.config(config));
     let cuts = std::rc::Rc::new(std::cell::Cell::new(0));
     let clients: Vec<Client> =
         (0..CLIENTS).map(|word| Client::new(&tables[word % tables.len()], word, style)).collect();
@@ -35,6 +35,7 @@ fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, po
     for client in &clients {
         assert_eq!(client.lost(client.value(&world, 0)), 0, "lost updates with seed {seed}");
     }
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
     cuts.get()
 }
@@ -44,7 +45,7 @@ fn dropping_at_every_await_point_leaves_nothing_behind() {
     let mut cut = 0;
     for seed in 0..60 {
         for at_once in [false, true] {
-            for style in Style::PLACES {
+            for style in Style::PLACES.into_iter().chain(Style::CARRYING) {
                 cut += cut_everywhere(seed, LockConfig::default(), style, at_once, 6);
             }
         }
@@ -61,6 +62,7 @@ fn dropping_leaves_nothing_behind_whatever_is_switched_off() {
                 cut_switched_off(seed, Style { fused, combine, ..Style::EMBEDDED }, at_once);
             }
             cut_switched_off(seed, Style { fused: false, ..Style::REAR }, at_once);
+            cut_switched_off(seed, Style { fused: false, combine: false, ..Style::CARRYING[0] }, at_once);
         }
     }
 }
@@ -82,7 +84,7 @@ fn every_await_point_of_a_lone_operation() {
             // The remote home adds the wait for the grant; which shard is home depends on the lock.
             for polls in 0..=awaits + 1 {
                 for at_once in [false, true] {
-                    for place in Style::PLACES {
+                    for place in Style::PLACES.into_iter().chain(Style::CARRYING) {
                         lone(Style { fused, combine, ..place }, shard, polls, at_once);
                     }
                 }
@@ -93,7 +95,7 @@ fn every_await_point_of_a_lone_operation() {
 
 fn lone(style: Style, shard: usize, polls: u32, at_once: bool) {
     let world = World::new(7, 1, 2).with_lines(style.in_order);
-    let tables = world.attach(LockConfig::default());
+    let tables = world.attach(style.config(LockConfig::default()));
     let client = Client::new(&tables[shard], 0, style);
     let again = client.clone();
     world.spawn(async move {
@@ -110,6 +112,7 @@ fn lone(style: Style, shard: usize, polls: u32, at_once: bool) {
     });
     world.run();
     assert_eq!(again.bounds.get().0, again.value(&world, 0));
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
 }
 

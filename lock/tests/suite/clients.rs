@@ -1,7 +1,8 @@
 //! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on
 //! purpose: READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost
 //! update shows as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last
-//! word of a node is its embedded lock.
+//! word of a node is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was
+//! lost shows as one that is not the node's.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use farwood_lock::{Held, LockError, LockTable};
+use farwood_lock::{Held, LockConfig, LockError, LockTable, WordCodec};
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 pub(crate) use crate::fake::NODE_BYTES;
@@ -31,6 +32,8 @@ pub(crate) struct Style {
     pub(crate) place: Place,
     /// What the world is: whether lines of one WRITE happen in address order.
     pub(crate) in_order: bool,
+    /// How many bits of the stamp an embedded lock word carries.
+    pub(crate) carries: u32,
 }
 
 /// Where a node's lock word is, and how it is cleared.
@@ -44,13 +47,35 @@ pub(crate) enum Place {
 }
 
 impl Style {
-    pub(crate) const FAST: Style =
-        Style { fused: true, combine: true, pass_on_early: false, place: Place::Region, in_order: true };
+    pub(crate) const FAST: Style = Style {
+        fused: true,
+        combine: true,
+        pass_on_early: false,
+        place: Place::Region,
+        in_order: true,
+        carries: 0,
+    };
     pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
     pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
     /// Every place of the lock word and way to clear it.
     pub(crate) const PLACES: [Style; 4] =
         [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }];
+    /// The same where the word carries something: so little that payloads come back soon, and as much as there may be.
+    pub(crate) const CARRYING: [Style; 4] = [
+        Style { carries: 2, ..Style::EMBEDDED },
+        Style { carries: WordCodec::PAYLOAD_BITS_MAX, ..Style::EMBEDDED },
+        Style { carries: 1, ..Style::REAR },
+        Style { carries: 3, in_order: false, ..Style::REAR },
+    ];
+
+    pub(crate) fn codec(self) -> WordCodec {
+        WordCodec::carrying(self.carries)
+    }
+
+    /// What tables are told whose clients work so.
+    pub(crate) fn config(self, config: LockConfig) -> LockConfig {
+        LockConfig { codec: self.codec(), ..config }
+    }
 }
 
 /// One client and what it knows of its own word.
@@ -65,23 +90,31 @@ pub(crate) struct Client {
     pub(crate) bounds: Rc<Cell<(u64, u64)>>,
     /// How often it held something else, or the node was torn.
     pub(crate) lost: Rc<Cell<u32>>,
+    /// The payload that it saw last.
+    pub(crate) carried: Rc<Cell<u64>>,
 }
 
 impl Client {
     pub(crate) fn new((fake, table): &(Fake, LockTable<Fake>), word: usize, style: Style) -> Self {
-        let (bounds, lost) = Default::default();
-        Client { fake: fake.clone(), table: table.clone(), word, style, bounds, lost }
+        let (bounds, lost, carried) = Default::default();
+        Client { fake: fake.clone(), table: table.clone(), word, style, bounds, lost, carried }
     }
 
     /// Adds one to the client's word in `node`. Updates the bounds by what is seen on the way.
     pub(crate) async fn add_one(&self, meter: &Meter, node: RemotePtr) -> Result<(), LockError> {
         let buf = self.fake.lease(NODE_BYTES);
         let mut held = self.acquire(meter, node).await?;
+        if self.style.carries > 0 {
+            held.expect_payload(self.carried.get());
+        }
         let done = held.lock_and_read(meter, buf, DATA_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
         let [stamp, other] = STAMPS.map(|at| word_in(&buf, at));
         // A torn node.
         self.lost.set(self.lost.get() + u32::from(stamp != other));
+        if self.style.carries > 0 {
+            self.carry(&mut held, stamp);
+        }
         let value = word_in(&buf, self.place());
         self.see(value);
         self.bounds.set((value, value + 1));
@@ -117,6 +150,14 @@ impl Client {
         }
     }
 
+    /// Compares what the lock word carried with the node's stamp, and gives it the next one.
+    fn carry(&self, held: &mut Held<Fake>, stamp: u64) {
+        let payload_max = self.style.codec().payload_max();
+        self.lost.set(self.lost.get() + u32::from(held.payload() != stamp & payload_max));
+        self.carried.set((stamp + 1) & payload_max);
+        held.set_payload(self.carried.get());
+    }
+
     /// Compares what the word holds with what it may hold.
     fn see(&self, value: u64) {
         let (least, most) = self.bounds.get();
@@ -144,6 +185,13 @@ impl Client {
 pub(crate) fn assert_whole(world: &World, index: u64) {
     let [first, second] = STAMPS.map(|at| world.word(NODES + index * NODE_BYTES as u64 + at as u64));
     assert_eq!(first, second, "node {index} stays torn");
+}
+
+/// The lock word of a node is free, and carries what it should.
+pub(crate) fn assert_carried(world: &World, index: u64, style: Style) {
+    let stamp = world.word(NODES + index * NODE_BYTES as u64 + STAMPS[0] as u64);
+    let carried = world.word(embedded(index).offset());
+    assert_eq!(carried, stamp & style.codec().payload_max(), "node {index} has another's payload");
 }
 
 fn word_in(buf: &Buf, at: usize) -> u64 {

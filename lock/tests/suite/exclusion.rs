@@ -4,7 +4,7 @@
 use farwood_lock::{LockConfig, LockStats, LockTable};
 use farwood_runtime::Meter;
 
-use crate::clients::{Client, Style};
+use crate::clients::{Client, Style, assert_carried};
 use crate::fake::{Fake, World, node};
 
 const CLIENTS: usize = 12;
@@ -21,7 +21,7 @@ fn count(seed: u64, config: LockConfig, style: Style, nodes: u64) -> LockStats {
 /// Clients on 2 compute nodes x 2 shards; each adds `OPERATIONS` to its word in each of `nodes` nodes. Yields how many
 /// updates were seen to be lost, and nodes to be torn.
 fn count_losses(world: World, config: LockConfig, style: Style, nodes: u64) -> (LockStats, u32) {
-    let tables = world.attach(config);
+    let tables = world.attach(style.config(config));
     let mut clients = Vec::new();
     for index in 0..nodes {
         for word in 0..CLIENTS {
@@ -39,6 +39,7 @@ fn count_losses(world: World, config: LockConfig, style: Style, nodes: u64) -> (
         let value = client.value(&world, *index);
         client.lost(value) + u32::from(value != OPERATIONS)
     });
+    (0..nodes).for_each(|index| assert_carried(&world, index, style));
     world.assert_at_rest(&tables);
     (total(&tables), lost.sum())
 }
@@ -53,7 +54,7 @@ fn total(tables: &[(Fake, LockTable<Fake>)]) -> LockStats {
 
 #[test]
 fn no_update_is_lost_with_hand_over() {
-    for style in Style::PLACES {
+    for style in Style::PLACES.into_iter().chain(Style::CARRYING) {
         let mut handed_over = 0;
         for seed in 0..150 {
             let stats = count(seed, LockConfig::default(), style, 1);
@@ -90,6 +91,7 @@ fn no_update_is_lost_whatever_is_switched_off() {
             }
             count_switched_off(seed, Style { fused, ..Style::REAR });
         }
+        Style::CARRYING.into_iter().for_each(|style| count_switched_off(seed, style));
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use farwood_lock::{LockConfig, LockError};
 use farwood_runtime::{Buf, Chain, FabricError, Meter, Verbs};
 
-use crate::clients::{Client, Cut, DATA_BYTES, NODE_BYTES, Place, Style, assert_whole};
+use crate::clients::{Client, Cut, DATA_BYTES, NODE_BYTES, Place, Style, assert_carried, assert_whole};
 use crate::fake::{Fault, LOCK_BASE, LOCKS, World, embedded, node};
 
 /// Every way in which a chain of at most two verbs fails, a node having two lines.
@@ -32,7 +32,7 @@ const STYLES: [Style; 9] = [
 /// Eight clients on two compute nodes, of whose chains one in ten fails. Yields how many had to be tried again.
 fn count_with_faults(seed: u64, config: LockConfig, style: Style, polls: Option<u32>) -> u32 {
     let world = World::new(seed, 2, 2).with_lines(style.in_order);
-    let tables = world.attach(config);
+    let tables = world.attach(style.config(config));
     world.set_fault_rate(0.1);
     let retried = Rc::new(Cell::new(0));
     let clients: Vec<Client> = (0..8).map(|word| Client::new(&tables[word % 4], word, style)).collect();
@@ -55,6 +55,7 @@ fn count_with_faults(seed: u64, config: LockConfig, style: Style, polls: Option<
         assert!(polls.is_some() || value == 8, "an update that succeeded is missing with seed {seed}");
     }
     assert_whole(&world, 0);
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
     retried.get()
 }
@@ -64,7 +65,7 @@ fn failed_chains_are_redone() {
     let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
     let mut retried = 0;
     for seed in 0..40 {
-        for style in STYLES {
+        for style in STYLES.into_iter().chain(Style::CARRYING) {
             retried += count_with_faults(seed, LockConfig::default(), style, None);
             count_with_faults(seed, flat.clone(), style, None);
         }
@@ -75,7 +76,7 @@ fn failed_chains_are_redone() {
 #[test]
 fn failed_chains_of_dropped_operations_are_redone() {
     for seed in 0..80 {
-        for style in STYLES {
+        for style in STYLES.into_iter().chain(Style::CARRYING) {
             count_with_faults(seed, LockConfig::default(), style, Some(seed as u32));
         }
     }
@@ -161,7 +162,7 @@ fn a_new_node_that_others_have_reached_is_not_written_again() {
 fn every_failure_of_a_lone_operation() {
     let cuts = |polls: u32| [(polls, false), (polls, true)];
     let cuts: Vec<(u32, bool)> = (0..8).flat_map(cuts).chain([(u32::MAX, true)]).collect();
-    for style in STYLES {
+    for style in STYLES.into_iter().chain(Style::CARRYING) {
         for fault in ways_to_fail() {
             for first in 0..5 {
                 for second in first..first + 3 {
@@ -176,8 +177,10 @@ fn every_failure_of_a_lone_operation() {
 
 fn lone(style: Style, fault: Fault, chains: [usize; 2], polls: u32, at_once: bool) {
     let world = World::new(7, 1, 1).with_lines(style.in_order);
-    let tables = world.attach(LockConfig::default());
+    let tables = world.attach(style.config(LockConfig::default()));
     let client = Client::new(&tables[0], 0, style);
+    // A guess that is wrong: a new node's word carries 0.
+    client.carried.set(u64::from(style.carries > 0));
     chains.into_iter().for_each(|chain| world.fail(chain, fault));
     let cut = client.clone();
     world.spawn(async move {
@@ -188,6 +191,7 @@ fn lone(style: Style, fault: Fault, chains: [usize; 2], polls: u32, at_once: boo
     world.run();
     assert_eq!(client.lost(client.value(&world, 0)), 0, "{style:?} {fault:?} {chains:?} cut at {polls}");
     assert_whole(&world, 0);
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
     let again = client.clone();
     world.spawn(async move {
@@ -195,6 +199,7 @@ fn lone(style: Style, fault: Fault, chains: [usize; 2], polls: u32, at_once: boo
     });
     world.run();
     assert_eq!(client.bounds.get().0, client.value(&world, 0));
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
 }
 
@@ -203,7 +208,7 @@ fn lone(style: Style, fault: Fault, chains: [usize; 2], polls: u32, at_once: boo
 #[test]
 fn every_failure_of_a_hand_over() {
     let mut handed_over = 0;
-    for style in STYLES {
+    for style in STYLES.into_iter().chain(Style::CARRYING) {
         for fault in ways_to_fail() {
             for chain in 0..14 {
                 for polls in [u32::MAX, 2, 3, 4, 5] {
@@ -217,7 +222,7 @@ fn every_failure_of_a_hand_over() {
 
 fn queue(style: Style, fault: Fault, chain: usize, polls: u32) -> u64 {
     let world = World::new(chain as u64, 1, 2).with_lines(style.in_order);
-    let tables = world.attach(LockConfig::default());
+    let tables = world.attach(style.config(LockConfig::default()));
     world.fail(chain, fault);
     let clients: Vec<Client> = (0..3).map(|i| Client::new(&tables[i % 2], i * 6, style)).collect();
     for (i, client) in clients.iter().cloned().enumerate() {
@@ -235,6 +240,7 @@ fn queue(style: Style, fault: Fault, chain: usize, polls: u32) -> u64 {
         assert!(value == 1 || i == 0 && polls < u32::MAX);
     }
     assert_whole(&world, 0);
+    assert_carried(&world, 0, style);
     world.assert_at_rest(&tables);
     tables.iter().map(|(_, table)| table.stats().handed_over).sum()
 }
@@ -244,14 +250,14 @@ fn queue(style: Style, fault: Fault, chain: usize, polls: u32) -> u64 {
 #[test]
 fn a_server_that_comes_back_finds_its_nodes_repaired() {
     let (mut failed, mut succeeded) = (0, 0);
-    for style in STYLES {
+    for style in STYLES.into_iter().chain(Style::CARRYING) {
         // The write-back is the chain behind the CAS with the READ, or behind both.
         let write_back = if style.fused { 1 } else { 2 };
         for silent in 0..38 {
             let world = World::new(silent as u64, 1, 2).with_lines(style.in_order);
             // Whoever waited finds the word taken by the unfinished release; it gives up before the janitor does.
             let config = LockConfig { attempts_max: 2, ..LockConfig::default() };
-            let tables = world.attach(config);
+            let tables = world.attach(style.config(config));
             world.fail(write_back, Fault { verbs: 0, lines: 1, gone: false });
             (1..=silent).for_each(|chain| world.fail(write_back + chain, Fault::GONE));
             let client = Client::new(&tables[0], 0, style);
@@ -274,6 +280,7 @@ fn a_server_that_comes_back_finds_its_nodes_repaired() {
                 "what was begun was not completed"
             );
             assert_whole(&world, 0);
+            assert_carried(&world, 0, style);
             world.assert_at_rest(&tables);
             let (ok, err) = results.get();
             (failed, succeeded) = (failed + err, succeeded + ok);

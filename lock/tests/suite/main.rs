@@ -10,6 +10,7 @@ mod fake;
 mod faults;
 mod handovers;
 mod patience;
+mod payload;
 mod takeover;
 mod traffic;
 mod window_shards;

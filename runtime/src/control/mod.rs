@@ -2,14 +2,16 @@
 //! no part in index operations.
 //!
 //! Here is what a compute node sees: [`Control`] and its vocabulary. In the embedded fabric its calls are direct calls
-//! ([`crate::memory::Cluster`]). Otherwise they are messages ([`wire`]) in frames ([`frame`]) after a [`greeting`],
+//! ([`crate::fabric::embedded`]). Otherwise they are messages ([`wire`]) in frames ([`frame`]) after a [`greeting`],
 //! over Unix or TCP sockets, between a [`remote::RemoteControl`] and the [`crate::service`] of each memory server.
 
 pub mod address;
 pub mod error;
 pub mod frame;
 pub mod greeting;
+pub(crate) mod names;
 pub(crate) mod node_ids;
+pub mod queue_pair;
 pub mod remote;
 pub mod seal;
 pub(crate) mod stream;

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::queue_pair::{Answer, Endpoint};
 use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
-use crate::fabric::{Answer, Endpoint};
 use crate::pointer::{RemotePtr, ServerId};
 
 /// Servers that a client can list.

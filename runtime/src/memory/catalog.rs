@@ -1,21 +1,15 @@
 //! The catalog: which named indexes a cluster has, and where their root words are. Names come from users and from the
-//! network: what a catalog takes is checked here, for every fabric.
+//! network: a catalog takes what [`crate::control::names`] allows, on every fabric.
 
 use std::collections::BTreeSet;
 
 use super::chunks::Owner;
 use super::layout::{INDEXES_MAX, root_word};
+use crate::control::names::{check_name, check_new};
+use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId};
-use crate::fabric::PeerId;
-
-/// Longest name of an index or of a compute node, in bytes.
-pub(crate) const NAME_BYTES_MAX: usize = 255;
-/// Longest spelling of a kind of index, in bytes.
-pub(crate) const KIND_BYTES_MAX: usize = 32;
-/// Longest configuration of an index, in bytes.
-pub(crate) const CONFIG_BYTES_MAX: usize = 4096;
 
 /// Named indexes in places; a place is a root word.
 pub(super) struct Catalog {
@@ -211,24 +205,6 @@ impl Kept {
     fn owner(&self) -> Owner {
         Owner { index: IndexId(self.entry.id), seal: self.entry.seal }
     }
-}
-
-/// Whether indexes and compute nodes may have that name. An error carries the length and not the name: it is no use to
-/// send something too long back.
-pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
-    let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
-    if good { Ok(()) } else { Err(ControlError::BadName { bytes: name.len() as u64 }) }
-}
-
-pub(crate) fn check_new(name: &str, kind: &str, config: &[u8]) -> Result<(), ControlError> {
-    check_name(name)?;
-    if kind.len() > KIND_BYTES_MAX || kind.chars().any(char::is_control) {
-        return Err(ControlError::BadKind { bytes: kind.len() as u64 });
-    }
-    if config.len() > CONFIG_BYTES_MAX {
-        return Err(ControlError::ConfigTooLong { bytes: config.len() as u64 });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::control::queue_pair::PeerId;
 use crate::control::seal::Seal;
 use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
-use crate::fabric::PeerId;
 
 /// Dropped indexes that are remembered: a request for one more chunk may still be on its way when an index is dropped,
 /// and what it took nobody would ever give back.

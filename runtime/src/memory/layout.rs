@@ -7,9 +7,9 @@ use crate::mapped::line::LINE_BYTES;
 pub(super) const ROOTS_START: u64 = 4096;
 /// Indexes that a catalog has room for.
 pub(super) const INDEXES_MAX: u32 = 1024;
-pub(super) const LOCKS_START: u64 = ROOTS_START + INDEXES_MAX as u64 * LINE_BYTES as u64;
+pub(crate) const LOCKS_START: u64 = ROOTS_START + INDEXES_MAX as u64 * LINE_BYTES as u64;
 /// Parts, and chunks, begin at multiples of it.
-pub(super) const CHUNK_ALIGN: u64 = 4096;
+pub(crate) const CHUNK_ALIGN: u64 = 4096;
 
 /// What a region is divided into, apart from its header and its root words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,6 @@
 //! runs glommio executors already calls [`ComputeNode::attach`] on each of them instead.
 
 mod downfall;
-mod port_book;
-mod roster;
 
 use std::any::Any;
 use std::future::Future;
@@ -20,30 +18,16 @@ use glommio::PoolPlacement;
 use thiserror::Error;
 
 use self::downfall::Downfall;
-pub(crate) use self::port_book::PortBook;
-pub(crate) use self::roster::Membership;
-use self::roster::{Roster, Taken};
-
 use crate::clock::Clock;
 use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
-use crate::fabric::{Fabric, Seat};
-use crate::memory::Cluster;
+use crate::fabric::{DeviceError, Fabric, Seat};
+pub use crate::host::Host;
 use crate::message::{PortLease, ShardId};
-use crate::shard::{Abandoned, MeshEnds, Shard, ShardParts, mesh};
+use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
 
 /// How often a shard that waits for the others to be attached looks.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
-
-/// A compute node as a whole, as an index needs it when it is opened.
-pub trait Host {
-    /// The memory servers' control services.
-    fn control(&self) -> Arc<dyn Control>;
-    /// A port that no other actor of the node uses.
-    fn allocate_port(&self) -> PortLease;
-    /// The seed that the node was made with.
-    fn seed(&self) -> u64;
-}
 
 /// How a compute node is laid out.
 #[derive(Clone, Debug)]
@@ -115,12 +99,12 @@ pub enum NodeError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A shard could not be given a device.
-    #[error("{0}")]
-    Device(String),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// One process's view of a cluster. Shared by its shards.
-pub struct ComputeNode<F: Fabric = Cluster> {
+pub struct ComputeNode<F: Fabric> {
     fabric: Arc<F>,
     id: Result<u16, ControlError>,
     config: NodeConfig,
@@ -350,19 +334,5 @@ impl<F: Fabric> Host for ComputeNode<F> {
 
     fn seed(&self) -> u64 {
         self.config.seed
-    }
-}
-
-impl<H: Host + ?Sized> Host for Arc<H> {
-    fn control(&self) -> Arc<dyn Control> {
-        (**self).control()
-    }
-
-    fn allocate_port(&self) -> PortLease {
-        (**self).allocate_port()
-    }
-
-    fn seed(&self) -> u64 {
-        (**self).seed()
     }
 }

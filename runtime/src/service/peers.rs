@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::members::{Binding, Members};
 use crate::control::node_ids::NodeIds;
+use crate::control::queue_pair::PeerId;
 use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
-use crate::fabric::PeerId;
 use crate::pointer::ServerId;
 
 /// What the sessions of a service share.

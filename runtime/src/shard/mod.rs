@@ -13,13 +13,18 @@
 //!
 //! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `timers`:
 //!   pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn; `closing`: the end.
+//! - What the shards of a node share: `roster`, who is there; `port_book`, which ports are leased.
+//!
+//! A shard knows nothing of the node that puts it together, nor of the fabric that its device belongs to.
 
 mod clients;
 mod closing;
 mod mesh;
 mod parking;
 mod poller;
+mod port_book;
 mod reactor;
+mod roster;
 mod timers;
 
 use std::cell::{Cell, RefCell};
@@ -42,6 +47,9 @@ pub use self::closing::Abandoned;
 pub(crate) use self::mesh::{MeshEnds, mesh};
 pub(crate) use self::parking::Parking;
 pub use self::parking::Unpark;
+pub(crate) use self::port_book::PortBook;
+use self::roster::Membership;
+pub(crate) use self::roster::{Roster, Taken};
 pub use self::timers::Pause;
 use self::timers::Timers;
 use crate::buffer::{Buf, BufferPool};
@@ -50,10 +58,8 @@ use crate::clock::Clock;
 use crate::control::Control;
 use crate::engine::{Device, Engine, SlotKey};
 use crate::executor::tell_end;
-use crate::mapped::MappedDevice;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
-use crate::node::{Membership, PortBook};
 use crate::pointer::ServerId;
 use crate::ports::Ports;
 use crate::verbs::{AtRest, Capabilities, Completion, Failed, Handler, Verbs};
@@ -81,7 +87,7 @@ pub(crate) struct ShardParts<D> {
 }
 
 /// A handle to a shard. Clones are cheap and stay on the shard's thread.
-pub struct Shard<D: Device = MappedDevice>(Rc<Core<D>>);
+pub struct Shard<D: Device>(Rc<Core<D>>);
 
 pub(crate) struct Core<D> {
     id: ShardId,

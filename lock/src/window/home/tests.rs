@@ -46,7 +46,7 @@ fn windows(accesses: &[Access]) -> Vec<(u32, Vec<u32>)> {
         windows.push((to.token, group));
         action = next;
     }
-    assert_eq!((action, home.len(), home.places.len()), (Action::Nothing, 0, 0));
+    assert_eq!((action, home.len(), home.waiters.len()), (Action::Nothing, 0, 0));
     windows
 }
 
@@ -97,7 +97,7 @@ fn a_failed_window_gives_everyone_their_place_back() {
     assert_eq!(home.fail(KEY, party(4).shard), lead(0, true));
     assert_eq!(finish(&mut home, party(0).shard), (lead(1, false), vec![2]));
     assert_eq!(home.fail(KEY, party(1).shard), Action::Nothing);
-    assert_eq!((home.len(), home.places.len()), (0, 0));
+    assert_eq!((home.len(), home.waiters.len()), (0, 0));
 }
 
 #[test]

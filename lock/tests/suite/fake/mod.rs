@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
-use farwood_lock::{LockConfig, LockTable};
+use farwood_lock::{LockConfig, LockTable, WordCodec};
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
@@ -70,6 +70,8 @@ struct State {
     wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
     faults: Faults,
     in_order_write: bool,
+    /// What free words in nodes may carry.
+    codec: WordCodec,
     /// Messages that were sent between shards.
     sent: usize,
     /// Fenced verbs that were posted.
@@ -142,6 +144,7 @@ impl World {
             wires: HashMap::new(),
             faults: Faults::default(),
             in_order_write: true,
+            codec: WordCodec::PLAIN,
             sent: 0,
             fences: 0,
             clock_reads: 0,
@@ -198,6 +201,7 @@ impl World {
 
     /// The shards of all compute nodes, each with its lock table.
     pub(crate) fn attach(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
+        self.state.borrow_mut().codec = config.codec;
         let shards = self.state.borrow().shards.len();
         let attach = |shard| {
             let fake = Fake::new(self.clone(), shard);
@@ -277,7 +281,8 @@ impl World {
             assert_eq!(self.word(LOCK_BASE + lock * 8), 0, "lock word {lock} stays set");
         }
         for index in 0..(REGION_BYTES as u64 - NODES) / NODE_BYTES as u64 {
-            assert_eq!(self.word(embedded(index).offset()), 0, "the lock word in node {index} stays set");
+            let holder = self.state.borrow().codec.holder(self.word(embedded(index).offset()));
+            assert_eq!(holder, None, "the lock word in node {index} stays set");
         }
         for (fake, table) in tables {
             assert_eq!(table.in_use(), (0, 0), "a local lock or a slot is left");

@@ -25,6 +25,8 @@ use self::dial::Dialled;
 pub use self::error::ConnectError;
 use self::fencing::{Dead, census, fence_the_dead};
 use self::resume::WayBack;
+use super::names::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name, check_new};
+use super::queue_pair::{Admission, Endpoint, Exchange, Exchanged};
 use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
@@ -33,8 +35,6 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
-use crate::fabric::{Admission, Endpoint, Exchange, Exchanged};
-use crate::memory::catalog::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name};
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
 
@@ -542,7 +542,7 @@ impl Control for RemoteControl {
         config: &[u8],
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
         // Else the request might not fit into a frame.
-        if let Err(error) = crate::memory::catalog::check_new(name, kind, config) {
+        if let Err(error) = check_new(name, kind, config) {
             return ready(Err(error)).boxed_local();
         }
         let (name, kind, config) = (name.into(), kind.into(), config.into());

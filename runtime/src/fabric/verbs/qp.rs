@@ -12,7 +12,7 @@ use ibverbs_sys::ibv_qp_state as state;
 use super::context::{Port, checked, last_error, non_null};
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
-use crate::fabric::Endpoint;
+use crate::control::queue_pair::Endpoint;
 
 /// How long a packet waits for its acknowledgement: 4.096 us * 2^15 = 134 ms (devices may take up to four times that).
 /// Far beyond the pauses of a network that is not broken, so that only loss costs that long.

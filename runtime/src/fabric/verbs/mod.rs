@@ -16,7 +16,7 @@
 //!   side; `error`: what can be wrong with a host.
 //!
 //! This is the only place that names libibverbs. What goes over the network by other means (endpoints) is the control
-//! plane's business ([`crate::fabric::Exchange`]).
+//! plane's business ([`crate::control::queue_pair::Exchange`]).
 //!
 //! Who keeps memory valid while a device uses it:
 //!

@@ -15,15 +15,15 @@ use std::sync::atomic::AtomicBool;
 
 use thiserror::Error;
 
+use crate::control::queue_pair::Admission;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
-use crate::fabric::{Admission, Fabric, Seat};
+use crate::fabric::{DeviceError, Fabric, Seat};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
-use crate::node::NodeError;
 use crate::pointer::ServerId;
 use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceError, ServiceTimes, random_instance};
 
@@ -314,7 +314,7 @@ impl Fabric for ShmCluster {
         self.control.ended();
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, NodeError> {
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
         Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, seat.clock.clone()))
     }
 }

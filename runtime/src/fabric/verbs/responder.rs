@@ -12,7 +12,7 @@ use super::loopback::measure_write;
 use super::memory::{Registration, register_region};
 use super::qp::{QueuePair, Side};
 use crate::clock::Clock;
-use crate::fabric::{Answer, Endpoint, PeerId, Responder};
+use crate::control::queue_pair::{Answer, Endpoint, PeerId, Responder};
 use crate::mapped::region::Region;
 use crate::message::ShardId;
 

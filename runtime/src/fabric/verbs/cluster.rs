@@ -8,12 +8,12 @@ use super::context::{Port, VerbsConfig};
 use super::device::VerbsDevice;
 use super::error::VerbsError;
 use super::watch::Watch;
+use crate::control::queue_pair::{Admission, Exchange};
 use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
-use crate::fabric::{Admission, Exchange, Fabric, Seat};
+use crate::fabric::{DeviceError, Fabric, Seat};
 use crate::message::ShardId;
-use crate::node::NodeError;
 
 /// Memory servers behind a port of this host's RDMA device.
 pub struct VerbsCluster {
@@ -108,12 +108,12 @@ impl Fabric for VerbsCluster {
         self.admission.ended();
     }
 
-    fn device(&self, seat: &Seat) -> Result<VerbsDevice, NodeError> {
+    fn device(&self, seat: &Seat) -> Result<VerbsDevice, DeviceError> {
         let exchange = Arc::clone(&self.exchange);
         let number = ShardNumbers::take(&self.numbers)
-            .ok_or_else(|| NodeError::Device("a process has room for 65536 shards".into()))?;
+            .ok_or_else(|| DeviceError("a process has room for 65536 shards".into()))?;
         VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.watch, seat, number)
-            .map_err(|error| NodeError::Device(error.to_string()))
+            .map_err(|error| DeviceError(error.to_string()))
     }
 }
 

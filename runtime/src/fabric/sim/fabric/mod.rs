@@ -46,7 +46,7 @@ use super::rules::{Fault, Rule, Weather};
 use super::trace::Trace;
 use crate::control::{Control, ServerInfo};
 use crate::engine::SlotKey;
-use crate::memory::Cluster;
+use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 

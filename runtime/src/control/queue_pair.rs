@@ -1,58 +1,12 @@
-//! Fabrics: what a compute node is connected to, and where its shards get their devices. One type per kind of
-//! cluster; everything above [`crate::verbs::Verbs`] is the same on all of them. Also what two sides of a queue pair
-//! have to tell each other, since the control plane carries it. This file knows no NIC.
-
-use std::sync::Arc;
+//! Says what the two sides of a queue pair have to tell each other, which the control plane carries, and who they are:
+//! a compute node, which is admitted to the cluster and asks for queue pairs, and a memory server. It knows no NIC.
 
 use futures::channel::oneshot;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Clock;
-use crate::control::{Control, ControlError};
-use crate::engine::Device;
+use super::ControlError;
 use crate::message::ShardId;
-use crate::node::NodeError;
 use crate::pointer::ServerId;
-use crate::shard::Unpark;
-
-/// A cluster that compute nodes can be made on.
-pub trait Fabric: Send + Sync + 'static {
-    /// What its shards execute chains with.
-    type Device: Device;
-
-    /// The control services of its memory servers.
-    fn control(self: &Arc<Self>) -> Arc<dyn Control>;
-
-    /// The id for one more compute node of this cluster, never 0 and never given to two that are alive.
-    ///
-    /// # Errors
-    /// If the cluster takes no more, or does not answer.
-    fn admit(&self) -> Result<u16, ControlError>;
-
-    /// Takes note that the compute node with that id, which was admitted, has ended well: it holds no lock, so its id
-    /// may be used again.
-    fn ended(&self, _node: u16) {}
-
-    /// A device for one shard, made on the shard's own thread.
-    ///
-    /// # Errors
-    /// If the shard cannot be connected.
-    fn device(&self, seat: &Seat) -> Result<Self::Device, NodeError>;
-}
-
-/// Whom a device is for.
-pub struct Seat {
-    /// The shard.
-    pub shard: ShardId,
-    /// Its compute node's id.
-    pub node_id: u16,
-    /// Chains in flight at most, per queue pair.
-    pub credits: usize,
-    /// The node's clock.
-    pub clock: Clock,
-    /// Wakes the shard when it sleeps.
-    pub unpark: Unpark,
-}
 
 /// One side of a reliable connection, as the other has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +52,8 @@ pub trait Exchange: Send + Sync {
     fn is_gone(&self, server: ServerId) -> bool;
 }
 
-/// Who gives ids to the compute nodes of a cluster, as [`Fabric::admit`] and [`Fabric::ended`] have it.
+/// Who gives ids to the compute nodes of a cluster, as [`Fabric::admit`](crate::fabric::Fabric::admit) and
+/// [`Fabric::ended`](crate::fabric::Fabric::ended) have it.
 pub trait Admission: Send + Sync {
     /// An id for one more compute node, never 0.
     ///

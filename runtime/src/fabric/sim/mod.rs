@@ -39,10 +39,11 @@ use self::trace::Mark;
 use self::world::World;
 use crate::control::Control;
 use crate::fabric::Fabric as _;
+use crate::fabric::embedded::{Cluster, EmbeddedConfig};
+use crate::host::Host;
 use crate::mapped::line::LineMode;
-use crate::memory::{Cluster, ClusterError, EmbeddedConfig};
+use crate::memory::ClusterError;
 use crate::message::{Port, PortLease, ShardId};
-use crate::node::Host;
 use crate::verbs::Capabilities;
 
 /// What is simulated.

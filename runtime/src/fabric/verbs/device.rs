@@ -20,8 +20,9 @@ use crate::buffer::BufferPool;
 use crate::chain::Chain;
 use crate::clock::Clock;
 use crate::control::ServerInfo;
+use crate::control::queue_pair::{Answer, Exchange, Exchanged};
 use crate::engine::{Device, SlotKey, Slots};
-use crate::fabric::{Answer, Exchange, Exchanged, Seat};
+use crate::fabric::Seat;
 use crate::verbs::{Capabilities, FabricError};
 
 /// Completions taken in one turn.

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::Unpark;
 use crate::message::{Port, PortLease, ShardId};
 use crate::ports::Ports;
-use crate::shard::Unpark;
 
 /// Rounds over all shards until a port is free: two of rest, and the one that removes.
 const ROUNDS: u8 = 3;

@@ -13,7 +13,7 @@ use slab::Slab;
 use super::rules::{Fault, Rule};
 use super::{SimConfig, mixed};
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
-use crate::memory::Cluster;
+use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
 
 /// How many turns an answer takes at most.

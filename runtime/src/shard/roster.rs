@@ -7,14 +7,12 @@
 //! A shard begins when all places are attached: one that never comes would leave messages to it unanswered. A shard
 //! that is leaving serves the others until all of them are leaving, gone or lost.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::{Abandoned, MeshEnds};
 use crate::executor::Ending;
 use crate::message::ShardId;
-use crate::shard::{Abandoned, MeshEnds};
 
 /// The places of a node's shards.
 pub(crate) struct Roster {

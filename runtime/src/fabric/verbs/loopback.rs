@@ -1,6 +1,6 @@
 //! How long a WRITE takes at least: measured by a memory server from its device to itself, where no network is between.
-//! It bounds how fast two writes of one entry can follow each other ([`crate::fabric::Answer::write_ns`]). Also the
-//! first proof that the device works.
+//! It bounds how fast two writes of one entry can follow each other
+//! ([`crate::control::queue_pair::Answer::write_ns`]). Also the first proof that the device works.
 
 use std::sync::Arc;
 

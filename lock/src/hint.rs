@@ -1,0 +1,80 @@
+//! What a client that wants a lock knows besides its answer: whether others wait for the same lock. Advice only, on
+//! which the holder decides to pass the lock on. Pure.
+
+use crate::message::Grant;
+use crate::slots::{Met, Slots};
+
+/// The clients of one shard that want, or hold, locks. They close their slots when they have given the lock back.
+pub(crate) type LockSlots<W> = Slots<Grant, W, Hint>;
+
+/// What is remembered of such a client besides.
+#[derive(Clone, Debug)]
+pub(crate) struct Hint {
+    /// Its lock.
+    key: u64,
+    /// Whether somebody else waits for that.
+    given: bool,
+}
+
+impl Hint {
+    /// Nobody else is known to wait for the lock `key`.
+    #[inline]
+    pub(crate) fn none(key: u64) -> Self {
+        Hint { key, given: false }
+    }
+}
+
+impl<W> LockSlots<W> {
+    /// A Grant has come, which says whether others wait.
+    pub(crate) fn granted(&mut self, token: u32, grant: Grant) -> Met<W> {
+        if let Some(hint) = self.memo_mut(token) {
+            hint.given = grant.hinted;
+        }
+        self.tell(token, || grant)
+    }
+
+    /// Somebody waits for the lock `key`. A Hint may come late, and meet a later user of the token: then it is ignored,
+    /// unless that one wants the same lock.
+    pub(crate) fn hint(&mut self, token: u32, key: u64) {
+        if let Some(hint) = self.memo_mut(token)
+            && hint.key == key
+        {
+            hint.given = true;
+        }
+    }
+
+    /// Whether the client was told that somebody else waits.
+    #[inline]
+    pub(crate) fn hinted(&self, token: u32) -> bool {
+        self.memo(token).given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_hint_does_not_meet_another_lock() {
+        let mut slots = LockSlots::<()>::new();
+        let token = slots.open(Hint::none(8));
+        slots.hint(token, 16);
+        slots.hint(token + 1, 8);
+        assert!(!slots.hinted(token));
+        slots.hint(token, 8);
+        assert!(slots.hinted(token));
+    }
+
+    #[test]
+    fn a_grant_knows_better_than_the_hints_before() {
+        let mut slots = LockSlots::new();
+        let token = slots.open(Hint::none(8));
+        slots.hint(token, 8);
+        assert_eq!(slots.poll(token, || 7), None);
+        assert_eq!(slots.granted(token, Grant::default()), Met::Waiting(Some(7)));
+        assert!(!slots.hinted(token));
+        assert_eq!(slots.poll(token, || 7), Some(Grant::default()));
+        slots.close(token);
+        assert_eq!(slots.len(), 0);
+    }
+}

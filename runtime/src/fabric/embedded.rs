@@ -1,0 +1,372 @@
+//! The embedded fabric: memory servers of this process. Chains are executed by the shard that posts them
+//! ([`crate::mapped`]), control calls are direct calls. The simulated fabric has such a cluster behind its NICs.
+//!
+//! Its servers have no device area unless they are asked for one: it would be memory like any other here.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::FutureExt;
+use futures::future::{LocalBoxFuture, ready};
+
+use super::{DeviceError, Fabric, Seat};
+use crate::control::node_ids::NodeIds;
+use crate::control::queue_pair::PeerId;
+use crate::control::seal::{Seal, SealKey};
+use crate::control::wire::Entry;
+use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
+use crate::mapped::line::LineMode;
+use crate::mapped::region::Region;
+use crate::mapped::{MappedDevice, MappedServer};
+use crate::memory::catalog::NewIndex;
+use crate::memory::chunks::{Owner, Piece};
+use crate::memory::{ClusterError, MemoryServer, ServerParts};
+use crate::pointer::{RemotePtr, ServerId};
+
+/// Whoever takes memory of an embedded cluster: all of this process.
+const THIS_PROCESS: PeerId = PeerId(0);
+
+/// What an embedded cluster consists of.
+#[derive(Clone, Debug)]
+pub struct EmbeddedConfig {
+    /// Memory servers, 1 to 65,535.
+    pub servers: u16,
+    /// Bytes of each server's region, all included. Memory is taken from the system when it is first touched.
+    pub bytes_per_server: u64,
+    /// Lock words per server; the paper has 131,072 (Sherman section 4.3).
+    pub locks_per_server: u64,
+    /// Bytes of each server's device area, a multiple of 8: lock words that a fabric may treat as on-chip memory. 0 is
+    /// none. A ConnectX-5 has 256 KiB: 32,768 words of 64 bits (the paper has words of 16, Sherman section 4.3).
+    pub device_bytes: u64,
+    /// Bytes of a chunk, the unit of the first stage of allocation; a multiple of 4096. The paper has 8 MiB.
+    pub chunk_bytes: u64,
+    /// How line atomicity is provided.
+    pub line_mode: LineMode,
+}
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        EmbeddedConfig {
+            servers: 1,
+            bytes_per_server: 4 << 30,
+            locks_per_server: 131_072,
+            device_bytes: 0,
+            chunk_bytes: 8 << 20,
+            line_mode: LineMode::Auto,
+        }
+    }
+}
+
+impl EmbeddedConfig {
+    fn parts(&self) -> ServerParts {
+        let EmbeddedConfig { locks_per_server: locks, device_bytes, chunk_bytes, .. } = *self;
+        ServerParts { locks, device_bytes, chunk_bytes }
+    }
+}
+
+/// The memory servers that compute nodes work on. Here: servers of this process.
+pub struct Cluster {
+    servers: Arc<[MemoryServer]>,
+    infos: Arc<[ServerInfo]>,
+    node_ids: Mutex<NodeIds>,
+}
+
+impl Cluster {
+    /// Memory servers in this process, their memory zeroed.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense or the system refuses the memory.
+    pub fn embedded(config: EmbeddedConfig) -> Result<Arc<Self>, ClusterError> {
+        if config.servers == 0 {
+            return Err(ClusterError::Config("a cluster needs at least one memory server".into()));
+        }
+        let parts = config.parts();
+        parts.check(config.bytes_per_server)?;
+        let server = |_| {
+            let region = Region::anonymous(config.bytes_per_server, config.line_mode)?;
+            MemoryServer::new(Arc::new(region), parts)
+        };
+        let servers: Arc<[MemoryServer]> = (0..config.servers).map(server).collect::<Result<_, _>>()?;
+        let infos = (0..).zip(servers.iter()).map(|(id, server)| server.info(ServerId(id))).collect();
+        Ok(Arc::new(Cluster { servers, infos, node_ids: Mutex::default() }))
+    }
+
+    /// The mapped servers.
+    pub fn mapped(&self) -> &Arc<[MemoryServer]> {
+        &self.servers
+    }
+
+    /// The catalog is kept by the first server.
+    fn home(&self) -> &MemoryServer {
+        &self.servers[0]
+    }
+
+    /// A compute node has died: from now on nothing of it takes effect. Nodes of this process do not die by themselves;
+    /// those of a simulation do. Indexes that are created from now on know it.
+    pub fn died(&self, node: u16) {
+        let mut ids = self.node_ids();
+        if !ids.dead().contains(&node) {
+            ids.died(&[node]);
+        }
+    }
+
+    fn node_ids(&self) -> MutexGuard<'_, NodeIds> {
+        self.node_ids.lock().expect("nothing panics while it counts")
+    }
+
+    fn create_now(&self, name: &str, kind: &str, config: &[u8]) -> Result<CatalogEntry, ControlError> {
+        let fenced = self.node_ids().dead().len() as u32;
+        // Nobody else reaches this memory: there is nothing to be sealed.
+        let (key, temporary_of) = (SealKey::default(), None);
+        let new = NewIndex { name, kind, config, key, fenced, temporary_of };
+        let root = self.home().reserve_root(&new)?;
+        let entry = self.home().create(new, root)?;
+        Ok(self.entry(entry))
+    }
+
+    fn entry(&self, entry: Entry) -> CatalogEntry {
+        let dead_owners = self.node_ids().first_dead(entry.fenced as usize);
+        CatalogEntry { dead_owners, ..entry.of(ServerId(0)) }
+    }
+
+    fn drop_now(&self, name: &str) -> Result<u64, ControlError> {
+        let (index, _) = self.home().begin_drop(name)?;
+        let freed = self.servers.iter().map(|server| server.free(unsealed(index))).sum();
+        self.home().finish_drop(name, index)?;
+        Ok(freed)
+    }
+
+    fn chunk_now(&self, server: ServerId, index: IndexId) -> Result<Chunk, ControlError> {
+        let memory = self.server(server)?;
+        let owner = unsealed(index);
+        let Piece { offset, bytes } = match memory.take_rest(owner, THIS_PROCESS) {
+            Some(rest) => rest,
+            None => memory.hand_out(memory.reserve(server)?, owner, THIS_PROCESS)?,
+        };
+        Ok(Chunk { start: RemotePtr::new(server, offset), bytes })
+    }
+
+    fn give_back_now(&self, index: IndexId, rest: Chunk) -> Result<(), ControlError> {
+        let piece = Piece { offset: rest.start.offset(), bytes: rest.bytes };
+        self.server(rest.start.server())?.give_back(index, THIS_PROCESS, piece)
+    }
+
+    fn server(&self, server: ServerId) -> Result<&MemoryServer, ControlError> {
+        self.servers.get(server.0 as usize).ok_or(ControlError::NoSuchServer { server })
+    }
+}
+
+impl Fabric for Cluster {
+    type Device = MappedDevice;
+
+    fn control(self: &Arc<Self>) -> Arc<dyn Control> {
+        Arc::clone(self) as Arc<dyn Control>
+    }
+
+    fn admit(&self) -> Result<u16, ControlError> {
+        self.node_ids().take()
+    }
+
+    fn ended(&self, node: u16) {
+        let mut ids = self.node_ids();
+        if !ids.dead().contains(&node) {
+            ids.give_back(&[node]);
+        }
+    }
+
+    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
+        let never = Arc::new(AtomicBool::new(false));
+        let mapped =
+            |server: &MemoryServer| MappedServer::new(Arc::clone(server.region()), Arc::clone(&never));
+        let servers = self.servers.iter().map(mapped).collect();
+        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
+    }
+}
+
+/// Chunks of this process's own memory.
+fn unsealed(index: IndexId) -> Owner {
+    Owner { index, seal: Seal::default() }
+}
+
+/// In this process a control call is a direct call: its future is ready at once.
+impl Control for Cluster {
+    fn servers(&self) -> &[ServerInfo] {
+        &self.infos
+    }
+
+    fn chunk(
+        &self,
+        server: ServerId,
+        index: IndexId,
+    ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+        ready(self.chunk_now(server, index)).boxed_local()
+    }
+
+    fn give_back(&self, index: IndexId, rest: Chunk) {
+        if let Err(error) = self.give_back_now(index, rest) {
+            // The index was dropped before those who used it.
+            tracing::debug!(?rest, %error, "a rest was not taken back");
+        }
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        kind: &str,
+        config: &[u8],
+    ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        ready(self.create_now(name, kind, config)).boxed_local()
+    }
+
+    fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
+        let opened = self.home().open(name, THIS_PROCESS);
+        ready(opened.map(|entry| self.entry(entry))).boxed_local()
+    }
+
+    fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
+        let (entries, _) = self.home().page(None, usize::MAX);
+        ready(Ok(entries.into_iter().map(|entry| entry.of(ServerId(0))).collect())).boxed_local()
+    }
+
+    fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        ready(self.drop_now(name)).boxed_local()
+    }
+
+    fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
+        ready(Ok(self.servers.iter().map(MemoryServer::usage).collect())).boxed_local()
+    }
+
+    fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
+        let ids = self.node_ids();
+        ready(Ok(ids.first_dead(ids.dead().len()))).boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::layout::{CHUNK_ALIGN, LOCKS_START};
+
+    fn small_config() -> EmbeddedConfig {
+        EmbeddedConfig {
+            servers: 2,
+            bytes_per_server: 1 << 20,
+            chunk_bytes: 64 << 10,
+            locks_per_server: 16,
+            ..Default::default()
+        }
+    }
+
+    fn small() -> Arc<Cluster> {
+        Cluster::embedded(small_config()).unwrap()
+    }
+
+    fn now<T>(future: LocalBoxFuture<'static, T>) -> T {
+        future.now_or_never().expect("embedded control calls are direct")
+    }
+
+    #[test]
+    fn hands_out_each_chunk_once_and_says_when_none_is_left() {
+        let cluster = small();
+        let mut starts = std::collections::BTreeSet::new();
+        let refused = loop {
+            match now(cluster.chunk(ServerId(1), IndexId(1))) {
+                Ok(chunk) => assert!(starts.insert(chunk.start), "{chunk:?} twice"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused, ControlError::OutOfMemory { server: ServerId(1), chunk_bytes: 64 << 10 });
+        let all = starts.len() as u64;
+        assert!(all >= 14 && starts.iter().all(|start| start.offset() >= LOCKS_START + 16 * 8));
+        let usage = now(cluster.usage()).unwrap();
+        assert_eq!(usage[1].chunk_bytes, all << 16);
+        assert_eq!((usage[0].chunk_bytes, usage[1].capacity_bytes), (0, all << 16));
+    }
+
+    #[test]
+    fn keeps_a_catalog_and_reuses_zeroed_chunks_after_a_drop() {
+        let cluster = small();
+        let entry = now(cluster.create("a", "sherman", b"config")).unwrap();
+        assert_eq!(now(cluster.create("a", "sherman", b"")), Err(ControlError::Exists { name: "a".into() }));
+        assert_eq!(now(cluster.open("a")), Ok(entry.clone()));
+        assert_eq!(now(cluster.open("b")), Err(ControlError::NotFound { name: "b".into() }));
+        let other = now(cluster.create("b", "sherman", b"")).unwrap();
+        assert!(other.root != entry.root && other.id != entry.id);
+        let chunk = now(cluster.chunk(ServerId(0), entry.id)).unwrap();
+        now(cluster.chunk(ServerId(0), other.id)).unwrap();
+        cluster.mapped()[0].region().write_word(chunk.start.offset(), 7).unwrap();
+        assert_eq!(now(cluster.drop_index("a")), Ok(64 << 10));
+        let again = now(cluster.chunk(ServerId(0), other.id)).unwrap();
+        assert_eq!(again, chunk);
+        assert_eq!(cluster.mapped()[0].region().cas(chunk.start.offset(), 1, 1), Ok(0));
+        assert_eq!(now(cluster.list()).unwrap(), [other]);
+    }
+
+    /// Chunks, locks and roots of a server share nothing with its device area, whose words are zero at first.
+    #[test]
+    fn a_device_area_lies_between_locks_and_chunks() {
+        for (locks_per_server, device_bytes) in
+            [(16, 8), (16, 4096), (512, 4096), (1000, 5000), (1, 256 << 10)]
+        {
+            let config = EmbeddedConfig { locks_per_server, device_bytes, ..small_config() };
+            let cluster = Cluster::embedded(config).unwrap();
+            for (info, server) in cluster.servers().iter().zip(cluster.mapped().iter()) {
+                let device = info.device_locks.expect("it was asked for");
+                assert_eq!(info.locks.count, locks_per_server);
+                assert_eq!((device.base.server(), device.bytes()), (info.id, device_bytes));
+                let (start, end) = (device.base.offset(), device.base.offset() + device_bytes);
+                assert!(start >= info.locks.base.offset() + info.locks.bytes() && end <= info.region_bytes);
+                assert!(device.contains(device.base) && !device.contains(RemotePtr::new(info.id, end)));
+                assert!(!info.locks.contains(device.base) && !device.contains(info.locks.base));
+                // A CAS that finds 0.
+                assert!((start..end).step_by(8).all(|word| server.region().cas(word, 0, 7) == Ok(0)));
+                while let Ok(chunk) = now(cluster.chunk(info.id, IndexId(1))) {
+                    assert!(chunk.start.offset() >= end, "{chunk:?} overlaps {device:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_device_area_takes_no_room() {
+        let cluster = small();
+        let info = &cluster.servers()[1];
+        assert_eq!(info.device_locks, None);
+        let chunk = now(cluster.chunk(info.id, IndexId(1))).unwrap();
+        assert_eq!(chunk.start.offset(), (LOCKS_START + 16 * 8).next_multiple_of(CHUNK_ALIGN));
+    }
+
+    #[test]
+    fn takes_in_any_number_of_nodes_one_after_the_other_and_never_gives_the_id_of_a_dead_one() {
+        let cluster = small();
+        let (living, dead) = (cluster.admit().unwrap(), cluster.admit().unwrap());
+        cluster.died(dead);
+        cluster.ended(dead);
+        for _ in 0..200_000 {
+            let node = cluster.admit().unwrap();
+            assert!(node > dead && dead > living, "{node}");
+            cluster.ended(node);
+        }
+        let others = (0..u16::MAX - 2).filter(|_| cluster.admit().is_ok()).count();
+        assert_eq!((others, cluster.admit()), (usize::from(u16::MAX) - 2, Err(ControlError::TooManyNodes)));
+        cluster.ended(living);
+        assert_eq!(cluster.admit(), Ok(living));
+    }
+
+    #[test]
+    fn refuses_impossible_configurations() {
+        let error = |config: EmbeddedConfig| Cluster::embedded(config).err().expect("impossible").to_string();
+        assert!(
+            error(EmbeddedConfig { bytes_per_server: 1 << 20, ..Default::default() }).contains("too few")
+        );
+        assert!(error(EmbeddedConfig { servers: 0, ..Default::default() }).contains("at least one"));
+        assert!(error(EmbeddedConfig { chunk_bytes: 1000, ..Default::default() }).contains("multiple"));
+        let device = |device_bytes| error(EmbeddedConfig { device_bytes, ..small_config() });
+        assert!(device(12).contains("multiple of 8"));
+        for too_much in [1 << 20, u64::MAX - 7] {
+            assert!(device(too_much).contains("bytes of device area"), "{}", device(too_much));
+        }
+        let locks = EmbeddedConfig { locks_per_server: u64::MAX, ..small_config() };
+        assert!(error(locks).contains("too few"));
+    }
+}

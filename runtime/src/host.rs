@@ -1,0 +1,30 @@
+//! The node that an index is opened on, real or simulated, as far as the index needs it. It knows no shard.
+
+use std::sync::Arc;
+
+use crate::control::Control;
+use crate::message::PortLease;
+
+/// A compute node as a whole, as an index needs it when it is opened.
+pub trait Host {
+    /// The memory servers' control services.
+    fn control(&self) -> Arc<dyn Control>;
+    /// A port that no other actor of the node uses.
+    fn allocate_port(&self) -> PortLease;
+    /// The seed that the node was made with.
+    fn seed(&self) -> u64;
+}
+
+impl<H: Host + ?Sized> Host for Arc<H> {
+    fn control(&self) -> Arc<dyn Control> {
+        (**self).control()
+    }
+
+    fn allocate_port(&self) -> PortLease {
+        (**self).allocate_port()
+    }
+
+    fn seed(&self) -> u64 {
+        (**self).seed()
+    }
+}
