@@ -23,7 +23,8 @@ pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
     AnyIndex, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options,
-    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Survey, Techniques, Value, Violation,
+    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Survey, Switches, Techniques, Value,
+    Violation,
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,

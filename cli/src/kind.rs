@@ -1,5 +1,6 @@
 //! The kinds of indexes and their switches, by name. Knows nothing of sizes and clusters.
 
+use farwood::Switches;
 use farwood::index::{sherman, smart};
 use farwood::{AnyIndex, Verbs};
 
@@ -62,8 +63,8 @@ impl Kind {
     /// The names of its switches.
     pub(crate) fn techniques(self) -> &'static [&'static str] {
         match self {
-            Kind::Sherman => &sherman::Techniques::NAMES,
-            Kind::Smart => &smart::Techniques::NAMES,
+            Kind::Sherman => sherman::Techniques::NAMES,
+            Kind::Smart => smart::Techniques::NAMES,
         }
     }
 

@@ -2,6 +2,7 @@
 //! keys take: an estimate from above, since it is better to ask for a little more than to fail after a minute of
 //! loading. Knows no cluster.
 
+use farwood::Switches;
 use farwood::index::layout::radix::{LeafFormat, MAX_RADIX_KEY_BYTES};
 use farwood::index::layout::{LayoutError, MAX_NODE_BYTES};
 use farwood::index::sherman::{self, NodeSize};
@@ -120,8 +121,8 @@ impl Recipe {
     /// The switches by name.
     pub(crate) fn techniques(&self) -> Vec<(&'static str, bool)> {
         match self {
-            Recipe::Sherman(_, techniques) => techniques.iter().collect(),
-            Recipe::Smart(_, techniques) => techniques.iter().collect(),
+            Recipe::Sherman(_, techniques) => techniques.list(),
+            Recipe::Smart(_, techniques) => techniques.list(),
         }
     }
 

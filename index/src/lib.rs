@@ -3,6 +3,8 @@
 //! A map:
 //!
 //! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
+//! - [`algorithm`]: what tells one kind from another; [`handle`]: the shell that all share around it, with [`options`]
+//!   and [`techniques!`].
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
 //!   tabulate their round trips.
 //! - [`check`]: what a check of an index at rest finds.
@@ -15,20 +17,25 @@
 //! Nothing here knows an executor, a clock or a fabric.
 #![forbid(unsafe_code)]
 
+pub mod algorithm;
 pub mod any_index;
 pub mod check;
 pub mod error;
-mod intent;
+pub mod handle;
+pub mod intent;
 pub mod layout;
 mod meeting;
+pub mod options;
 pub mod range_index;
 mod sharing;
 pub mod sherman;
 pub mod smart;
 pub mod stats;
 mod step;
+pub mod techniques;
 pub mod value;
 
+pub use algorithm::Algorithm;
 pub use any_index::AnyIndex;
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use error::IndexError;
@@ -37,4 +44,5 @@ pub use range_index::{Pair, RangeIndex, Scan, Survey};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
+pub use techniques::Switches;
 pub use value::Value;

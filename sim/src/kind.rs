@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use farwood_index::Switches;
 use farwood_index::layout::LayoutError;
 use farwood_index::layout::radix::LeafFormat;
 use farwood_index::smart::Types;
@@ -170,8 +171,8 @@ impl AnyTechniques {
     /// Whether the switch with that name is on, if there is one.
     pub fn is_on(self, name: &str) -> Option<bool> {
         let switches: Vec<_> = match self {
-            AnyTechniques::Sherman(techniques) => techniques.iter().collect(),
-            AnyTechniques::Smart(techniques) => techniques.iter().collect(),
+            AnyTechniques::Sherman(techniques) => techniques.list(),
+            AnyTechniques::Smart(techniques) => techniques.list(),
         };
         switches.into_iter().find(|(switch, _)| *switch == name).map(|(_, on)| on)
     }
@@ -197,17 +198,17 @@ impl AnyTechniques {
     #[cfg(test)]
     pub(crate) fn names(kind: Kind) -> &'static [&'static str] {
         match kind {
-            Kind::Sherman => &sherman::Techniques::NAMES,
-            Kind::Smart => &smart::Techniques::NAMES,
+            Kind::Sherman => sherman::Techniques::NAMES,
+            Kind::Smart => smart::Techniques::NAMES,
         }
     }
 
     /// A third has what users get, which is what is used most. `all`: whether all switches are drawn.
     pub(crate) fn draw(kind: Kind, rng: &mut SmallRng, all: bool) -> Self {
         let (mut techniques, names): (_, &[&str]) = match kind {
-            Kind::Sherman if all => (sherman::Techniques::ALL.into(), &sherman::Techniques::NAMES),
+            Kind::Sherman if all => (sherman::Techniques::ALL.into(), sherman::Techniques::NAMES),
             Kind::Sherman => (AnyTechniques::Sherman(sherman::Techniques::ALL), &SHERMAN_PLAIN),
-            Kind::Smart => (AnyTechniques::Smart(smart::Techniques::ALL), &smart::Techniques::NAMES),
+            Kind::Smart => (AnyTechniques::Smart(smart::Techniques::ALL), smart::Techniques::NAMES),
         };
         if rng.random_range(0..3) > 0 {
             for name in names {

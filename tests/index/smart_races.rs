@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use farwood::Switches;
 use farwood::runtime::sim::{SimConfig, SimShard};
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood_sim::history::{Op, Outcome};

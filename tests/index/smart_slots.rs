@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farwood::{RangeIndex, Verbs};
+use farwood::{RangeIndex, Switches, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};

@@ -1,6 +1,6 @@
 //! Sherman, as tests ask for it.
 
-use farwood::{Geometry, NodeSize, Options, Techniques};
+use farwood::{Geometry, NodeSize, Options, Switches, Techniques};
 
 use super::{Nodes, Shape};
 
@@ -29,7 +29,7 @@ const COMBINED: [&str; 6] = ["combine", "on_chip", "hierarchical", "handover", "
 /// Each switch alone as it is not by default.
 pub(super) fn mixes() -> Vec<Options> {
     let mut mixes = extremes().to_vec();
-    for (name, on) in Techniques::ALL.iter() {
+    for (name, on) in Techniques::ALL.list() {
         let mut techniques = Techniques::ALL;
         assert!(techniques.set(name, !on));
         mixes.push(options(techniques));

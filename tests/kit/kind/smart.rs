@@ -1,5 +1,6 @@
 //! SMART, as tests ask for it.
 
+use farwood::Switches;
 use farwood::smart::{Geometry, Options, Techniques, Types};
 
 use super::{Nodes, Shape};
@@ -25,7 +26,7 @@ pub(super) fn extremes() -> [Options; 2] {
 /// Each switch alone as it is not by default.
 pub(super) fn mixes() -> Vec<Options> {
     let mut mixes = extremes().to_vec();
-    for (name, on) in Techniques::ALL.iter() {
+    for (name, on) in Techniques::ALL.list() {
         let mut techniques = Techniques::ALL;
         assert!(techniques.set(name, !on));
         mixes.push(options(techniques));
@@ -38,7 +39,7 @@ pub(super) fn mixes() -> Vec<Options> {
 pub(super) fn every_mix() -> Vec<Options> {
     let mixes = (0..1u32 << Techniques::NAMES.len()).rev().map(|bits| {
         let mut techniques = Techniques::NONE;
-        for (i, name) in Techniques::NAMES.into_iter().enumerate() {
+        for (i, name) in Techniques::NAMES.iter().enumerate() {
             assert!(techniques.set(name, bits >> i & 1 == 1));
         }
         techniques
