@@ -4,7 +4,7 @@
 //! An algorithm knows neither metering nor the sharing of operations between clients, nor how it is created and opened.
 
 use std::fmt::Debug;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
 use farwood_lock::LockConfig;
@@ -17,20 +17,115 @@ use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::handle::Local;
 use crate::intent::Intent;
-use crate::layout::Bytes;
+use crate::layout::{Bytes, LayoutError};
 use crate::options::Options;
 use crate::range_index::{Scan, Survey};
 use crate::stats::CacheCounters;
 use crate::techniques::Switches;
 use crate::value::Value;
 
-/// The sizes that an index is created with.
-pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
-    /// The longest key, in bytes.
-    fn max_key(&self) -> usize;
+/// How large the nodes of an index are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// As small as the algorithm makes them.
+    Least,
+    /// Small enough that what is rare happens all the time.
+    Tiny,
+    /// As users have them.
+    Usual,
+}
 
-    /// The longest value, in bytes.
-    fn max_value(&self) -> usize;
+/// What an index takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of its longest key.
+    pub max_key: usize,
+    /// Bytes of its longest value.
+    pub max_value: usize,
+}
+
+/// Which nodes have room for more: what a survey's load factor is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// Leaves of several entries.
+    Leaves,
+    /// Inner nodes, above leaves of one pair.
+    InnerNodes,
+}
+
+impl Filled {
+    /// Names the nodes, as tables do.
+    pub fn name(self) -> &'static str {
+        match self {
+            Filled::Leaves => "leaves",
+            Filled::InnerNodes => "inner nodes",
+        }
+    }
+}
+
+/// The sizes that an index is created with. What a geometry says of bytes holds for one that [`Geometry::check`] has
+/// found good.
+pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
+    /// What an index takes if its creator does not say.
+    const USUAL_LIMITS: Limits;
+    /// Whether leaves are as large as their entries need.
+    const LEAVES_DIFFER: bool;
+
+    /// Chooses a geometry for keys and values up to those limits. It may turn out to make no node.
+    fn new(limits: Limits, nodes: Nodes) -> Self;
+
+    /// Draws a geometry for a simulated cluster, most of them tiny. `choose(n)` yields a number below n.
+    fn draw(choose: impl FnMut(usize) -> usize) -> Self;
+
+    /// Checks whether the geometry makes a node.
+    ///
+    /// # Errors
+    /// [`LayoutError`] says which size to change.
+    fn check(&self) -> Result<(), LayoutError>;
+
+    /// Yields what the index takes.
+    fn limits(&self) -> Limits;
+
+    /// Bytes of a leaf on a memory server: of the largest, where they differ.
+    fn leaf_bytes(&self) -> usize;
+
+    /// Bytes that a get of a key of the longest reads.
+    fn get_bytes(&self) -> usize;
+
+    /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+    fn leaves(&self, keys: u64, fill: f64) -> u64;
+
+    /// Estimates the bytes on the memory servers for so many keys from above: it is better to ask for a little more
+    /// than to fail after a minute of loading.
+    fn bytes_for(&self, keys: u64, fill: f64) -> u64;
+
+    /// Bytes of the largest node, if each node that is allocated is in the tree or goes back; none where nodes that
+    /// were replaced stay behind.
+    fn kept_node_bytes(&self) -> Option<u64>;
+
+    /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them.
+    fn touching(&self, keys: &[Bytes]) -> Vec<Bytes>;
+}
+
+/// What tests of every index, and the swarm, need to know of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// Events of `tracing` that name the rare paths of this algorithm: a swarm has to reach each.
+    pub rare_paths: &'static [&'static str],
+    /// Budgets of caches, in bytes, among which a swarm draws: most of them make nodes leave.
+    pub cache_bytes: &'static [usize],
+    /// Whether what keys begin with decides the shape.
+    pub is_radix: bool,
+    /// Whether a key that was removed can be inserted again without memory.
+    pub inserts_in_place: bool,
+    /// Whether a change that was dropped may take effect after a read that came later: soon, or never.
+    pub finishes_what_was_dropped: bool,
+    /// Keys of so many bytes are long, and legal.
+    pub long_key: usize,
+    /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
+    pub height_min: u8,
+    /// How full nodes are at least when keys came in any order ([`Survey::load_factor`]).
+    pub load_factor_min: f64,
 }
 
 /// A kind of index.
@@ -41,6 +136,10 @@ pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
 pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// The name in catalogs and on the command line.
     const KIND: &'static str;
+    /// What a survey's load factor is about.
+    const FILLED: Filled;
+    /// What tests and swarms need to know.
+    const TRIAL: Trial;
     /// [`Options::scan_window`] by default.
     const SCAN_WINDOW: usize;
 
@@ -83,6 +182,17 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
 
     /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on.
     fn in_effect(techniques: Self::Techniques, agreed: &Self::Agreed) -> Self::Techniques;
+
+    /// Yields what remains of the switches of who creates an index, where locks can be in on-chip memory
+    /// ([`farwood_lock::on_chip_possible`]) or cannot.
+    fn effective(techniques: Self::Techniques, on_chip_possible: bool) -> Self::Techniques;
+
+    /// Yields the round trips of a get, and those of an update of a present key that has room: caches warm, no
+    /// conflict.
+    fn round_trips(techniques: Self::Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>);
+
+    /// Tells whether a change of a value, which keeps its length, takes no memory.
+    fn updates_in_place(techniques: Self::Techniques) -> bool;
 
     /// Chooses locks and windows for the switches in effect. What the options say of waits is in `locks` already.
     fn meet(techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig);

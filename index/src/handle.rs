@@ -171,13 +171,13 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
 
     /// Checks the length of a key.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
-        let max = A::geometry(&self.shared.agreed).max_key();
+        let max = A::geometry(&self.shared.agreed).limits().max_key;
         if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
 
     /// Checks the length of a value.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
-        let max = A::geometry(&self.shared.agreed).max_value();
+        let max = A::geometry(&self.shared.agreed).limits().max_value;
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 

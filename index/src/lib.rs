@@ -2,7 +2,7 @@
 //!
 //! A map:
 //!
-//! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
+//! - [`range_index`]: [`RangeIndex`], what every index does; [`registry`]: all kinds behind one type.
 //! - [`algorithm`]: what tells one kind from another; [`handle`]: the shell that all share around it, with [`options`]
 //!   and [`techniques!`].
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
@@ -18,7 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
-pub mod any_index;
+
 pub mod check;
 pub mod error;
 pub mod handle;
@@ -27,6 +27,7 @@ pub mod layout;
 mod meeting;
 pub mod options;
 pub mod range_index;
+pub mod registry;
 mod sharing;
 pub mod sherman;
 pub mod smart;
@@ -35,12 +36,13 @@ mod step;
 pub mod techniques;
 pub mod value;
 
-pub use algorithm::Algorithm;
-pub use any_index::AnyIndex;
+pub use algorithm::{Algorithm, Limits, Nodes};
+
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use error::IndexError;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};
+pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};

@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm;
 use crate::layout::{InnerLayout, LayoutError, LeafLayout};
 use crate::techniques;
 
@@ -96,16 +95,6 @@ impl Geometry {
                 InnerLayout::for_slots(inner, self.max_key)?,
             ),
         })
-    }
-}
-
-impl algorithm::Geometry for Geometry {
-    fn max_key(&self) -> usize {
-        self.max_key
-    }
-
-    fn max_value(&self) -> usize {
-        self.max_value
     }
 }
 

@@ -42,10 +42,11 @@ mod lookup;
 mod repair;
 mod root;
 mod scan;
+mod sizes;
 mod split;
 mod write;
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use self::repair::Missing;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Filled, Trial};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::handle::{Index, Local};
@@ -135,6 +136,37 @@ impl Sherman {
 
 impl Algorithm for ShermanAlgorithm {
     const KIND: &'static str = "sherman";
+    const FILLED: Filled = Filled::Leaves;
+    const TRIAL: Trial = Trial {
+        rare_paths: &[
+            "lock.redo.reached",
+            "lock.redo.unreached",
+            "sherman.inner.right",
+            "sherman.inner.split",
+            "sherman.leaf.far_right",
+            "sherman.leaf.right",
+            "sherman.leaf.split",
+            "sherman.read.entry",
+            "sherman.read.locked",
+            "sherman.read.slow",
+            "sherman.root.grown",
+            "sherman.root.lost",
+            "sherman.root.settled",
+            "sherman.separator.missing",
+            "sherman.separator.owed",
+            "sherman.separator.repaired",
+            "sherman.split.unknown",
+            "sim.read.overtaken",
+        ],
+        cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+        is_radix: false,
+        inserts_in_place: true,
+        finishes_what_was_dropped: false,
+        // More than a byte can count.
+        long_key: 300,
+        height_min: 5,
+        load_factor_min: 0.5,
+    };
     const SCAN_WINDOW: usize = 32;
 
     type Geometry = Geometry;
@@ -172,6 +204,21 @@ impl Algorithm for ShermanAlgorithm {
 
     fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
         techniques.on(agreed)
+    }
+
+    fn effective(techniques: Techniques, on_chip_possible: bool) -> Techniques {
+        techniques.effective(on_chip_possible)
+    }
+
+    fn round_trips(
+        Techniques { fused, combine, .. }: Techniques,
+    ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let update = 2 + u64::from(!fused) + u64::from(!combine);
+        (1..=1, update..=update)
+    }
+
+    fn updates_in_place(_: Techniques) -> bool {
+        true
     }
 
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {

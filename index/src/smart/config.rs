@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm;
 use crate::layout::LayoutError;
 use crate::layout::radix::{LeafFormat, NodeTypes};
 use crate::techniques;
@@ -95,16 +94,6 @@ impl Geometry {
             Types::Tiny => &NodeTypes::TINY,
         };
         Ok((types, LeafFormat::new(self.max_key, self.max_value)?))
-    }
-}
-
-impl algorithm::Geometry for Geometry {
-    fn max_key(&self) -> usize {
-        self.max_key
-    }
-
-    fn max_value(&self) -> usize {
-        self.max_value
     }
 }
 

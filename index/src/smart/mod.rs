@@ -49,12 +49,13 @@ mod new_node;
 mod pending;
 mod replace;
 mod scan;
+mod sizes;
 mod split;
 mod turns;
 mod way;
 mod write;
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use self::config::Agreed;
 pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Filled, Trial};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::handle::{Index, Local};
@@ -150,6 +151,46 @@ fn check_servers(servers: &[ServerInfo]) -> Result<(), IndexError> {
 
 impl Algorithm for SmartAlgorithm {
     const KIND: &'static str = "smart";
+    const FILLED: Filled = Filled::InnerNodes;
+    const TRIAL: Trial = Trial {
+        rare_paths: &[
+            "smart.header.split",
+            "smart.leaf.estranged",
+            "smart.leaf.moved",
+            "smart.leaf.split",
+            "smart.leaf.superseded",
+            "smart.link.lost",
+            "smart.link.restored",
+            "smart.node.frozen",
+            "smart.node.full",
+            "smart.node.helped",
+            "smart.node.merged",
+            "smart.node.replaced",
+            "smart.node.taken_out",
+            "smart.nodes.lost",
+            "smart.read.locked",
+            "smart.read.slow",
+            "smart.replace.lost",
+            "smart.slot.lost",
+            "smart.split.lost",
+            "smart.split.vain",
+            "smart.swing.settled",
+            "smart.turn.overdue",
+            "smart.turn.waited",
+            "smart.type.switched",
+            "smart.way.stale",
+        ],
+        // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
+        cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
+        is_radix: true,
+        inserts_in_place: false,
+        // What shows a new leaf may be in flight on another queue pair than the leaf that a read goes to.
+        finishes_what_was_dropped: true,
+        long_key: 255,
+        // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.
+        height_min: 3,
+        load_factor_min: 0.25,
+    };
     const SCAN_WINDOW: usize = 64;
 
     type Geometry = Geometry;
@@ -185,6 +226,25 @@ impl Algorithm for SmartAlgorithm {
 
     fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
         techniques.on(agreed)
+    }
+
+    fn effective(techniques: Techniques, _: bool) -> Techniques {
+        techniques.effective()
+    }
+
+    fn round_trips(techniques: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let Techniques { fused, rear_lock, in_place_leaves, .. } = techniques;
+        if in_place_leaves {
+            let update = 2 + u64::from(!fused) + u64::from(!rear_lock);
+            (1..=1, update..=update)
+        } else {
+            // A leaf in memory that was used before takes one more.
+            (1..=1, 2..=3)
+        }
+    }
+
+    fn updates_in_place(techniques: Techniques) -> bool {
+        techniques.in_place_leaves
     }
 
     /// Chooses hand-over, which is Sherman's: a leaf's lock passes on by itself, with the WRITE that releases it, and
