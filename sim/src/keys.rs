@@ -72,9 +72,10 @@ fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use farwood_index::IndexKind;
+
     use super::*;
     use crate::scenario::{Scenario, Wish};
-    use farwood_index::IndexKind;
 
     #[test]
     fn keys_ascend_and_are_short_enough() {

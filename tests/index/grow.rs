@@ -1,12 +1,12 @@
 //! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
 //! how it grows from there, is raced for again and again.
 
+use farwood::Nodes;
 use farwood::{Geometry, NodeSize, RangeIndex};
 
 use crate::kit;
 use crate::kit::party::Model;
 use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Party, Shape, Spec, key, with_parties};
-use farwood::Nodes;
 
 const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 

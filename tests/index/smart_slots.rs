@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{RangeIndex, Switches, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};
 use crate::kit::{IndexSpec, Parties, Spec, at_rest, with_parties};
-use farwood::smart::{Geometry, Options, Techniques, Types};
 
 /// Types of 2; 3, 5; 8, 16; 64, 257 slots, those of one room between semicolons.
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 8, types: Types::Tiny };

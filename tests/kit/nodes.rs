@@ -4,11 +4,11 @@ use std::future::Future;
 use std::io::Write;
 use std::sync::{Arc, Once};
 
+use farwood::IndexSpec;
 use farwood::runtime::Fabric;
 use farwood::{ComputeNode, Host, Shard};
 
 use super::party::{Common, Parties, Party, Probed, Seat};
-use farwood::IndexSpec;
 
 /// A compute node that starts an executor per shard.
 pub(crate) trait Node: Host + Send + Sync + 'static {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::Host;
+use farwood::IndexSpec;
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
 use farwood::runtime::{Control, Port, PortLease};
 
 use super::party::{Common, Parties, Party, Seat};
-use farwood::IndexSpec;
 
 /// Far beyond what any test takes.
 const LATE_NS: u64 = 600_000_000_000;

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use farwood::IndexKind;
+use farwood::index::algorithm::Filled;
 use farwood::index::check::Broken;
 use farwood::{CheckOptions, CheckReport, Violation};
 
@@ -16,7 +17,6 @@ use crate::interrupt::Interrupt;
 use crate::report::output::print;
 use crate::session::on_index;
 use crate::units::show_bytes;
-use farwood::index::algorithm::Filled;
 
 /// Findings that are shown; the others are counted.
 const SHOWN_MAX: usize = 20;

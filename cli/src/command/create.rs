@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use farwood::{IndexSpec, Limits};
 use futures::executor::block_on;
 
 use crate::args::CreateArgs;
@@ -9,7 +10,6 @@ use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
 use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
-use farwood::{IndexSpec, Limits};
 
 use crate::report::output::print;
 use crate::session::Desk;

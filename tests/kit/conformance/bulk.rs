@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use farwood::IndexKind;
 use farwood::{IndexError, RangeIndex};
 
 use super::{Fabric, on_index};
@@ -11,7 +12,6 @@ use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{all_pairs, key};
-use farwood::IndexKind;
 
 pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use farwood::IndexKind;
 use farwood::{OpKind, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
@@ -14,7 +15,6 @@ use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{key, number};
-use farwood::IndexKind;
 
 /// Beyond this many polls every operation is done, but a few that wait long for locks: those are tried at
 /// random.

@@ -1,5 +1,6 @@
 //! Indexes by their names: created once, opened by all, dropped with all of their memory.
 
+use farwood::IndexKind;
 use farwood::runtime::control::ServerUsage;
 use farwood::{CheckOptions, ControlError, Host, IndexError, RangeIndex};
 
@@ -7,7 +8,6 @@ use super::{Fabric, on_index};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{NAME, key};
-use farwood::IndexKind;
 
 const OTHER: &str = "other";
 

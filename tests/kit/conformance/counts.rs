@@ -3,6 +3,7 @@
 
 use farwood::index::KindStats;
 use farwood::{AnyIndex, OpKind, RangeIndex};
+use farwood::{IndexKind, IndexSpec};
 use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};
@@ -10,7 +11,6 @@ use super::{Fabric, on_index};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{key, number};
-use farwood::{IndexKind, IndexSpec};
 
 /// The index holds the even numbers below twice as many.
 const KEYS: u64 = 4000;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
+use farwood::IndexKind;
 use farwood::RangeIndex;
 use farwood_sim::history::Op;
 use rand::rngs::SmallRng;
@@ -16,7 +17,6 @@ use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
-use farwood::IndexKind;
 
 /// Neighbours belong to different clients, of both parties.
 pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {

@@ -2,13 +2,13 @@
 //! empty keys, keys of full length, every byte.
 
 use farwood::{IndexError, RangeIndex};
+use farwood::{IndexKind, Nodes};
 use futures::TryStreamExt;
 
 use super::{Fabric, on_index};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party};
 use crate::kit::{key, number};
-use farwood::{IndexKind, Nodes};
 
 pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {

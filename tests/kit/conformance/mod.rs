@@ -34,10 +34,11 @@ pub(crate) use self::model::{a_map_says_the_same, every_mix_is_as_a_map, every_s
 pub(crate) use self::scans::{
     scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
 };
+use farwood::IndexSpec;
+
 use crate::kit::kind::{Mixes, Shape, patient};
 use crate::kit::party::{Common, Parties, Party, Probed, Seat};
 pub(crate) use farwood::IndexKind;
-use farwood::IndexSpec;
 
 /// What the body needs of a fabric.
 pub(crate) trait Fabric {

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use farwood::RangeIndex;
+use farwood::{IndexKind, Nodes};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -10,7 +11,6 @@ use rand::{Rng, SeedableRng};
 use super::{Fabric, on_index};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
-use farwood::{IndexKind, Nodes};
 
 /// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
 /// 0xff.

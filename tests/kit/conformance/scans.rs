@@ -4,6 +4,7 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use farwood::IndexKind;
 use farwood::{OpKind, RangeIndex};
 use farwood_sim::history::{Op, Outcome};
 use futures::StreamExt;
@@ -16,7 +17,6 @@ use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number};
-use farwood::IndexKind;
 
 /// Keys 0, GAP, 2 * GAP, .. are there from the beginning; those in between come while scans run.
 const GAP: u64 = 12;
