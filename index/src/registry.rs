@@ -32,7 +32,17 @@ pub struct Spec<A: Algorithm> {
 }
 
 macro_rules! registry {
-    ($($(#[$doc:meta])* $kind:ident: $algorithm:ty,)+) => {
+    // The first token is a dollar sign, for the macro that this one defines.
+    ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
+        /// Calls a macro once for each kind of index, with its name and its variant behind what it is given:
+        /// `for_each_index_kind!(tests!(a b))` calls `tests!(a b sherman = Sherman)` and so on.
+        #[macro_export]
+        macro_rules! for_each_index_kind {
+            ($dollar callback:ident!($dollar($dollar args:tt)*)) => {
+                $($dollar callback!($dollar($dollar args)* $name = $kind);)+
+            };
+        }
+
         /// A kind of index.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum IndexKind {
@@ -524,11 +534,11 @@ impl fmt::Display for IndexKind {
     }
 }
 
-registry! {
+registry! { $
     /// The B+tree of the Sherman paper.
-    Sherman: ShermanAlgorithm,
+    Sherman (sherman): ShermanAlgorithm,
     /// The radix tree of the SMART paper.
-    Smart: SmartAlgorithm,
+    Smart (smart): SmartAlgorithm,
 }
 
 #[cfg(test)]

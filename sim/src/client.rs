@@ -350,7 +350,7 @@ impl<V: Verbs> Client<V> {
         match &done {
             Some(Ok(())) => {}
             // It had no effect: no value of its may ever be seen.
-            Some(Err(IndexError::Alloc(_))) if is_write(action) => recorder.forget(self.who),
+            Some(Err(error)) if is_write(action) && !error.outcome_unknown() => recorder.forget(self.who),
             Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
         }
         if let Some(Err(error)) = &done {

@@ -32,7 +32,8 @@ pub(crate) use self::crowd::{
 pub(crate) use self::input::{odd_keys, too_long_keys_and_values};
 pub(crate) use self::model::{a_map_says_the_same, every_mix_is_as_a_map, every_shape_is_as_a_map};
 pub(crate) use self::scans::{
-    scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
+    scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_of_prefixes,
+    scans_that_stop_and_wait,
 };
 use farwood::IndexSpec;
 
@@ -122,16 +123,15 @@ where
 /// Defines one `#[test]` per part of the body and kind of index for a [`Fabric`].
 macro_rules! index_conformance_tests {
     ($fabric:ident) => {
-        index_conformance_tests!($fabric sherman = Sherman);
-        index_conformance_tests!($fabric smart = Smart);
+        farwood::index::for_each_index_kind!(index_conformance_tests!($fabric));
     };
     ($fabric:ident $module:ident = $kind:ident) => {
         index_conformance_tests!($fabric $module = $kind:
             every_mix_is_as_a_map, every_shape_is_as_a_map, a_map_says_the_same,
             disjoint_inserts, of_many_inserts_one_succeeds, no_lost_increments, shared_keys_are_linearizable,
             stable_keys_are_always_found, small_caches,
-            scans_among_splits, scans_among_changes, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
-            dropped_operations, waiters_that_leave_the_queue,
+            scans_among_splits, scans_among_changes, scans_beyond_what_the_cache_knows, scans_of_prefixes,
+            scans_that_stop_and_wait, dropped_operations, waiters_that_leave_the_queue,
             bulk_loads_that_cannot_be, bulk_loads_that_are_dropped, bulk_loads_that_race,
             too_long_keys_and_values, odd_keys,
             cost_of_gets, cost_of_changes, cost_of_scans,

@@ -195,6 +195,31 @@ async fn keys_from<V: Probed>(party: &Party<V>, from: u64, limit: Option<usize>)
     scan.map(|pair| number(&pair.unwrap().0)).collect().await
 }
 
+/// A prefix leads to the keys that begin with it, itself among them, and to no others.
+pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
+    const KEYS: [&[u8]; 9] =
+        [b"", b"a", b"ab", b"ab\x00", b"abc", b"ab\xff\xff", b"ac", b"\xff", b"\xff\xff"];
+    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        move |party: Party<F::V>| async move {
+            for key in KEYS {
+                party.index.put(key, key).await.unwrap();
+            }
+            for prefix in KEYS.into_iter().chain([&b"b"[..], b"abcd", b"\xff\xff\xff"]) {
+                let found: Vec<Vec<u8>> = party
+                    .index
+                    .scan_prefix(prefix, None)
+                    .map(|pair| pair.unwrap().0.to_vec())
+                    .collect()
+                    .await;
+                let expected = KEYS.into_iter().filter(|key| key.starts_with(prefix));
+                assert!(expected.eq(found.iter().map(|key| &key[..])), "{prefix:?}: {found:?}");
+                let first = party.index.scan_prefix(prefix, Some(1)).count().await;
+                assert_eq!(first, found.len().min(1));
+            }
+        }
+    });
+}
+
 /// A scan that nobody finishes leaves nothing behind; one that is not polled for long goes on where it was.
 pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: IndexKind) {
     let later = F::SIZE.steps(1000, 200) as u64;
