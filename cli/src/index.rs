@@ -1,7 +1,7 @@
 //! Indexes as the command line speaks of them: by the name of their kind, with `--technique NAME=on|off`, up to some
 //! limits. It knows no kind.
 
-use farwood::index::registry::IndexKind;
+use farwood::IndexKind;
 use farwood::runtime::CatalogEntry;
 use farwood::{AnyTree, Host, IndexSpec, Limits, Nodes};
 

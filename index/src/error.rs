@@ -10,8 +10,8 @@ use crate::layout::{LayoutError, Rejection};
 
 /// Why an operation failed. Unless it says otherwise the index is intact. An operation that failed on the fabric has an
 /// unknown outcome ([`IndexError::outcome_unknown`]), and a write may still take effect within seconds: what broke off
-/// half-way is completed in the background if the server answers again. A queue pair that breaks is no error by itself: reads are done again, and so
-/// are writes.
+/// half-way is completed in the background if the server answers again. A queue pair that breaks is no error by itself:
+/// reads are done again, and so are writes.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]

@@ -9,17 +9,17 @@ use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Verbs};
 
-use crate::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::handle::{Index, Tree};
 use crate::layout::{Bytes, LayoutError};
-use crate::options::Options;
 use crate::range_index::{RangeIndex, Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
+use crate::shell::handle::{Index, Tree};
+use crate::shell::options::Options;
+use crate::shell::techniques::Switches;
 use crate::sherman::ShermanAlgorithm;
 use crate::smart::SmartAlgorithm;
 use crate::stats::IndexStats;
-use crate::techniques::Switches;
 use crate::value::Value;
 
 /// What an index of one kind is created and opened with.

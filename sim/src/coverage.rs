@@ -14,7 +14,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-/// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::algorithm::Trial).
+/// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
 const COMMON: [&str; 16] = [
     "cache.evicted",
     "index.failed",

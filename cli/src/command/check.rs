@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use farwood::IndexKind;
-use farwood::index::algorithm::Filled;
 use farwood::index::check::Broken;
+use farwood::index::shell::Filled;
 use farwood::{CheckOptions, CheckReport, Violation};
 
 use crate::args::CheckArgs;

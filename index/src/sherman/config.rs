@@ -107,11 +107,13 @@ impl Default for Geometry {
 #[cfg(test)]
 mod tests {
     use farwood_lock::LockConfig;
+    use farwood_runtime::control::LockRegion;
+    use farwood_runtime::{RemotePtr, ServerId, ServerInfo};
 
     use super::super::{Options, ShermanAlgorithm};
     use super::*;
-    use crate::algorithm::Algorithm;
-    use crate::handle::agreed_of;
+    use crate::shell::algorithm::Algorithm;
+    use crate::shell::handle::agreed_of;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
@@ -144,10 +146,20 @@ mod tests {
     #[test]
     fn locks_in_on_chip_memory_need_it() {
         let agreed = Agreed { geometry: Geometry::default(), on_chip: true };
-        let error = ShermanAlgorithm::check_cluster("x", &agreed, &[]).unwrap_err().to_string();
+        let words = LockRegion { base: RemotePtr::new(ServerId(0), 64), count: 1 };
+        let server = |device_locks| ServerInfo {
+            id: ServerId(0),
+            region_bytes: 1 << 20,
+            locks: words,
+            device_locks,
+            chunk_bytes: 4096,
+        };
+        let check =
+            |agreed, device_locks| ShermanAlgorithm::check_cluster("x", agreed, &[server(device_locks)]);
+        let error = check(&agreed, None).unwrap_err().to_string();
         assert!(error.contains("not all memory servers"), "{error}");
-        let agreed = Agreed { on_chip: false, ..agreed };
-        assert_eq!(ShermanAlgorithm::check_cluster("x", &agreed, &[]), Ok(()));
+        assert_eq!(check(&agreed, Some(words)), Ok(()));
+        assert_eq!(check(&Agreed { on_chip: false, ..agreed }, None), Ok(()));
     }
 
     #[test]

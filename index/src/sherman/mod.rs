@@ -58,13 +58,13 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use self::repair::Missing;
-use crate::algorithm::{Algorithm, Filled, Trial};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::handle::{Index, Local};
 use crate::intent::Intent;
 use crate::layout::{Bytes, InnerLayout, LeafLayout};
 use crate::range_index::{Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
 
@@ -72,13 +72,13 @@ use crate::value::Value;
 pub const KIND: &str = ShermanAlgorithm::KIND;
 
 /// A Sherman tree as a whole compute node sees it.
-pub type Sherman = crate::handle::Tree<ShermanAlgorithm>;
+pub type Sherman = crate::shell::handle::Tree<ShermanAlgorithm>;
 
 /// A Sherman tree on one shard.
 pub type ShermanIndex<V> = Index<ShermanAlgorithm, V>;
 
 /// How one compute node works on a Sherman tree.
-pub type Options = crate::options::Options<ShermanAlgorithm>;
+pub type Options = crate::shell::options::Options<ShermanAlgorithm>;
 
 /// What one shard needs to work on a tree.
 type Tree<V> = Local<ShermanAlgorithm, V>;

@@ -1,8 +1,8 @@
 //! Sizes of Sherman's nodes: which are chosen, and what they take. Pure.
 
 use super::config::{Geometry, NodeSize};
-use crate::algorithm::{self, Limits, Nodes};
 use crate::layout::{Bytes, LayoutError, MAX_NODE_BYTES};
+use crate::shell::algorithm::{self, Limits, Nodes};
 
 /// The paper's nodes.
 const NODE_BYTES: usize = 1024;
@@ -94,7 +94,7 @@ fn per_node(slots: usize, fill: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::algorithm::Geometry as _;
+    use crate::shell::algorithm::Geometry as _;
 
     use super::*;
 

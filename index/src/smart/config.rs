@@ -107,7 +107,7 @@ impl Default for Geometry {
 mod tests {
     use super::super::SmartAlgorithm;
     use super::*;
-    use crate::handle::agreed_of;
+    use crate::shell::handle::agreed_of;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {

@@ -67,14 +67,14 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use self::config::Agreed;
 pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
-use crate::algorithm::{Algorithm, Filled, Trial};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::handle::{Index, Local};
 use crate::intent::Intent;
 use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
 use crate::range_index::{Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
 
@@ -82,13 +82,13 @@ use crate::value::Value;
 pub const KIND: &str = SmartAlgorithm::KIND;
 
 /// A SMART tree as a whole compute node sees it.
-pub type Smart = crate::handle::Tree<SmartAlgorithm>;
+pub type Smart = crate::shell::handle::Tree<SmartAlgorithm>;
 
 /// A SMART tree on one shard.
 pub type SmartIndex<V> = Index<SmartAlgorithm, V>;
 
 /// How one compute node works on a SMART tree.
-pub type Options = crate::options::Options<SmartAlgorithm>;
+pub type Options = crate::shell::options::Options<SmartAlgorithm>;
 
 /// What one shard needs to work on a tree.
 type Tree<V> = Local<SmartAlgorithm, V>;

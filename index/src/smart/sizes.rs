@@ -1,9 +1,9 @@
 //! Sizes of SMART's nodes: which are chosen, and what they take. Pure.
 
 use super::config::{Geometry, Types};
-use crate::algorithm::{self, Limits, Nodes};
 use crate::layout::radix::{LeafFormat, MAX_RADIX_KEY_BYTES};
 use crate::layout::{Bytes, LayoutError};
+use crate::shell::algorithm::{self, Limits, Nodes};
 
 /// Bytes of inner nodes per key. Every inner node has two children or more, so that n keys have at most n - 1 nodes of
 /// two children, of 64 bytes; a node with more children takes less for each child beyond the first, even with the
@@ -92,7 +92,7 @@ fn one_per_lowest_node(keys: &[Bytes]) -> Vec<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use crate::algorithm::Geometry as _;
+    use crate::shell::algorithm::Geometry as _;
 
     use super::*;
 

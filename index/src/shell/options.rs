@@ -3,14 +3,14 @@
 use farwood_cache::Policy;
 use farwood_lock::LockConfig;
 
-use crate::algorithm::Algorithm;
+use crate::shell::algorithm::Algorithm;
 
 /// How one compute node works on an index. Compute nodes with different options work on the same index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options<A: Algorithm> {
     /// Which techniques are used. Those that say where locks are or what protects a node count when the index is
     /// created; opening it with other values is no error and changes nothing
-    /// ([`Index::techniques`](crate::handle::Index::techniques) tells what is in effect).
+    /// ([`Index::techniques`](crate::shell::handle::Index::techniques) tells what is in effect).
     pub techniques: A::Techniques,
     /// Byte budget of the cache of inner nodes; it counts everything.
     pub cache_bytes: usize,

@@ -15,13 +15,13 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::handle::Local;
 use crate::intent::Intent;
 use crate::layout::{Bytes, LayoutError};
-use crate::options::Options;
 use crate::range_index::{Scan, Survey};
+use crate::shell::handle::Local;
+use crate::shell::options::Options;
+use crate::shell::techniques::Switches;
 use crate::stats::CacheCounters;
-use crate::techniques::Switches;
 use crate::value::Value;
 
 /// How large the nodes of an index are.

@@ -12,14 +12,14 @@ use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
-use crate::algorithm::{Algorithm, Geometry};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::intent::Intent;
-use crate::meeting::Meeting;
-use crate::options::Options;
 use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
-use crate::sharing::Sharing;
+use crate::shell::algorithm::{Algorithm, Geometry};
+use crate::shell::meeting::Meeting;
+use crate::shell::options::Options;
+use crate::shell::sharing::Sharing;
 use crate::stats::{IndexStats, OpKind};
 use crate::step::Budget;
 use crate::value::Value;

@@ -30,7 +30,7 @@ pub trait Switches: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
 ///         pub delegation: bool = false,
 ///     }
 /// }
-/// use farwood_index::techniques::Switches as _;
+/// use farwood_index::Switches as _;
 /// let mut techniques = Techniques::default();
 /// assert!(techniques.set("delegation", true) && !techniques.set("warp", true));
 /// assert_eq!(techniques.list(), [("fused", true), ("delegation", true)]);
@@ -63,7 +63,7 @@ macro_rules! techniques {
             }
         }
 
-        impl $crate::techniques::Switches for $name {
+        impl $crate::shell::techniques::Switches for $name {
             const NAMES: &'static [&'static str] = &[$(stringify!($field),)+];
             const NONE: Self = $name::NONE;
 
