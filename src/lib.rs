@@ -22,8 +22,9 @@ pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexStats, NodeSize, OpKind, Options,
-    Pair, RangeIndex, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Survey, Techniques, Value, Violation,
+    AnyIndex, AnyTree, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
+    IndexStats, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman, ShermanIndex,
+    Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,

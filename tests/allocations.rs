@@ -12,7 +12,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use farwood::{NodeConfig, RangeIndex};
-use kit::{Kind, Parties, Party, Shape, key};
+use kit::kind::shared;
+use kit::{IndexKind, Parties, Party, Shape, key};
 
 struct Counting;
 
@@ -91,14 +92,14 @@ async fn load(party: &Party, sizes: Sizes) {
     party.meet().await;
 }
 
-fn with_sizes<F, R>(kind: Kind, parties: Parties, sizes: Sizes, main: F)
+fn with_sizes<F, R>(kind: IndexKind, parties: Parties, sizes: Sizes, main: F)
 where
     F: Fn(Party) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     // Pollers that neither nap nor park: both take timers of the executor.
     let config = NodeConfig { reactor_us: 0, spin_us: 10_000_000, ..NodeConfig::default() };
-    kit::with_parties_in(&kit::cluster(), config, parties, kind.usual(sizes.shape()), main);
+    kit::with_parties_in(&kit::cluster(), config, parties, sizes.shape().usual(kind), main);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,11 +112,13 @@ enum Operation {
 
 impl Operation {
     /// Those that allocate nothing.
-    fn all(kind: Kind) -> &'static [Operation] {
+    fn all(kind: IndexKind) -> &'static [Operation] {
         match kind {
-            Kind::Sherman => &[Operation::Get, Operation::Update, Operation::Put, Operation::RemoveAndInsert],
+            IndexKind::Sherman => {
+                &[Operation::Get, Operation::Update, Operation::Put, Operation::RemoveAndInsert]
+            }
             // What inserts and removes do not wait for is a task of the janitor's.
-            Kind::Smart => &[Operation::Get, Operation::Update, Operation::Put],
+            IndexKind::Smart => &[Operation::Get, Operation::Update, Operation::Put],
         }
     }
 
@@ -136,7 +139,7 @@ impl Operation {
 
 #[test]
 fn one_client_allocates_nothing() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for sizes in [Sizes::SMALL, Sizes::LARGE] {
             with_sizes(kind, Parties::Shards(1), sizes, move |party| async move {
                 load(&party, sizes).await;
@@ -177,7 +180,7 @@ const CLIENTS: usize = 32;
 /// sometimes fought for, or one client works for others.
 #[test]
 fn contending_clients_allocate_nothing() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for sizes in [Sizes::SMALL, Sizes::LARGE] {
             with_sizes(kind, Parties::Shards(2), sizes, move |party| async move {
                 load(&party, sizes).await;
@@ -188,7 +191,7 @@ fn contending_clients_allocate_nothing() {
                     counts.push(contend(&party, sizes, round as u64).await);
                     let mut stats = party.index.stats();
                     stats -= &before;
-                    assert!(kind.shared(&stats) > 20, "there was to be contention: {:?}", stats.locks);
+                    assert!(shared(&stats) > 20, "there was to be contention: {:?}", stats.locks);
                 }
                 assert_few(&counts[WARM_UP..], CLIENTS as u64 * 20, &format!("{kind:?} {sizes:?}"));
             });

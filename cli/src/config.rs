@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use farwood::lock::on_chip_possible;
 use farwood::runtime::ServerInfo;
 use farwood::runtime::control::ServerUsage;
+use farwood::{IndexSpec, Limits};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,8 +14,8 @@ use crate::args::BenchArgs;
 use crate::error::CliError;
 use crate::fabric::{Fabric, VerbsOptions};
 use crate::footprint;
-use crate::kind::Kind;
-use crate::recipe::{Limits, Recipe};
+use crate::index;
+
 use crate::report::files;
 use crate::workload::Workload;
 use crate::workload::distribution::{Distribution, LATEST_THETA};
@@ -76,7 +77,7 @@ pub(crate) struct BenchConfig {
     /// Byte budget of the cache.
     pub(crate) cache_bytes: u64,
     /// The index: its kind, sizes of its nodes, its switches as far as the fabric can follow.
-    pub(crate) recipe: Recipe,
+    pub(crate) spec: IndexSpec,
     /// Whether locks were to be in on-chip memory and the fabric has none.
     pub(crate) no_on_chip: bool,
     /// When the run ends.
@@ -125,14 +126,14 @@ impl Output {
 impl BenchConfig {
     /// Decides what the arguments mean together. `cores` is how many this process may use.
     pub(crate) fn new(mut args: BenchArgs, cores: usize) -> Result<Self, CliError> {
-        let kind = Kind::parse(&args.index)?;
+        let kind = index::kind(&args.index)?;
         let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
         let fabric = Fabric::parse(&args.fabric, options)?;
         let (servers, memory_bytes) = servers(&args, &fabric)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
         // Before a file of keys is read.
-        kind.switches(&args.technique)?;
+        index::switches(kind, &args.technique)?;
         let shards = match fabric {
             Fabric::Embedded | Fabric::Connected(_) => shards(&args, cores)?,
             Fabric::Sim(_) => shards_simulated(&args)?,
@@ -145,8 +146,8 @@ impl BenchConfig {
         let adds_keys = workload.adds_keys() && workload != Workload::Load;
         let max_key = key_set.bytes_max(adds_keys).max(1);
         let limits = Limits { max_key, max_value: args.value_size as usize };
-        let wanted = Recipe::new(kind, limits)?.switched(&args.technique)?;
-        let recipe = wanted.effective(fabric.may_have_on_chip_memory());
+        let wanted = index::spec(kind, limits, &args.technique)?;
+        let spec = wanted.effective(fabric.may_have_on_chip_memory());
         let config = BenchConfig {
             latency_sampling: latency_sampling(&args, &fabric),
             warmup_ns: warmup_ns(&args, workload, &fabric),
@@ -163,8 +164,8 @@ impl BenchConfig {
             servers,
             memory_bytes,
             cache_bytes: args.cache,
-            recipe,
-            no_on_chip: wanted.wants_on_chip() && !recipe.wants_on_chip(),
+            spec,
+            no_on_chip: wants_on_chip(&wanted) && !wants_on_chip(&spec),
             end,
             rate: args.rate,
             seed: args.seed,
@@ -183,9 +184,9 @@ impl BenchConfig {
     pub(crate) fn connect(&mut self, servers: &[ServerInfo], usage: &[ServerUsage]) -> Result<(), CliError> {
         self.servers = servers.len() as u16;
         self.memory_bytes = servers.iter().map(|server| server.region_bytes).min().unwrap_or(0);
-        let wanted = self.recipe;
-        self.recipe = wanted.effective(on_chip_possible(servers));
-        self.no_on_chip |= wanted.wants_on_chip() && !self.recipe.wants_on_chip();
+        let wanted = self.spec;
+        self.spec = wanted.effective(on_chip_possible(servers));
+        self.no_on_chip |= wants_on_chip(&wanted) && !wants_on_chip(&self.spec);
         footprint::check_left(self, servers, usage)
     }
 
@@ -200,15 +201,15 @@ impl BenchConfig {
 
     /// The configuration for machines: everything that decides what is measured, the digest of that, and the seed.
     pub(crate) fn to_json(&self) -> serde_json::Value {
-        let techniques = self.recipe.techniques().into_iter().map(|(name, on)| (name.to_owned(), json!(on)));
+        let techniques = self.spec.techniques().into_iter().map(|(name, on)| (name.to_owned(), json!(on)));
         let mut config = json!({
-            "index": self.recipe.kind().name(),
+            "index": self.spec.kind().name(),
             "fabric": self.fabric.name(),
             "workload": self.workload.name(),
             "dist": self.distribution.name(),
             "keys": self.keys,
             "key": self.key_name,
-            "key_bytes_max": self.recipe.limits().max_key,
+            "key_bytes_max": self.spec.limits().max_key,
             "value_size": self.values.size(),
             "scan_length": self.scan_length,
             "shards": self.shards,
@@ -216,7 +217,7 @@ impl BenchConfig {
             "servers": self.servers,
             "memory_bytes": self.memory_bytes,
             "cache_bytes": self.cache_bytes,
-            "leaf_bytes": self.recipe.leaf_bytes(),
+            "leaf_bytes": self.spec.leaf_bytes(),
             "techniques": techniques.collect::<Value>(),
             "ops": self.end.ops,
             "duration_s": self.end.after_ns.map(|ns| ns as f64 / 1e9),
@@ -393,6 +394,11 @@ fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
             args.key
         ))),
     }
+}
+
+/// Tells whether locks are to be in on-chip memory.
+fn wants_on_chip(spec: &IndexSpec) -> bool {
+    spec.technique("on_chip") == Some(true)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! How much remote memory a run will need, before anything is started. An estimate from above: better to ask for a
-//! little more than to fail after a minute of loading. What the keys of an index take is for `recipe` to say.
+//! little more than to fail after a minute of loading. What the keys of an index take is for its geometry to say.
 
 use farwood::runtime::ServerInfo;
 use farwood::runtime::control::ServerUsage;
@@ -45,7 +45,7 @@ pub(crate) fn check(config: &BenchConfig) -> Result<(), CliError> {
         "{} keys in leaves of {} bytes need about {} of memory, and {} server{} of {} cannot hold them: \
          use --memory {advised}MiB or fewer --keys",
         config.keys,
-        config.recipe.leaf_bytes(),
+        config.spec.leaf_bytes(),
         show_bytes(needed),
         config.servers,
         if config.servers == 1 { "" } else { "s" },
@@ -73,7 +73,7 @@ pub(crate) fn check_left(
         "{} keys in leaves of {} bytes need about {} of memory, and {} have {} left: drop an index, start the memory \
          servers with more --memory, or use fewer --keys",
         config.keys,
-        config.recipe.leaf_bytes(),
+        config.spec.leaf_bytes(),
         show_bytes(needed),
         config.fabric.name(),
         show_bytes(left),
@@ -86,9 +86,9 @@ fn bytes_needed(config: &BenchConfig, chunk_bytes: u64) -> u64 {
     let chunks = (config.shards as u64 + u64::from(config.servers)) * chunk_bytes;
     let keys = match config.workload {
         Workload::Lock => 0,
-        Workload::Load => config.recipe.bytes_for(config.keys, INSERT_FILL),
+        Workload::Load => config.spec.bytes_for(config.keys, INSERT_FILL),
         // What is read there are leaves alone, as many as the index would have.
-        _ => config.recipe.bytes_for(config.keys, BULK_FILL),
+        _ => config.spec.bytes_for(config.keys, BULK_FILL),
     };
     keys.saturating_add(chunks)
 }

@@ -10,8 +10,8 @@ use futures::executor::block_on;
 use futures::future::{Either, select};
 
 use crate::error::CliError;
+use crate::index;
 use crate::interrupt::Interrupt;
-use crate::open_index::OpenIndex;
 
 /// The cache of a command that does a single operation: enough for the upper levels of any tree.
 const CACHE_BYTES: usize = 16 << 20;
@@ -35,7 +35,7 @@ where
     T: Send + 'static,
 {
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
-    let index = block_on(OpenIndex::open(&node, name, CACHE_BYTES))?;
+    let index = block_on(index::open(&node, name, CACHE_BYTES))?;
     let interrupt = interrupt.clone();
     let results = node.run(move |shard| {
         let (main, interrupt) = (main(index.attach(shard.clone())), interrupt.clone());
@@ -80,24 +80,22 @@ impl Host for Desk {
 pub(crate) mod kit {
     use std::sync::Arc;
 
-    use farwood::{Cluster, EmbeddedConfig};
+    use farwood::{Cluster, EmbeddedConfig, IndexKind, Limits};
     use futures::executor::block_on;
 
     use super::Desk;
-    use crate::kind::Kind;
-    use crate::open_index::OpenIndex;
-    use crate::recipe::{Limits, Recipe};
+    use crate::index;
 
     /// Keys and values of the index of [`cluster`] have that many bytes at most.
     pub(crate) const BYTES_MAX: usize = 16;
 
     /// Two memory servers of 32 MiB with an empty index "t" of that kind.
-    pub(crate) fn cluster(kind: Kind) -> Arc<Cluster> {
+    pub(crate) fn cluster(kind: IndexKind) -> Arc<Cluster> {
         cluster_of(kind, 32 << 20)
     }
 
     /// The same with servers of that many bytes.
-    pub(crate) fn cluster_of(kind: Kind, bytes_per_server: u64) -> Arc<Cluster> {
+    pub(crate) fn cluster_of(kind: IndexKind, bytes_per_server: u64) -> Arc<Cluster> {
         let config = EmbeddedConfig {
             servers: 2,
             bytes_per_server,
@@ -105,26 +103,27 @@ pub(crate) mod kit {
             ..EmbeddedConfig::default()
         };
         let cluster = Cluster::embedded(config).unwrap();
-        let recipe = Recipe::new(kind, Limits { max_key: BYTES_MAX, max_value: BYTES_MAX }).unwrap();
-        block_on(OpenIndex::create(&Desk::at(&cluster), "t", &recipe, 0)).unwrap();
+        let limits = Limits { max_key: BYTES_MAX, max_value: BYTES_MAX };
+        let spec = index::spec(kind, limits, &[]).unwrap().with_cache_bytes(0);
+        block_on(index::create(&Desk::at(&cluster), "t", &spec)).unwrap();
         cluster
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
     use farwood::RangeIndex;
 
     use super::*;
-    use crate::kind::Kind;
 
     /// A command takes memory for its nodes; the rest of the chunk is there for the next command.
     #[test]
     fn commands_share_chunks() {
-        Kind::ALL.into_iter().for_each(commands_share_chunks_of);
+        IndexKind::ALL.iter().copied().for_each(commands_share_chunks_of);
     }
 
-    fn commands_share_chunks_of(kind: Kind) {
+    fn commands_share_chunks_of(kind: IndexKind) {
         const COMMANDS: u64 = 25;
         const KEYS: u64 = 100;
         let cluster = kit::cluster(kind);

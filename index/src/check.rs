@@ -3,7 +3,7 @@
 //!
 //! A check only reads. It is meant for an index at rest: a writer at work is reported as what it leaves in between.
 //! It takes nothing for granted that comes from a memory server: whatever the bytes, it ends, and says so in a report.
-//! This file knows no node format; `sherman/check.rs` and `smart/check.rs` walk the trees.
+//! This file knows no node format; `check.rs` of each index walks its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,6 +13,7 @@ use farwood_lock::LockWord;
 use farwood_runtime::{RemotePtr, ServerInfo};
 use thiserror::Error;
 
+use crate::error::IndexError;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
 use crate::range_index::Survey;
 
@@ -67,6 +68,48 @@ impl CheckReport {
             orphaned: Kept::new(kept_max),
             leftovers: Kept::new(kept_max),
             torn: Kept::new(kept_max),
+        }
+    }
+
+    /// Notes the locks that are held of an index at rest; yields those of the dead, under which nodes may be torn.
+    pub(crate) fn note_locks(
+        &mut self,
+        options: &CheckOptions,
+        held: Vec<(RemotePtr, LockWord)>,
+        is_foreign: impl Fn(LockWord) -> bool,
+    ) -> BTreeSet<RemotePtr> {
+        let mut exempt = BTreeSet::new();
+        for (at, word) in held {
+            if is_foreign(word) {
+                self.leftovers.push(HeldLock { at, word });
+            } else if self.note_lock(options, at, word) {
+                exempt.insert(at);
+            }
+        }
+        exempt
+    }
+
+    /// Notes a lock of this index that is held at rest; yields whether its owner is dead.
+    pub(crate) fn note_lock(&mut self, options: &CheckOptions, at: RemotePtr, word: LockWord) -> bool {
+        let is_orphaned = options.dead.contains(&word.owner());
+        if is_orphaned {
+            self.orphaned.push(HeldLock { at, word });
+        } else {
+            self.violations.push(Violation { node: at, level: None, broken: Broken::LockHeld { word } });
+        }
+        is_orphaned
+    }
+
+    /// Yields the shape of an index that nothing is wrong with.
+    ///
+    /// # Errors
+    /// The first violation: without it the shape means something.
+    pub(crate) fn shape(self) -> Result<Survey, IndexError> {
+        match self.violations.first() {
+            None => Ok(self.survey),
+            Some(Violation { node, broken, .. }) => {
+                Err(IndexError::Corrupt { node: *node, what: broken.to_string() })
+            }
         }
     }
 

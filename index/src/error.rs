@@ -9,9 +9,9 @@ use thiserror::Error;
 use crate::layout::{LayoutError, Rejection};
 
 /// Why an operation failed. Unless it says otherwise the index is intact. An operation that failed on the fabric has an
-/// unknown outcome, and a write may still take effect within seconds: what broke off half-way is completed in the
-/// background if the server answers again. A queue pair that breaks is no error by itself: reads are done again, and so
-/// are writes.
+/// unknown outcome ([`IndexError::outcome_unknown`]), and a write may still take effect within seconds: what broke off
+/// half-way is completed in the background if the server answers again. A queue pair that breaks is no error by itself:
+/// reads are done again, and so are writes.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -61,6 +61,31 @@ pub enum IndexError {
     /// A fill outside (0, 1].
     #[error("a fill of {fill} is not in (0, 1]")]
     Fill { fill: f64 },
+}
+
+impl IndexError {
+    /// Tells whether a write that failed so may have taken effect all the same, or may do so within seconds. If not, it
+    /// had no effect and never will: it can be done again without looking first.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            IndexError::Fabric(_)
+            | IndexError::Lock(LockError::Fabric(_))
+            | IndexError::Control(_)
+            | IndexError::RetriesExhausted { .. }
+            | IndexError::Corrupt { .. } => true,
+            IndexError::Lock(_)
+            | IndexError::KeyTooLong { .. }
+            | IndexError::ValueTooLong { .. }
+            | IndexError::Alloc(_)
+            | IndexError::Layout(_)
+            | IndexError::WrongKind { .. }
+            | IndexError::Config { .. }
+            | IndexError::Cluster { .. }
+            | IndexError::NotEmpty
+            | IndexError::Unsorted { .. }
+            | IndexError::Fill { .. } => false,
+        }
+    }
 }
 
 impl From<Failed> for IndexError {

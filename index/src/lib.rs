@@ -2,38 +2,37 @@
 //!
 //! A map:
 //!
-//! - [`range_index`]: [`RangeIndex`], what every index does; [`any_index`]: all kinds behind one type.
+//! - [`range_index`]: [`RangeIndex`], what every index does; [`registry`]: all kinds behind one type.
+//! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
 //!   tabulate their round trips.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
-//! - `meeting`: the locks and windows in which clients of any index meet.
-//! - `sharing`: one client's work for several: read delegation, write combining.
 //! - `step`: what an operation does next, as a value, and the budget that bounds it.
 //! - [`error`], [`stats`], [`value`]: what users see.
 //!
 //! Nothing here knows an executor, a clock or a fabric.
 #![forbid(unsafe_code)]
 
-pub mod any_index;
 pub mod check;
 pub mod error;
-mod intent;
+pub mod intent;
 pub mod layout;
-mod meeting;
 pub mod range_index;
-mod sharing;
+pub mod registry;
+pub mod shell;
 pub mod sherman;
 pub mod smart;
 pub mod stats;
 mod step;
 pub mod value;
 
-pub use any_index::AnyIndex;
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use error::IndexError;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};
+pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
+pub use shell::{Algorithm, Limits, Nodes, Switches};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};

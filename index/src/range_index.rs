@@ -43,6 +43,14 @@ pub trait RangeIndex: Clone + 'static {
     /// current at some moment during the scan. A scan is no snapshot. After an error the stream ends.
     fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan;
 
+    /// Streams the pairs whose keys begin with `prefix`, ascending, at most `limit` of them ([`RangeIndex::scan`]).
+    fn scan_prefix(&self, prefix: &[u8], limit: Option<usize>) -> Scan {
+        match after_prefix(prefix) {
+            Some(end) => self.scan(prefix..&end[..], limit),
+            None => self.scan(prefix.., limit),
+        }
+    }
+
     /// The values of several keys, read in parallel. Each is a get of its own.
     fn multi_get<K: AsRef<[u8]>>(
         &self,
@@ -81,8 +89,34 @@ pub struct Survey {
     pub load_factor: f64,
 }
 
+/// Yields the least key that is greater than all that begin with `prefix`, if there is one.
+fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = Bytes::from_slice(&prefix[..=last]);
+    end[last] += 1;
+    Some(end)
+}
+
 /// A range with owned bounds.
 pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Bytes>, Bound<Bytes>) {
     let owned = |bound: Bound<&&'k [u8]>| bound.map(|key| Bytes::from_slice(key));
     (owned(range.start_bound()), owned(range.end_bound()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_no_key_begins_with_it() {
+        for (prefix, end) in [
+            (&b"ab"[..], Some(&b"ac"[..])),
+            (b"a\xff\xff", Some(b"b")),
+            (b"\x00", Some(b"\x01")),
+            (b"\xff\xff", None),
+            (b"", None),
+        ] {
+            assert_eq!(after_prefix(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
 }

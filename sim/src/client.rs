@@ -97,14 +97,14 @@ pub(crate) struct Client<V: Verbs> {
 
 impl Crew {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let &Scenario { work, mix, geometry, seed, adversary, ref nodes, .. } = scenario;
-        let lock_wait_ns = nodes.iter().map(|node| node.lock_wait_ns_max).max().unwrap_or(0);
+        let &Scenario { work, mix, seed, adversary, ref nodes, .. } = scenario;
+        let lock_wait_ns = nodes.iter().map(|node| node.locks().wait_ns_max).max().unwrap_or(0);
         Crew {
             recorder: Recorder::default(),
-            keys: keys(&work, geometry.max_key(), seed),
+            keys: keys(&work, scenario.spec().limits().max_key, seed),
             values: Cell::default(),
             short: RefCell::default(),
-            value_bytes_max: geometry.max_value(),
+            value_bytes_max: scenario.spec().limits().max_value,
             work,
             adversary,
             mix,
@@ -350,7 +350,7 @@ impl<V: Verbs> Client<V> {
         match &done {
             Some(Ok(())) => {}
             // It had no effect: no value of its may ever be seen.
-            Some(Err(IndexError::Alloc(_))) if is_write(action) => recorder.forget(self.who),
+            Some(Err(error)) if is_write(action) && !error.outcome_unknown() => recorder.forget(self.who),
             Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
         }
         if let Some(Err(error)) = &done {

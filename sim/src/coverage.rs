@@ -6,81 +6,52 @@
 
 use std::cell::RefCell;
 use std::ops::AddAssign;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
+use farwood_index::IndexKind;
 use tracing::dispatcher::{self, Dispatch};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kind::Kind;
-
-const BOTH: &[Kind] = &Kind::ALL;
-const SHERMAN: &[Kind] = &[Kind::Sherman];
-const SMART: &[Kind] = &[Kind::Smart];
-
-/// The names of the events that are counted, in their order, and the kinds of index that have them.
-const COUNTERS: [(&str, &[Kind]); 59] = [
-    ("cache.evicted", BOTH),
-    ("index.failed", BOTH),
-    ("index.torn", BOTH),
-    ("lock.cas.settled", BOTH),
-    ("lock.contended", BOTH),
-    ("lock.exhausted", BOTH),
-    ("lock.grant.declined", BOTH),
-    ("lock.handover", BOTH),
-    ("lock.handover.cancelled", BOTH),
-    ("lock.janitor", BOTH),
-    ("lock.redo", BOTH),
-    ("lock.redo.reached", SHERMAN),
-    ("lock.redo.unreached", SHERMAN),
-    ("lock.taken_over", BOTH),
-    ("sherman.inner.right", SHERMAN),
-    ("sherman.inner.split", SHERMAN),
-    ("sherman.leaf.far_right", SHERMAN),
-    ("sherman.leaf.right", SHERMAN),
-    ("sherman.leaf.split", SHERMAN),
-    ("sherman.read.entry", SHERMAN),
-    ("sherman.read.locked", SHERMAN),
-    ("sherman.read.slow", SHERMAN),
-    ("sherman.root.grown", SHERMAN),
-    ("sherman.root.lost", SHERMAN),
-    ("sherman.root.settled", SHERMAN),
-    ("sherman.separator.missing", SHERMAN),
-    ("sherman.separator.owed", SHERMAN),
-    ("sherman.separator.repaired", SHERMAN),
-    ("sherman.split.unknown", SHERMAN),
-    ("sim.read.overtaken", SHERMAN),
-    ("smart.header.split", SMART),
-    ("smart.leaf.estranged", SMART),
-    ("smart.leaf.moved", SMART),
-    ("smart.leaf.split", SMART),
-    ("smart.leaf.superseded", SMART),
-    ("smart.link.lost", SMART),
-    ("smart.link.restored", SMART),
-    ("smart.node.frozen", SMART),
-    ("smart.node.full", SMART),
-    ("smart.node.helped", SMART),
-    ("smart.node.merged", SMART),
-    ("smart.node.replaced", SMART),
-    ("smart.node.taken_out", SMART),
-    ("smart.nodes.lost", SMART),
-    ("smart.read.locked", SMART),
-    ("smart.read.slow", SMART),
-    ("smart.replace.lost", SMART),
-    ("smart.slot.lost", SMART),
-    ("smart.split.lost", SMART),
-    ("smart.split.vain", SMART),
-    ("smart.swing.settled", SMART),
-    ("smart.turn.overdue", SMART),
-    ("smart.turn.waited", SMART),
-    ("smart.type.switched", SMART),
-    ("smart.way.stale", SMART),
-    ("window.alone", BOTH),
-    ("window.combined", BOTH),
-    ("window.failed", BOTH),
-    ("window.joined", BOTH),
+/// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
+const COMMON: [&str; 16] = [
+    "cache.evicted",
+    "index.failed",
+    "index.torn",
+    "lock.cas.settled",
+    "lock.contended",
+    "lock.exhausted",
+    "lock.grant.declined",
+    "lock.handover",
+    "lock.handover.cancelled",
+    "lock.janitor",
+    "lock.redo",
+    "lock.taken_over",
+    "window.alone",
+    "window.combined",
+    "window.failed",
+    "window.joined",
 ];
+
+/// At most so many events are counted: kinds may share some.
+const COUNTERS_MAX: usize = {
+    let (mut most, mut kind) = (COMMON.len(), 0);
+    while kind < IndexKind::ALL.len() {
+        most += IndexKind::ALL[kind].trial().rare_paths.len();
+        kind += 1;
+    }
+    most
+};
+
+/// The names of the events that are counted, in their order.
+static COUNTERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let of_kinds = IndexKind::ALL.iter().flat_map(|kind| kind.trial().rare_paths);
+    let mut names: Vec<_> = COMMON.iter().chain(of_kinds).copied().collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+});
 
 thread_local! {
     static COUNTS: RefCell<Coverage> = const { RefCell::new(Coverage::NONE) };
@@ -88,15 +59,16 @@ thread_local! {
 
 /// How often each rare path was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coverage([u64; COUNTERS.len()]);
+pub struct Coverage([u64; COUNTERS_MAX]);
 
 impl Coverage {
-    const NONE: Coverage = Coverage([0; COUNTERS.len()]);
+    const NONE: Coverage = Coverage([0; COUNTERS_MAX]);
 
     /// The counters that indexes of `kind` have: their names and counts, in the order of the names.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&'static str, u64)> {
-        let named = COUNTERS.iter().zip(self.0);
-        named.filter(move |((_, kinds), _)| kinds.contains(&kind)).map(|((name, _), count)| (*name, count))
+    pub fn of(&self, kind: IndexKind) -> impl Iterator<Item = (&'static str, u64)> {
+        let own = kind.trial().rare_paths;
+        let named = COUNTERS.iter().copied().zip(self.0);
+        named.filter(move |(name, _)| COMMON.contains(name) || own.contains(name))
     }
 
     /// One for each path that was taken at all.
@@ -136,7 +108,7 @@ struct Listener {
 }
 
 fn place_of(metadata: &Metadata<'_>) -> Option<usize> {
-    COUNTERS.binary_search_by(|(name, _)| (*name).cmp(metadata.name())).ok()
+    COUNTERS.binary_search(&metadata.name()).ok()
 }
 
 impl Subscriber for Listener {
@@ -194,11 +166,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_in_order_for_they_are_searched() {
-        assert!(COUNTERS.is_sorted_by(|(a, _), (b, _)| a < b));
-    }
-
-    #[test]
     fn what_happens_is_counted_where_it_happens() {
         let ((), counts) = counted(|| {
             tracing::debug!(name: "lock.redo", "counted");
@@ -207,10 +174,12 @@ mod tests {
             std::thread::spawn(|| tracing::debug!(name: "lock.redo", "elsewhere")).join().unwrap();
         });
         let counted_of = |kind| counts.of(kind).filter(|(_, count)| *count > 0).collect::<Vec<_>>();
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             assert_eq!(counted_of(kind), [("lock.redo", 2)]);
         }
         assert_eq!(counted(|| ()).1, Coverage::default());
-        assert!(counts.taken().of(Kind::Smart).all(|(name, count)| count == u64::from(name == "lock.redo")));
+        assert!(
+            counts.taken().of(IndexKind::Smart).all(|(name, count)| count == u64::from(name == "lock.redo"))
+        );
     }
 }

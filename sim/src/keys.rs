@@ -72,15 +72,16 @@ fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use farwood_index::IndexKind;
+
     use super::*;
-    use crate::kind::Kind;
     use crate::scenario::{Scenario, Wish};
 
     #[test]
     fn keys_ascend_and_are_short_enough() {
         for bytes_max in [4, 8, 30, 255] {
             for tangled in [false, true] {
-                let work = Scenario::draw(1, &Wish { kind: Kind::Sherman, ..Wish::default() }).work;
+                let work = Scenario::draw(1, &Wish { kind: IndexKind::Sherman, ..Wish::default() }).work;
                 let work = Work { keys: 200, tangled, ..work };
                 let keys = keys(&work, bytes_max, 5);
                 assert_eq!(keys.len(), 200);

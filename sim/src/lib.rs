@@ -3,7 +3,7 @@
 //!
 //! A map:
 //!
-//! - [`scenario`]: a cluster, a workload and faults, drawn from a seed; [`kind`]: the index that it is about;
+//! - [`scenario`]: a cluster, a workload and faults, drawn from a seed;
 //!   [`runner`]: runs one on the simulated fabric and judges it. `client` is what its clients do, `keys` with what,
 //!   `recorder` takes down what they see, `waits` which locks they waited for in vain.
 //! - [`history`]: the operations of a run with their results and times, and how they are written out.
@@ -19,7 +19,6 @@ mod client;
 pub mod coverage;
 pub mod history;
 mod keys;
-pub mod kind;
 pub mod oracle;
 pub mod paper;
 mod recorder;

@@ -6,12 +6,11 @@
 
 use std::fmt;
 
+use farwood_index::{IndexKind, IndexSpec};
 use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-
-use crate::kind::{AnyGeometry, AnyTechniques, Kind, Recipe};
 
 /// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
 /// longer than living clients keep one from each other, so that who gives up has met the dead.
@@ -36,10 +35,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The cluster.
     pub cluster: Cluster,
-    /// The tree, which also tells the kind of the index.
-    pub geometry: AnyGeometry,
-    /// How each compute node works on it, all with techniques of that kind. The first one creates it.
-    pub nodes: Vec<NodeOptions>,
+    /// How each compute node works on the index, all of one kind and geometry. The first one creates it.
+    pub nodes: Vec<IndexSpec>,
     /// What clients do.
     pub work: Work,
     /// What goes wrong.
@@ -107,21 +104,6 @@ pub struct Cluster {
     pub slow_control: bool,
 }
 
-/// How a compute node works on the tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeOptions {
-    /// The techniques that it uses.
-    pub techniques: AnyTechniques,
-    /// Byte budget of its cache.
-    pub cache_bytes: usize,
-    /// Its writers' pauses, at first and at most.
-    pub backoff_ns: (u64, u64),
-    /// How long its clients wait for a lock before they give up, in ns.
-    pub lock_wait_ns_max: u64,
-    /// Nodes that its scans read in parallel at most.
-    pub scan_window: usize,
-}
-
 /// What clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
@@ -165,7 +147,7 @@ pub struct Shares {
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
     /// The kind of the index, which no seed draws.
-    pub kind: Kind,
+    pub kind: IndexKind,
     /// This mix of faults.
     pub mix: Option<Mix>,
     /// So many operations per client.
@@ -183,7 +165,7 @@ impl Scenario {
         let drawn = draw_mix(rng, shape);
         let mix = wish.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
-        let geometry = AnyGeometry::draw(wish.kind, rng);
+        let spec = wish.kind.draw(|n| rng.random_range(0..n));
         let nodes = match shape {
             Shape::Plain => rng.random_range(1..=3),
             Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
@@ -197,17 +179,17 @@ impl Scenario {
             true => WAIT_NS_WITH_THE_STILL,
             false => WAIT_NS,
         };
-        let mut nodes: Vec<NodeOptions> =
-            (0..nodes).map(|_| draw_options(rng, wish.kind, lock_wait_ns, shape)).collect();
+        let spec = spec.with_lock_wait_ns_max(lock_wait_ns);
+        let mut nodes: Vec<IndexSpec> = (0..nodes).map(|_| draw_options(rng, spec, shape)).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
-                node.techniques.set(name, *on);
+                node.set_technique(name, *on);
             });
         }
         let mut work = draw_work(rng, wish.kind, shape);
         work.ops = wish.ops.unwrap_or(work.ops);
         let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
-        Scenario { seed, cluster, geometry, nodes, work, mix, haste, adversary }
+        Scenario { seed, cluster, nodes, work, mix, haste, adversary }
     }
 
     /// The faults, as often as they strike.
@@ -230,10 +212,15 @@ impl Scenario {
         rules.filter(|_| self.adversary.from_the_start).map(bounded).collect()
     }
 
-    /// How a compute node with these options creates or opens the tree.
-    pub(crate) fn recipe(&self, node: NodeOptions) -> Recipe {
+    /// The index as a compute node works on it, with as many retries as the faults call for.
+    pub(crate) fn spec_of(&self, node: u16) -> IndexSpec {
         let retries_max = if may_kill(&self.mix) { RETRIES_WITH_DEATHS } else { RETRIES };
-        Recipe { geometry: self.geometry, node, retries_max }
+        self.nodes[usize::from(node) % self.nodes.len()].with_retries_max(retries_max)
+    }
+
+    /// The index as its first compute node works on it.
+    pub fn spec(&self) -> &IndexSpec {
+        &self.nodes[0]
     }
 
     /// Clients of all compute nodes.
@@ -258,7 +245,7 @@ impl Scenario {
             shards,
             servers,
             colocated,
-            bytes_per_server: self.geometry.kind().bytes_per_server(),
+            bytes_per_server: bytes_per_server(self.spec()),
             locks_per_server: locks,
             chunk_bytes: self.adversary.chunk_bytes,
             credits,
@@ -361,23 +348,37 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
     }
 }
 
-fn draw_options(rng: &mut SmallRng, kind: Kind, lock_wait_ns_max: u64, shape: Shape) -> NodeOptions {
-    // Smart's caches hold nothing below some 12 KiB, and segments of 4 KiB.
-    let budgets: &[usize] = match (shape, kind) {
-        (Shape::Plain, _) => &[600, 2_000, 1 << 20, 1 << 20],
-        (Shape::Hard, Kind::Sherman) => &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
-        (Shape::Hard, Kind::Smart) => &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
-    };
-    NodeOptions {
-        techniques: AnyTechniques::draw(kind, rng, shape == Shape::Hard),
-        cache_bytes: *budgets.choose(rng).expect("not empty"),
-        backoff_ns: *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
-        lock_wait_ns_max,
-        scan_window: *[1, 3, 32].choose(rng).expect("not empty"),
-    }
+/// Memory of each server: enough for the largest scenario that is drawn. The smaller size is too small for a huge page,
+/// which would take longer to zero than a scenario to run.
+fn bytes_per_server(spec: &IndexSpec) -> u64 {
+    if spec.kept_node_bytes().is_some() { 1 << 20 } else { 16 << 20 }
 }
 
-fn draw_work(rng: &mut SmallRng, kind: Kind, shape: Shape) -> Work {
+fn draw_options(rng: &mut SmallRng, spec: IndexSpec, shape: Shape) -> IndexSpec {
+    let budgets: &[usize] = match shape {
+        Shape::Plain => &[600, 2_000, 1 << 20, 1 << 20],
+        Shape::Hard => spec.kind().trial().cache_bytes,
+    };
+    draw_techniques(rng, spec, shape == Shape::Hard)
+        .with_cache_bytes(*budgets.choose(rng).expect("not empty"))
+        .with_backoff_ns(
+            *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
+        )
+        .with_scan_window(*[1, 3, 32].choose(rng).expect("not empty"))
+}
+
+/// A third has what users get, which is what is used most. Plain seeds draw the switches that are on by default, others
+/// `all` of them.
+fn draw_techniques(rng: &mut SmallRng, mut spec: IndexSpec, all: bool) -> IndexSpec {
+    if rng.random_range(0..3) > 0 {
+        for (name, _) in spec.techniques().into_iter().filter(|(_, on)| all || *on) {
+            spec.set_technique(name, rng.random());
+        }
+    }
+    spec
+}
+
+fn draw_work(rng: &mut SmallRng, kind: IndexKind, shape: Shape) -> Work {
     let mut share = |most| rng.random_range(0..=most);
     let shares = Shares {
         get: 1 + share(10),
@@ -391,7 +392,7 @@ fn draw_work(rng: &mut SmallRng, kind: Kind, shape: Shape) -> Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
         keys: *[1, 2, 5, 5, 12, 12, 30, 30, 80, 80, 200, 200].choose(rng).expect("not empty"),
-        tangled: (shape == Shape::Hard || kind == Kind::Smart) && rng.random(),
+        tangled: (shape == Shape::Hard || kind.trial().is_radix) && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
         shares,
@@ -420,18 +421,16 @@ mod tests {
         assert!(writes.peek().is_some() && writes.all(|writes| writes == EntryVersion::COUNT));
     }
 
-    fn draw(seed: u64, kind: Kind) -> Scenario {
+    fn draw(seed: u64, kind: IndexKind) -> Scenario {
         Scenario::draw(seed, &Wish { kind, ..Wish::default() })
     }
 
     #[test]
     fn every_seed_makes_a_scenario_that_can_be_run() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             for seed in 0..500 {
                 let scenario = draw(seed, kind);
-                assert_eq!(scenario.geometry.kind(), kind);
-                assert!(scenario.nodes.iter().all(|node| node.techniques.kind() == kind));
-                scenario.geometry.can_be().unwrap();
+                assert!(scenario.nodes.iter().all(|node| node.kind() == kind && node.check().is_ok()));
                 assert!((1..=36).contains(&scenario.clients()), "{scenario}");
             }
         }
@@ -439,14 +438,17 @@ mod tests {
 
     #[test]
     fn wishes_change_nothing_else() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let plain = draw(7, kind);
             let mix = Mix::named("delays");
             let wish = Wish { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
             let wished = Scenario::draw(7, &wish);
-            assert!(wished.nodes.iter().all(|node| node.techniques.is_on("fused") == Some(false)));
+            assert!(wished.nodes.iter().all(|node| node.technique("fused") == Some(false)));
             assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
-            assert_eq!((wished.cluster, wished.geometry), (plain.cluster, plain.geometry));
+            assert_eq!(
+                (wished.cluster, wished.spec().limits().max_value),
+                (plain.cluster, plain.spec().limits().max_value)
+            );
         }
     }
 
@@ -454,7 +456,7 @@ mod tests {
     #[test]
     fn seeds_draw_what_is_hard_often_enough() {
         const SEEDS: u64 = 4_000;
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let drawn: Vec<Scenario> = (0..SEEDS).map(|seed| draw(seed, kind)).collect();
             let share = |is_met: &dyn Fn(&Scenario) -> bool| {
                 drawn.iter().filter(|scenario| is_met(scenario)).count() as f64 / SEEDS as f64
@@ -475,15 +477,14 @@ mod tests {
             assert!(share(&|scenario| scenario.adversary.stands_still) > 0.1);
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
             assert!(share(&|scenario| scenario.work.tangled) > 0.4);
-            let is_small = |node: &NodeOptions| node.cache_bytes < 22_000;
+            let is_small = |node: &IndexSpec| node.cache_bytes() < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
-            for name in AnyTechniques::names(kind) {
+            for name in kind.techniques() {
                 let differ = share(&|scenario| {
-                    let mut is_on =
-                        scenario.nodes.iter().map(|node| node.techniques.is_on(name) == Some(true));
+                    let mut is_on = scenario.nodes.iter().map(|node| node.technique(name) == Some(true));
                     is_on.clone().any(|on| on) && is_on.any(|on| !on)
                 });
-                let on = share(&|scenario| scenario.nodes[0].techniques.is_on(name) == Some(true));
+                let on = share(&|scenario| scenario.spec().technique(name) == Some(true));
                 assert!(on > 0.25 && on < 0.95 && differ > 0.1, "{name}: {on}, {differ}");
             }
         }

@@ -1,16 +1,22 @@
 //! Bugs that the swarm has found, each with the kind of scenario that showed it, as explicit values: how seeds are
 //! drawn may change. Several seeds of each, since the simulated fabric may change too.
 
-use farwood_index::{Geometry, NodeSize, Techniques, smart};
+use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run;
-use farwood_sim::scenario::{Adversary, Cluster, NodeOptions, Scenario, Shares, Work};
+use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 2, scatter_ns: 1_000, jitter_ns: 1_000, in_order_write: false };
 
 /// As small as they can be: splits all the time.
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
+
+/// How a compute node works on an index: with a small cache, and patience for 20 ms.
+fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
+    let spec = spec.into().with_cache_bytes(2_000).with_backoff_ns((500, 16_000));
+    spec.with_lock_wait_ns_max(20_000_000).with_scan_window(3)
+}
 
 /// One compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
 fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
@@ -26,14 +32,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             device_locks: 0,
             slow_control: true,
         },
-        geometry: LEAST.into(),
-        nodes: vec![NodeOptions {
-            techniques: Techniques::ALL.into(),
-            cache_bytes: 2_000,
-            backoff_ns: (500, 16_000),
-            lock_wait_ns_max: 20_000_000,
-            scan_window: 3,
-        }],
+        nodes: vec![node(Spec { geometry: LEAST, options: Options::default() })],
         work: Work {
             clients: 3,
             ops: 40,
@@ -80,8 +79,8 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
     for seed in 0..6 {
         let mut scenario = growing(seed, &BREAKS);
         scenario.cluster.servers = 3;
-        assert!(scenario.nodes[0].techniques.set("combine", false));
-        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
+        assert!(scenario.nodes[0].set_technique("combine", false));
+        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_ns_max(1_000_000_000);
         passes(&scenario);
     }
 }
@@ -95,8 +94,9 @@ fn keys_behind_a_torn_leaf_are_missed() {
     ];
     for seed in 0..30 {
         let mut scenario = growing(seed, &STOPS);
-        scenario.geometry = Geometry { max_value: 100, ..LEAST }.into();
-        assert!(scenario.nodes[0].techniques.set("two_level", false));
+        let geometry = Geometry { max_value: 100, ..LEAST };
+        scenario.nodes = vec![node(Spec { geometry, options: Options::default() })];
+        assert!(scenario.nodes[0].set_technique("two_level", false));
         passes(&scenario);
     }
 }
@@ -110,7 +110,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
         scenario.cluster.shards = 1;
         scenario.work.clients = 12;
         scenario.work.ops = 30;
-        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
+        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_ns_max(1_000_000_000);
         passes(&scenario);
     }
 }
@@ -124,9 +124,8 @@ fn nobody_knows_what_a_broken_insert_did() {
     const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];
     for seed in 0..20 {
         let mut scenario = growing(seed, &BREAKS);
-        scenario.geometry = smart::Geometry { max_key: 8, max_value: 8, types: smart::Types::Tiny }.into();
-        scenario.nodes[0].techniques = smart::Techniques::ALL.into();
-        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
+        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
+            .with_lock_wait_ns_max(1_000_000_000);
         scenario.nodes.push(scenario.nodes[0]);
         scenario.work.keys = 6;
         scenario.work.ops = 60;
@@ -142,9 +141,8 @@ fn the_last_slots_are_claimed_and_never_shown() {
     const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];
     for seed in 0..60 {
         let mut scenario = growing(seed, &AWAY);
-        scenario.geometry = smart::Geometry { max_key: 8, max_value: 8, types: smart::Types::Tiny }.into();
-        scenario.nodes[0].techniques = smart::Techniques::ALL.into();
-        scenario.nodes[0].lock_wait_ns_max = 1_000_000_000;
+        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
+            .with_lock_wait_ns_max(1_000_000_000);
         scenario.work.shares = Shares { get: 1, put: 5, insert: 5, update: 1, remove: 4, scan: 1 };
         passes(&scenario);
     }

@@ -1,7 +1,7 @@
 //! Small swarms of every kind of index, so that whoever changes one hears of it from `cargo test`. `farwood sim run`
 //! has the large ones.
 
-use farwood_sim::kind::Kind;
+use farwood_index::IndexKind;
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Scenario, Wish};
 
@@ -35,5 +35,5 @@ fn a_small_swarm_of_sherman_that_shares_operations_passes() {
 
 #[test]
 fn a_small_swarm_of_smart_passes() {
-    passes(&Wish { kind: Kind::Smart, ..Wish::default() }, "");
+    passes(&Wish { kind: IndexKind::Smart, ..Wish::default() }, "");
 }

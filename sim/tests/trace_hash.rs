@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use farwood_sim::kind::Kind;
+use farwood_index::IndexKind;
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Scenario, Wish};
 
 #[test]
 fn the_same_seed_does_the_same() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         let wish = Wish { kind, ..Wish::default() };
         let hashes = move || -> Vec<u64> {
             let scenarios = (100..124).map(|seed| Scenario::draw(seed, &wish));
@@ -31,7 +31,7 @@ fn the_same_seed_does_the_same() {
 
 #[test]
 fn notes_do_not_change_what_happens() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         let mix = farwood_runtime::sim::Mix::named("all");
         let scenario = Scenario::draw(5, &Wish { kind, mix, ..Wish::default() });
         assert_eq!(run(&scenario, false).trace_hash, run(&scenario, true).trace_hash);

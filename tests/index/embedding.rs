@@ -8,13 +8,13 @@ use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
 use crate::kit;
-use crate::kit::{Kind, Parties, Shape, key};
+use crate::kit::{IndexKind, Parties, Shape, key};
 
 /// Every shard is the home of some locks. One whose own part is done first must go on serving the others.
 #[test]
 fn a_shard_that_is_done_first_serves_the_others() {
-    for kind in Kind::ALL {
-        let recipe = kind.usual(Shape::TINY);
+    for &kind in IndexKind::ALL {
+        let recipe = Shape::TINY.usual(kind);
         let results = kit::with_parties(Parties::Shards(3), recipe, |party| async move {
             if party.place != 1 {
                 return party.place;
@@ -31,11 +31,11 @@ fn a_shard_that_is_done_first_serves_the_others() {
 
 #[test]
 fn a_node_that_is_done_gives_its_memory_back() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         let cluster = kit::cluster();
         let seen: Weak<_> = Arc::downgrade(&cluster);
         let node = kit::node(&cluster, 2);
-        let tree = Arc::new(block_on(kind.usual(Shape::USUAL).create(&node, "t")).unwrap());
+        let tree = Arc::new(block_on(Shape::USUAL.usual(kind).create(&node, "t")).unwrap());
         node.run(move |shard| {
             let index = tree.attach(shard.clone());
             async move {
@@ -54,13 +54,13 @@ fn a_node_that_is_done_gives_its_memory_back() {
 #[test]
 fn shards_of_the_services_own_executors() {
     kit::exit_on_panic();
-    Kind::ALL.into_iter().for_each(serve);
+    IndexKind::ALL.iter().copied().for_each(serve);
 }
 
-fn serve(kind: Kind) {
+fn serve(kind: IndexKind) {
     let cluster = kit::cluster();
     let node = kit::node(&cluster, 2);
-    let tree = Arc::new(block_on(kind.usual(Shape::TINY).create(&node, "t")).unwrap());
+    let tree = Arc::new(block_on(Shape::TINY.usual(kind).create(&node, "t")).unwrap());
     let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let executors: Vec<_> = (0..2u64)
         .map(|place| {

@@ -1,21 +1,21 @@
 //! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
 //! how it grows from there, is raced for again and again.
 
+use farwood::Nodes;
 use farwood::{Geometry, NodeSize, RangeIndex};
 
 use crate::kit;
-use crate::kit::kind::Nodes;
 use crate::kit::party::Model;
-use crate::kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties};
+use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Party, Shape, Spec, key, with_parties};
 
 const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 
 #[test]
 fn one_root_is_planted_however_many_try() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for parties in Parties::BOTH {
             for _ in 0..10 {
-                let recipe = kind.usual(LEAST);
+                let recipe = LEAST.usual(kind);
                 with_parties(parties, recipe, move |party| async move {
                     party.meet().await;
                     party.clients(100, |c| plant(party.clone(), c)).await;
@@ -72,7 +72,7 @@ const EACH: u64 = 12;
 
 #[test]
 fn indexes_of_the_least_nodes_grow_high() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for parties in Parties::BOTH {
             for order in [Order::Ascending, Order::Descending, Order::Scattered] {
                 for recipe in recipes(kind) {
@@ -80,7 +80,7 @@ fn indexes_of_the_least_nodes_grow_high() {
                         let expected = grow(&party, order).await;
                         holds(&party, recipe, &expected).await;
                         let height = party.index.survey().await.unwrap().height;
-                        assert!(height >= kind.high(), "{height}");
+                        assert!(height >= kind.trial().height_min, "{height}");
                         party.rest().await;
                     });
                 }
@@ -90,23 +90,26 @@ fn indexes_of_the_least_nodes_grow_high() {
 }
 
 /// The least nodes that the kind has, and of Sherman also others that split in other ways.
-fn recipes(kind: Kind) -> Vec<Recipe> {
-    let mut recipes: Vec<Recipe> = Vec::new();
+fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
+    let mut recipes: Vec<IndexSpec> = Vec::new();
     for mix in kind.extremes() {
-        let least = kind.recipe(LEAST, mix);
+        let least = LEAST.of(mix);
         recipes.push(least);
-        if let Recipe::Sherman(geometry, options) = least {
+        if let IndexSpec::Sherman(Spec { geometry, options }) = least {
             let of = |leaf, inner| Geometry { size: NodeSize::Slots { leaf, inner }, ..geometry };
-            recipes.extend([(3, 3), (4, 4)].map(|(leaf, inner)| Recipe::Sherman(of(leaf, inner), options)));
+            recipes.extend(
+                [(3, 3), (4, 4)]
+                    .map(|(leaf, inner)| IndexSpec::from(Spec { geometry: of(leaf, inner), options })),
+            );
         }
     }
     recipes
 }
 
 /// By the index's own check, and of Sherman also by a walk that is not the index's.
-async fn holds(party: &Party, recipe: Recipe, expected: &Model) {
+async fn holds(party: &Party, recipe: IndexSpec, expected: &Model) {
     party.holds(expected).await;
-    if let Recipe::Sherman(geometry, _) = recipe {
+    if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
         kit::tree::holds_exactly(&party.shard, &party.index, geometry, expected).await;
     }
 }

@@ -4,13 +4,13 @@
 use farwood::RangeIndex;
 
 use crate::kit;
-use crate::kit::{Kind, Parties, Recipe, Shape, key, with_parties_on};
+use crate::kit::{IndexKind, IndexSpec, Parties, Shape, Spec, key, with_parties_on};
 
 /// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
 /// keys'.
-fn insert_and_check(kind: Kind, parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
+fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
     let cluster = kit::cluster_of(bytes_per_server);
-    let recipe = kind.usual(Shape::TINY);
+    let recipe = Shape::TINY.usual(kind);
     with_parties_on(&cluster, parties, recipe, move |party| async move {
         let all = match parties {
             Parties::Shards(parties) | Parties::Nodes(parties) => parties as u64,
@@ -46,8 +46,8 @@ fn insert_and_check(kind: Kind, parties: Parties, clients: u64, keys: u64, bytes
             let numbers = (0..keys).map(kit::scatter);
             party.holds(&numbers.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
             let survey = party.index.survey().await.unwrap();
-            assert!(survey.load_factor > kind.least_load_factor(), "{survey:?}");
-            if let Recipe::Sherman(geometry, _) = recipe {
+            assert!(survey.load_factor > kind.trial().load_factor_min, "{survey:?}");
+            if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
                 let found = kit::tree::read(&party.shard, kit::NAME, geometry).await;
                 assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
             }
@@ -58,7 +58,7 @@ fn insert_and_check(kind: Kind, parties: Parties, clients: u64, keys: u64, bytes
 
 #[test]
 fn twenty_thousand_keys() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for parties in Parties::BOTH {
             insert_and_check(kind, parties, 1000, 20_000, 256 << 20);
         }
@@ -68,7 +68,7 @@ fn twenty_thousand_keys() {
 #[test]
 #[ignore = "an acceptance run for release builds"]
 fn a_million_keys() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
             insert_and_check(kind, parties, 1000, 1_000_000, 2 << 30);
         }

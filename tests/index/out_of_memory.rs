@@ -7,17 +7,17 @@ use farwood::{Cluster, EmbeddedConfig, Host, IndexError, RangeIndex};
 
 use crate::kit;
 use crate::kit::party::Model;
-use crate::kit::{Kind, Parties, Party, Recipe, Shape, key, with_parties_on};
+use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Party, Shape, key, with_parties_on};
 
 /// What was acknowledged, and which numbers were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;
 
 /// A few hundred nodes, and as many or a few times as many keys.
-fn small_cluster(kind: Kind) -> Arc<Cluster> {
+fn small_cluster(kind: IndexKind) -> Arc<Cluster> {
     let (bytes_per_server, chunk_bytes) = match kind {
-        Kind::Sherman => (160 << 10, 8 << 10),
+        IndexKind::Sherman => (160 << 10, 8 << 10),
         // Every key is a node.
-        Kind::Smart => (104 << 10, 4 << 10),
+        IndexKind::Smart => (104 << 10, 4 << 10),
     };
     Cluster::embedded(EmbeddedConfig {
         servers: 2,
@@ -53,12 +53,12 @@ impl Order {
 /// Whatever was acknowledged is there; whatever failed is not, as the error says.
 #[test]
 fn a_full_index_keeps_what_it_acknowledged() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for parties in [Parties::Shards(1), Parties::Shards(2), Parties::Nodes(2)] {
             for order in [Order::Ascending, Order::Descending, Order::Scattered] {
                 for mix in kind.extremes() {
                     let done = Done::default();
-                    let recipe = kind.recipe(Shape::TINY, mix);
+                    let recipe = Shape::TINY.of(mix);
                     with_parties_on(&small_cluster(kind), parties, recipe, move |party| {
                         let done = Arc::clone(&done);
                         fill_and_use(party, recipe, order, done)
@@ -92,7 +92,7 @@ async fn fill(party: Party, order: Order, client: u64, clients: u64, done: Done)
     }
 }
 
-async fn fill_and_use(party: Party, recipe: Recipe, order: Order, done: Done) {
+async fn fill_and_use(party: Party, recipe: IndexSpec, order: Order, done: Done) {
     const CLIENTS: usize = 8;
     party.clients(CLIENTS, |c| fill(party.clone(), order, c as u64, CLIENTS as u64, Arc::clone(&done))).await;
     party.rest().await;
@@ -112,7 +112,7 @@ async fn fill_and_use(party: Party, recipe: Recipe, order: Order, done: Done) {
         }
         let mut again = Model::new();
         for (key, value) in model {
-            if took_effect(party.index.insert(&key, &value).await, recipe.inserts_in_place()) {
+            if took_effect(party.index.insert(&key, &value).await, recipe.kind().trial().inserts_in_place) {
                 again.insert(key, value);
             }
         }
@@ -136,7 +136,7 @@ fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
     }
 }
 
-async fn update_all(party: &Party, recipe: Recipe, model: &mut Model) {
+async fn update_all(party: &Party, recipe: IndexSpec, model: &mut Model) {
     let in_place = recipe.updates_in_place();
     for (n, (key, value)) in model.iter_mut().enumerate() {
         let new = kit::key(n as u64).to_vec();
@@ -145,13 +145,13 @@ async fn update_all(party: &Party, recipe: Recipe, model: &mut Model) {
         }
         // It might have been an insert, which may have to make room first.
         let put = party.index.put(key, value).await.map(|()| true);
-        took_effect(put, recipe.inserts_in_place());
+        took_effect(put, recipe.kind().trial().inserts_in_place);
     }
     holds(party, model).await;
 }
 
 /// A slot that was vacated can be taken again, by the same key and by a neighbour.
-async fn remove_and_insert(party: &Party, recipe: Recipe, model: &mut Model) {
+async fn remove_and_insert(party: &Party, recipe: IndexSpec, model: &mut Model) {
     let keys: Vec<_> = model.keys().cloned().collect();
     for (n, key) in keys.iter().enumerate().step_by(3) {
         assert!(party.index.remove(key).await.unwrap());
@@ -160,7 +160,7 @@ async fn remove_and_insert(party: &Party, recipe: Recipe, model: &mut Model) {
         if model.contains_key(&taker) {
             continue;
         }
-        let in_place = taker == *key && recipe.inserts_in_place();
+        let in_place = taker == *key && recipe.kind().trial().inserts_in_place;
         if took_effect(party.index.insert(&taker, &value).await, in_place) {
             model.insert(taker, value);
         }
@@ -179,11 +179,11 @@ async fn holds(party: &Party, model: &Model) {
 
 #[test]
 fn a_bulk_load_that_does_not_fit() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         with_parties_on(
             &small_cluster(kind),
             Parties::Shards(1),
-            kind.usual(Shape::TINY),
+            Shape::TINY.usual(kind),
             |party| async move {
                 let empty = party.index.survey().await.unwrap();
                 for count in [100_000, 20_000, 6_000] {
@@ -209,8 +209,8 @@ fn a_bulk_load_that_does_not_fit() {
 /// Not even the first node fits.
 #[test]
 fn no_memory_at_all() {
-    for kind in Kind::ALL {
-        let recipe = kind.usual(Shape::TINY);
+    for &kind in IndexKind::ALL {
+        let recipe = Shape::TINY.usual(kind);
         with_parties_on(&small_cluster(kind), Parties::Shards(1), recipe, move |party| async move {
             // Another index takes everything.
             let control = party.host.control();

@@ -12,8 +12,7 @@ use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::kit::party::Locks;
-use crate::kit::{Kind, Recipe, Shape};
+use crate::kit::{IndexKind, IndexSpec, Mixes, Shape};
 
 /// Far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
@@ -39,7 +38,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(seed: u64, servers: u16, recipe: Recipe) -> Self {
+    fn new(seed: u64, servers: u16, recipe: IndexSpec) -> Self {
         let config = SimConfig {
             seed,
             weather: ROUGH,
@@ -151,9 +150,9 @@ async fn work(index: AnyIndex<SimShard>, client: u64, seed: u64, left: Rc<RefCel
 
 #[test]
 fn no_operation_fails() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         let mut retries = 0;
-        let [usual, other] = kind.extremes().map(|mix| kind.recipe(Shape::TINY, mix));
+        let [usual, other] = kind.extremes().map(|mix| Shape::TINY.of(mix));
         for seed in 0..12 {
             for (servers, recipe) in [(1, usual), (3, usual), (2, other)] {
                 let site = Site::new(seed, servers, recipe);
@@ -175,9 +174,9 @@ fn no_operation_fails() {
 /// The nodes of a bulk load are written again, and the CAS on the root word finds out what it did.
 #[test]
 fn a_bulk_load_succeeds() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for seed in 0..20 {
-            let site = Site::new(seed, 1 + (seed % 2) as u16, kind.usual(Shape::TINY));
+            let site = Site::new(seed, 1 + (seed % 2) as u16, Shape::TINY.usual(kind));
             site.break_one_in(10);
             let model: Model = (0..300_u64).map(|n| (n.to_be_bytes(), key(n))).collect();
             let (shard, index) = site.parties[0].clone();
@@ -194,9 +193,9 @@ fn a_bulk_load_succeeds() {
 /// The first writers of an empty index compete for the root word, and again whenever it grows upwards.
 #[test]
 fn roots_are_put_up_once() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for seed in 0..40 {
-            let site = Site::new(seed, 2, kind.usual(Shape::TINY));
+            let site = Site::new(seed, 2, Shape::TINY.usual(kind));
             site.break_one_in(8);
             site.run(site.parties.clone().into_iter().enumerate().map(|(place, (shard, index))| {
                 (shard, async move {

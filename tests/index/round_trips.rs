@@ -1,7 +1,7 @@
 //! What Sherman's operations cost where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and
 //! values. The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
-use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Techniques};
+use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Switches, Techniques};
 
 use crate::kit;
 

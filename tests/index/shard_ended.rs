@@ -10,17 +10,17 @@ use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
 use crate::kit;
-use crate::kit::{Kind, Shape, key};
+use crate::kit::{IndexKind, Shape, key};
 
 const KEYS: u64 = 200;
 
 #[test]
 fn operations_that_need_a_shard_that_has_ended_say_so() {
     kit::exit_on_panic();
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         let cluster = kit::cluster();
         let node = kit::node(&cluster, 2);
-        let tree = Arc::new(block_on(kind.usual(Shape::TINY).create(&node, "t")).unwrap());
+        let tree = Arc::new(block_on(Shape::TINY.usual(kind).create(&node, "t")).unwrap());
         let (ended, has_ended) = channel();
         let leaving = {
             let (node, tree) = (Arc::clone(&node), Arc::clone(&tree));

@@ -5,7 +5,7 @@ use farwood::{OpKind, RangeIndex, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};
-use crate::kit::{Parties, Recipe};
+use crate::kit::{IndexSpec, Parties, Spec};
 
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 8, types: Types::Lines };
 const LEAF_BYTES: u64 = 64;
@@ -13,8 +13,8 @@ const LEAF_BYTES: u64 = 64;
 const COPIES_BYTES: u64 = 256 + 768;
 const CLIENTS: usize = 32;
 
-fn recipe() -> Recipe {
-    Recipe::Smart(GEOMETRY, Options { techniques: Techniques::ALL, ..Options::default() })
+fn recipe() -> IndexSpec {
+    Spec { geometry: GEOMETRY, options: Options { techniques: Techniques::ALL, ..Options::default() } }.into()
 }
 
 /// Each of them used to write a copy.

@@ -11,15 +11,15 @@ use rand::seq::SliceRandom;
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{Parties, Party, Recipe, all_pairs};
+use crate::kit::{IndexSpec, Parties, Party, Spec, all_pairs};
 
 /// Nodes of six slots at least: none has to move.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 8, types: Types::Lines };
 const CLIENTS: usize = 2;
 
-fn recipe(fused: bool) -> Recipe {
+fn recipe(fused: bool) -> IndexSpec {
     let techniques = Techniques { fused, ..Techniques::ALL };
-    Recipe::Smart(GEOMETRY, Options { techniques, ..Options::default() })
+    Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
 }
 
 /// Key 30 bytes behind `first`, or one that parts from it so many bytes behind.

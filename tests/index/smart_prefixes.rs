@@ -9,26 +9,26 @@ use rand::seq::SliceRandom;
 
 use crate::kit;
 use crate::kit::party::Model;
-use crate::kit::{Parties, Party, Recipe, with_parties};
+use crate::kit::{IndexSpec, Parties, Party, Spec, with_parties};
 
 const LONGEST: usize = 255;
 
 /// Users' nodes and tiny ones, with all techniques, without those that say what leaves are, and with none.
-fn recipes(max_key: usize, max_value: usize) -> Vec<Recipe> {
+fn recipes(max_key: usize, max_value: usize) -> Vec<IndexSpec> {
     let replaced = Techniques { in_place_leaves: false, rear_lock: false, ..Techniques::ALL };
     let elsewhere = Techniques { rear_lock: false, ..Techniques::ALL };
     let mut recipes = Vec::new();
     for types in [Types::Lines, Types::Tiny] {
         for techniques in [Techniques::ALL, elsewhere, replaced, Techniques::NONE] {
             let options = Options { techniques, ..Options::default() };
-            recipes.push(Recipe::Smart(Geometry { max_key, max_value, types }, options));
+            recipes.push(Spec { geometry: Geometry { max_key, max_value, types }, options }.into());
         }
     }
     recipes
 }
 
 /// Runs `main` alone on an index of each recipe; afterwards the index must pass its check.
-fn alone<R: Future<Output = ()> + 'static>(recipes: Vec<Recipe>, main: fn(Party) -> R) {
+fn alone<R: Future<Output = ()> + 'static>(recipes: Vec<IndexSpec>, main: fn(Party) -> R) {
     for recipe in recipes {
         println!("{recipe:?}");
         with_parties(Parties::ONE, recipe, move |party| async move {

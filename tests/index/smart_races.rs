@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use farwood::Switches;
 use farwood::runtime::sim::{SimConfig, SimShard};
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood_sim::history::{Op, Outcome};
@@ -16,7 +17,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use crate::kit;
 use crate::kit::recorder::{self, Recorder};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{Parties, Party, Recipe};
+use crate::kit::{IndexSpec, Parties, Party, Spec};
 
 const SEEDS: u64 = 8;
 /// Of each party.
@@ -45,7 +46,8 @@ where
     R: Future<Output = ()> + 'static,
 {
     for techniques in mixes() {
-        let recipe = Recipe::Smart(GEOMETRY, Options { techniques, ..Options::default() });
+        let recipe: IndexSpec =
+            Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into();
         for parties in [Parties::Shards(2), Parties::Nodes(3)] {
             for seed in 0..SEEDS {
                 println!("{techniques:?}, {parties:?}, seed {seed}");

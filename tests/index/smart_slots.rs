@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use farwood::{RangeIndex, Verbs};
+use farwood::smart::{Geometry, Options, Techniques, Types};
+use farwood::{RangeIndex, Switches, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};
-use crate::kit::{Parties, Recipe, at_rest, with_parties};
-use farwood::smart::{Geometry, Options, Techniques, Types};
+use crate::kit::{IndexSpec, Parties, Spec, at_rest, with_parties};
 
 /// Types of 2; 3, 5; 8, 16; 64, 257 slots, those of one room between semicolons.
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 8, types: Types::Tiny };
 
-fn recipe(techniques: Techniques) -> Recipe {
-    Recipe::Smart(GEOMETRY, Options { techniques, ..Options::default() })
+fn recipe(techniques: Techniques) -> IndexSpec {
+    Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
 }
 
 /// Dropped after the CAS of the slot, an insert used to stay invisible until another one came to the same node, at any

@@ -14,7 +14,7 @@ use futures::TryStreamExt;
 
 use crate::kit::party::Common;
 use crate::kit::simulated::{calm, simulate};
-use crate::kit::{NAME, Parties, Party, Recipe};
+use crate::kit::{NAME, Parties, Party, Spec};
 
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 200, types: Types::Lines };
 const VALUE: [u8; 200] = [7; 200];
@@ -75,7 +75,7 @@ fn in_lab<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(Lab
     simulate(&calm(Parties::ONE), Parties::ONE, move |seat| {
         let common = Arc::clone(&common);
         async move {
-            let party = Party::enter(seat, Recipe::Smart(GEOMETRY, options), common).await;
+            let party = Party::enter(seat, Spec { geometry: GEOMETRY, options }.into(), common).await;
             party.index.put(b"key", &VALUE).await.unwrap();
             let root = party.host.control().open(NAME).await.unwrap().root;
             let mut lab = Lab { party, leaf: root, lock: root };

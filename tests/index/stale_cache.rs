@@ -4,16 +4,16 @@
 use farwood::{OpKind, RangeIndex};
 use futures::TryStreamExt;
 
-use crate::kit::{Kind, Parties, Party, Shape, key, with_parties};
+use crate::kit::{IndexKind, Parties, Party, Shape, key, with_parties};
 
 const OLD: u64 = 50;
 const ALL: u64 = 5000;
 
 #[test]
 fn a_far_outdated_cache_costs_a_descent() {
-    for kind in Kind::ALL {
+    for &kind in IndexKind::ALL {
         for op in OpKind::ALL {
-            with_parties(Parties::Nodes(2), kind.usual(Shape::TINY), move |party| async move {
+            with_parties(Parties::Nodes(2), Shape::TINY.usual(kind), move |party| async move {
                 if party.place == 0 {
                     fill(&party, 0, OLD).await;
                 }
@@ -44,7 +44,7 @@ async fn fill(party: &Party, from: u64, to: u64) {
 }
 
 /// Does `op` to the last key, and then a get to its neighbour.
-async fn find_out(index: &impl RangeIndex, kind: Kind, op: OpKind) {
+async fn find_out(index: &impl RangeIndex, kind: IndexKind, op: OpKind) {
     let before = index.stats();
     let last = key(ALL - 1);
     match op {
@@ -71,6 +71,6 @@ async fn find_out(index: &impl RangeIndex, kind: Kind, op: OpKind) {
     stats -= &before;
     let round_trips = stats.kind(OpKind::Get).round_trips;
     // A radix tree's neighbour may be below nodes of its own that nobody here has met yet.
-    let most = if kind == Kind::Sherman { 2 } else { height + 2 };
+    let most = if kind == IndexKind::Sherman { 2 } else { height + 2 };
     assert!(round_trips <= most, "a get after {}: {round_trips}, height {height}", op.name());
 }

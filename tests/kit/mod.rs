@@ -7,7 +7,6 @@ pub(crate) mod kind;
 pub(crate) mod lab;
 pub(crate) mod nodes;
 pub(crate) mod party;
-pub(crate) mod recipe;
 pub(crate) mod recorder;
 pub(crate) mod simulated;
 pub(crate) mod tree;
@@ -21,10 +20,10 @@ use farwood::{
 };
 use futures::executor::block_on;
 
-pub(crate) use self::kind::{Kind, Shape};
+pub(crate) use self::kind::{Mixes, Shape};
 pub(crate) use self::nodes::exit_on_panic;
 pub(crate) use self::party::{Parties, Party, all_pairs, at_rest, lock_words_set};
-pub(crate) use self::recipe::Recipe;
+pub(crate) use farwood::{IndexKind, IndexSpec, Spec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
 pub(crate) const TINY: Geometry =
@@ -71,7 +70,7 @@ where
 }
 
 /// Runs `main` for every party on a fresh index of a fresh cluster; results in the order of places.
-pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: Recipe, main: F) -> Vec<T>
+pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: IndexSpec, main: F) -> Vec<T>
 where
     F: Fn(Party) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
@@ -84,7 +83,7 @@ where
 pub(crate) fn with_parties_on<F, R, T>(
     cluster: &Arc<Cluster>,
     parties: Parties,
-    recipe: Recipe,
+    recipe: IndexSpec,
     main: F,
 ) -> Vec<T>
 where
@@ -100,7 +99,7 @@ pub(crate) fn with_parties_in<F, R, T>(
     cluster: &Arc<Cluster>,
     config: NodeConfig,
     parties: Parties,
-    recipe: Recipe,
+    recipe: IndexSpec,
     main: F,
 ) -> Vec<T>
 where

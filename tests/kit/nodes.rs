@@ -4,11 +4,11 @@ use std::future::Future;
 use std::io::Write;
 use std::sync::{Arc, Once};
 
+use farwood::IndexSpec;
 use farwood::runtime::Fabric;
 use farwood::{ComputeNode, Host, Shard};
 
 use super::party::{Common, Parties, Party, Probed, Seat};
-use super::recipe::Recipe;
 
 /// A compute node that starts an executor per shard.
 pub(crate) trait Node: Host + Send + Sync + 'static {
@@ -61,7 +61,12 @@ where
 }
 
 /// Runs `main` for every party on a fresh index.
-pub(crate) fn run_parties<N, F, R, T>(nodes: Vec<Arc<N>>, parties: Parties, recipe: Recipe, main: F) -> Vec<T>
+pub(crate) fn run_parties<N, F, R, T>(
+    nodes: Vec<Arc<N>>,
+    parties: Parties,
+    recipe: IndexSpec,
+    main: F,
+) -> Vec<T>
 where
     N: Node,
     F: Fn(Party<N::V>) -> R + Clone + Send + 'static,

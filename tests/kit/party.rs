@@ -14,7 +14,7 @@ use farwood::{AnyIndex, CheckOptions, CheckReport, Host, RangeIndex, Shard, Sher
 use futures::TryStreamExt;
 use futures::future::join_all;
 
-use super::recipe::{AnyTree, Recipe};
+use farwood::{AnyTree, IndexSpec};
 
 /// Keys and values, as a test knows them.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -81,11 +81,7 @@ impl<V: Verbs> Locks for ShermanIndex<V> {
 
 impl<V: Verbs> Locks for AnyIndex<V> {
     fn locks_in_use(&self) -> usize {
-        match self {
-            AnyIndex::Sherman(index) => index.locks_in_use(),
-            AnyIndex::Smart(index) => index.locks_in_use(),
-            _ => unreachable!("a kind of index that the kit has not been told of"),
-        }
+        AnyIndex::locks_in_use(self)
     }
 }
 
@@ -171,7 +167,7 @@ pub(crate) struct Party<V: Probed = Shard> {
 impl<V: Probed> Party<V> {
     /// Takes a seat at the index called [`super::NAME`]: the first of all creates it, the first of every other node
     /// opens it.
-    pub(crate) async fn enter(seat: Seat<V>, recipe: Recipe, common: Arc<Common>) -> Self {
+    pub(crate) async fn enter(seat: Seat<V>, recipe: IndexSpec, common: Arc<Common>) -> Self {
         let Seat { shard, host, node } = seat;
         let clients = shard.clients_alive();
         let number = usize::from(shard.shard().0);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::Host;
+use farwood::IndexSpec;
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
 use farwood::runtime::{Control, Port, PortLease};
 
 use super::party::{Common, Parties, Party, Seat};
-use super::recipe::Recipe;
 
 /// Far beyond what any test takes.
 const LATE_NS: u64 = 600_000_000_000;
@@ -67,7 +67,7 @@ where
 
 /// Runs `main` for every party on a fresh index. Afterwards nothing may be left behind, and the index must pass its
 /// check.
-pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: Recipe, main: F)
+pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: IndexSpec, main: F)
 where
     F: Fn(Party<SimShard>) -> R + Clone + 'static,
     R: Future<Output = ()> + 'static,

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use farwood::IndexKind;
 use farwood::index::check::Broken;
+use farwood::index::shell::Filled;
 use farwood::{CheckOptions, CheckReport, Violation};
 
 use crate::args::CheckArgs;
 use crate::connect::{Action, Connected, Peer, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::kind::Kind;
-use crate::open_index::check_name;
 use crate::report::output::print;
 use crate::session::on_index;
 use crate::units::show_bytes;
@@ -39,7 +40,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
 
 /// What the walk has found.
 struct Found {
-    kind: Kind,
+    kind: IndexKind,
     report: CheckReport,
     /// The owners of orphaned locks that are silent; the others are gone.
     silent: BTreeSet<u16>,
@@ -61,7 +62,7 @@ impl Action for Check {
                 let silent = silent.clone();
                 async move {
                     let report = index.check(&options).await.map_err(CliError::failed)?;
-                    Ok(Found { kind: Kind::of(&index), report, silent })
+                    Ok(Found { kind: index.kind(), report, silent })
                 }
             })
         };
@@ -113,9 +114,9 @@ fn shown(found: &Found) -> String {
 fn write_report(Found { kind, report, silent }: &Found, out: &mut String) -> fmt::Result {
     let survey = &report.survey;
     let full = format!(", {:.1} % full", survey.load_factor * 100.0);
-    let (of_leaves, of_inner_nodes) = match kind {
-        Kind::Sherman => (full.as_str(), ""),
-        Kind::Smart => ("", full.as_str()),
+    let (of_leaves, of_inner_nodes) = match kind.filled() {
+        Filled::Leaves => (full.as_str(), ""),
+        Filled::InnerNodes => ("", full.as_str()),
     };
     writeln!(out, "keys         {}", survey.keys)?;
     writeln!(out, "leaves       {}{of_leaves}", survey.leaves)?;
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn an_intact_index_has_a_shape() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let cluster = kit::cluster(kind);
             let found = check(&cluster);
             assert_eq!(found.kind, kind);
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_lock_of_a_client_that_is_gone_is_no_fault() {
-        let cluster = kit::cluster(Kind::Sherman);
+        let cluster = kit::cluster(IndexKind::Sherman);
         let lock = Control::servers(&*cluster)[1].locks.base;
         write_word(&cluster, lock, LockWord::new(7, 0, 0xff).to_bits());
         let mut found = check(&cluster);
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_damaged_index_is_named_with_the_node() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let cluster = kit::cluster(kind);
             let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
             // An address where no node was ever written.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use farwood::{IndexSpec, Limits};
 use futures::executor::block_on;
 
 use crate::args::CreateArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
-use crate::kind::Kind;
-use crate::open_index::{OpenIndex, check_name};
-use crate::recipe::{Limits, Recipe};
+
 use crate::report::output::print;
 use crate::session::Desk;
 
@@ -20,31 +20,31 @@ use crate::session::Desk;
 /// If the arguments make no index, or the catalog refuses.
 pub(crate) fn run(args: CreateArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
-    let recipe = recipe(&args)?;
+    let spec = spec(&args)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let told = with_cluster(&servers, Create { name: args.name, recipe })?;
+    let told = with_cluster(&servers, Create { name: args.name, spec })?;
     print(&told)?;
     interrupt.check("the index was created")
 }
 
-fn recipe(args: &CreateArgs) -> Result<Recipe, CliError> {
-    let kind = Kind::parse(&args.index)?;
+fn spec(args: &CreateArgs) -> Result<IndexSpec, CliError> {
+    let kind = index::kind(&args.index)?;
     let size = |flag: &str, bytes: Option<u64>, usual: usize| match bytes {
         None => Ok(usual),
         Some(bytes) => {
             usize::try_from(bytes).map_err(|_| CliError::Usage(format!("{flag} {bytes}: that is too long")))
         }
     };
-    let usual = Limits::usual(kind);
+    let usual = kind.usual_limits();
     let max_key = size("--max-key", args.max_key, usual.max_key)?;
     let max_value = size("--max-value", args.max_value, usual.max_value)?;
-    Recipe::new(kind, Limits { max_key, max_value })
+    index::spec(kind, Limits { max_key, max_value }, &[])
 }
 
 struct Create {
     name: String,
-    recipe: Recipe,
+    spec: IndexSpec,
 }
 
 impl Action for Create {
@@ -53,28 +53,28 @@ impl Action for Create {
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
         // Nobody works with what is opened here.
         const CACHE_BYTES: usize = 0;
-        block_on(OpenIndex::create(&Desk::at(&cluster), &self.name, &self.recipe, CACHE_BYTES))?;
-        let Limits { max_key, max_value } = self.recipe.limits();
-        let (kind, leaf_bytes) = (self.recipe.kind(), self.recipe.leaf_bytes());
-        let leaves = match kind {
-            Kind::Sherman => format!("leaves of {leaf_bytes} bytes"),
-            Kind::Smart => format!("leaves of up to {leaf_bytes} bytes"),
-        };
+        let spec = self.spec.with_cache_bytes(CACHE_BYTES);
+        block_on(index::create(&Desk::at(&cluster), &self.name, &spec))?;
+        let (Limits { max_key, max_value }, leaf_bytes) = (spec.limits(), spec.leaf_bytes());
+        let up_to = if spec.leaves_differ() { "up to " } else { "" };
         Ok(format!(
-            "created index {:?}: {}, keys up to {max_key} bytes, values up to {max_value} bytes, {leaves}\n",
+            "created index {:?}: {}, keys up to {max_key} bytes, values up to {max_value} bytes, \
+             leaves of {up_to}{leaf_bytes} bytes\n",
             self.name,
-            kind.name(),
+            spec.kind(),
         ))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
+
     use super::*;
     use crate::session::kit;
 
     fn create(words: &str) -> Result<String, CliError> {
-        create_on(&kit::cluster(Kind::Sherman), words)
+        create_on(&kit::cluster(IndexKind::Sherman), words)
     }
 
     fn create_on(cluster: &Arc<farwood::Cluster>, words: &str) -> Result<String, CliError> {
@@ -82,12 +82,12 @@ mod tests {
         let words = ["farwood", "create", "--fabric", "shm:x"].into_iter().chain(words.split_whitespace());
         let Request::Run(cli) = parse(words)? else { panic!("a command was given") };
         let Command::Create(args) = cli.command else { panic!("it was create") };
-        Create { recipe: recipe(&args)?, name: args.name }.on(Arc::clone(cluster))
+        Create { spec: spec(&args)?, name: args.name }.on(Arc::clone(cluster))
     }
 
     #[test]
     fn an_index_is_created_once() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let cluster = kit::cluster(kind);
             let words = format!("users --index {} --max-key 200 --max-value 8", kind.name());
             let told = create_on(&cluster, &words).unwrap();
@@ -97,7 +97,7 @@ mod tests {
             let error = create_on(&cluster, &words).unwrap_err();
             assert_eq!(error.exit_code(), 1);
             assert!(error.one_line().contains("an index named \"users\" already"), "{error}");
-            let opened = block_on(OpenIndex::open(&Desk::at(&cluster), "users", 0)).unwrap();
+            let opened = block_on(index::open(&Desk::at(&cluster), "users", 0)).unwrap();
             assert_eq!(opened.limits(), Limits { max_key: 200, max_value: 8 });
         }
     }

@@ -8,8 +8,8 @@ use futures::executor::block_on;
 use crate::args::DropArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::open_index::check_name;
 use crate::report::output::print;
 use crate::units::show_bytes;
 
@@ -51,13 +51,14 @@ fn explain(error: ControlError) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
+
     use super::*;
-    use crate::kind::Kind;
     use crate::session::kit;
 
     #[test]
     fn an_index_is_dropped_once() {
-        for kind in Kind::ALL {
+        for &kind in IndexKind::ALL {
             let cluster = kit::cluster(kind);
             let drop = || Drop { name: "t".to_owned() }.on(Arc::clone(&cluster));
             assert_eq!(drop().unwrap(), "dropped index \"t\": 0 B freed\n");

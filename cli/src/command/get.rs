@@ -8,8 +8,8 @@ use farwood::RangeIndex;
 use crate::args::GetArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::open_index::check_name;
 use crate::report::output::print_bytes;
 use crate::session::on_index;
 
@@ -61,10 +61,11 @@ pub(crate) fn absent(name: &str, key: &[u8]) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
+
     use super::*;
     use crate::command::put::Put;
     use crate::command::remove::Remove;
-    use crate::kind::Kind;
     use crate::session::kit;
 
     fn get(cluster: &Arc<farwood::Cluster>, name: &str, key: &[u8]) -> Result<Vec<u8>, CliError> {
@@ -74,10 +75,10 @@ mod tests {
 
     #[test]
     fn what_was_put_is_found_until_it_is_removed() {
-        Kind::ALL.into_iter().for_each(put_get_and_remove);
+        IndexKind::ALL.iter().copied().for_each(put_get_and_remove);
     }
 
-    fn put_get_and_remove(kind: Kind) {
+    fn put_get_and_remove(kind: IndexKind) {
         let cluster = kit::cluster(kind);
         let put = |key: &[u8], value: &[u8]| {
             let (key, value) = (key.to_vec(), value.to_vec());
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_index_that_is_not_there_or_not_known_is_an_error() {
-        let cluster = kit::cluster(Kind::Sherman);
+        let cluster = kit::cluster(IndexKind::Sherman);
         let error = get(&cluster, "none", b"k").unwrap_err();
         assert!(error.exit_code() == 1 && error.one_line().contains("create it first"), "{error}");
         futures::executor::block_on(farwood::runtime::Control::create(&*cluster, "new", "warp", b""))

@@ -20,9 +20,9 @@ use self::store::{Loaded, Shared, store};
 use crate::args::LoadArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
 use crate::note;
-use crate::open_index::{OpenIndex, check_name};
 use crate::progress::{Bar, Progress, Stage};
 use crate::report::output::print;
 
@@ -106,7 +106,7 @@ impl Action for Load {
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
         let Load { name, source, shards, interrupt } = self;
         let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
-        let index = block_on(OpenIndex::open(&node, &name, CACHE_BYTES))?;
+        let index = block_on(index::open(&node, &name, CACHE_BYTES))?;
         let progress = Progress::new(shards, false);
         progress.enter(Stage::Load);
         let shared = Arc::new(Shared::new(interrupt, Arc::clone(&progress)));

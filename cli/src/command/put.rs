@@ -8,8 +8,8 @@ use farwood::RangeIndex;
 use crate::args::PutArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::open_index::check_name;
 use crate::session::on_index;
 
 /// Stores key and value.

@@ -9,8 +9,8 @@ use crate::args::RemoveArgs;
 use crate::command::get::absent;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::open_index::check_name;
 use crate::session::on_index;
 
 /// Removes the key.

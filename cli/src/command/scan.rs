@@ -11,8 +11,8 @@ use futures::StreamExt;
 use crate::args::ScanArgs;
 use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
+use crate::index::check_name;
 use crate::interrupt::Interrupt;
-use crate::open_index::check_name;
 use crate::report::output;
 use crate::session::on_index;
 
@@ -117,12 +117,13 @@ async fn copy_pairs<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Writ
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
+
     use super::*;
-    use crate::kind::Kind;
     use crate::session::kit;
 
     /// Scans 100 keys, 00 to 99. Yields what was written, and how that ended.
-    fn scan(kind: Kind, range: Range, room: usize) -> (String, Result<(), CliError>) {
+    fn scan(kind: IndexKind, range: Range, room: usize) -> (String, Result<(), CliError>) {
         let out = on_index(kit::cluster(kind), "t", &Interrupt::default(), "", move |index| {
             let range = range.clone();
             async move {
@@ -164,10 +165,10 @@ mod tests {
 
     #[test]
     fn begins_at_from_and_ends_before_to() {
-        Kind::ALL.into_iter().for_each(scan_ranges);
+        IndexKind::ALL.iter().copied().for_each(scan_ranges);
     }
 
-    fn scan_ranges(kind: Kind) {
+    fn scan_ranges(kind: IndexKind) {
         let lines = |range| {
             let (out, result) = scan(kind, range, usize::MAX);
             result.unwrap();
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_leaves_ends_it_quietly() {
-        let (out, result) = scan(Kind::Sherman, range(None, None, None), 14);
+        let (out, result) = scan(IndexKind::Sherman, range(None, None, None), 14);
         assert!(result.is_ok());
         assert_eq!(out, "00\tv0\n01\tv1\n02");
     }

@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use farwood::IndexKind;
 use farwood::runtime::sim::Mix;
 use farwood_sim::coverage::Coverage;
 use farwood_sim::history::write_json_lines;
-use farwood_sim::kind::Kind as SimulatedKind;
 use farwood_sim::runner::{self, Report};
 use farwood_sim::scenario::{Scenario, Wish};
 
 use crate::args::SimRunArgs;
 use crate::error::CliError;
-use crate::kind::Kind;
+use crate::index;
 use crate::report::files;
 use crate::report::output::print;
 
@@ -92,7 +92,7 @@ impl Total {
     }
 
     /// How often each rare path was taken, and in how many seeds.
-    fn table(&self, kind: SimulatedKind) -> String {
+    fn table(&self, kind: IndexKind) -> String {
         let mut text = format!("{:<27}{:>12}{:>10}\n", "coverage", "events", "seeds");
         for ((name, events), (_, seeds)) in self.events.of(kind).zip(self.seeds_with.of(kind)) {
             writeln!(text, "{name:<27}{events:>12}{seeds:>10}").expect("strings take everything");
@@ -102,7 +102,7 @@ impl Total {
         text
     }
 
-    fn verdict(&self, kind: SimulatedKind, requires_coverage: bool) -> Result<(), CliError> {
+    fn verdict(&self, kind: IndexKind, requires_coverage: bool) -> Result<(), CliError> {
         let Total { seeds, failed, undecided, .. } = *self;
         if failed > 0 {
             return Err(CliError::Check(format!("{failed} of {seeds} seeds failed")));
@@ -125,10 +125,10 @@ impl Total {
 
 impl Plan {
     fn new(args: &SimRunArgs) -> Result<Self, CliError> {
-        let kind = Kind::parse(&args.index)?;
+        let kind = index::kind(&args.index)?;
         let seeds = seeds(&args.seeds)?;
         let mut rest = String::new();
-        if kind != Kind::ALL[0] {
+        if kind != IndexKind::default() {
             write!(rest, " --index {}", kind.name()).expect("strings take everything");
         }
         let mix = match &args.faults {
@@ -141,13 +141,13 @@ impl Plan {
         if let Some(ops) = args.ops {
             write!(rest, " --ops {ops}").expect("strings take everything");
         }
-        let techniques = kind.switches(&args.technique)?;
+        let techniques = index::switches(kind, &args.technique)?;
         let techniques = techniques.into_iter().map(|(name, on)| (name.to_owned(), on)).collect();
         for switch in &args.technique {
             write!(rest, " --technique {switch}").expect("strings take everything");
         }
         let ops = args.ops.map(ops_per_client).transpose()?;
-        let wish = Wish { kind: simulated(kind), mix, ops, techniques };
+        let wish = Wish { kind, mix, ops, techniques };
         if let Some(directory) = &args.history {
             files::check_directory(directory)?;
             fs::create_dir_all(directory).map_err(|error| CliError::write(directory, error))?;
@@ -260,14 +260,6 @@ fn in_order(plan: &Plan, mut tell: impl FnMut(Said) -> Result<(), CliError>) -> 
     })
 }
 
-/// The kind as scenarios name it.
-fn simulated(kind: Kind) -> SimulatedKind {
-    match kind {
-        Kind::Sherman => SimulatedKind::Sherman,
-        Kind::Smart => SimulatedKind::Smart,
-    }
-}
-
 fn seeds(text: &str) -> Result<Range<u64>, CliError> {
     let wrong =
         || CliError::Usage(format!("--seeds {text}: write A..B, the first seed and the one after the last"));
@@ -300,7 +292,7 @@ mod tests {
 
     #[test]
     fn coverage_is_required_of_those_who_ask() {
-        let verdict = |total: &Total, required| match total.verdict(SimulatedKind::Smart, required) {
+        let verdict = |total: &Total, required| match total.verdict(IndexKind::Smart, required) {
             Ok(()) => String::new(),
             Err(error) => error.one_line(),
         };

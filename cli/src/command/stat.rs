@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use farwood::Limits;
 use farwood::runtime::control::ServerUsage;
 use farwood::runtime::{CatalogEntry, ServerInfo};
 use futures::executor::block_on;
@@ -10,9 +11,8 @@ use futures::executor::block_on;
 use crate::args::StatArgs;
 use crate::connect::{Action, Connected, Peer, with_cluster};
 use crate::error::CliError;
+use crate::index::limits_of;
 use crate::interrupt::Interrupt;
-use crate::open_index::limits_of;
-use crate::recipe::Limits;
 use crate::report::output::print;
 use crate::units::show_bytes;
 
@@ -101,15 +101,15 @@ fn write_all(
 
 #[cfg(test)]
 mod tests {
+    use farwood::IndexKind;
     use farwood::runtime::Control;
 
     use super::*;
-    use crate::kind::Kind;
     use crate::session::kit;
 
     #[test]
     fn everything_is_listed() {
-        let cluster = kit::cluster(Kind::Smart);
+        let cluster = kit::cluster(IndexKind::Smart);
         block_on(Control::create(&*cluster, "a raw one", "raw", b"")).unwrap();
         let told = Stat.on(Arc::clone(&cluster)).unwrap();
         let lines: Vec<&str> = told.lines().collect();

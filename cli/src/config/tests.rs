@@ -2,6 +2,7 @@
 
 use farwood::index::{sherman, smart};
 use farwood::runtime::sim::Profile;
+use farwood::{IndexSpec, Spec};
 
 use super::*;
 use crate::args::{self, Command, Request};
@@ -35,17 +36,17 @@ fn no_flags_are_the_canonical_run() {
 
 /// The switches of a benchmark of Sherman.
 fn sherman(config: &BenchConfig) -> sherman::Techniques {
-    match config.recipe {
-        Recipe::Sherman(_, techniques) => techniques,
-        Recipe::Smart(..) => panic!("it is SMART"),
+    match config.spec {
+        IndexSpec::Sherman(spec) => spec.options.techniques,
+        _ => panic!("it is another"),
     }
 }
 
 #[test]
 fn smart_is_configured_by_its_own_switches() {
     let plain = config("--index smart").unwrap();
-    let Recipe::Smart(geometry, techniques) = plain.recipe else { panic!("it was asked for") };
-    assert_eq!((geometry.max_key, geometry.max_value, techniques), (8, 8, smart::Techniques::ALL));
+    let IndexSpec::Smart(Spec { geometry, options }) = plain.spec else { panic!("it was asked for") };
+    assert_eq!((geometry.max_key, geometry.max_value, options.techniques), (8, 8, smart::Techniques::ALL));
     // Its locks are in its leaves: nothing is lost where NICs have no memory.
     assert!(!plain.no_on_chip);
     let json =
@@ -61,8 +62,8 @@ fn smart_is_configured_by_its_own_switches() {
 #[test]
 fn raw_reads_what_a_get_reads() {
     let bytes = |line: &str| {
-        let recipe = config(&format!("--workload raw {line}")).unwrap().recipe;
-        (recipe.leaf_bytes(), recipe.get_bytes())
+        let spec = config(&format!("--workload raw {line}")).unwrap().spec;
+        (spec.leaf_bytes(), spec.get_bytes())
     };
     assert_eq!(bytes(""), (1024, 1024));
     assert_eq!(bytes("--index smart"), (64, 32));

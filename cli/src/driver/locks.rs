@@ -33,7 +33,8 @@ impl<V: BenchShard> LockSubject<V> {
     /// The locks on that shard. `port` is the same on all of them.
     pub(crate) fn new(shard: V, port: Port, plan: Arc<Plan>) -> Self {
         let possible = on_chip_possible(shard.control().servers());
-        let (config, combine) = plan.config.recipe.effective(possible).locks();
+        let spec = plan.config.spec.effective(possible);
+        let (config, combine) = (spec.locks(), spec.technique("combine") != Some(false));
         let table = LockTable::attach(shard.clone(), port, config);
         LockSubject { shard, table, combine, plan, tally: Rc::default() }
     }

@@ -132,7 +132,7 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
         config: config.to_json(),
         phases,
         memory: results.first().map(|first| first.memory).unwrap_or_default(),
-        filled: config.recipe.kind().filled(),
+        filled: config.spec.kind().filled().name(),
         compute: ComputeFigures {
             cache_bytes: run.cache_bytes,
             lock_table_bytes: run.lock_table_bytes,

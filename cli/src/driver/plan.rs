@@ -46,7 +46,7 @@ impl Plan {
         interrupt: Interrupt,
         index_name: String,
     ) -> Arc<Self> {
-        let places = config.recipe.leaves(config.keys, BULK_FILL);
+        let places = config.spec.leaves(config.keys, BULK_FILL);
         let population = match config.workload {
             Workload::Lock => crate::config::LOCKS,
             Workload::Raw => places,

@@ -58,7 +58,7 @@ impl<V: BenchShard> RawSubject<V> {
         let (control, places) = (self.shard.control(), self.plan.places);
         let index = control.create(&self.plan.index_name, "raw", &[]).await.map_err(failed)?.id;
         let servers: Vec<_> = control.servers().iter().map(|server| server.id).collect();
-        let leaf_bytes = self.plan.config.recipe.leaf_bytes() as u64;
+        let leaf_bytes = self.plan.config.spec.leaf_bytes() as u64;
         let mut area = Area { chunks: Vec::new(), places_per_chunk: 0 };
         while (area.chunks.len() as u64 * area.places_per_chunk) < places {
             if self.plan.is_cut_short() {
@@ -73,7 +73,7 @@ impl<V: BenchShard> RawSubject<V> {
     }
 
     async fn fill(&self, area: &Area) -> Result<(), CliError> {
-        let leaf_bytes = self.plan.config.recipe.leaf_bytes();
+        let leaf_bytes = self.plan.config.spec.leaf_bytes();
         let batch = (WRITE_BYTES / leaf_bytes).max(1);
         let chunk_bytes = area.places_per_chunk as usize * leaf_bytes;
         for &chunk in area.chunks.iter().take_while(|_| !self.plan.is_cut_short()) {
@@ -165,9 +165,9 @@ impl<V: BenchShard> Client for RawClient<V> {
         let Some(area) = self.area.get() else {
             return Err(CliError::Run("the memory to read was not made".to_owned()));
         };
-        let place = area.place(number, config.recipe.leaf_bytes() as u64);
+        let place = area.place(number, config.spec.leaf_bytes() as u64);
         let meter = Meter::default();
-        let read = self.shard.read(&meter, place, config.recipe.get_bytes()).await;
+        let read = self.shard.read(&meter, place, config.spec.get_bytes()).await;
         let buf = read.map_err(|error| CliError::Run(format!("a read: {error}")))?.into_buf();
         self.recorder.end(Lane::Read, timed);
         self.tally.borrow_mut().record(meter.usage());

@@ -2,21 +2,21 @@
 
 use std::sync::{Arc, OnceLock};
 
-use farwood::Host;
 use farwood::runtime::PortLease;
+use farwood::{AnyTree, Host};
 use futures::executor::block_on;
 
 use crate::driver::not_started;
 use crate::driver::plan::Plan;
 use crate::driver::raw::Area;
 use crate::error::CliError;
-use crate::open_index::OpenIndex;
+use crate::index;
 use crate::workload::Workload;
 
 /// What the shards of a run work on.
 pub(crate) enum Stage {
     /// An index, empty still.
-    Index(OpenIndex),
+    Index(AnyTree),
     /// The port of the lock tables.
     Locks(PortLease),
     /// The memory to read; the first shard's load fills it.
@@ -32,7 +32,8 @@ impl Stage {
             Workload::Raw => Ok(Stage::Raw(Arc::default())),
             _ => {
                 let cache_bytes = config.cache_bytes as usize;
-                let created = OpenIndex::create(node, &plan.index_name, &config.recipe, cache_bytes);
+                let spec = config.spec.with_cache_bytes(cache_bytes);
+                let created = index::create(node, &plan.index_name, &spec);
                 block_on(created).map(Stage::Index).map_err(|error| not_started(&error))
             }
         }

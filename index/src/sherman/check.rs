@@ -13,53 +13,38 @@ use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 use self::level::{Level, Step};
 pub(super) use self::sighting::Depth;
 use self::sighting::Sighting;
+use super::Tree;
 use super::root::parse_root;
-use super::{ShermanIndex, Tree};
-use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation, inside};
+use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
+use crate::range_index::Survey;
 use crate::step::Budget;
 
 /// How often a check reads a torn node again. At rest once is enough, but for a READ that took too long.
 const REREADS: u32 = 8;
 
-impl<V: Verbs> ShermanIndex<V> {
-    /// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken.
-    ///
-    /// # Errors
-    /// Only if a memory server cannot be read; whatever it holds is in the report.
-    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
-        self.check_each(options, |_, _| {}).await
-    }
+/// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken. Shows
+/// `visit` every key with its value.
+pub(super) async fn run<V: Verbs>(
+    tree: &Tree<V>,
+    options: &CheckOptions,
+    visit: impl FnMut(&[u8], &[u8]),
+) -> Result<CheckReport, IndexError> {
+    let meter = Meter::default();
+    let mut report = CheckReport::new(options.kept_max);
+    let exempt =
+        report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
+    let terms = Terms { depth: Depth::Entries, rereads: REREADS, exempt };
+    Walk::new(tree, &meter, terms, report).run(visit).await
+}
 
-    /// The same, and shows `visit` every key with its value: ascending, as long as fences are right.
-    ///
-    /// # Errors
-    /// As [`ShermanIndex::check`].
-    pub async fn check_each(
-        &self,
-        options: &CheckOptions,
-        visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, IndexError> {
-        let tree = &self.0;
-        let meter = Meter::default();
-        let mut report = CheckReport::new(options.kept_max);
-        let mut exempt = BTreeSet::new();
-        for (at, word) in tree.locks.words_held(&meter).await? {
-            if tree.locks.is_foreign(word) {
-                report.leftovers.push(HeldLock { at, word });
-            } else if options.dead.contains(&word.owner()) {
-                exempt.insert(at);
-                report.orphaned.push(HeldLock { at, word });
-            } else {
-                let broken = Broken::LockHeld { word };
-                report.violations.push(Violation { node: at, level: None, broken });
-            }
-        }
-        Walk::new(tree, &meter, Terms { depth: Depth::Entries, rereads: REREADS, exempt }, report)
-            .run(visit)
-            .await
-    }
+/// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
+pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<Survey, IndexError> {
+    let meter = Meter::default();
+    // Writers may be at work: a torn node is read again for as long as the budget lasts.
+    let terms = Terms { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
+    Walk::new(tree, &meter, terms, CheckReport::new(1)).run(|_, _| {}).await?.shape()
 }
 
 /// What a walk looks at and puts up with.

@@ -1,100 +1,41 @@
 //! What a Sherman tree is made with: what all compute nodes agree on, which the catalog keeps, and how one of them
 //! works on it.
 
-use farwood_cache::Policy;
-use farwood_lock::LockConfig;
 use serde::{Deserialize, Serialize};
 
-use crate::error::IndexError;
 use crate::layout::{InnerLayout, LayoutError, LeafLayout};
+use crate::techniques;
 
-/// The techniques of the paper (section 4), ours, and two of SMART's, as switches. All off is the paper's baseline FG+.
-///
-/// Each compute node chooses for itself, but for `on_chip`: two compute nodes that looked for the same lock in
-/// different memory would not exclude each other. It is decided when a tree is created and kept in the catalog;
-/// opening the tree with another value is no error and changes nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Techniques {
-    /// Command combination (section 4.5): dependent WRITEs and the unlock in one chain.
-    pub combine: bool,
-    /// Locks in the on-chip memory of the memory servers' NICs (section 4.3), if the tree was created so. Where not all
-    /// servers have such memory, locks are in host memory and the switch reads as off.
-    pub on_chip: bool,
-    /// Local lock tables in front of the global ones (section 4.3).
-    pub hierarchical: bool,
-    /// Handing a global lock over to the next local waiter (section 4.3). Needs `hierarchical`.
-    pub handover: bool,
-    /// Entry-level versions (section 4.4): an entry write sends the entry. Off: it sends the whole leaf.
-    pub two_level: bool,
-    /// The lock's CAS and the node's READ in one chain. Not in the paper.
-    pub fused: bool,
-    /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one READ.
-    pub delegation: bool,
-    /// Write combining, likewise: puts, or updates, of one key that wait for each other become one.
-    pub combining: bool,
+techniques! {
+    /// The techniques of the paper (section 4), ours, and two of SMART's, as switches. All off is the paper's baseline
+    /// FG+.
+    ///
+    /// Each compute node chooses for itself, but for `on_chip`: two compute nodes that looked for the same lock in
+    /// different memory would not exclude each other. It is decided when a tree is created and kept in the catalog;
+    /// opening the tree with another value is no error and changes nothing.
+    pub struct Techniques {
+        /// Command combination (section 4.5): dependent WRITEs and the unlock in one chain.
+        pub combine: bool = true,
+        /// Locks in the on-chip memory of the memory servers' NICs (section 4.3), if the tree was created so. Where not
+        /// all servers have such memory, locks are in host memory and the switch reads as off.
+        pub on_chip: bool = true,
+        /// Local lock tables in front of the global ones (section 4.3).
+        pub hierarchical: bool = true,
+        /// Handing a global lock over to the next local waiter (section 4.3). Needs `hierarchical`.
+        pub handover: bool = true,
+        /// Entry-level versions (section 4.4): an entry write sends the entry. Off: it sends the whole leaf.
+        pub two_level: bool = true,
+        /// The lock's CAS and the node's READ in one chain. Not in the paper.
+        pub fused: bool = true,
+        /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one
+        /// READ.
+        pub delegation: bool = false,
+        /// Write combining, likewise: puts, or updates, of one key that wait for each other become one.
+        pub combining: bool = false,
+    }
 }
 
 impl Techniques {
-    /// The names of the switches, as the command line spells them.
-    pub const NAMES: [&'static str; 8] =
-        ["combine", "on_chip", "hierarchical", "handover", "two_level", "fused", "delegation", "combining"];
-
-    /// Everything of the paper on, and `fused`; not what is another index's.
-    pub const ALL: Techniques = Techniques {
-        combine: true,
-        on_chip: true,
-        hierarchical: true,
-        handover: true,
-        two_level: true,
-        fused: true,
-        delegation: false,
-        combining: false,
-    };
-
-    /// Everything off: the paper's FG+.
-    pub const NONE: Techniques = Techniques {
-        combine: false,
-        on_chip: false,
-        hierarchical: false,
-        handover: false,
-        two_level: false,
-        fused: false,
-        delegation: false,
-        combining: false,
-    };
-
-    /// Sets the switch with that name; false if there is none.
-    pub fn set(&mut self, name: &str, on: bool) -> bool {
-        let switch = match name {
-            "combine" => &mut self.combine,
-            "on_chip" => &mut self.on_chip,
-            "hierarchical" => &mut self.hierarchical,
-            "handover" => &mut self.handover,
-            "two_level" => &mut self.two_level,
-            "fused" => &mut self.fused,
-            "delegation" => &mut self.delegation,
-            "combining" => &mut self.combining,
-            _ => return false,
-        };
-        *switch = on;
-        true
-    }
-
-    /// The switches by name, in the order of [`Techniques::NAMES`].
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let values = [
-            self.combine,
-            self.on_chip,
-            self.hierarchical,
-            self.handover,
-            self.two_level,
-            self.fused,
-            self.delegation,
-            self.combining,
-        ];
-        Self::NAMES.into_iter().zip(values)
-    }
-
     /// What remains of the switches of who creates a tree, where locks can be in on-chip memory
     /// ([`farwood_lock::on_chip_possible`]) or cannot.
     pub fn effective(mut self, on_chip_possible: bool) -> Self {
@@ -109,34 +50,12 @@ impl Techniques {
     }
 }
 
-impl Default for Techniques {
-    fn default() -> Self {
-        Techniques::ALL
-    }
-}
-
 /// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Agreed {
+pub struct Agreed {
     pub(super) geometry: Geometry,
     /// Whether locks are in the servers' on-chip memory.
     pub(super) on_chip: bool,
-}
-
-impl Agreed {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        serde_json::to_vec(&self).expect("numbers are always representable")
-    }
-
-    /// What the catalog keeps of the tree `name`, on a cluster where locks can be in on-chip memory or cannot.
-    pub(super) fn from_bytes(name: &str, bytes: &[u8], on_chip_possible: bool) -> Result<Self, IndexError> {
-        let error = |cause| IndexError::Config { name: name.into(), cause };
-        let agreed: Agreed = serde_json::from_slice(bytes).map_err(|cause| error(cause.to_string()))?;
-        if agreed.on_chip && !on_chip_possible {
-            return Err(error("its locks are in on-chip memory, which not all memory servers have".into()));
-        }
-        Ok(agreed)
-    }
 }
 
 /// Sizes that all nodes of a tree share, kept in the catalog.
@@ -185,100 +104,62 @@ impl Default for Geometry {
     }
 }
 
-/// How one compute node works on a tree. Compute nodes with different options work on the same tree.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Which techniques are used. `on_chip` counts when the tree is created; who opens it gets what its creator chose,
-    /// whatever stands here ([`Techniques`]; `ShermanIndex::techniques` tells what is in effect).
-    pub techniques: Techniques,
-    /// Byte budget of the cache of internal nodes; it counts everything.
-    pub cache_bytes: usize,
-    /// Which cached node leaves when the budget is full.
-    pub eviction: Policy,
-    /// Retries that one operation may spend on torn reads, moved nodes and stale cache entries.
-    pub retries_max: u32,
-    /// How long a writer pauses, in ns, when it finds a global lock taken: at first, and at most; it doubles in
-    /// between, and a part of it is chance. (0, 0) tries again at once, as FG+ does in the paper.
-    pub backoff_ns: (u64, u64),
-    /// The longest time in ns that an operation waits for a lock, or for another client that works for it: after that a
-    /// lock is an error that names its owner ([`farwood_lock::LockError::Contended`]). `u64::MAX`: it waits for ever.
-    pub lock_wait_ns_max: u64,
-    /// How often an operation finds a lock taken before it gives up with the same error. At least 1.
-    pub lock_attempts_max: u32,
-    /// Leaves that a scan reads in parallel at most.
-    pub scan_window: usize,
-}
-
-impl Options {
-    /// What lock tables are told when these techniques are in effect.
-    pub(super) fn locks(&self, techniques: Techniques) -> LockConfig {
-        LockConfig {
-            hierarchical: techniques.hierarchical,
-            handover: techniques.handover,
-            on_chip: techniques.on_chip,
-            wait_ns_max: self.lock_wait_ns_max,
-            attempts_max: self.lock_attempts_max,
-            backoff_ns_min: self.backoff_ns.0,
-            backoff_ns_max: self.backoff_ns.1,
-            ..LockConfig::default()
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let locks = LockConfig::default();
-        Options {
-            techniques: Techniques::ALL,
-            cache_bytes: 512 << 20,
-            eviction: Policy::TwoChoices,
-            retries_max: 100_000,
-            backoff_ns: (locks.backoff_ns_min, locks.backoff_ns_max),
-            lock_wait_ns_max: locks.wait_ns_max,
-            lock_attempts_max: locks.attempts_max,
-            scan_window: 32,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use farwood_lock::LockConfig;
+    use farwood_runtime::control::LockRegion;
+    use farwood_runtime::{RemotePtr, ServerId, ServerInfo};
 
-    #[test]
-    fn switches_have_names() {
-        let mut techniques = Techniques::NONE;
-        for name in Techniques::NAMES {
-            assert!(techniques.set(name, true));
-        }
-        assert_eq!(techniques, Techniques { delegation: true, combining: true, ..Techniques::ALL });
-        assert!(!techniques.set("warp", true));
-        assert!(techniques.iter().all(|(_, on)| on));
-    }
+    use super::super::{Options, ShermanAlgorithm};
+    use super::*;
+    use crate::shell::algorithm::Algorithm;
+    use crate::shell::handle::agreed_of;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
         let geometry = Geometry { max_key: 200, max_value: 64, size: NodeSize::Slots { leaf: 4, inner: 4 } };
         for on_chip in [false, true] {
             let agreed = Agreed { geometry, on_chip };
-            assert_eq!(Agreed::from_bytes("x", &agreed.to_bytes(), true), Ok(agreed));
+            let size = r#"{"Slots":{"leaf":4,"inner":4}}"#;
+            let bytes = format!(
+                r#"{{"geometry":{{"max_key":200,"max_value":64,"size":{size}}},"on_chip":{on_chip}}}"#
+            );
+            assert_eq!(serde_json::to_string(&agreed).unwrap(), bytes);
+            assert_eq!(agreed_of::<ShermanAlgorithm>(bytes.as_bytes()), Ok(agreed));
         }
     }
 
     #[test]
     fn a_configuration_that_makes_no_sense_is_an_error() {
-        let on_chip = Agreed { geometry: Geometry::default(), on_chip: true }.to_bytes();
         let geometry_only = serde_json::to_vec(&Geometry::default()).unwrap();
         for (bytes, part) in [
             (&b"{"[..], "EOF"),
             (b"", "EOF"),
             (b"\xff\xfe", "expected value"),
             (&geometry_only, "missing field"),
-            (&on_chip, "not all memory servers"),
         ] {
-            let error = Agreed::from_bytes("x", bytes, false).unwrap_err().to_string();
+            let error = agreed_of::<ShermanAlgorithm>(bytes).unwrap_err().to_string();
             assert!(error.contains("unreadable") && error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn locks_in_on_chip_memory_need_it() {
+        let agreed = Agreed { geometry: Geometry::default(), on_chip: true };
+        let words = LockRegion { base: RemotePtr::new(ServerId(0), 64), count: 1 };
+        let server = |device_locks| ServerInfo {
+            id: ServerId(0),
+            region_bytes: 1 << 20,
+            locks: words,
+            device_locks,
+            chunk_bytes: 4096,
+        };
+        let check =
+            |agreed, device_locks| ShermanAlgorithm::check_cluster("x", agreed, &[server(device_locks)]);
+        let error = check(&agreed, None).unwrap_err().to_string();
+        assert!(error.contains("not all memory servers"), "{error}");
+        assert_eq!(check(&agreed, Some(words)), Ok(()));
+        assert_eq!(check(&Agreed { on_chip: false, ..agreed }, None), Ok(()));
     }
 
     #[test]
@@ -296,10 +177,11 @@ mod tests {
     #[test]
     fn lock_tables_are_told_what_the_options_say() {
         let options = Options { backoff_ns: (0, 7), lock_attempts_max: 3, ..Options::default() };
-        let locks = options.locks(Techniques::NONE);
+        let locks = ShermanAlgorithm::meet(Techniques::NONE, options.locks()).0;
         assert_eq!((locks.backoff_ns_min, locks.backoff_ns_max, locks.attempts_max), (0, 7, 3));
+        assert!(!locks.hierarchical && !locks.handover && !locks.on_chip);
         assert_eq!(
-            Options::default().locks(Techniques::ALL),
+            ShermanAlgorithm::meet(Techniques::ALL, Options::default().locks()).0,
             LockConfig { on_chip: true, ..Default::default() }
         );
     }

@@ -44,7 +44,7 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         budget: &mut Budget,
     ) -> Result<Option<Target>, IndexError> {
-        match self.reader.find(key) {
+        match self.reader().find(key) {
             Some(steer) if steer.child_level == 0 => {
                 Ok(Some(Target { ptr: steer.child, level: 0, via: Via::Cached(steer.via) }))
             }

@@ -42,294 +42,254 @@ mod lookup;
 mod repair;
 mod root;
 mod scan;
+mod sizes;
 mod split;
-mod survey;
 mod write;
 
-use std::cell::RefCell;
-use std::ops::RangeBounds;
-use std::rc::{Rc, Weak};
+use std::ops::{Bound, RangeInclusive};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
 use farwood_lock::window::WindowConfig;
-use farwood_lock::{LockTable, on_chip_possible};
-use farwood_runtime::alloc::Books;
-use farwood_runtime::node::Host;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
+use farwood_lock::{LockConfig, on_chip_possible};
+use farwood_runtime::{Meter, ServerInfo, Verbs};
 
 use self::config::Agreed;
-pub use self::config::{Geometry, NodeSize, Options, Techniques};
+pub use self::config::{Geometry, NodeSize, Techniques};
 use self::repair::Missing;
+use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::intent::Intent;
-use crate::layout::{InnerLayout, LeafLayout};
-use crate::meeting::Meeting;
-use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
-use crate::sharing::Sharing;
-use crate::stats::{CacheCounters, IndexStats, OpKind};
-use crate::step::Budget;
+use crate::layout::{Bytes, InnerLayout, LeafLayout};
+use crate::range_index::{Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::shell::handle::{Index, Local};
+use crate::stats::CacheCounters;
 use crate::value::Value;
 
 /// The name of this kind of index in catalogs and on the command line.
-pub const KIND: &str = "sherman";
+pub const KIND: &str = ShermanAlgorithm::KIND;
 
-/// A Sherman tree as a whole compute node sees it. Clones share cache and statistics; [`Sherman::attach`] makes the
-/// handle that one shard's clients use.
-#[derive(Clone)]
-pub struct Sherman(Arc<Shared>);
+/// A Sherman tree as a whole compute node sees it.
+pub type Sherman = crate::shell::handle::Tree<ShermanAlgorithm>;
 
-pub(crate) struct Shared {
-    entry: CatalogEntry,
-    agreed: Agreed,
-    options: Options,
+/// A Sherman tree on one shard.
+pub type ShermanIndex<V> = Index<ShermanAlgorithm, V>;
+
+/// How one compute node works on a Sherman tree.
+pub type Options = crate::shell::options::Options<ShermanAlgorithm>;
+
+/// What one shard needs to work on a tree.
+type Tree<V> = Local<ShermanAlgorithm, V>;
+
+/// Sherman, for the shell that all indexes share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShermanAlgorithm {}
+
+/// What the shards of a compute node share.
+pub struct NodeState {
     leaf: LeafLayout,
     inner: InnerLayout,
     cache: Arc<NodeCache>,
-    meeting: Meeting,
 }
 
-impl Sherman {
-    /// Creates a tree in the catalog under `name` and opens it. It has no node until something is written. Where its
-    /// locks are is decided here, for all who will work on it ([`Techniques::on_chip`]).
-    ///
-    /// # Errors
-    /// If the geometry makes no node, or the catalog refuses.
-    pub async fn create(
-        host: &impl Host,
-        name: &str,
-        geometry: Geometry,
-        options: Options,
-    ) -> Result<Self, IndexError> {
-        geometry.layouts()?;
-        let control = host.control();
-        let on_chip = options.techniques.effective(on_chip_possible(control.servers())).on_chip;
-        let agreed = Agreed { geometry, on_chip };
-        let entry = control.create(name, KIND, &agreed.to_bytes()).await?;
-        Self::from_entry(host, entry, options)
-    }
-
-    /// Opens the tree that the catalog has under `name`. Its locks are where its creator put them, whatever the options
-    /// say of [`Techniques::on_chip`].
-    ///
-    /// # Errors
-    /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
-    pub async fn open(host: &impl Host, name: &str, options: Options) -> Result<Self, IndexError> {
-        let entry = host.control().open(name).await?;
-        Self::from_entry(host, entry, options)
-    }
-
-    /// Sizes of the nodes of the tree that the catalog describes so, without opening it.
-    ///
-    /// # Errors
-    /// If it is of another kind, or its configuration cannot be read.
-    pub fn geometry_of(entry: &CatalogEntry) -> Result<Geometry, IndexError> {
-        if entry.kind != KIND {
-            return Err(IndexError::WrongKind { name: entry.name.clone(), kind: entry.kind.clone() });
-        }
-        // Whether its locks can be where it says does not matter here.
-        Ok(Agreed::from_bytes(&entry.name, &entry.config, true)?.geometry)
-    }
-
-    fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options) -> Result<Self, IndexError> {
-        if entry.kind != KIND {
-            return Err(IndexError::WrongKind { name: entry.name, kind: entry.kind });
-        }
-        let on_chip_possible = on_chip_possible(host.control().servers());
-        let agreed = Agreed::from_bytes(&entry.name, &entry.config, on_chip_possible)?;
-        let (leaf, inner) = agreed.geometry.layouts()?;
-        let config =
-            CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed: host.seed() };
-        let cache = NodeCache::new(config);
-        let meeting = Meeting::new(host, &entry);
-        Ok(Sherman(Arc::new(Shared { entry, agreed, options, leaf, inner, cache, meeting })))
-    }
-
-    /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
-    ///
-    /// # Panics
-    /// If it was called on this shard before.
-    pub fn attach<V: Verbs>(&self, verbs: V) -> ShermanIndex<V> {
-        let shared = Arc::clone(&self.0);
-        let techniques = shared.options.techniques.on(&shared.agreed);
-        let Techniques { delegation, combining, .. } = techniques;
-        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
-        let (locks, sharing) = shared.meeting.attach(&verbs, shared.options.locks(techniques), windows);
-        let first_server = usize::from(verbs.shard().0);
-        let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
-        let reader = shared.cache.reader();
-        let stats = RefCell::default();
-        let missing = Missing::default();
-        ShermanIndex(Rc::new_cyclic(|me| {
-            let me = Weak::clone(me);
-            Tree { me, shared, techniques, verbs, locks, sharing, reader, allocator, missing, stats }
-        }))
-    }
-
-    /// Sizes of the tree's nodes.
-    pub fn geometry(&self) -> Geometry {
-        self.0.agreed.geometry
-    }
-
-    /// Bytes of a leaf: what a get reads.
-    pub fn leaf_bytes(&self) -> usize {
-        self.0.leaf.node_bytes()
-    }
-
-    /// Slots of a leaf.
-    pub fn leaf_slots(&self) -> usize {
-        self.0.leaf.slots()
-    }
-
-    /// Bytes that this compute node's cache takes now.
-    pub fn cache_bytes(&self) -> usize {
-        self.0.cache.bytes()
-    }
-}
-
-/// A Sherman tree on one shard.
-pub struct ShermanIndex<V: Verbs>(Rc<Tree<V>>);
-
-impl<V: Verbs> Clone for ShermanIndex<V> {
-    fn clone(&self) -> Self {
-        ShermanIndex(Rc::clone(&self.0))
-    }
-}
-
-impl<V: Verbs> ShermanIndex<V> {
-    /// The techniques in effect. Whether locks are in on-chip memory was decided when the tree was created.
-    pub fn techniques(&self) -> Techniques {
-        self.0.techniques
-    }
-
-    /// Tells what became of the memory that this shard has taken from the memory servers.
-    pub fn books(&self) -> Books {
-        self.0.allocator.books()
-    }
-
-    /// Local locks and windows that are held or waited for here: 0 when no operation runs.
-    pub fn locks_in_use(&self) -> usize {
-        let (held, waiting) = self.0.locks.in_use();
-        held + waiting + self.0.sharing.in_use()
-    }
-}
-
-/// What one shard needs to work on a tree.
-pub(crate) struct Tree<V: Verbs> {
-    /// For what the janitor is asked to do.
-    me: Weak<Tree<V>>,
-    shared: Arc<Shared>,
-    techniques: Techniques,
-    verbs: V,
-    locks: LockTable<V>,
-    sharing: Sharing<V>,
+/// What a shard has for itself.
+pub struct ShardState {
     reader: CacheReader,
-    allocator: NodeAllocator,
     missing: Missing,
-    stats: RefCell<IndexStats>,
 }
 
 impl<V: Verbs> Tree<V> {
     fn leaf(&self) -> &LeafLayout {
-        &self.shared.leaf
+        &self.shared.state.leaf
     }
 
     fn inner(&self) -> &InnerLayout {
-        &self.shared.inner
+        &self.shared.state.inner
     }
 
     fn cache(&self) -> &NodeCache {
-        &self.shared.cache
+        &self.shared.state.cache
     }
 
-    fn budget(&self) -> Budget {
-        Budget::new(self.shared.options.retries_max)
+    fn reader(&self) -> &CacheReader {
+        &self.state.reader
     }
 
-    fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.agreed.geometry.max_key;
-        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
-    }
-
-    fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.agreed.geometry.max_value;
-        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
-    }
-
-    fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
-        self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
+    fn missing(&self) -> &Missing {
+        &self.state.missing
     }
 }
 
-impl<V: Verbs> ShermanIndex<V> {
-    async fn write(&self, kind: OpKind, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
-        self.0.check_key(key)?;
-        self.0.check_value(intent.value())?;
-        let meter = Meter::default();
-        let write = Tree::write(&self.0, &meter, key, intent);
-        let applied = self.0.sharing.write(&meter, key, intent, write).await?;
-        self.0.record(kind, &meter, applied, 0);
-        Ok(applied)
+impl Sherman {
+    /// Bytes of a leaf: what a get reads.
+    pub fn leaf_bytes(&self) -> usize {
+        self.state().leaf.node_bytes()
+    }
+
+    /// Slots of a leaf.
+    pub fn leaf_slots(&self) -> usize {
+        self.state().leaf.slots()
     }
 }
 
-impl<V: Verbs> RangeIndex for ShermanIndex<V> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.0.check_key(key)?;
-        let meter = Meter::default();
-        let value = self.0.sharing.get(&meter, key, self.0.lookup(&meter, key)).await?;
-        self.0.record(OpKind::Get, &meter, value.is_some(), 0);
-        Ok(value)
+impl Algorithm for ShermanAlgorithm {
+    const KIND: &'static str = "sherman";
+    const FILLED: Filled = Filled::Leaves;
+    const TRIAL: Trial = Trial {
+        rare_paths: &[
+            "lock.redo.reached",
+            "lock.redo.unreached",
+            "sherman.inner.right",
+            "sherman.inner.split",
+            "sherman.leaf.far_right",
+            "sherman.leaf.right",
+            "sherman.leaf.split",
+            "sherman.read.entry",
+            "sherman.read.locked",
+            "sherman.read.slow",
+            "sherman.root.grown",
+            "sherman.root.lost",
+            "sherman.root.settled",
+            "sherman.separator.missing",
+            "sherman.separator.owed",
+            "sherman.separator.repaired",
+            "sherman.split.unknown",
+            "sim.read.overtaken",
+        ],
+        cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+        is_radix: false,
+        inserts_in_place: true,
+        finishes_what_was_dropped: false,
+        // More than a byte can count.
+        long_key: 300,
+        height_min: 5,
+        load_factor_min: 0.5,
+    };
+    const SCAN_WINDOW: usize = 32;
+
+    type Geometry = Geometry;
+    type Techniques = Techniques;
+    type Agreed = Agreed;
+    type NodeState = NodeState;
+    type ShardState = ShardState;
+
+    fn agree(
+        geometry: Geometry,
+        techniques: Techniques,
+        servers: &[ServerInfo],
+    ) -> Result<Agreed, IndexError> {
+        geometry.layouts()?;
+        Ok(Agreed { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        self.write(OpKind::Put, key, Intent::Put(value)).await.map(|_| ())
+    fn check_agreed(_: &Agreed) -> Result<(), String> {
+        Ok(())
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Insert, key, Intent::Insert(value)).await
+    fn check_cluster(name: &str, agreed: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
+        if agreed.on_chip && !on_chip_possible(servers) {
+            let what = format!(
+                "the index {name:?} has its locks in on-chip memory, which not all memory servers have"
+            );
+            return Err(IndexError::Cluster { what });
+        }
+        Ok(())
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Update, key, Intent::Update(value)).await
+    fn geometry(agreed: &Agreed) -> Geometry {
+        agreed.geometry
     }
 
-    async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Remove, key, Intent::Remove).await
+    fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
+        techniques.on(agreed)
     }
 
-    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
-        scan::stream(Rc::clone(&self.0), owned_bounds(&range), limit)
+    fn effective(techniques: Techniques, on_chip_possible: bool) -> Techniques {
+        techniques.effective(on_chip_possible)
     }
 
-    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
-        futures::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
+    fn round_trips(
+        Techniques { fused, combine, .. }: Techniques,
+    ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let update = 2 + u64::from(!fused) + u64::from(!combine);
+        (1..=1, update..=update)
     }
 
-    async fn bulk_load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
-        &self,
-        pairs: impl IntoIterator<Item = (K, U)>,
-        fill: f64,
-    ) -> Result<u64, IndexError> {
-        bulk_load::run(&self.0, pairs, fill).await
+    fn updates_in_place(_: Techniques) -> bool {
+        true
     }
 
-    async fn survey(&self) -> Result<Survey, IndexError> {
-        survey::run(&self.0).await
+    fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
+        let Techniques { on_chip, hierarchical, handover, delegation, combining, .. } = techniques;
+        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
+        (LockConfig { hierarchical, handover, on_chip, ..locks }, windows)
     }
 
-    fn stats(&self) -> IndexStats {
-        let tree = &self.0;
-        let mut stats = tree.stats.borrow().clone();
-        tree.shared.meeting.count(&tree.locks, &tree.sharing, tree.verbs.shards(), &mut stats);
-        let cache = tree.cache().stats();
-        stats.cache = CacheCounters {
-            lookups: tree.reader.lookups(),
-            hits: tree.reader.hits(),
+    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<NodeState, IndexError> {
+        let (leaf, inner) = agreed.geometry.layouts()?;
+        let config = CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
+        Ok(NodeState { leaf, inner, cache: NodeCache::new(config) })
+    }
+
+    fn shard_state(node: &NodeState) -> ShardState {
+        ShardState { reader: node.cache.reader(), missing: Missing::default() }
+    }
+
+    fn cache_bytes(node: &NodeState) -> usize {
+        node.cache.bytes()
+    }
+
+    fn cache_counters(node: &NodeState, shard: &ShardState) -> CacheCounters {
+        let cache = node.cache.stats();
+        CacheCounters {
+            lookups: shard.reader.lookups(),
+            hits: shard.reader.hits(),
             invalidated: cache.invalidated as u64,
             evicted: cache.evicted as u64,
             bytes: cache.bytes as u64,
-        };
-        stats
+        }
+    }
+
+    fn lookup<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Value>, IndexError>> {
+        local.lookup(meter, key)
+    }
+
+    fn write<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+    ) -> impl Future<Output = Result<bool, IndexError>> {
+        local.write(meter, key, intent)
+    }
+
+    fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
+        scan::stream(local, range, limit)
+    }
+
+    fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        local: &Rc<Tree<V>>,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        fill: f64,
+    ) -> impl Future<Output = Result<u64, IndexError>> {
+        bulk_load::run(local, pairs, fill)
+    }
+
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<Survey, IndexError>> {
+        check::survey(local)
+    }
+
+    fn check<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> impl Future<Output = Result<CheckReport, IndexError>> {
+        check::run(local, options, visit)
     }
 }

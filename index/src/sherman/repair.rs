@@ -92,7 +92,7 @@ impl<V: Verbs> Tree<V> {
         image: &[u8],
         sibling: RemotePtr,
     ) -> Result<Target, IndexError> {
-        let is_known = self.missing.knows(sibling, self.verbs.now());
+        let is_known = self.missing().knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
         // Who comes to a leaf next reads its parent again, unless one who was looking for another leaf has done so. An
         // inner node is cached by then, and no one asks its parent.
@@ -101,7 +101,7 @@ impl<V: Verbs> Tree<V> {
             _ if is_known => false,
             Via::Cached(_) => {
                 self.forget(from, key);
-                is_inner || !self.missing.is_news(sibling, self.verbs.now())
+                is_inner || !self.missing().is_news(sibling, self.verbs.now())
             }
             Via::Read(_) => true,
             // A root with a right neighbour is the root no more.
@@ -125,16 +125,16 @@ impl<V: Verbs> Tree<V> {
         let Some(tree) = self.me.upgrade() else { return };
         let header = self.header(left.level, image);
         let Some(key) = header.ok().and_then(|header| header.high()) else { return };
-        if !self.missing.begin(sibling, self.verbs.now()) {
+        if !self.missing().begin(sibling, self.verbs.now()) {
             return;
         }
         let separator = Separator { level: left.level + 1, key, child: sibling };
         self.verbs.defer(async move {
             match tree.repair(left.ptr, separator).await {
-                Ok(()) => tree.missing.done(sibling),
+                Ok(()) => tree.missing().done(sibling),
                 Err(error) => {
                     separator_is_missing(&error);
-                    tree.missing.failed(sibling, tree.verbs.now() + LEFT_ALONE_NS);
+                    tree.missing().failed(sibling, tree.verbs.now() + LEFT_ALONE_NS);
                 }
             }
         });

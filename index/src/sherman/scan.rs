@@ -123,7 +123,7 @@ impl<V: Verbs> Cursor<V> {
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
         let mut leaves = Window::new();
-        if tree.reader.children_in(&at, self.window, &mut leaves) == 0 {
+        if tree.reader().children_in(&at, self.window, &mut leaves) == 0 {
             self.locate_window(&at, &mut leaves, budget).await?;
         }
         let Some(&first) = leaves.first() else {
@@ -189,7 +189,7 @@ impl<V: Verbs> Cursor<V> {
     /// Drops the cached parent of the cursor, which misses leaves: the next window asks again.
     fn forget_parent(&self) {
         if let Some(at) = &self.at
-            && let Some(via) = self.tree.reader.node_of(1, at)
+            && let Some(via) = self.tree.reader().node_of(1, at)
         {
             self.tree.cache().invalidate(1, via, at);
         }
@@ -204,7 +204,7 @@ impl<V: Verbs> Cursor<V> {
     ) -> Result<(), IndexError> {
         let tree = &self.tree;
         if let Some(target) = tree.locate_leaf(&self.meter, at, budget).await?
-            && tree.reader.children_in(at, self.window, leaves) == 0
+            && tree.reader().children_in(at, self.window, leaves) == 0
         {
             leaves.push(target.ptr);
         }

@@ -300,7 +300,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Put, IndexError> {
         let bytes = self.inner().node_bytes();
         let mut at = loop {
-            if let Some(ptr) = self.reader.node_of(separator.level, &separator.key) {
+            if let Some(ptr) = self.reader().node_of(separator.level, &separator.key) {
                 break Target { ptr, level: separator.level, via: Via::Nothing };
             }
             match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {

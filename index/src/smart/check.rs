@@ -7,13 +7,12 @@
 //! It does not use the cache, nor tell it anything.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
 
 use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Chain, FabricError, Meter, RemotePtr, Verbs};
 
-use super::{SmartIndex, Tree};
-use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, HeldLock, Link, Violation, inside};
+use super::Tree;
+use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::radix::{InnerView, Link as NodeLink, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
@@ -25,65 +24,29 @@ const WINDOW: usize = 64;
 /// How often a check reads a torn leaf again. At rest once is enough.
 const REREADS: u32 = 8;
 
-impl<V: Verbs> SmartIndex<V> {
-    /// Checks the tree, which is at rest.
-    ///
-    /// # Errors
-    /// Only if a memory server cannot be read; whatever it holds is in the report.
-    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
-        self.check_each(options, |_, _| {}).await
-    }
-
-    /// The same, and shows `visit` every key with its value, ascending.
-    ///
-    /// # Errors
-    /// As [`SmartIndex::check`].
-    pub async fn check_each(
-        &self,
-        options: &CheckOptions,
-        mut visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, IndexError> {
-        let meter = Meter::default();
-        let mut report = CheckReport::new(options.kept_max);
-        let mut exempt = BTreeSet::new();
-        for (at, word) in self.0.locks.words_held(&meter).await? {
-            if self.0.locks.is_foreign(word) {
-                report.leftovers.push(HeldLock { at, word });
-                continue;
-            }
-            if options.dead.contains(&word.owner()) {
-                exempt.insert(at);
-            }
-            report_lock(&mut report, options, at, word);
-        }
-        let mut walk = Walk::new(&self.0, &meter, options, report);
-        walk.exempt = exempt;
-        walk.run(&mut visit).await
-    }
+/// Checks the tree, which is at rest, and shows `visit` every key with its value.
+pub(super) async fn run<V: Verbs>(
+    tree: &Tree<V>,
+    options: &CheckOptions,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) -> Result<CheckReport, IndexError> {
+    let meter = Meter::default();
+    let mut report = CheckReport::new(options.kept_max);
+    let exempt =
+        report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
+    let mut walk = Walk::new(tree, &meter, options, report);
+    walk.exempt = exempt;
+    walk.run(&mut visit).await
 }
 
-/// The shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(super) async fn survey<V: Verbs>(tree: &Rc<Tree<V>>) -> Result<Survey, IndexError> {
+/// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
+pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<Survey, IndexError> {
     let (meter, options) = (Meter::default(), CheckOptions { kept_max: 1, ..CheckOptions::default() });
     let mut walk = Walk::new(tree, &meter, &options, CheckReport::new(1));
     // Writers may be at work: a torn leaf is read again for as long as the budget lasts, and locks are taken.
     walk.rereads = u32::MAX;
     walk.is_at_rest = false;
-    let report = walk.run(&mut |_, _| {}).await?;
-    match report.violations.first() {
-        None => Ok(report.survey),
-        Some(Violation { node, broken, .. }) => {
-            Err(IndexError::Corrupt { node: *node, what: broken.to_string() })
-        }
-    }
-}
-
-fn report_lock(report: &mut CheckReport, options: &CheckOptions, at: RemotePtr, word: LockWord) {
-    if options.dead.contains(&word.owner()) {
-        report.orphaned.push(HeldLock { at, word });
-    } else {
-        report.violations.push(Violation { node: at, level: None, broken: Broken::LockHeld { word } });
-    }
+    walk.run(&mut |_, _| {}).await?.shape()
 }
 
 /// A slot whose node was not read yet.
@@ -315,7 +278,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
             && let Some(word) = self.rear_lock(ahead.slot, image)
         {
             let at = node.add(self.tree.leaf().lock_at(class) as u64);
-            report_lock(&mut self.report, self.options, at, word);
+            self.report.note_lock(self.options, at, word);
         }
         items.push(Item::Pair((Bytes::from_slice(key), Bytes::from_slice(value))));
         Ok(())

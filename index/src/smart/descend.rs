@@ -53,7 +53,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Way, IndexError> {
         if budget.spent() < CACHED_STARTS
-            && let Some(steer) = self.reader.find(key)
+            && let Some(steer) = self.reader().find(key)
         {
             let (holder, position) = match Child::of(steer.node) {
                 None => (Parent::Root, None),

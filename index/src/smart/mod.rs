@@ -49,143 +49,89 @@ mod new_node;
 mod pending;
 mod replace;
 mod scan;
+mod sizes;
 mod split;
 mod turns;
 mod way;
 mod write;
 
-use std::cell::RefCell;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
-use farwood_lock::LockTable;
+use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
-use farwood_runtime::alloc::Books;
-use farwood_runtime::node::Host;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, ServerInfo, Verbs};
+use farwood_runtime::{Meter, ServerInfo, Verbs};
 
 use self::config::Agreed;
-pub use self::config::{Geometry, Options, Techniques, Types};
+pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
+use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::intent::Intent;
+use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
-use crate::meeting::Meeting;
-use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
-use crate::sharing::Sharing;
-use crate::stats::{CacheCounters, IndexStats, OpKind};
-use crate::step::Budget;
+use crate::range_index::{Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::shell::handle::{Index, Local};
+use crate::stats::CacheCounters;
 use crate::value::Value;
 
 /// The name of this kind of index in catalogs and on the command line.
-pub const KIND: &str = "smart";
+pub const KIND: &str = SmartAlgorithm::KIND;
 
-/// A SMART tree as a whole compute node sees it. Clones share cache and statistics; [`Smart::attach`] makes the handle
-/// that one shard's clients use.
-#[derive(Clone)]
-pub struct Smart(Arc<Shared>);
+/// A SMART tree as a whole compute node sees it.
+pub type Smart = crate::shell::handle::Tree<SmartAlgorithm>;
 
-pub(crate) struct Shared {
-    entry: CatalogEntry,
-    agreed: Agreed,
-    options: Options,
+/// A SMART tree on one shard.
+pub type SmartIndex<V> = Index<SmartAlgorithm, V>;
+
+/// How one compute node works on a SMART tree.
+pub type Options = crate::shell::options::Options<SmartAlgorithm>;
+
+/// What one shard needs to work on a tree.
+type Tree<V> = Local<SmartAlgorithm, V>;
+
+/// SMART, for the shell that all indexes share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SmartAlgorithm {}
+
+/// What the shards of a compute node share.
+pub struct NodeState {
     types: &'static NodeTypes,
     leaf: LeafFormat,
     cache: Arc<RadixCache>,
-    meeting: Meeting,
     turns: Turns,
 }
 
+impl<V: Verbs> Tree<V> {
+    fn types(&self) -> &'static NodeTypes {
+        self.shared.state.types
+    }
+
+    fn leaf(&self) -> &LeafFormat {
+        &self.shared.state.leaf
+    }
+
+    fn cache(&self) -> &RadixCache {
+        &self.shared.state.cache
+    }
+
+    fn turns(&self) -> &Turns {
+        &self.shared.state.turns
+    }
+
+    /// This shard's view of the cache.
+    fn reader(&self) -> &RadixReader {
+        &self.state
+    }
+}
+
 impl Smart {
-    /// Creates a tree in the catalog under `name` and opens it. How its leaves are written is decided here, for all who
-    /// will work on it ([`Techniques::in_place_leaves`]).
-    ///
-    /// # Errors
-    /// If the geometry makes no node, the cluster is too large for slots to name its memory, or the catalog refuses.
-    pub async fn create(
-        host: &impl Host,
-        name: &str,
-        geometry: Geometry,
-        options: Options,
-    ) -> Result<Self, IndexError> {
-        geometry.formats()?;
-        let control = host.control();
-        check_servers(control.servers())?;
-        let agreed = Agreed::new(geometry, options.techniques);
-        let entry = control.create(name, KIND, &agreed.to_bytes()).await?;
-        Self::from_entry(host, entry, options)
-    }
-
-    /// Opens the tree that the catalog has under `name`. Its leaves are written as its creator chose, whatever the
-    /// options say.
-    ///
-    /// # Errors
-    /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
-    pub async fn open(host: &impl Host, name: &str, options: Options) -> Result<Self, IndexError> {
-        let entry = host.control().open(name).await?;
-        Self::from_entry(host, entry, options)
-    }
-
-    /// Sizes of the nodes of the tree that the catalog describes so, without opening it.
-    ///
-    /// # Errors
-    /// If it is of another kind, or its configuration cannot be read.
-    pub fn geometry_of(entry: &CatalogEntry) -> Result<Geometry, IndexError> {
-        if entry.kind != KIND {
-            return Err(IndexError::WrongKind { name: entry.name.clone(), kind: entry.kind.clone() });
-        }
-        Ok(Agreed::from_bytes(&entry.name, &entry.config)?.geometry)
-    }
-
-    fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options) -> Result<Self, IndexError> {
-        if entry.kind != KIND {
-            return Err(IndexError::WrongKind { name: entry.name, kind: entry.kind });
-        }
-        check_servers(host.control().servers())?;
-        let agreed = Agreed::from_bytes(&entry.name, &entry.config)?;
-        let (types, leaf) = agreed.geometry.formats()?;
-        let cache = RadixCache::new(RadixConfig {
-            budget_bytes: options.cache_bytes,
-            policy: options.eviction,
-            seed: host.seed(),
-        });
-        let meeting = Meeting::new(host, &entry);
-        let turns = Turns::new();
-        Ok(Smart(Arc::new(Shared { entry, agreed, options, types, leaf, cache, meeting, turns })))
-    }
-
-    /// The handle for the clients of one shard. Call it once per shard and clone what it returns.
-    ///
-    /// # Panics
-    /// If it was called on this shard before.
-    pub fn attach<V: Verbs>(&self, verbs: V) -> SmartIndex<V> {
-        let shared = Arc::clone(&self.0);
-        let techniques = shared.options.techniques.on(&shared.agreed);
-        let Techniques { delegation, combining, .. } = techniques;
-        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
-        let (locks, sharing) = shared.meeting.attach(&verbs, shared.options.locks(), windows);
-        let first_server = usize::from(verbs.shard().0);
-        let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
-        let reader = shared.cache.reader();
-        let stats = RefCell::default();
-        SmartIndex(Rc::new(Tree { shared, techniques, verbs, locks, sharing, reader, allocator, stats }))
-    }
-
-    /// Sizes of the tree's nodes.
-    pub fn geometry(&self) -> Geometry {
-        self.0.agreed.geometry
-    }
-
     /// Bytes of a leaf with the longest key and value.
     pub fn leaf_bytes(&self) -> usize {
-        self.0.leaf.largest_bytes()
-    }
-
-    /// Bytes that this compute node's cache takes now.
-    pub fn cache_bytes(&self) -> usize {
-        self.0.cache.bytes()
+        self.state().leaf.largest_bytes()
     }
 }
 
@@ -203,145 +149,175 @@ fn check_servers(servers: &[ServerInfo]) -> Result<(), IndexError> {
     Ok(())
 }
 
-/// A SMART tree on one shard.
-pub struct SmartIndex<V: Verbs>(Rc<Tree<V>>);
+impl Algorithm for SmartAlgorithm {
+    const KIND: &'static str = "smart";
+    const FILLED: Filled = Filled::InnerNodes;
+    const TRIAL: Trial = Trial {
+        rare_paths: &[
+            "smart.header.split",
+            "smart.leaf.estranged",
+            "smart.leaf.moved",
+            "smart.leaf.split",
+            "smart.leaf.superseded",
+            "smart.link.lost",
+            "smart.link.restored",
+            "smart.node.frozen",
+            "smart.node.full",
+            "smart.node.helped",
+            "smart.node.merged",
+            "smart.node.replaced",
+            "smart.node.taken_out",
+            "smart.nodes.lost",
+            "smart.read.locked",
+            "smart.read.slow",
+            "smart.replace.lost",
+            "smart.slot.lost",
+            "smart.split.lost",
+            "smart.split.vain",
+            "smart.swing.settled",
+            "smart.turn.overdue",
+            "smart.turn.waited",
+            "smart.type.switched",
+            "smart.way.stale",
+        ],
+        // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
+        cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
+        is_radix: true,
+        inserts_in_place: false,
+        // What shows a new leaf may be in flight on another queue pair than the leaf that a read goes to.
+        finishes_what_was_dropped: true,
+        long_key: 255,
+        // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.
+        height_min: 3,
+        load_factor_min: 0.25,
+    };
+    const SCAN_WINDOW: usize = 64;
 
-impl<V: Verbs> Clone for SmartIndex<V> {
-    fn clone(&self) -> Self {
-        SmartIndex(Rc::clone(&self.0))
-    }
-}
+    type Geometry = Geometry;
+    type Techniques = Techniques;
+    type Agreed = Agreed;
+    type NodeState = NodeState;
+    type ShardState = RadixReader;
 
-impl<V: Verbs> SmartIndex<V> {
-    /// The techniques in effect. How leaves are written was decided when the tree was created.
-    pub fn techniques(&self) -> Techniques {
-        self.0.techniques
-    }
-
-    /// Tells what became of the memory that this shard has taken from the memory servers.
-    pub fn books(&self) -> Books {
-        self.0.allocator.books()
-    }
-
-    /// Local locks and windows that are held or waited for here: 0 when no operation runs.
-    pub fn locks_in_use(&self) -> usize {
-        let (held, waiting) = self.0.locks.in_use();
-        held + waiting + self.0.sharing.in_use()
-    }
-}
-
-/// What one shard needs to work on a tree.
-pub(crate) struct Tree<V: Verbs> {
-    shared: Arc<Shared>,
-    techniques: Techniques,
-    verbs: V,
-    locks: LockTable<V>,
-    sharing: Sharing<V>,
-    reader: RadixReader,
-    allocator: NodeAllocator,
-    stats: RefCell<IndexStats>,
-}
-
-impl<V: Verbs> Tree<V> {
-    fn types(&self) -> &'static NodeTypes {
-        self.shared.types
-    }
-
-    fn leaf(&self) -> &LeafFormat {
-        &self.shared.leaf
-    }
-
-    fn cache(&self) -> &RadixCache {
-        &self.shared.cache
-    }
-
-    fn budget(&self) -> Budget {
-        Budget::new(self.shared.options.retries_max)
-    }
-
-    fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.agreed.geometry.max_key;
-        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
-    }
-
-    fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
-        let max = self.shared.agreed.geometry.max_value;
-        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
+    fn agree(
+        geometry: Geometry,
+        techniques: Techniques,
+        servers: &[ServerInfo],
+    ) -> Result<Agreed, IndexError> {
+        geometry.formats()?;
+        check_servers(servers)?;
+        Ok(Agreed::new(geometry, techniques))
     }
 
-    fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
-        self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
-    }
-}
-
-impl<V: Verbs> SmartIndex<V> {
-    async fn write(&self, kind: OpKind, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
-        self.0.check_key(key)?;
-        self.0.check_value(intent.value())?;
-        let meter = Meter::default();
-        let applied = self.0.sharing.write(&meter, key, intent, self.0.write(&meter, key, intent)).await?;
-        self.0.record(kind, &meter, applied, 0);
-        Ok(applied)
-    }
-}
-
-impl<V: Verbs> RangeIndex for SmartIndex<V> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        self.0.check_key(key)?;
-        let meter = Meter::default();
-        let value = self.0.sharing.get(&meter, key, self.0.lookup(&meter, key)).await?;
-        self.0.record(OpKind::Get, &meter, value.is_some(), 0);
-        Ok(value)
+    fn check_agreed(agreed: &Agreed) -> Result<(), String> {
+        if agreed.rear_lock && !agreed.in_place_leaves {
+            return Err("its leaves have locks, but are not updated in place".into());
+        }
+        Ok(())
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        self.write(OpKind::Put, key, Intent::Put(value)).await.map(|_| ())
+    fn check_cluster(_: &str, _: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
+        check_servers(servers)
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Insert, key, Intent::Insert(value)).await
+    fn geometry(agreed: &Agreed) -> Geometry {
+        agreed.geometry
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Update, key, Intent::Update(value)).await
+    fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
+        techniques.on(agreed)
     }
 
-    async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Remove, key, Intent::Remove).await
+    fn effective(techniques: Techniques, _: bool) -> Techniques {
+        techniques.effective()
     }
 
-    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
-        scan::stream(Rc::clone(&self.0), owned_bounds(&range), limit)
+    fn round_trips(techniques: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let Techniques { fused, rear_lock, in_place_leaves, .. } = techniques;
+        if in_place_leaves {
+            let update = 2 + u64::from(!fused) + u64::from(!rear_lock);
+            (1..=1, update..=update)
+        } else {
+            // A leaf in memory that was used before takes one more.
+            (1..=1, 2..=3)
+        }
     }
 
-    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
-        futures::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
+    fn updates_in_place(techniques: Techniques) -> bool {
+        techniques.in_place_leaves
     }
 
-    async fn bulk_load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
-        &self,
-        pairs: impl IntoIterator<Item = (K, U)>,
-        fill: f64,
-    ) -> Result<u64, IndexError> {
-        bulk_load::run(&self.0, pairs, fill).await
+    /// Chooses hand-over, which is Sherman's: a leaf's lock passes on by itself, with the WRITE that releases it, and
+    /// combining does the rest.
+    fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
+        let Techniques { delegation, combining, .. } = techniques;
+        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
+        (LockConfig { hierarchical: true, handover: true, on_chip: false, ..locks }, windows)
     }
 
-    async fn survey(&self) -> Result<Survey, IndexError> {
-        check::survey(&self.0).await
+    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<NodeState, IndexError> {
+        let (types, leaf) = agreed.geometry.formats()?;
+        let config = RadixConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
+        Ok(NodeState { types, leaf, cache: RadixCache::new(config), turns: Turns::new() })
     }
 
-    fn stats(&self) -> IndexStats {
-        let tree = &self.0;
-        let mut stats = tree.stats.borrow().clone();
-        tree.shared.meeting.count(&tree.locks, &tree.sharing, tree.verbs.shards(), &mut stats);
-        let cache = tree.cache().stats();
-        stats.cache = CacheCounters {
-            lookups: tree.reader.lookups(),
-            hits: tree.reader.hits(),
+    fn shard_state(node: &NodeState) -> RadixReader {
+        node.cache.reader()
+    }
+
+    fn cache_bytes(node: &NodeState) -> usize {
+        node.cache.bytes()
+    }
+
+    fn cache_counters(node: &NodeState, reader: &RadixReader) -> CacheCounters {
+        let cache = node.cache.stats();
+        CacheCounters {
+            lookups: reader.lookups(),
+            hits: reader.hits(),
             invalidated: cache.invalidated as u64,
             evicted: cache.evicted as u64,
             bytes: cache.bytes as u64,
-        };
-        stats
+        }
+    }
+
+    fn lookup<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Value>, IndexError>> {
+        local.lookup(meter, key)
+    }
+
+    fn write<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+    ) -> impl Future<Output = Result<bool, IndexError>> {
+        local.write(meter, key, intent)
+    }
+
+    fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
+        scan::stream(local, range, limit)
+    }
+
+    fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        local: &Rc<Tree<V>>,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        fill: f64,
+    ) -> impl Future<Output = Result<u64, IndexError>> {
+        bulk_load::run(local, pairs, fill)
+    }
+
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<Survey, IndexError>> {
+        check::survey(local)
+    }
+
+    fn check<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> impl Future<Output = Result<CheckReport, IndexError>> {
+        check::run(local, options, visit)
     }
 }

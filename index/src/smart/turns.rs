@@ -52,7 +52,7 @@ impl<V: Verbs> Tree<V> {
     /// The caller's turn to replace `node`; none after another client had its turn: the node is in its place no more,
     /// or the caller asks again.
     pub(super) async fn turn_at(&self, node: Child) -> Option<Turn<'_>> {
-        let (place, ptr) = (self.shared.turns.place(node), node.ptr());
+        let (place, ptr) = (self.turns().place(node), node.ptr());
         for look in 0..LOOKS_MAX {
             match place.load(Ordering::Acquire) {
                 0 if look > 0 => {

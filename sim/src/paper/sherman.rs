@@ -3,6 +3,7 @@
 //! Medians of half-read, half-write mixes lie between two modes and are left out: the paper does not tell reads and
 //! writes apart.
 
+use farwood_index::Switches;
 use farwood_index::sherman::{NodeSize, Techniques};
 use hdrhistogram::Histogram;
 

@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use farwood_index::AnyTree;
 use farwood_runtime::Verbs;
 
 use super::phases::{Member, Run};
-use crate::kind::AnyTree;
 
 /// A compute node that comes back does so within that time.
 const BACK_WITHIN_NS: u64 = 1 << 18;
@@ -116,8 +116,7 @@ impl<'a, 'r> Arrivals<'a, 'r> {
         let Run { scenario, simulation, .. } = self.run;
         let node = simulation.add_node(beside);
         self.run.crew.meet(simulation.shard(node, 0));
-        let options = scenario.nodes[usize::from(node) % scenario.nodes.len()];
-        let opening = self.run.opening(node, scenario.recipe(options), false);
+        let opening = self.run.opening(node, scenario.spec_of(node), false);
         let (shard, opened) = (simulation.shard(node, 0), Rc::clone(&self.opened));
         let pause_ns = beside.map_or(0, |_| shard.random() % BACK_WITHIN_NS);
         self.opening.borrow_mut().insert(node);

@@ -4,7 +4,9 @@ use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
-use farwood_index::{AnyIndex, CheckOptions, CheckReport, IndexError, KindStats, OpKind, RangeIndex};
+use farwood_index::{
+    AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, RangeIndex,
+};
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
@@ -16,9 +18,8 @@ use rand::{Rng, SeedableRng};
 use super::arrivals::{Arrivals, Busy};
 use crate::client::{Action, Client, Crew};
 use crate::history::{Op, Outcome};
-use crate::kind::{AnyTree, Recipe, books, locks_in_use};
 use crate::recorder::{Range, Who};
-use crate::scenario::{NodeOptions, Scenario, may_lose_servers};
+use crate::scenario::{Scenario, may_lose_servers};
 
 const INDEX: &str = "swarm";
 /// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find
@@ -94,9 +95,9 @@ impl<'r> Run<'r> {
         wrap: &impl Fn(SimShard, u32) -> W,
     ) -> Result<Vec<Member<W>>, String> {
         let mut fleet = Vec::new();
-        for (node, options) in (0..).zip(&self.scenario.nodes) {
+        for node in 0..self.scenario.nodes.len() as u16 {
             self.crew.meet(self.simulation.shard(node, 0));
-            let tree = self.open(node, self.scenario.recipe(*options), node == 0)?;
+            let tree = self.open(node, self.scenario.spec_of(node), node == 0)?;
             self.enlist(node, &tree, wrap, &mut fleet);
         }
         Ok(fleet)
@@ -119,16 +120,16 @@ impl<'r> Run<'r> {
         }
     }
 
-    fn open(&self, node: u16, recipe: Recipe, creates: bool) -> Result<AnyTree, String> {
+    fn open(&self, node: u16, spec: IndexSpec, creates: bool) -> Result<AnyTree, String> {
         let shard = self.simulation.shard(node, 0);
-        self.block_on(&shard, self.opening(node, recipe, creates))?
+        self.block_on(&shard, self.opening(node, spec, creates))?
     }
 
     /// Creates or opens the tree, again and again while faults explain why it could not be done.
     pub(super) fn opening(
         &self,
         node: u16,
-        recipe: Recipe,
+        spec: IndexSpec,
         mut creates: bool,
     ) -> impl Future<Output = Result<AnyTree, String>> + use<> {
         let (host, crew, verbs) =
@@ -136,8 +137,8 @@ impl<'r> Run<'r> {
         async move {
             loop {
                 let opened = match creates {
-                    true => recipe.create(&*host, INDEX).await,
-                    false => recipe.open(&*host, INDEX).await,
+                    true => spec.create(&*host, INDEX).await,
+                    false => spec.open(&*host, INDEX).await,
                 };
                 match opened {
                     Ok(tree) => return Ok(tree),
@@ -321,14 +322,14 @@ impl<'r> Run<'r> {
         let alive = || fleet.iter().filter(|member| !member.shard.is_dead());
         let at_rest = |member: &Member<W>| {
             let Member { shard, index, .. } = member;
-            shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && locks_in_use(index) == 0
+            shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
         };
         let rest = self.simulation.run(self.simulation.now() + PHASE_NS, || alive().all(at_rest));
         for (place, Member { shard, index, .. }) in alive().enumerate() {
             let left = [
                 (shard.clients_alive(), "janitor's tasks"),
                 (shard.chains_in_flight(), "chains in flight"),
-                (locks_in_use(index), "local locks"),
+                (index.locks_in_use(), "local locks"),
                 (if rest.is_ok() { shard.buffers_leased() } else { 0 }, "buffers on lease"),
             ];
             if let Some((count, what)) = left.into_iter().find(|(count, _)| *count > 0) {
@@ -353,7 +354,7 @@ impl<'r> Run<'r> {
             self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
         let usage = usage.map_err(|error| format!("what is handed out is not known: {error}"))?;
         let handed_out: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
-        let books: Vec<Books> = fleet.iter().map(|member| books(&member.index)).collect();
+        let books: Vec<Books> = fleet.iter().map(|member| member.index.books()).collect();
         let had: u64 = books.iter().map(|books| books.used_bytes + books.free_bytes).sum();
         // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
         let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
@@ -391,10 +392,8 @@ impl<'r> Run<'r> {
     /// A compute node that was not there before looks at all that is left.
     fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
-        let options =
-            NodeOptions { lock_wait_ns_max: 1_000_000, cache_bytes: 1 << 20, ..self.scenario.nodes[0] };
-        let techniques = options.techniques;
-        let tree = self.open(node, Recipe { retries_max: 500, ..self.scenario.recipe(options) }, false)?;
+        let spec = self.scenario.spec().with_cache_bytes(1 << 20).with_retries_max(500);
+        let tree = self.open(node, spec.with_lock_wait_ns_max(1_000_000), false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
         let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
@@ -440,9 +439,9 @@ impl<'r> Run<'r> {
                 ));
             }
         }
-        let ours = fleet.iter().map(|member| &member.index).map(books).chain(indexes.iter().map(books));
+        let ours = fleet.iter().map(|member| member.index.books()).chain(indexes.iter().map(AnyIndex::books));
         self.count_nodes(ours.map(|books| books.used_bytes).sum(), &report)?;
-        let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), techniques.round_trips());
+        let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), spec.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)
     }
@@ -450,10 +449,11 @@ impl<'r> Run<'r> {
     /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose
     /// compute node stopped. In bytes.
     fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
-        let Scenario { geometry, cluster, work, .. } = self.scenario;
+        let Scenario { cluster, work, .. } = self.scenario;
         let in_tree = report.survey.used_bytes;
         let dead = self.crew.dead().len() as u64 * u64::from(cluster.shards) * u64::from(work.clients);
-        let in_hand = geometry.bytes_of_kept_nodes().map_or(u64::MAX, |bytes| bytes * NODES_IN_HAND * dead);
+        let in_hand =
+            self.scenario.spec().kept_node_bytes().map_or(u64::MAX, |bytes| bytes * NODES_IN_HAND * dead);
         // The walk goes around what is torn.
         if report.torn.is_empty() && !(in_tree..=in_tree.saturating_add(in_hand)).contains(&allocated) {
             return Err(format!(
@@ -484,8 +484,8 @@ impl<'r> Run<'r> {
         (name, lock_wait_ns_max): (&'static str, u64),
     ) -> Result<AnyTree, String> {
         let (host, shard) = (self.simulation.node(node), self.simulation.shard(node, 0));
-        let recipe = self.scenario.recipe(NodeOptions { lock_wait_ns_max, ..self.scenario.nodes[0] });
-        let made = self.block_on(&shard, async move { recipe.create(&*host, name).await })?;
+        let spec = self.scenario.spec_of(0).with_lock_wait_ns_max(lock_wait_ns_max);
+        let made = self.block_on(&shard, async move { spec.create(&*host, name).await })?;
         made.map_err(|error| format!("the index {name:?} cannot be made: {error}"))
     }
 

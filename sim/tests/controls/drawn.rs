@@ -1,7 +1,7 @@
 //! Plants the same mistakes in scenarios as the swarm draws them, which are made for none of them. (Not those whose
 //! wrapper holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
 
-use farwood_sim::kind::Kind;
+use farwood_index::IndexKind;
 use farwood_sim::scenario::{Scenario, Wish};
 
 use crate::is_caught;
@@ -9,7 +9,7 @@ use crate::sabotage::Act;
 
 /// Seeds as `farwood sim run` draws them for that index, without a technique that covers the mistake.
 #[track_caller]
-fn is_caught_as_drawn(act: Act, kind: Kind, off: Option<&str>, within: u64) {
+fn is_caught_as_drawn(act: Act, kind: IndexKind, off: Option<&str>, within: u64) {
     let techniques: Vec<_> = off.map(|name| (name.to_owned(), false)).into_iter().collect();
     let wish = Wish { kind, techniques, ..Wish::default() };
     is_caught(act, within, |seed| Scenario::draw(seed, &wish));
@@ -17,42 +17,42 @@ fn is_caught_as_drawn(act: Act, kind: Kind, off: Option<&str>, within: u64) {
 
 #[test]
 fn versions_in_the_first_and_last_line_only() {
-    is_caught_as_drawn(Act::Bookends, Kind::Sherman, None, 20);
+    is_caught_as_drawn(Act::Bookends, IndexKind::Sherman, None, 20);
 }
 
 #[test]
 fn an_unlock_before_the_write_back() {
-    is_caught_as_drawn(Act::UnlockFirst, Kind::Sherman, None, 20);
-    is_caught_as_drawn(Act::UnlockFirst, Kind::Smart, None, 200);
+    is_caught_as_drawn(Act::UnlockFirst, IndexKind::Sherman, None, 20);
+    is_caught_as_drawn(Act::UnlockFirst, IndexKind::Smart, None, 200);
 }
 
 #[test]
 fn a_lost_hand_over() {
-    is_caught_as_drawn(Act::LostGrant(40), Kind::Sherman, None, 20);
+    is_caught_as_drawn(Act::LostGrant(40), IndexKind::Sherman, None, 20);
 }
 
 #[test]
 fn a_scan_that_does_not_notice_a_gap() {
-    is_caught_as_drawn(Act::NoLowFence, Kind::Sherman, None, 20);
+    is_caught_as_drawn(Act::NoLowFence, IndexKind::Sherman, None, 20);
 }
 
 #[test]
 fn a_lost_unlock() {
-    is_caught_as_drawn(Act::LostUnlock(100), Kind::Sherman, None, 10);
-    is_caught_as_drawn(Act::LostUnlock(100), Kind::Smart, None, 10);
+    is_caught_as_drawn(Act::LostUnlock(100), IndexKind::Sherman, None, 10);
+    is_caught_as_drawn(Act::LostUnlock(100), IndexKind::Smart, None, 10);
 }
 
 #[test]
 fn a_write_back_that_is_not_done_again() {
-    is_caught_as_drawn(Act::NoRedo, Kind::Sherman, Some("combine"), 10);
+    is_caught_as_drawn(Act::NoRedo, IndexKind::Sherman, Some("combine"), 10);
 }
 
 #[test]
 fn leaves_without_a_checksum() {
-    is_caught_as_drawn(Act::AnyChecksum, Kind::Smart, None, 20);
+    is_caught_as_drawn(Act::AnyChecksum, IndexKind::Smart, None, 20);
 }
 
 #[test]
 fn delegation_that_joins_an_earlier_read() {
-    is_caught_as_drawn(Act::EarlierRead, Kind::Smart, Some("delegation"), 400);
+    is_caught_as_drawn(Act::EarlierRead, IndexKind::Smart, Some("delegation"), 400);
 }

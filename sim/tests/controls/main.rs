@@ -8,10 +8,10 @@ mod drawn;
 mod radix;
 mod sabotage;
 
-use farwood_index::{Geometry, NodeSize, Techniques, smart};
+use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run_on;
-use farwood_sim::scenario::{Adversary, Cluster, NodeOptions, Scenario, Shares, Work};
+use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
 use self::sabotage::{Act, Nodes, Sabotage};
 
@@ -22,15 +22,14 @@ const TINY: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slot
 /// Entries that cross lines.
 const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
 
+/// How a compute node works on an index: with a large cache, and patience for 100 ms.
+fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
+    let spec = spec.into().with_cache_bytes(1 << 20).with_backoff_ns((500, 16_000));
+    spec.with_lock_wait_ns_max(100_000_000).with_scan_window(32)
+}
+
 /// Two compute nodes on one memory server: tiny leaves, no faults.
 fn plain(seed: u64) -> Scenario {
-    let node = NodeOptions {
-        techniques: Techniques::ALL.into(),
-        cache_bytes: 1 << 20,
-        backoff_ns: (500, 16_000),
-        lock_wait_ns_max: 100_000_000,
-        scan_window: 32,
-    };
     Scenario {
         seed,
         cluster: Cluster {
@@ -43,8 +42,7 @@ fn plain(seed: u64) -> Scenario {
             device_locks: 0,
             slow_control: false,
         },
-        geometry: TINY.into(),
-        nodes: vec![node; 2],
+        nodes: vec![node(Spec { geometry: TINY, options: Options::default() }); 2],
         work: Work {
             clients: 4,
             ops: 60,
@@ -75,7 +73,7 @@ fn mix(name: &str) -> Mix {
 fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
     let run = |seed, act| {
         let scenario = scenario(seed);
-        let wrap = |shard, number| Sabotage::new(shard, act, Nodes::of(scenario.geometry), number);
+        let wrap = |shard, number| Sabotage::new(shard, act, Nodes::of(scenario.spec()), number);
         run_on(&scenario, false, wrap).failure
     };
     let caught = (0..within).find_map(|seed| Some((seed, run(seed, act)?)));
@@ -90,7 +88,7 @@ fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
 fn versions_in_the_first_and_last_line_only() {
     is_caught(Act::Bookends, 20, |seed| {
         let mut scenario = plain(seed);
-        scenario.geometry = WIDE.into();
+        scenario.nodes = vec![node(Spec { geometry: WIDE, options: Options::default() }); 2];
         scenario.work.shares = Shares { get: 10, put: 10, insert: 0, update: 0, remove: 2, scan: 2 };
         scenario.work.keys = 12;
         scenario
@@ -103,7 +101,7 @@ fn versions_of_four_bits_without_a_time_bound() {
         let mut scenario = plain(seed);
         // One key, a line of which is read long after the others, while the key is written some sixteen times.
         scenario.mix = Mix { name: "late lines", about: "", rules: &LATE_LINES };
-        scenario.geometry = WIDE.into();
+        scenario.nodes = vec![node(Spec { geometry: WIDE, options: Options::default() }); 2];
         scenario.nodes.push(scenario.nodes[0]);
         scenario.cluster.shards = 1;
         scenario.work.shares = Shares { get: 8, put: 10, insert: 0, update: 0, remove: 0, scan: 0 };
@@ -152,7 +150,7 @@ fn a_write_back_that_is_not_done_again() {
     is_caught(Act::NoRedo, 10, |seed| {
         let mut scenario = Scenario { mix: mix("errors"), ..plain(seed) };
         for node in &mut scenario.nodes {
-            assert!(node.techniques.set("combine", false));
+            assert!(node.set_technique("combine", false));
         }
         scenario
     });
@@ -161,8 +159,8 @@ fn a_write_back_that_is_not_done_again() {
 /// The same with a radix tree, whose keys are prefixes of each other.
 fn radix(seed: u64, max_value: usize) -> Scenario {
     let mut scenario = plain(seed);
-    scenario.geometry = smart::Geometry { max_key: 12, max_value, types: smart::Types::Tiny }.into();
-    scenario.nodes.iter_mut().for_each(|node| node.techniques = smart::Techniques::ALL.into());
+    let smart = node(IndexKind::Smart.spec(Limits { max_key: 12, max_value }, farwood_index::Nodes::Tiny));
+    scenario.nodes.iter_mut().for_each(|node| *node = smart);
     scenario.work.tangled = true;
     scenario
 }
@@ -199,7 +197,7 @@ fn delegation_that_joins_an_earlier_read() {
     is_caught(Act::EarlierRead, 100, |seed| {
         let mut scenario = radix(seed, 8);
         for node in &mut scenario.nodes {
-            assert!(node.techniques.set("delegation", false));
+            assert!(node.set_technique("delegation", false));
         }
         scenario.cluster.weather = Weather { jitter_ns: 8_000, ..ROUGH };
         scenario.cluster.shards = 1;

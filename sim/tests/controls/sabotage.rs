@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
+use farwood_index::{IndexSpec, Spec};
 use farwood_runtime::buffer::Buf;
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::message::{Message, Port};
@@ -16,7 +17,6 @@ use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
     Capabilities, Chain, Completion, Control, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, Waiter,
 };
-use farwood_sim::kind::AnyGeometry;
 
 use crate::radix::{Joined, Radix, Ticket};
 
@@ -55,12 +55,12 @@ pub(crate) enum Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn of(geometry: AnyGeometry) -> Self {
-        match geometry {
-            AnyGeometry::Sherman(geometry) => {
+    pub(crate) fn of(spec: &IndexSpec) -> Self {
+        match spec {
+            IndexSpec::Sherman(Spec { geometry, .. }) => {
                 Nodes::BTree(geometry.layouts().expect("the scenario has a tree").0)
             }
-            AnyGeometry::Smart(geometry) => Nodes::Radix(Radix::new(geometry)),
+            IndexSpec::Smart(Spec { geometry, .. }) => Nodes::Radix(Radix::new(*geometry)),
         }
     }
 }

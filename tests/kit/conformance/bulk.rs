@@ -4,16 +4,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use farwood::IndexKind;
 use farwood::{IndexError, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cancel::{Drops, after_polls};
-use crate::kit::kind::{Kind, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{all_pairs, key};
 
-pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: Kind) {
-    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, kind.default_mix()), || {
+pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
+    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
         |party: Party<F::V>| async move {
             let index = &party.index;
             let empty = index.survey().await.unwrap();
@@ -49,12 +50,12 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: Kind) {
 const KEYS: u64 = 60;
 
 /// Whoever looks while it runs sees all or nothing, and the index is usable afterwards.
-pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: Kind) {
+pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: IndexKind) {
     let step = 100usize.div_ceil(F::SIZE.percent);
     for mix in kind.extremes() {
         for polls in (0..60).step_by(step) {
             for drops in [Drops::AtOnce, Drops::WhenWoken] {
-                on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, mix), || {
+                on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
                     move |party: Party<F::V>| load_and_drop(party, polls, drops)
                 });
             }
@@ -107,9 +108,9 @@ async fn load_and_drop<V: Probed>(party: Party<V>, polls: usize, drops: Drops) {
 }
 
 /// A bulk load that loses to a writer leaves nothing that others could find; one that wins hides nothing.
-pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: Kind) {
+pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: IndexKind) {
     for mix in kind.extremes() {
-        on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, mix), || {
+        on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
             |party: Party<F::V>| async move {
                 let index = party.index.clone();
                 let pairs = (0..500).map(|n| (key(2 * n), key(n)));

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use farwood::IndexKind;
 use farwood::{OpKind, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
@@ -11,7 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::{Drops, after_polls};
-use crate::kit::kind::{Kind, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{key, number};
 
@@ -115,7 +116,7 @@ impl<V: Probed> Client<V> {
             Some(value) => self.model.insert(key.clone(), value),
             None => self.model.remove(&key),
         };
-        if !done && Kind::of(&self.party.index).finishes_what_was_dropped() {
+        if !done && self.party.index.kind().trial().finishes_what_was_dropped {
             self.settled(key, &[old, new]).await;
         }
         done
@@ -203,7 +204,7 @@ impl<V: Probed> Client<V> {
     }
 }
 
-pub(crate) fn dropped_operations<F: Fabric>(kind: Kind) {
+pub(crate) fn dropped_operations<F: Fabric>(kind: IndexKind) {
     let rounds = F::SIZE.steps(4, 1);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
         move |party: Party<F::V>| cancel_among_others(party, 3, 5, rounds)
@@ -250,11 +251,11 @@ async fn cancel_among_others<V: Probed>(party: Party<V>, cancellers: usize, othe
 
 /// Hardly any keys, so that everybody waits for the same few locks, and locks are handed over to clients that
 /// are gone.
-pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: Kind) {
+pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
     let (clients, puts) = (F::SIZE.steps(40, 12), F::SIZE.steps(40, 8) as u64);
     for parties in [Parties::Shards(2), Parties::Shards(3), Parties::Nodes(2)] {
         for mix in F::SIZE.few(kind.mixes()) {
-            on_index::<F, _, _>(parties, kind.recipe(Shape::TINY, mix), || {
+            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
                 move |party: Party<F::V>| async move {
                     if party.place == 0 {
                         for n in 0..3 {

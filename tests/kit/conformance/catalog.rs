@@ -1,18 +1,19 @@
 //! Indexes by their names: created once, opened by all, dropped with all of their memory.
 
+use farwood::IndexKind;
 use farwood::runtime::control::ServerUsage;
 use farwood::{CheckOptions, ControlError, Host, IndexError, RangeIndex};
 
 use super::{Fabric, on_index};
-use crate::kit::kind::{Kind, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{NAME, key};
 
 const OTHER: &str = "other";
 
 /// A name is taken once, by whomever; what is created by one node is there for all.
-pub(crate) fn names_in_the_catalog<F: Fabric>(kind: Kind) {
-    let recipe = kind.recipe(Shape::TINY, kind.default_mix());
+pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
+    let recipe = Shape::TINY.of(kind.default_mix());
     // A handle is the whole node's, so every node has one shard here.
     for parties in [Parties::ONE, Parties::Nodes(3)] {
         on_index::<F, _, _>(parties, recipe, || {
@@ -47,9 +48,9 @@ pub(crate) fn names_in_the_catalog<F: Fabric>(kind: Kind) {
 }
 
 /// What an index took is free when it was dropped, and whoever gets it next finds nothing of it.
-pub(crate) fn dropped_indexes<F: Fabric>(kind: Kind) {
+pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
     let keys = F::SIZE.steps(2000, 400) as u64;
-    let recipe = kind.recipe(Shape::TINY, kind.default_mix());
+    let recipe = Shape::TINY.of(kind.default_mix());
     on_index::<F, _, _>(Parties::ONE, recipe, || {
         move |party: Party<F::V>| async move {
             party.index.put(&key(1), &key(2)).await.unwrap();

@@ -3,11 +3,12 @@
 
 use farwood::index::KindStats;
 use farwood::{AnyIndex, OpKind, RangeIndex};
+use farwood::{IndexKind, IndexSpec};
 use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};
 use super::{Fabric, on_index};
-use crate::kit::kind::{Kind, Mix, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{key, number};
 
@@ -68,7 +69,7 @@ async fn counted_unless_slow<V: Probed>(
 
 /// Counts one operation and compares it with the kind's table.
 struct Till<V: Probed> {
-    mix: Mix,
+    mix: IndexSpec,
     index: AnyIndex<V>,
 }
 
@@ -88,12 +89,12 @@ impl<V: Probed> Till<V> {
 }
 
 /// Runs `main` on a loaded index.
-fn on_loaded<F, R>(kind: Kind, mix: Mix, main: impl Fn(Till<F::V>) -> R + Clone + Send + 'static)
+fn on_loaded<F, R>(mix: IndexSpec, main: impl Fn(Till<F::V>) -> R + Clone + Send + 'static)
 where
     F: Fabric,
     R: Future<Output = ()> + 'static,
 {
-    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::USUAL, mix), || {
+    on_index::<F, _, _>(Parties::ONE, Shape::USUAL.of(mix), || {
         let main = main.clone();
         move |party: Party<F::V>| {
             let main = main.clone();
@@ -113,11 +114,11 @@ where
 }
 
 /// Present or absent, one by one or many at once.
-pub(crate) fn cost_of_gets<F: Fabric>(kind: Kind) {
+pub(crate) fn cost_of_gets<F: Fabric>(kind: IndexKind) {
     // Odd, so that both those that are there and those that are not are among them.
     let step = 100usize.div_ceil(F::SIZE.percent) | 1;
     let most = (F::SIZE.percent as u64 / 2).max(4) & !1;
-    on_loaded::<F, _>(kind, kind.default_mix(), move |till| async move {
+    on_loaded::<F, _>(kind.default_mix(), move |till| async move {
         let index = &till.index;
         for n in (0..2 * KEYS).step_by(step) {
             let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
@@ -145,9 +146,9 @@ pub(crate) fn cost_of_gets<F: Fabric>(kind: Kind) {
     });
 }
 
-pub(crate) fn cost_of_changes<F: Fabric>(kind: Kind) {
+pub(crate) fn cost_of_changes<F: Fabric>(kind: IndexKind) {
     for mix in F::SIZE.few(kind.every_mix()) {
-        on_loaded::<F, _>(kind, mix, changes);
+        on_loaded::<F, _>(mix, changes);
     }
 }
 
@@ -179,9 +180,9 @@ async fn changes<V: Probed>(till: Till<V>) {
     till.costs(Work::VainChange(OpKind::Remove), OpKind::Remove, remove).await;
 }
 
-pub(crate) fn cost_of_scans<F: Fabric>(kind: Kind) {
+pub(crate) fn cost_of_scans<F: Fabric>(kind: IndexKind) {
     let step = 700usize.div_ceil(F::SIZE.percent);
-    on_loaded::<F, _>(kind, kind.default_mix(), move |till| async move {
+    on_loaded::<F, _>(kind.default_mix(), move |till| async move {
         let index = &till.index;
         for from in (0..KEYS - 200).step_by(step) {
             let start = key(2 * from);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
+use farwood::IndexKind;
 use farwood::RangeIndex;
 use farwood_sim::history::Op;
 use rand::rngs::SmallRng;
@@ -12,13 +13,13 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::Drops;
-use crate::kit::kind::{Kind, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
 
 /// Neighbours belong to different clients, of both parties.
-pub(crate) fn disjoint_inserts<F: Fabric>(kind: Kind) {
+pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {
     const EACH: u64 = 8;
     let clients = F::SIZE.steps(110, 20) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
@@ -46,7 +47,7 @@ pub(crate) fn disjoint_inserts<F: Fabric>(kind: Kind) {
     });
 }
 
-pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: Kind) {
+pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: IndexKind) {
     const KEYS: u64 = 60;
     let clients = F::SIZE.steps(40, 10);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
@@ -82,7 +83,7 @@ pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: Kind) {
 }
 
 /// Neighbours change in the same leaf, and none undoes what another did.
-pub(crate) fn no_lost_increments<F: Fabric>(kind: Kind) {
+pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
     const CLIENTS: usize = 16;
     let rounds = F::SIZE.steps(15, 4) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
@@ -112,7 +113,7 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: Kind) {
 }
 
 /// Everybody does everything to the same few keys, and gives up now and then.
-pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: Kind) {
+pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
     const CLIENTS: usize = 12;
     let ops = F::SIZE.steps(100, 20);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
@@ -172,7 +173,7 @@ async fn something_to_few_keys<V: Probed>(client: &mut Client<V>) {
 }
 
 /// What is never removed is always found, and what only counts upwards never goes back.
-pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: Kind) {
+pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: IndexKind) {
     let rounds = F::SIZE.steps(40, 6) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
         move |party: Party<F::V>| async move {
@@ -235,11 +236,11 @@ async fn come_and_go<V: Probed>(party: Party<V>, writer: usize, rounds: u64) {
 }
 
 /// Caches of a few nodes, of every size: nodes leave the cache in the middle of operations.
-pub(crate) fn small_caches<F: Fabric>(kind: Kind) {
+pub(crate) fn small_caches<F: Fabric>(kind: IndexKind) {
     const CLIENTS: u64 = 20;
     let each = F::SIZE.steps(20, 5) as u64;
     for cache_bytes in [500, 1000, 2000, 4000] {
-        let recipe = kind.recipe(Shape::TINY, kind.with_cache(cache_bytes));
+        let recipe = Shape::TINY.of(kind.default_mix().with_cache_bytes(cache_bytes));
         on_index::<F, _, _>(Parties::Shards(2), recipe, || {
             move |party: Party<F::V>| async move {
                 party.meet().await;

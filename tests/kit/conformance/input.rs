@@ -2,15 +2,16 @@
 //! empty keys, keys of full length, every byte.
 
 use farwood::{IndexError, RangeIndex};
+use farwood::{IndexKind, Nodes};
 use futures::TryStreamExt;
 
 use super::{Fabric, on_index};
-use crate::kit::kind::{Kind, Nodes, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party};
 use crate::kit::{key, number};
 
-pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: Kind) {
-    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, kind.default_mix()), || {
+pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
+    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
         |party: Party<F::V>| async move {
             let index = &party.index;
             for n in 0..20 {
@@ -40,11 +41,11 @@ pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: Kind) {
     });
 }
 
-pub(crate) fn odd_keys<F: Fabric>(kind: Kind) {
+pub(crate) fn odd_keys<F: Fabric>(kind: IndexKind) {
     let step = 100usize.div_ceil(F::SIZE.percent);
-    for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (kind.long_key(), 300)] {
+    for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (kind.trial().long_key, 300)] {
         let shape = Shape { max_key, max_value, nodes: Nodes::Least };
-        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.default_mix()), || {
+        on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
             move |party: Party<F::V>| async move {
                 let index = &party.index;
                 let mut expected = Model::new();

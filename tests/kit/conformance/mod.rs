@@ -2,9 +2,9 @@
 //! [`farwood::RangeIndex`] and the index's own check alone, so that no fabric can make an index behave differently,
 //! and no index another way.
 //!
-//! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index adds itself to
-//! [`Kind`] and to `costs`. The parts know neither: they ask for a [`Shape`] and run on all mixes of options that the
-//! kind has.
+//! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index is in the
+//! registry ([`IndexKind`]) and has its `costs` tabulated. The parts know neither: they ask for a [`Shape`] and run on
+//! all mixes of options that the kind has.
 //! What runs on it is in the folder above: [`Party`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
@@ -32,12 +32,14 @@ pub(crate) use self::crowd::{
 pub(crate) use self::input::{odd_keys, too_long_keys_and_values};
 pub(crate) use self::model::{a_map_says_the_same, every_mix_is_as_a_map, every_shape_is_as_a_map};
 pub(crate) use self::scans::{
-    scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
+    scans_among_changes, scans_among_splits, scans_beyond_what_the_cache_knows, scans_of_prefixes,
+    scans_that_stop_and_wait,
 };
-pub(crate) use crate::kit::kind::Kind;
-use crate::kit::kind::Shape;
+use farwood::IndexSpec;
+
+use crate::kit::kind::{Mixes, Shape, patient};
 use crate::kit::party::{Common, Parties, Party, Probed, Seat};
-use crate::kit::recipe::Recipe;
+pub(crate) use farwood::IndexKind;
 
 /// What the body needs of a fabric.
 pub(crate) trait Fabric {
@@ -82,13 +84,13 @@ impl Size {
 
 /// Runs what `make` makes on every shard of all `parties`, on a fresh index. Afterwards nothing may be left behind,
 /// and the index must pass its check.
-fn on_index<F, M, R>(parties: Parties, recipe: Recipe, make: impl Fn() -> M)
+fn on_index<F, M, R>(parties: Parties, recipe: IndexSpec, make: impl Fn() -> M)
 where
     F: Fabric,
     M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
-    let recipe = recipe.patient();
+    let recipe = patient(recipe);
     // Shown if the test fails.
     println!("{parties:?} on {recipe:?}");
     F::run(parties, || {
@@ -105,7 +107,7 @@ where
 }
 
 /// The same with all mixes of the kind's options, on shards and on nodes.
-fn in_every_setting<F, M, R>(kind: Kind, shape: Shape, make: impl Fn() -> M)
+fn in_every_setting<F, M, R>(kind: IndexKind, shape: Shape, make: impl Fn() -> M)
 where
     F: Fabric,
     M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
@@ -113,7 +115,7 @@ where
 {
     for parties in Parties::BOTH {
         for mix in F::SIZE.few(kind.mixes()) {
-            on_index::<F, _, _>(parties, kind.recipe(shape, mix), &make);
+            on_index::<F, _, _>(parties, shape.of(mix), &make);
         }
     }
 }
@@ -121,16 +123,15 @@ where
 /// Defines one `#[test]` per part of the body and kind of index for a [`Fabric`].
 macro_rules! index_conformance_tests {
     ($fabric:ident) => {
-        index_conformance_tests!($fabric sherman = Sherman);
-        index_conformance_tests!($fabric smart = Smart);
+        farwood::index::for_each_index_kind!(index_conformance_tests!($fabric));
     };
     ($fabric:ident $module:ident = $kind:ident) => {
         index_conformance_tests!($fabric $module = $kind:
             every_mix_is_as_a_map, every_shape_is_as_a_map, a_map_says_the_same,
             disjoint_inserts, of_many_inserts_one_succeeds, no_lost_increments, shared_keys_are_linearizable,
             stable_keys_are_always_found, small_caches,
-            scans_among_splits, scans_among_changes, scans_beyond_what_the_cache_knows, scans_that_stop_and_wait,
-            dropped_operations, waiters_that_leave_the_queue,
+            scans_among_splits, scans_among_changes, scans_beyond_what_the_cache_knows, scans_of_prefixes,
+            scans_that_stop_and_wait, dropped_operations, waiters_that_leave_the_queue,
             bulk_loads_that_cannot_be, bulk_loads_that_are_dropped, bulk_loads_that_race,
             too_long_keys_and_values, odd_keys,
             cost_of_gets, cost_of_changes, cost_of_scans,
@@ -140,7 +141,7 @@ macro_rules! index_conformance_tests {
         mod $module {
             $(#[test]
             fn $part() {
-                crate::conformance::$part::<super::$fabric>(crate::conformance::Kind::$kind);
+                crate::conformance::$part::<super::$fabric>(crate::conformance::IndexKind::$kind);
             })+
         }
     };

@@ -3,12 +3,13 @@
 use std::ops::Bound;
 
 use farwood::RangeIndex;
+use farwood::{IndexKind, Nodes};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Fabric, on_index};
-use crate::kit::kind::{Kind, Nodes, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 
 /// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
@@ -30,38 +31,38 @@ struct Pair<V: Probed> {
     rng: SmallRng,
 }
 
-pub(crate) fn every_mix_is_as_a_map<F: Fabric>(kind: Kind) {
+pub(crate) fn every_mix_is_as_a_map<F: Fabric>(kind: IndexKind) {
     let shape = Shape { max_key: 4, max_value: 5, nodes: Nodes::Tiny };
     for (seed, mix) in F::SIZE.few(kind.every_mix()).into_iter().enumerate() {
         let steps = F::SIZE.steps(400, 250);
-        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, mix), || {
+        on_index::<F, _, _>(Parties::ONE, shape.of(mix), || {
             move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
         });
     }
 }
 
-pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: Kind) {
+pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: IndexKind) {
     let shapes = [
         (3, 0, Nodes::Least),
         (5, 1, Nodes::Least),
         (9, 100, Nodes::Tiny),
         (70, 8, Nodes::Tiny),
-        (kind.long_key(), 300, Nodes::Least),
+        (kind.trial().long_key, 300, Nodes::Least),
         (6, 8, Nodes::Usual),
     ];
     for (seed, (max_key, max_value, nodes)) in shapes.into_iter().enumerate() {
         let (shape, steps) = (Shape { max_key, max_value, nodes }, F::SIZE.steps(3000, 300));
-        on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.default_mix()), || {
+        on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
             move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
         });
     }
 }
 
 /// Longer, with a cache too small for anything: slow, but right.
-pub(crate) fn a_map_says_the_same<F: Fabric>(kind: Kind) {
+pub(crate) fn a_map_says_the_same<F: Fabric>(kind: IndexKind) {
     let shape = Shape { max_key: 4, ..Shape::TINY };
     let steps = F::SIZE.steps(3000, 300);
-    on_index::<F, _, _>(Parties::ONE, kind.recipe(shape, kind.with_cache(1)), || {
+    on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix().with_cache_bytes(1)), || {
         move |party: Party<F::V>| compare(party, shape, 7, steps)
     });
 }

@@ -4,6 +4,7 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use farwood::IndexKind;
 use farwood::{OpKind, RangeIndex};
 use farwood_sim::history::{Op, Outcome};
 use futures::StreamExt;
@@ -12,7 +13,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::{Fabric, on_index};
-use crate::kit::kind::{Kind, Shape};
+use crate::kit::kind::{Mixes, Shape};
 use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number};
@@ -23,12 +24,12 @@ const SCANNERS: usize = 12;
 const WRITERS: usize = 6;
 
 /// Every stable key comes exactly once and in order, whatever comes between.
-pub(crate) fn scans_among_splits<F: Fabric>(kind: Kind) {
+pub(crate) fn scans_among_splits<F: Fabric>(kind: IndexKind) {
     let end = F::SIZE.steps(120, 20) as u64 * GAP;
     let scans = F::SIZE.steps(15, 4);
     for parties in Parties::BOTH {
         for mix in F::SIZE.few(kind.scan_mixes()) {
-            on_index::<F, _, _>(parties, kind.recipe(Shape::TINY, mix), || {
+            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
                 move |party: Party<F::V>| split_and_scan(party, Arc::clone(&recorder), end, scans)
             });
@@ -96,12 +97,12 @@ async fn scan_something<V: Probed>(client: &mut Client<V>, end: u64) {
 }
 
 /// Values change and keys come and go while they are scanned: what a scan returns was there at some moment.
-pub(crate) fn scans_among_changes<F: Fabric>(kind: Kind) {
+pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
     const KEYS: u64 = 60;
     let rounds = F::SIZE.steps(20, 3);
     for parties in Parties::BOTH {
         for mix in F::SIZE.few(kind.scan_mixes()) {
-            on_index::<F, _, _>(parties, kind.recipe(Shape::TINY, mix), || {
+            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
                 move |party: Party<F::V>| {
                     let recorder = Arc::clone(&recorder);
@@ -149,9 +150,9 @@ async fn scan_anything<V: Probed>(client: &mut Client<V>, keys: u64) {
 }
 
 /// A node whose cache knows the last leaf only from before other nodes split it.
-pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: Kind) {
+pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: IndexKind) {
     for mix in F::SIZE.few(kind.scan_mixes()) {
-        on_index::<F, _, _>(Parties::Nodes(2), kind.recipe(Shape::TINY, mix), || {
+        on_index::<F, _, _>(Parties::Nodes(2), Shape::TINY.of(mix), || {
             |party: Party<F::V>| async move {
                 if party.place == 0 {
                     put_all(&party, 0..50).await;
@@ -194,10 +195,35 @@ async fn keys_from<V: Probed>(party: &Party<V>, from: u64, limit: Option<usize>)
     scan.map(|pair| number(&pair.unwrap().0)).collect().await
 }
 
+/// A prefix leads to the keys that begin with it, itself among them, and to no others.
+pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
+    const KEYS: [&[u8]; 9] =
+        [b"", b"a", b"ab", b"ab\x00", b"abc", b"ab\xff\xff", b"ac", b"\xff", b"\xff\xff"];
+    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        move |party: Party<F::V>| async move {
+            for key in KEYS {
+                party.index.put(key, key).await.unwrap();
+            }
+            for prefix in KEYS.into_iter().chain([&b"b"[..], b"abcd", b"\xff\xff\xff"]) {
+                let found: Vec<Vec<u8>> = party
+                    .index
+                    .scan_prefix(prefix, None)
+                    .map(|pair| pair.unwrap().0.to_vec())
+                    .collect()
+                    .await;
+                let expected = KEYS.into_iter().filter(|key| key.starts_with(prefix));
+                assert!(expected.eq(found.iter().map(|key| &key[..])), "{prefix:?}: {found:?}");
+                let first = party.index.scan_prefix(prefix, Some(1)).count().await;
+                assert_eq!(first, found.len().min(1));
+            }
+        }
+    });
+}
+
 /// A scan that nobody finishes leaves nothing behind; one that is not polled for long goes on where it was.
-pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: Kind) {
+pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: IndexKind) {
     let later = F::SIZE.steps(1000, 200) as u64;
-    on_index::<F, _, _>(Parties::ONE, kind.recipe(Shape::TINY, kind.default_mix()), || {
+    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
         move |party: Party<F::V>| async move {
             let mut expected = Model::new();
             for n in 0..100 {

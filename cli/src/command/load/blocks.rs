@@ -11,11 +11,11 @@
 
 use std::io::{self, Read};
 
+use farwood::Limits;
 use farwood::index::layout::MAX_NODE_BYTES;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::rejects::{Reason, Rejects};
-use crate::recipe::Limits;
 
 /// Bytes of a block at most.
 const BLOCK_BYTES: usize = 1 << 20;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use farwood::Limits;
 use farwood::runtime::ShardId;
 use futures::SinkExt;
 use futures::channel::mpsc::{self, Receiver, Sender};
@@ -17,7 +18,6 @@ use super::blocks::{Block, Blocks};
 use super::rejects::Rejects;
 use super::store::Shared;
 use crate::error::CliError;
-use crate::recipe::Limits;
 
 /// Blocks that wait for a shard, beside the one that its sender may always add.
 const WAITING_MAX: usize = 1;

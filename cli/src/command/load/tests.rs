@@ -2,11 +2,11 @@
 
 use std::thread;
 
+use farwood::IndexKind;
 use farwood::{CheckOptions, Cluster, RangeIndex};
 use futures::StreamExt;
 
 use super::*;
-use crate::kind::Kind;
 use crate::session::{kit, on_index};
 
 fn load(
@@ -64,10 +64,10 @@ impl<F: FnOnce() -> io::Result<usize>> Read for Endless<F> {
 
 #[test]
 fn good_lines_are_stored_and_bad_ones_named() {
-    Kind::ALL.into_iter().for_each(store_good_lines_and_name_bad_ones);
+    IndexKind::ALL.iter().copied().for_each(store_good_lines_and_name_bad_ones);
 }
 
-fn store_good_lines_and_name_bad_ones(kind: Kind) {
+fn store_good_lines_and_name_bad_ones(kind: IndexKind) {
     let cluster = kit::cluster(kind);
     let text = [
         &b"b\t1\nnothing\na\t\xff\0\nb\t2\nthis key is too long\tx\n"[..],
@@ -92,10 +92,10 @@ fn store_good_lines_and_name_bad_ones(kind: Kind) {
 
 #[test]
 fn nothing_is_loaded_of_nothing() {
-    Kind::ALL.into_iter().for_each(load_nothing);
+    IndexKind::ALL.iter().copied().for_each(load_nothing);
 }
 
-fn load_nothing(kind: Kind) {
+fn load_nothing(kind: IndexKind) {
     let cluster = kit::cluster(kind);
     let outcome = load(&cluster, io::empty(), Interrupt::default()).unwrap();
     assert_eq!(outcome.summary(), "read 0 lines, stored 0, rejected 0\n");
@@ -105,10 +105,10 @@ fn load_nothing(kind: Kind) {
 /// Several blocks, and more of them than may wait.
 #[test]
 fn many_lines_are_stored_and_the_last_of_equal_keys_wins() {
-    Kind::ALL.into_iter().for_each(load_many_lines);
+    IndexKind::ALL.iter().copied().for_each(load_many_lines);
 }
 
-fn load_many_lines(kind: Kind) {
+fn load_many_lines(kind: IndexKind) {
     let cluster = kit::cluster(kind);
     let mut text = numbered(0..40_000);
     text.extend((0..40_000).flat_map(|n| format!("{n:08}\tx{n}\nhot\t{n}\n").into_bytes()));
@@ -138,10 +138,10 @@ fn assert_complete_through(cluster: &Arc<Cluster>, outcome: &Outcome, message: &
 
 #[test]
 fn an_interrupt_ends_it_and_it_says_how_far_it_came() {
-    Kind::ALL.into_iter().for_each(interrupt_a_load);
+    IndexKind::ALL.iter().copied().for_each(interrupt_a_load);
 }
 
-fn interrupt_a_load(kind: Kind) {
+fn interrupt_a_load(kind: IndexKind) {
     let cluster = kit::cluster(kind);
     let interrupt = Interrupt::default();
     let signal = interrupt.clone();
@@ -158,7 +158,7 @@ fn interrupt_a_load(kind: Kind) {
 /// As a terminal or a pipe does.
 #[test]
 fn a_read_that_blocks_does_not_keep_it() {
-    let cluster = kit::cluster(Kind::Sherman);
+    let cluster = kit::cluster(IndexKind::Sherman);
     let interrupt = Interrupt::default();
     let signal = interrupt.clone();
     let input = Endless::new(5_000, move || {
@@ -173,10 +173,10 @@ fn a_read_that_blocks_does_not_keep_it() {
 
 #[test]
 fn what_was_read_before_reading_failed_is_stored() {
-    Kind::ALL.into_iter().for_each(fail_to_read);
+    IndexKind::ALL.iter().copied().for_each(fail_to_read);
 }
 
-fn fail_to_read(kind: Kind) {
+fn fail_to_read(kind: IndexKind) {
     let cluster = kit::cluster(kind);
     let input = Endless::new(5_000, || Err(io::Error::other("a bad disk")));
     let outcome = load(&cluster, input, Interrupt::default()).unwrap();
@@ -188,10 +188,10 @@ fn fail_to_read(kind: Kind) {
 
 #[test]
 fn memory_that_runs_out_ends_it_with_the_line() {
-    Kind::ALL.into_iter().for_each(run_out_of_memory);
+    IndexKind::ALL.iter().copied().for_each(run_out_of_memory);
 }
 
-fn run_out_of_memory(kind: Kind) {
+fn run_out_of_memory(kind: IndexKind) {
     let cluster = kit::cluster_of(kind, 4 << 20);
     let outcome = load(&cluster, Endless::new(u64::MAX, || Ok(1)), Interrupt::default()).unwrap();
     let error = outcome.verdict.as_ref().unwrap_err();
@@ -208,7 +208,8 @@ fn lines_a_second() {
     let shuffled = (0..1_000_000u64).map(|n| n * 7_919 % 1_000_000);
     let shuffled = shuffled.flat_map(|n| format!("{n:08}\t{n}\n").into_bytes()).collect();
     let texts: [(&str, Vec<u8>); 2] = [("sorted", numbered(0..1_000_000)), ("shuffled", shuffled)];
-    for (kind, (order, text)) in Kind::ALL.into_iter().flat_map(|kind| texts.clone().map(|text| (kind, text)))
+    for (kind, (order, text)) in
+        IndexKind::ALL.iter().copied().flat_map(|kind| texts.clone().map(|text| (kind, text)))
     {
         let cluster = kit::cluster_of(kind, 256 << 20);
         let clock = farwood::runtime::clock::Clock::new();

@@ -1,6 +1,7 @@
 //! What SMART's techniques are worth one by one (figure 15), what two of them do for Sherman, and what operations send
 //! (table 1).
 
+use farwood_index::Switches;
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::{OpKind, smart};
 

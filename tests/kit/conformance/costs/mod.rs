@@ -6,7 +6,7 @@ mod smart;
 use farwood::OpKind;
 use farwood::index::KindStats;
 
-use crate::kit::kind::Mix;
+use farwood::{IndexSpec, Spec};
 
 /// What is done to the loaded index.
 #[derive(Clone, Copy, Debug)]
@@ -44,18 +44,18 @@ pub(crate) enum Costs {
 }
 
 /// What `work` may cost with `mix`.
-pub(crate) fn costs(mix: Mix, work: Work) -> Costs {
+pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix {
-        Mix::Sherman(options) => sherman::costs(options.techniques, work),
-        Mix::Smart(options) => smart::costs(options.techniques, work),
+        IndexSpec::Sherman(Spec { options, .. }) => sherman::costs(options.techniques, work),
+        IndexSpec::Smart(Spec { options, .. }) => smart::costs(options.techniques, work),
     }
 }
 
 /// How often that looks a second time, always: what a cache says of absent keys may be out of date.
-pub(crate) fn second_looks(mix: Mix, work: Work) -> u64 {
+pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
     match mix {
-        Mix::Sherman(_) => 0,
-        Mix::Smart(_) => smart::second_looks(work),
+        IndexSpec::Sherman(_) => 0,
+        IndexSpec::Smart(_) => smart::second_looks(work),
     }
 }
 

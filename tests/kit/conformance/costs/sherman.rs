@@ -1,6 +1,6 @@
 //! Sherman's table of costs (`index/src/sherman/mod.rs`) with the bytes.
 
-use farwood::{OpKind, Techniques};
+use farwood::{OpKind, Switches, Techniques};
 
 use super::{Cost, Costs, Work};
 

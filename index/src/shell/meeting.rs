@@ -8,7 +8,7 @@ use farwood_lock::{LockConfig, LockTable, tag_of};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
-use crate::sharing::{Crowd, Sharing};
+use crate::shell::sharing::{Crowd, Sharing};
 use crate::stats::IndexStats;
 
 /// The common part of the tables of all shards of a compute node.

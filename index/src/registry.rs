@@ -1,0 +1,570 @@
+//! The kinds of indexes: one line each, at the end of this file. Programs that choose at run time, the command line,
+//! the simulator and the tests know kinds by what is made from those lines, and match on none themselves.
+
+use std::fmt;
+use std::ops::{RangeBounds, RangeInclusive};
+
+use farwood_lock::LockConfig;
+use farwood_runtime::alloc::Books;
+use farwood_runtime::node::Host;
+use farwood_runtime::{CatalogEntry, Verbs};
+
+use crate::check::{CheckOptions, CheckReport};
+use crate::error::IndexError;
+use crate::layout::{Bytes, LayoutError};
+use crate::range_index::{RangeIndex, Scan, Survey};
+use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
+use crate::shell::handle::{Index, Tree};
+use crate::shell::options::Options;
+use crate::shell::techniques::Switches;
+use crate::sherman::ShermanAlgorithm;
+use crate::smart::SmartAlgorithm;
+use crate::stats::IndexStats;
+use crate::value::Value;
+
+/// What an index of one kind is created and opened with.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spec<A: Algorithm> {
+    /// Sizes, which count when the index is created.
+    pub geometry: A::Geometry,
+    /// How a compute node works on it.
+    pub options: Options<A>,
+}
+
+macro_rules! registry {
+    // The first token is a dollar sign, for the macro that this one defines.
+    ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
+        /// Calls a macro once for each kind of index, with its name and its variant behind what it is given:
+        /// `for_each_index_kind!(tests!(a b))` calls `tests!(a b sherman = Sherman)` and so on.
+        #[macro_export]
+        macro_rules! for_each_index_kind {
+            ($dollar callback:ident!($dollar($dollar args:tt)*)) => {
+                $($dollar callback!($dollar($dollar args)* $name = $kind);)+
+            };
+        }
+
+        /// A kind of index.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum IndexKind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl IndexKind {
+            /// All kinds, the default first.
+            pub const ALL: &[IndexKind] = &[$(IndexKind::$kind,)+];
+
+            /// Yields the name in catalogs and on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(IndexKind::$kind => <$algorithm>::KIND,)+
+                }
+            }
+
+            /// Yields what tests and swarms need to know of the kind.
+            pub const fn trial(self) -> &'static Trial {
+                match self {
+                    $(IndexKind::$kind => &<$algorithm as Algorithm>::TRIAL,)+
+                }
+            }
+
+            /// Says what a survey's load factor is about.
+            pub fn filled(self) -> Filled {
+                match self {
+                    $(IndexKind::$kind => <$algorithm>::FILLED,)+
+                }
+            }
+
+            /// Lists the names of its techniques.
+            pub fn techniques(self) -> &'static [&'static str] {
+                match self {
+                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::NAMES,)+
+                }
+            }
+
+            /// Yields what an index takes if its creator does not say.
+            pub fn usual_limits(self) -> Limits {
+                match self {
+                    $(IndexKind::$kind => <$algorithm as Algorithm>::Geometry::USUAL_LIMITS,)+
+                }
+            }
+
+            /// Makes what an index of this kind is created with by default, for keys and values up to those limits.
+            /// [`IndexSpec::check`] says whether there can be one.
+            pub fn spec(self, limits: Limits, nodes: Nodes) -> IndexSpec {
+                match self {
+                    $(IndexKind::$kind => IndexSpec::$kind(Spec {
+                        geometry: Geometry::new(limits, nodes),
+                        options: Options::default(),
+                    }),)+
+                }
+            }
+
+            /// Draws a geometry for a simulated cluster. `choose(n)` yields a number below n.
+            pub fn draw(self, choose: impl FnMut(usize) -> usize) -> IndexSpec {
+                match self {
+                    $(IndexKind::$kind => IndexSpec::$kind(Spec {
+                        geometry: Geometry::draw(choose),
+                        options: Options::default(),
+                    }),)+
+                }
+            }
+
+            /// Reads what an index takes from its catalog entry, without opening it.
+            ///
+            /// # Errors
+            /// If it is of another kind, or its configuration cannot be read.
+            pub fn limits_of(self, entry: &CatalogEntry) -> Result<Limits, IndexError> {
+                match self {
+                    $(IndexKind::$kind => Ok(Tree::<$algorithm>::geometry_of(entry)?.limits()),)+
+                }
+            }
+        }
+
+        /// What an index of any kind is created and opened with.
+        #[derive(Clone, Copy, PartialEq, Debug)]
+        #[expect(missing_docs, reason = "named as the kinds")]
+        pub enum IndexSpec {
+            $($kind(Spec<$algorithm>),)+
+        }
+
+        $(impl From<Spec<$algorithm>> for IndexSpec {
+            fn from(spec: Spec<$algorithm>) -> Self {
+                IndexSpec::$kind(spec)
+            }
+        })+
+
+        impl IndexSpec {
+            /// Yields the kind of the index.
+            pub fn kind(&self) -> IndexKind {
+                match self {
+                    $(IndexSpec::$kind(_) => IndexKind::$kind,)+
+                }
+            }
+
+            /// Checks whether the geometry makes a node.
+            ///
+            /// # Errors
+            /// [`LayoutError`] says which size to change.
+            pub fn check(&self) -> Result<(), LayoutError> {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.check(),)+
+                }
+            }
+
+            /// Yields what the index takes.
+            pub fn limits(&self) -> Limits {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.limits(),)+
+                }
+            }
+
+            /// Tells whether leaves are as large as their entries need.
+            pub fn leaves_differ(&self) -> bool {
+                match self {
+                    $(IndexSpec::$kind(_) => <$algorithm as Algorithm>::Geometry::LEAVES_DIFFER,)+
+                }
+            }
+
+            /// Yields the bytes of a leaf: of the largest, where they differ.
+            pub fn leaf_bytes(&self) -> usize {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.leaf_bytes(),)+
+                }
+            }
+
+            /// Yields the bytes that a get of a key of the longest reads.
+            pub fn get_bytes(&self) -> usize {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.get_bytes(),)+
+                }
+            }
+
+            /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+            pub fn leaves(&self, keys: u64, fill: f64) -> u64 {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.leaves(keys, fill),)+
+                }
+            }
+
+            /// Estimates the bytes on the memory servers for so many keys from above.
+            pub fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.bytes_for(keys, fill),)+
+                }
+            }
+
+            /// Yields the bytes of the largest node, if each node that is allocated is in the tree or goes back.
+            pub fn kept_node_bytes(&self) -> Option<u64> {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.kept_node_bytes(),)+
+                }
+            }
+
+            /// Chooses so many of the ascending `keys` that gets of them meet every inner node.
+            pub fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.geometry.touching(keys),)+
+                }
+            }
+
+            /// Lists the techniques by name.
+            pub fn techniques(&self) -> Vec<(&'static str, bool)> {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.options.techniques.list(),)+
+                }
+            }
+
+            /// Sets the technique with that name; yields false if there is none.
+            pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.options.techniques.set(name, on),)+
+                }
+            }
+
+            /// Yields the byte budget of the cache ([`Options::cache_bytes`]).
+            pub fn cache_bytes(&self) -> usize {
+                match self {
+                    $(IndexSpec::$kind(spec) => spec.options.cache_bytes,)+
+                }
+            }
+
+            /// Switches all techniques off.
+            pub fn without_techniques(mut self) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.techniques = Switches::NONE,)+
+                }
+                self
+            }
+
+            /// Yields what remains of it where locks can be in on-chip memory
+            /// ([`farwood_lock::on_chip_possible`]) or cannot.
+            pub fn effective(mut self, on_chip_possible: bool) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(Spec { options: Options { techniques, .. }, .. }) => {
+                        *techniques = <$algorithm>::effective(*techniques, on_chip_possible);
+                    })+
+                }
+                self
+            }
+
+            /// Yields the round trips of a get, and those of an update of a present key that has room.
+            pub fn round_trips(&self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+                match self {
+                    $(IndexSpec::$kind(spec) => <$algorithm>::round_trips(spec.options.techniques),)+
+                }
+            }
+
+            /// Tells whether a change of a value, which keeps its length, takes no memory.
+            pub fn updates_in_place(&self) -> bool {
+                match self {
+                    $(IndexSpec::$kind(spec) => <$algorithm>::updates_in_place(spec.options.techniques),)+
+                }
+            }
+
+            /// Yields the configuration of the locks that the index uses.
+            pub fn locks(&self) -> LockConfig {
+                match self {
+                    $(IndexSpec::$kind(Spec { options, .. }) => {
+                        <$algorithm>::meet(options.techniques, options.locks()).0
+                    })+
+                }
+            }
+
+            /// Changes the geometry to one for these limits and nodes; options stay.
+            pub fn sized(mut self, limits: Limits, nodes: Nodes) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.geometry = Geometry::new(limits, nodes),)+
+                }
+                self
+            }
+
+            /// Sets the byte budget of the cache ([`Options::cache_bytes`]).
+            pub fn with_cache_bytes(mut self, cache_bytes: usize) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.cache_bytes = cache_bytes,)+
+                }
+                self
+            }
+
+            /// Sets [`Options::retries_max`].
+            pub fn with_retries_max(mut self, retries_max: u32) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.retries_max = retries_max,)+
+                }
+                self
+            }
+
+            /// Sets [`Options::backoff_ns`].
+            pub fn with_backoff_ns(mut self, backoff_ns: (u64, u64)) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.backoff_ns = backoff_ns,)+
+                }
+                self
+            }
+
+            /// Sets [`Options::lock_wait_ns_max`].
+            pub fn with_lock_wait_ns_max(mut self, lock_wait_ns_max: u64) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.lock_wait_ns_max = lock_wait_ns_max,)+
+                }
+                self
+            }
+
+            /// Sets [`Options::scan_window`].
+            pub fn with_scan_window(mut self, scan_window: usize) -> Self {
+                match &mut self {
+                    $(IndexSpec::$kind(spec) => spec.options.scan_window = scan_window,)+
+                }
+                self
+            }
+
+            /// Creates the index in the catalog under `name` and opens it ([`Tree::create`]).
+            ///
+            /// # Errors
+            /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
+            pub async fn create(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
+                match *self {
+                    $(IndexSpec::$kind(Spec { geometry, options }) => {
+                        Tree::create(host, name, geometry, options).await.map(AnyTree::$kind)
+                    })+
+                }
+            }
+
+            /// Opens the index that the catalog has under `name` with the options; its creator's geometry counts.
+            ///
+            /// # Errors
+            /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
+            pub async fn open(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
+                match *self {
+                    $(IndexSpec::$kind(Spec { options, .. }) => {
+                        Tree::open(host, name, options).await.map(AnyTree::$kind)
+                    })+
+                }
+            }
+        }
+
+        /// An index of any kind as a whole compute node sees it.
+        #[derive(Clone)]
+        #[expect(missing_docs, reason = "named as the kinds")]
+        pub enum AnyTree {
+            $($kind(Tree<$algorithm>),)+
+        }
+
+        impl AnyTree {
+            /// Makes the handle for the clients of one shard. Call it once per shard.
+            ///
+            /// # Panics
+            /// If it was called on this shard before.
+            pub fn attach<V: Verbs>(&self, verbs: V) -> AnyIndex<V> {
+                match self {
+                    $(AnyTree::$kind(tree) => AnyIndex::$kind(tree.attach(verbs)),)+
+                }
+            }
+
+            /// Yields what the index takes.
+            pub fn limits(&self) -> Limits {
+                match self {
+                    $(AnyTree::$kind(tree) => tree.geometry().limits(),)+
+                }
+            }
+        }
+
+        $(impl From<Tree<$algorithm>> for AnyTree {
+            fn from(tree: Tree<$algorithm>) -> Self {
+                AnyTree::$kind(tree)
+            }
+        })+
+
+        /// An index of any kind on one shard.
+        #[expect(missing_docs, reason = "named as the kinds")]
+        pub enum AnyIndex<V: Verbs> {
+            $($kind(Index<$algorithm, V>),)+
+        }
+
+        $(impl<V: Verbs> From<Index<$algorithm, V>> for AnyIndex<V> {
+            fn from(index: Index<$algorithm, V>) -> Self {
+                AnyIndex::$kind(index)
+            }
+        })+
+
+        impl<V: Verbs> Clone for AnyIndex<V> {
+            fn clone(&self) -> Self {
+                match self {
+                    $(AnyIndex::$kind(index) => AnyIndex::$kind(index.clone()),)+
+                }
+            }
+        }
+
+        impl<V: Verbs> AnyIndex<V> {
+            /// Yields the kind of the index.
+            pub fn kind(&self) -> IndexKind {
+                match self {
+                    $(AnyIndex::$kind(_) => IndexKind::$kind,)+
+                }
+            }
+
+            /// Tells what became of the memory that this shard has taken ([`Index::books`]).
+            pub fn books(&self) -> Books {
+                match self {
+                    $(AnyIndex::$kind(index) => index.books(),)+
+                }
+            }
+
+            /// Counts local locks and windows that are held or waited for here ([`Index::locks_in_use`]).
+            pub fn locks_in_use(&self) -> usize {
+                match self {
+                    $(AnyIndex::$kind(index) => index.locks_in_use(),)+
+                }
+            }
+
+            /// Checks the index, which is at rest, and reports what is wrong with it ([`Index::check`]).
+            ///
+            /// # Errors
+            /// Only if a memory server cannot be read; whatever it holds is in the report.
+            pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+                self.check_each(options, |_, _| {}).await
+            }
+
+            /// Checks the index and shows `visit` every key with its value ([`Index::check_each`]).
+            ///
+            /// # Errors
+            /// Only if a memory server cannot be read.
+            pub async fn check_each(
+                &self,
+                options: &CheckOptions,
+                visit: impl FnMut(&[u8], &[u8]),
+            ) -> Result<CheckReport, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.check_each(options, visit).await,)+
+                }
+            }
+        }
+
+        impl<V: Verbs> RangeIndex for AnyIndex<V> {
+            async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.get(key).await,)+
+                }
+            }
+
+            async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.put(key, value).await,)+
+                }
+            }
+
+            async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.insert(key, value).await,)+
+                }
+            }
+
+            async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.update(key, value).await,)+
+                }
+            }
+
+            async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.remove(key).await,)+
+                }
+            }
+
+            fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+                match self {
+                    $(AnyIndex::$kind(index) => index.scan(range, limit),)+
+                }
+            }
+
+            async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.multi_get(keys).await,)+
+                }
+            }
+
+            async fn bulk_load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+                &self,
+                pairs: impl IntoIterator<Item = (K, U)>,
+                fill: f64,
+            ) -> Result<u64, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.bulk_load(pairs, fill).await,)+
+                }
+            }
+
+            async fn survey(&self) -> Result<Survey, IndexError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.survey().await,)+
+                }
+            }
+
+            fn stats(&self) -> IndexStats {
+                match self {
+                    $(AnyIndex::$kind(index) => index.stats(),)+
+                }
+            }
+        }
+    };
+}
+
+impl IndexKind {
+    /// Yields the kind with that name, if there is one.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+}
+
+impl IndexSpec {
+    /// Tells whether the technique with that name is on, if there is one.
+    pub fn technique(&self, name: &str) -> Option<bool> {
+        self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
+    }
+}
+
+impl Default for IndexKind {
+    fn default() -> Self {
+        Self::ALL[0]
+    }
+}
+
+impl fmt::Display for IndexKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+registry! { $
+    /// The B+tree of the Sherman paper.
+    Sherman (sherman): ShermanAlgorithm,
+    /// The radix tree of the SMART paper.
+    Smart (smart): SmartAlgorithm,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_names() {
+        for &kind in IndexKind::ALL {
+            assert_eq!(IndexKind::named(kind.name()), Some(kind));
+            let spec = kind.spec(kind.usual_limits(), Nodes::Usual);
+            assert_eq!((spec.kind(), spec.check()), (kind, Ok(())));
+        }
+        assert_eq!(IndexKind::named("warp"), None);
+    }
+
+    #[test]
+    fn techniques_are_set_by_name() {
+        for &kind in IndexKind::ALL {
+            let mut spec = kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny).without_techniques();
+            assert!(spec.techniques().iter().all(|(_, on)| !on));
+            for name in kind.techniques() {
+                assert!(spec.set_technique(name, true));
+            }
+            assert!(spec.techniques().iter().all(|(_, on)| *on));
+            assert!(!spec.set_technique("warp", true));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What tells one kind of index from another, for the shell that all share (`handle.rs`): formats, techniques, and what
+//! an operation does. A shell, not a generic tree: each algorithm keeps its own control flow.
+//!
+//! An algorithm knows neither metering nor the sharing of operations between clients, nor how it is created and opened.
+
+use std::fmt::Debug;
+use std::ops::{Bound, RangeInclusive};
+use std::rc::Rc;
+
+use farwood_lock::LockConfig;
+use farwood_lock::window::WindowConfig;
+use farwood_runtime::{Meter, ServerInfo, Verbs};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::check::{CheckOptions, CheckReport};
+use crate::error::IndexError;
+use crate::intent::Intent;
+use crate::layout::{Bytes, LayoutError};
+use crate::range_index::{Scan, Survey};
+use crate::shell::handle::Local;
+use crate::shell::options::Options;
+use crate::shell::techniques::Switches;
+use crate::stats::CacheCounters;
+use crate::value::Value;
+
+/// How large the nodes of an index are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// As small as the algorithm makes them.
+    Least,
+    /// Small enough that what is rare happens all the time.
+    Tiny,
+    /// As users have them.
+    Usual,
+}
+
+/// What an index takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of its longest key.
+    pub max_key: usize,
+    /// Bytes of its longest value.
+    pub max_value: usize,
+}
+
+/// Which nodes have room for more: what a survey's load factor is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// Leaves of several entries.
+    Leaves,
+    /// Inner nodes, above leaves of one pair.
+    InnerNodes,
+}
+
+impl Filled {
+    /// Names the nodes, as tables do.
+    pub fn name(self) -> &'static str {
+        match self {
+            Filled::Leaves => "leaves",
+            Filled::InnerNodes => "inner nodes",
+        }
+    }
+}
+
+/// The sizes that an index is created with. What a geometry says of bytes holds for one that [`Geometry::check`] has
+/// found good.
+pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
+    /// What an index takes if its creator does not say.
+    const USUAL_LIMITS: Limits;
+    /// Whether leaves are as large as their entries need.
+    const LEAVES_DIFFER: bool;
+
+    /// Chooses a geometry for keys and values up to those limits. It may turn out to make no node.
+    fn new(limits: Limits, nodes: Nodes) -> Self;
+
+    /// Draws a geometry for a simulated cluster, most of them tiny. `choose(n)` yields a number below n.
+    fn draw(choose: impl FnMut(usize) -> usize) -> Self;
+
+    /// Checks whether the geometry makes a node.
+    ///
+    /// # Errors
+    /// [`LayoutError`] says which size to change.
+    fn check(&self) -> Result<(), LayoutError>;
+
+    /// Yields what the index takes.
+    fn limits(&self) -> Limits;
+
+    /// Bytes of a leaf on a memory server: of the largest, where they differ.
+    fn leaf_bytes(&self) -> usize;
+
+    /// Bytes that a get of a key of the longest reads.
+    fn get_bytes(&self) -> usize;
+
+    /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+    fn leaves(&self, keys: u64, fill: f64) -> u64;
+
+    /// Estimates the bytes on the memory servers for so many keys from above: it is better to ask for a little more
+    /// than to fail after a minute of loading.
+    fn bytes_for(&self, keys: u64, fill: f64) -> u64;
+
+    /// Bytes of the largest node, if each node that is allocated is in the tree or goes back; none where nodes that
+    /// were replaced stay behind.
+    fn kept_node_bytes(&self) -> Option<u64>;
+
+    /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them.
+    fn touching(&self, keys: &[Bytes]) -> Vec<Bytes>;
+}
+
+/// What tests of every index, and the swarm, need to know of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// Events of `tracing` that name the rare paths of this algorithm: a swarm has to reach each.
+    pub rare_paths: &'static [&'static str],
+    /// Budgets of caches, in bytes, among which a swarm draws: most of them make nodes leave.
+    pub cache_bytes: &'static [usize],
+    /// Whether what keys begin with decides the shape.
+    pub is_radix: bool,
+    /// Whether a key that was removed can be inserted again without memory.
+    pub inserts_in_place: bool,
+    /// Whether a change that was dropped may take effect after a read that came later: soon, or never.
+    pub finishes_what_was_dropped: bool,
+    /// Keys of so many bytes are long, and legal.
+    pub long_key: usize,
+    /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
+    pub height_min: u8,
+    /// How full nodes are at least when keys came in any order ([`Survey::load_factor`]).
+    pub load_factor_min: f64,
+}
+
+/// A kind of index.
+///
+/// An operation is given the shard's [`Local`] part of the index, which has the fabric, the locks and the allocator.
+/// Keys and values have been checked against the geometry. What an operation does on the fabric it enters into the
+/// meter that it is given.
+pub trait Algorithm: Copy + PartialEq + Debug + 'static {
+    /// The name in catalogs and on the command line.
+    const KIND: &'static str;
+    /// What a survey's load factor is about.
+    const FILLED: Filled;
+    /// What tests and swarms need to know.
+    const TRIAL: Trial;
+    /// [`Options::scan_window`] by default.
+    const SCAN_WINDOW: usize;
+
+    /// Sizes, which are decided when an index is created.
+    type Geometry: Geometry;
+    /// The switches.
+    type Techniques: Switches;
+    /// What all compute nodes that work on an index have to agree on: decided when it is created, kept in the catalog
+    /// as JSON. A geometry, and those switches that say where locks are or what protects a node.
+    type Agreed: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
+    /// What the shards of a compute node share: formats, caches.
+    type NodeState: Send + Sync + 'static;
+    /// What a shard has for itself, beside its locks and its allocator.
+    type ShardState: 'static;
+
+    /// Decides what all will agree on, of an index that is created with these on these memory servers.
+    ///
+    /// # Errors
+    /// If the geometry makes no node, or there can be no such index on such a cluster.
+    fn agree(
+        geometry: Self::Geometry,
+        techniques: Self::Techniques,
+        servers: &[ServerInfo],
+    ) -> Result<Self::Agreed, IndexError>;
+
+    /// Checks what a catalog holds.
+    ///
+    /// # Errors
+    /// What does not go together, as the end of a sentence.
+    fn check_agreed(agreed: &Self::Agreed) -> Result<(), String>;
+
+    /// Checks whether the index `name` can be on these memory servers.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    fn check_cluster(name: &str, agreed: &Self::Agreed, servers: &[ServerInfo]) -> Result<(), IndexError>;
+
+    /// Yields the sizes among what was agreed on.
+    fn geometry(agreed: &Self::Agreed) -> Self::Geometry;
+
+    /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on.
+    fn in_effect(techniques: Self::Techniques, agreed: &Self::Agreed) -> Self::Techniques;
+
+    /// Yields what remains of the switches of who creates an index, where locks can be in on-chip memory
+    /// ([`farwood_lock::on_chip_possible`]) or cannot.
+    fn effective(techniques: Self::Techniques, on_chip_possible: bool) -> Self::Techniques;
+
+    /// Yields the round trips of a get, and those of an update of a present key that has room: caches warm, no
+    /// conflict.
+    fn round_trips(techniques: Self::Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>);
+
+    /// Tells whether a change of a value, which keeps its length, takes no memory.
+    fn updates_in_place(techniques: Self::Techniques) -> bool;
+
+    /// Chooses locks and windows for the switches in effect. What the options say of waits is in `locks` already.
+    fn meet(techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig);
+
+    /// Makes what a compute node's shards share. Draws of caches follow `seed`.
+    ///
+    /// # Errors
+    /// If the geometry makes no node.
+    fn node_state(
+        agreed: &Self::Agreed,
+        options: &Options<Self>,
+        seed: u64,
+    ) -> Result<Self::NodeState, IndexError>;
+
+    /// Makes what one shard has for itself.
+    fn shard_state(node: &Self::NodeState) -> Self::ShardState;
+
+    /// Bytes that the compute node's cache takes now.
+    fn cache_bytes(node: &Self::NodeState) -> usize;
+
+    /// Yields what caches have counted.
+    fn cache_counters(node: &Self::NodeState, shard: &Self::ShardState) -> CacheCounters;
+
+    /// Yields the value of `key`.
+    fn lookup<V: Verbs>(
+        local: &Rc<Local<Self, V>>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+
+    /// Changes `key` as `intent` has it; yields whether that had an effect.
+    fn write<V: Verbs>(
+        local: &Rc<Local<Self, V>>,
+        meter: &Meter,
+        key: &[u8],
+        intent: Intent<'_>,
+    ) -> impl Future<Output = Result<bool, IndexError>>;
+
+    /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream records itself.
+    fn scan<V: Verbs>(
+        local: Rc<Local<Self, V>>,
+        range: (Bound<Bytes>, Bound<Bytes>),
+        limit: Option<usize>,
+    ) -> Scan;
+
+    /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]).
+    fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        local: &Rc<Local<Self, V>>,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        fill: f64,
+    ) -> impl Future<Output = Result<u64, IndexError>>;
+
+    /// Reports the shape ([`crate::RangeIndex::survey`]).
+    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<Survey, IndexError>>;
+
+    /// Checks the index, which is at rest, shows `visit` every key with its value, and reports what is wrong.
+    ///
+    /// # Errors
+    /// Only if a memory server cannot be read.
+    fn check<V: Verbs>(
+        local: &Rc<Local<Self, V>>,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> impl Future<Output = Result<CheckReport, IndexError>>;
+}

@@ -1,0 +1,300 @@
+//! What all indexes share around their algorithm: a [`Tree`] is an index as a compute node sees it, an [`Index`] is the
+//! handle of one shard's clients. They create, open and attach, check lengths, meter, share operations between clients,
+//! and count. What an operation does, the [`Algorithm`] knows.
+
+use std::cell::RefCell;
+use std::ops::RangeBounds;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use farwood_lock::LockTable;
+use farwood_runtime::alloc::Books;
+use farwood_runtime::node::Host;
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
+
+use crate::check::{CheckOptions, CheckReport};
+use crate::error::IndexError;
+use crate::intent::Intent;
+use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
+use crate::shell::algorithm::{Algorithm, Geometry};
+use crate::shell::meeting::Meeting;
+use crate::shell::options::Options;
+use crate::shell::sharing::Sharing;
+use crate::stats::{IndexStats, OpKind};
+use crate::step::Budget;
+use crate::value::Value;
+
+/// An index as a whole compute node sees it. Clones share cache and statistics; [`Tree::attach`] makes the handle that
+/// one shard's clients use.
+pub struct Tree<A: Algorithm>(Arc<Shared<A>>);
+
+impl<A: Algorithm> Clone for Tree<A> {
+    fn clone(&self) -> Self {
+        Tree(Arc::clone(&self.0))
+    }
+}
+
+/// What the shards of a compute node share of an index.
+pub(crate) struct Shared<A: Algorithm> {
+    pub(crate) entry: CatalogEntry,
+    pub(crate) agreed: A::Agreed,
+    pub(crate) options: Options<A>,
+    pub(crate) state: A::NodeState,
+    meeting: Meeting,
+}
+
+impl<A: Algorithm> Tree<A> {
+    /// Creates an index in the catalog under `name` and opens it. It has no node until something is written. Switches
+    /// that say where locks are or what protects a node are decided here, for all compute nodes.
+    ///
+    /// # Errors
+    /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
+    pub async fn create(
+        host: &impl Host,
+        name: &str,
+        geometry: A::Geometry,
+        options: Options<A>,
+    ) -> Result<Self, IndexError> {
+        let control = host.control();
+        let agreed = A::agree(geometry, options.techniques, control.servers())?;
+        let config = serde_json::to_vec(&agreed).expect("numbers are always representable");
+        let entry = control.create(name, A::KIND, &config).await?;
+        Self::from_entry(host, entry, options)
+    }
+
+    /// Opens the index that the catalog has under `name`. What its creator has decided for all counts, whatever the
+    /// options say.
+    ///
+    /// # Errors
+    /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
+    pub async fn open(host: &impl Host, name: &str, options: Options<A>) -> Result<Self, IndexError> {
+        let entry = host.control().open(name).await?;
+        Self::from_entry(host, entry, options)
+    }
+
+    /// Reads the sizes of an index from its catalog entry, without opening it.
+    ///
+    /// # Errors
+    /// If it is of another kind, or its configuration cannot be read.
+    pub fn geometry_of(entry: &CatalogEntry) -> Result<A::Geometry, IndexError> {
+        Ok(A::geometry(&agreed::<A>(entry)?))
+    }
+
+    fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options<A>) -> Result<Self, IndexError> {
+        let agreed = agreed::<A>(&entry)?;
+        A::check_cluster(&entry.name, &agreed, host.control().servers())?;
+        let state = A::node_state(&agreed, &options, host.seed())?;
+        let meeting = Meeting::new(host, &entry);
+        Ok(Tree(Arc::new(Shared { entry, agreed, options, state, meeting })))
+    }
+
+    /// Makes the handle for the clients of one shard. Call it once per shard and clone what it returns.
+    ///
+    /// # Panics
+    /// If it was called on this shard before.
+    pub fn attach<V: Verbs>(&self, verbs: V) -> Index<A, V> {
+        let shared = Arc::clone(&self.0);
+        let techniques = A::in_effect(shared.options.techniques, &shared.agreed);
+        let (locks, windows) = A::meet(techniques, shared.options.locks());
+        let (locks, sharing) = shared.meeting.attach(&verbs, locks, windows);
+        let first_server = usize::from(verbs.shard().0);
+        let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
+        let state = A::shard_state(&shared.state);
+        let stats = RefCell::default();
+        Index(Rc::new_cyclic(|me| {
+            let me = Weak::clone(me);
+            Local { me, shared, techniques, verbs, locks, allocator, state, sharing, stats }
+        }))
+    }
+
+    /// Yields the sizes that the index was created with.
+    pub fn geometry(&self) -> A::Geometry {
+        A::geometry(&self.0.agreed)
+    }
+
+    /// Counts the bytes that this compute node's cache takes now.
+    pub fn cache_bytes(&self) -> usize {
+        A::cache_bytes(&self.0.state)
+    }
+
+    /// Yields what the algorithm keeps for all shards.
+    pub(crate) fn state(&self) -> &A::NodeState {
+        &self.0.state
+    }
+}
+
+/// Reads what all compute nodes have agreed on of the index of that catalog entry.
+fn agreed<A: Algorithm>(entry: &CatalogEntry) -> Result<A::Agreed, IndexError> {
+    let CatalogEntry { name, kind, config, .. } = entry;
+    if kind != A::KIND {
+        return Err(IndexError::WrongKind { name: name.clone(), kind: kind.clone() });
+    }
+    let error = |cause| IndexError::Config { name: name.clone(), cause };
+    let agreed = serde_json::from_slice(config).map_err(|cause| error(cause.to_string()))?;
+    A::check_agreed(&agreed).map_err(error)?;
+    Ok(agreed)
+}
+
+/// Reads what a catalog entry holds that has this configuration.
+#[cfg(test)]
+pub(crate) fn agreed_of<A: Algorithm>(config: &[u8]) -> Result<A::Agreed, IndexError> {
+    agreed::<A>(&CatalogEntry {
+        name: "x".into(),
+        id: farwood_runtime::IndexId(1),
+        kind: A::KIND.into(),
+        config: config.into(),
+        root: farwood_runtime::RemotePtr::NULL,
+        dead_owners: Arc::new([]),
+    })
+}
+
+/// What one shard needs to work on an index.
+pub struct Local<A: Algorithm, V: Verbs> {
+    /// For what outlives an operation.
+    pub(crate) me: Weak<Self>,
+    pub(crate) shared: Arc<Shared<A>>,
+    /// The switches in effect.
+    pub(crate) techniques: A::Techniques,
+    pub(crate) verbs: V,
+    pub(crate) locks: LockTable<V>,
+    pub(crate) allocator: NodeAllocator,
+    pub(crate) state: A::ShardState,
+    sharing: Sharing<V>,
+    stats: RefCell<IndexStats>,
+}
+
+impl<A: Algorithm, V: Verbs> Local<A, V> {
+    /// Makes the budget of one operation ([`Options::retries_max`]).
+    pub(crate) fn budget(&self) -> Budget {
+        Budget::new(self.shared.options.retries_max)
+    }
+
+    /// Checks the length of a key.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
+        let max = A::geometry(&self.shared.agreed).limits().max_key;
+        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
+    }
+
+    /// Checks the length of a value.
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
+        let max = A::geometry(&self.shared.agreed).limits().max_value;
+        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
+    }
+
+    /// Counts an operation that ended.
+    pub(crate) fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
+        self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
+    }
+}
+
+/// The handle of one shard's clients to an index. Clones are handles to the same index on the same shard.
+pub struct Index<A: Algorithm, V: Verbs>(Rc<Local<A, V>>);
+
+impl<A: Algorithm, V: Verbs> Clone for Index<A, V> {
+    fn clone(&self) -> Self {
+        Index(Rc::clone(&self.0))
+    }
+}
+
+impl<A: Algorithm, V: Verbs> Index<A, V> {
+    /// Yields the techniques in effect: some were decided when the index was created.
+    pub fn techniques(&self) -> A::Techniques {
+        self.0.techniques
+    }
+
+    /// Tells what became of the memory that this shard has taken from the memory servers.
+    pub fn books(&self) -> Books {
+        self.0.allocator.books()
+    }
+
+    /// Counts local locks and windows that are held or waited for here: 0 when no operation runs.
+    pub fn locks_in_use(&self) -> usize {
+        let (held, waiting) = self.0.locks.in_use();
+        held + waiting + self.0.sharing.in_use()
+    }
+
+    /// Checks the index, which is at rest, and reports what is wrong with it.
+    ///
+    /// # Errors
+    /// Only if a memory server cannot be read; whatever it holds is in the report.
+    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+        self.check_each(options, |_, _| {}).await
+    }
+
+    /// Checks the index as [`Index::check`] does, and shows `visit` every key with its value: ascending, as long as the
+    /// index is sound.
+    ///
+    /// # Errors
+    /// Only if a memory server cannot be read.
+    pub async fn check_each(
+        &self,
+        options: &CheckOptions,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<CheckReport, IndexError> {
+        A::check(&self.0, options, visit).await
+    }
+
+    async fn write(&self, kind: OpKind, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
+        self.0.check_key(key)?;
+        self.0.check_value(intent.value())?;
+        let meter = Meter::default();
+        let write = A::write(&self.0, &meter, key, intent);
+        let applied = self.0.sharing.write(&meter, key, intent, write).await?;
+        self.0.record(kind, &meter, applied, 0);
+        Ok(applied)
+    }
+}
+
+impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+        self.0.check_key(key)?;
+        let meter = Meter::default();
+        let value = self.0.sharing.get(&meter, key, A::lookup(&self.0, &meter, key)).await?;
+        self.0.record(OpKind::Get, &meter, value.is_some(), 0);
+        Ok(value)
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+        self.write(OpKind::Put, key, Intent::Put(value)).await.map(|_| ())
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Insert, key, Intent::Insert(value)).await
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Update, key, Intent::Update(value)).await
+    }
+
+    async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
+        self.write(OpKind::Remove, key, Intent::Remove).await
+    }
+
+    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+        A::scan(Rc::clone(&self.0), owned_bounds(&range), limit)
+    }
+
+    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+        futures::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
+    }
+
+    async fn bulk_load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, U)>,
+        fill: f64,
+    ) -> Result<u64, IndexError> {
+        A::bulk_load(&self.0, pairs, fill).await
+    }
+
+    async fn survey(&self) -> Result<Survey, IndexError> {
+        A::survey(&self.0).await
+    }
+
+    fn stats(&self) -> IndexStats {
+        let Local { shared, verbs, locks, sharing, state, stats, .. } = &*self.0;
+        let mut stats = stats.borrow().clone();
+        shared.meeting.count(locks, sharing, verbs.shards(), &mut stats);
+        stats.cache = A::cache_counters(&shared.state, state);
+        stats
+    }
+}

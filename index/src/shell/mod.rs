@@ -1,0 +1,20 @@
+//! What all indexes share around their algorithms. It knows no algorithm: those implement [`Algorithm`], and the
+//! registry names them.
+//!
+//! - [`algorithm`]: what tells one kind from another; [`techniques`]: its switches.
+//! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
+//!   [`options`]: how a compute node works on it.
+//! - `meeting`: the locks and windows in which clients of an index meet.
+//! - `sharing`: one client's work for several: read delegation, write combining.
+
+pub mod algorithm;
+pub mod handle;
+mod meeting;
+pub mod options;
+mod sharing;
+pub mod techniques;
+
+pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
+pub use handle::{Index, Local, Tree};
+pub use options::Options;
+pub use techniques::Switches;

@@ -1,0 +1,83 @@
+//! Techniques of an algorithm as switches with names: what papers compare, and what the command line switches. Knows no
+//! algorithm.
+
+use std::fmt::Debug;
+
+/// A set of switches. [`crate::techniques!`] writes the type from a list of them.
+pub trait Switches: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
+    /// The names of the switches, as the command line spells them.
+    const NAMES: &'static [&'static str];
+
+    /// All switches off.
+    const NONE: Self;
+
+    /// Sets the switch with that name; yields false if there is none.
+    fn set(&mut self, name: &str, on: bool) -> bool;
+
+    /// Lists the switches by name, in the order of [`Switches::NAMES`].
+    fn list(&self) -> Vec<(&'static str, bool)>;
+}
+
+/// Writes a struct of switches and its [`Switches`]: each field with its value in `ALL`, which is the default.
+///
+/// ```
+/// farwood_index::techniques! {
+///     /// What this index can do without.
+///     pub struct Techniques {
+///         /// Two verbs in one chain.
+///         pub fused: bool = true,
+///         /// Of another paper.
+///         pub delegation: bool = false,
+///     }
+/// }
+/// use farwood_index::Switches as _;
+/// let mut techniques = Techniques::default();
+/// assert!(techniques.set("delegation", true) && !techniques.set("warp", true));
+/// assert_eq!(techniques.list(), [("fused", true), ("delegation", true)]);
+/// ```
+#[macro_export]
+macro_rules! techniques {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident {
+            $($(#[$field_meta:meta])* $field_vis:vis $field:ident: bool = $on:expr,)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        $vis struct $name {
+            $($(#[$field_meta])* $field_vis $field: bool,)+
+        }
+
+        impl $name {
+            /// The switches as they are by default.
+            pub const ALL: $name = $name { $($field: $on,)+ };
+
+            /// All switches off.
+            pub const NONE: $name = $name { $($field: false,)+ };
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name::ALL
+            }
+        }
+
+        impl $crate::shell::techniques::Switches for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field),)+];
+            const NONE: Self = $name::NONE;
+
+            fn set(&mut self, name: &str, on: bool) -> bool {
+                match name {
+                    $(stringify!($field) => self.$field = on,)+
+                    _ => return false,
+                }
+                true
+            }
+
+            fn list(&self) -> Vec<(&'static str, bool)> {
+                vec![$((stringify!($field), self.$field),)+]
+            }
+        }
+    };
+}
