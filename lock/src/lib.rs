@@ -30,7 +30,7 @@
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure:
 //! `handover` decides at a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's
-//! shard, `message` is their codec. `place` says where a node's lock is, `word` what it holds, `codec` what a free one
+//! shard, `message` is their codec. `place` says where a node's lock is, `word` what it holds, and what a free one
 //! carries; `audit` reads them all. `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
@@ -43,7 +43,6 @@
 
 mod audit;
 mod backlog;
-mod codec;
 mod config;
 mod deaths;
 mod error;
@@ -61,11 +60,10 @@ mod wait_list;
 pub mod window;
 mod word;
 
-pub use codec::WordCodec;
 pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;
 pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;
-pub use word::{LockWord, tag_of};
+pub use word::{LockWord, WordCodec, tag_of};

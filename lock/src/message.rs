@@ -29,7 +29,7 @@
 
 use farwood_runtime::{Message, RemotePtr};
 
-use crate::codec::WordCodec;
+use crate::word::WordCodec;
 use crate::word::{Claim, FREE, LockWord};
 
 /// One thing said about one lock and one acquisition of it.

@@ -11,7 +11,6 @@ use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Ver
 
 use crate::audit;
 use crate::backlog::Backlog;
-use crate::codec::WordCodec;
 use crate::config::{LONG_NS, LockConfig};
 use crate::deaths::{self, Deaths};
 use crate::error::LockError;
@@ -24,6 +23,7 @@ use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::Met;
 use crate::stats::{Counters, LockStats};
+use crate::word::WordCodec;
 use crate::word::{Claim, LockWord, Nonces};
 
 /// So many queue pairs may break under a client that asks who has the lock, each after a pause twice as long.

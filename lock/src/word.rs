@@ -33,12 +33,14 @@
 //!   index a                                        meets 80: not a leftover; 8b would be one
 //! ```
 
+mod codec;
+
 use std::cell::Cell;
 use std::num::NonZeroU64;
 
 use farwood_runtime::{IndexId, Port, ShardId};
 
-use crate::codec::WordCodec;
+pub use self::codec::WordCodec;
 
 /// What a free lock's word holds, unless it carries something ([`WordCodec`]).
 pub(crate) const FREE: u64 = 0;

@@ -89,7 +89,7 @@
 //!   whose FAA has an unknown outcome, keeps every split away for good.
 //! - The local queue (`handover`) has one holder: a shared mode is its to know.
 
-use crate::word::LockWord;
+use super::LockWord;
 
 /// How words of locks within nodes are read: how many bits of data a free one carries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
