@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::word::LockWord;
-use crate::word::WordCodec;
+use crate::word::{LockWord, WordCodec};
 
 /// A word that is found in a lock for so long belongs to a client that is slow, or dead: none keeps a lock as long.
 pub(crate) const LONG_NS: u64 = 1_000_000;

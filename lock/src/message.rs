@@ -29,8 +29,7 @@
 
 use farwood_runtime::{Message, RemotePtr};
 
-use crate::word::WordCodec;
-use crate::word::{Claim, FREE, LockWord};
+use crate::word::{Claim, FREE, LockWord, WordCodec};
 
 /// One thing said about one lock and one acquisition of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

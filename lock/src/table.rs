@@ -23,8 +23,7 @@ use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::Met;
 use crate::stats::{Counters, LockStats};
-use crate::word::WordCodec;
-use crate::word::{Claim, LockWord, Nonces};
+use crate::word::{Claim, LockWord, Nonces, WordCodec};
 
 /// So many queue pairs may break under a client that asks who has the lock, each after a pause twice as long.
 const OWNER_ATTEMPTS_MAX: u32 = 10;
