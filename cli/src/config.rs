@@ -15,7 +15,6 @@ use crate::error::CliError;
 use crate::fabric::{Fabric, VerbsOptions};
 use crate::footprint;
 use crate::index;
-
 use crate::report::files;
 use crate::workload::Workload;
 use crate::workload::distribution::{Distribution, LATEST_THETA};

@@ -112,8 +112,7 @@ pub(crate) mod kit {
 
 #[cfg(test)]
 mod tests {
-    use farwood::IndexKind;
-    use farwood::RangeIndex;
+    use farwood::{IndexKind, RangeIndex};
 
     use super::*;
 

@@ -103,7 +103,7 @@ impl CheckReport {
     /// Yields the shape of an index that nothing is wrong with.
     ///
     /// # Errors
-    /// The first violation: without it the shape means something.
+    /// The first violation: the shape of a damaged index means nothing.
     pub(crate) fn shape(self) -> Result<Survey, IndexError> {
         match self.violations.first() {
             None => Ok(self.survey),

@@ -64,17 +64,18 @@ pub enum IndexError {
 }
 
 impl IndexError {
-    /// Tells whether a write that failed so may have taken effect all the same, or may do so within seconds. If not, it
-    /// had no effect and never will: it can be done again without looking first.
+    /// Tells whether a put, insert, update or remove that failed so may have taken effect all the same, or may do so
+    /// within seconds. If not, it had no effect and never will: it can be done again without looking. Of creating,
+    /// opening and loading an index it says nothing.
     pub fn outcome_unknown(&self) -> bool {
         match self {
+            IndexError::Lock(LockError::Contended { .. } | LockError::ShardEnded { .. }) => false,
             IndexError::Fabric(_)
-            | IndexError::Lock(LockError::Fabric(_))
+            | IndexError::Lock(_)
             | IndexError::Control(_)
             | IndexError::RetriesExhausted { .. }
             | IndexError::Corrupt { .. } => true,
-            IndexError::Lock(_)
-            | IndexError::KeyTooLong { .. }
+            IndexError::KeyTooLong { .. }
             | IndexError::ValueTooLong { .. }
             | IndexError::Alloc(_)
             | IndexError::Layout(_)
@@ -91,5 +92,40 @@ impl IndexError {
 impl From<Failed> for IndexError {
     fn from(failed: Failed) -> Self {
         IndexError::Fabric(failed.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::{ServerId, ShardId};
+
+    use super::*;
+
+    #[test]
+    fn only_the_fabric_leaves_it_open_what_a_write_did() {
+        let server = ServerId(0);
+        let broken = FabricError::QueuePair { server };
+        let node = RemotePtr::new(server, 64);
+        let contended = LockError::Contended {
+            index: "x".into(),
+            node,
+            lock: node,
+            owner: 1,
+            other_index: false,
+            attempts: 1,
+            waited_ns: 1,
+        };
+        for (error, is_unknown) in [
+            (IndexError::Fabric(broken.clone()), true),
+            (IndexError::Lock(LockError::Fabric(broken)), true),
+            (IndexError::RetriesExhausted { node, retries: 1, last: None }, true),
+            (IndexError::Corrupt { node, what: String::new() }, true),
+            (IndexError::Lock(contended), false),
+            (IndexError::Lock(LockError::ShardEnded { shard: ShardId(0) }), false),
+            (IndexError::KeyTooLong { len: 9, max: 8 }, false),
+            (IndexError::NotEmpty, false),
+        ] {
+            assert_eq!(error.outcome_unknown(), is_unknown, "{error}");
+        }
     }
 }

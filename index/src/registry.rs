@@ -261,7 +261,8 @@ macro_rules! registry {
                 }
             }
 
-            /// Yields the configuration of the locks that the index uses.
+            /// Yields the configuration of the locks that the index uses; for SMART of those that stand in for locks in
+            /// leaves. The switches are taken as they are ([`IndexSpec::effective`]).
             pub fn locks(&self) -> LockConfig {
                 match self {
                     $(IndexSpec::$kind(Spec { options, .. }) => {
@@ -333,7 +334,8 @@ macro_rules! registry {
             /// Opens the index that the catalog has under `name` with the options; its creator's geometry counts.
             ///
             /// # Errors
-            /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
+            /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot
+            /// be on this cluster.
             pub async fn open(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
                 match *self {
                     $(IndexSpec::$kind(Spec { options, .. }) => {

@@ -97,6 +97,7 @@ fn actors_stay_until_all_of_them_rest() {
             // They have time to go too early.
             shard.pause(20_000_000).await;
             assert_eq!(shard.actors(), 1);
+            meet(&shard, &met, 2).await;
             if shard.id().0 == 2 {
                 shard.send(ShardId(0), port, Message::default());
                 shard.pause(1_000_000).await;

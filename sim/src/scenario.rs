@@ -245,7 +245,7 @@ impl Scenario {
             shards,
             servers,
             colocated,
-            bytes_per_server: bytes_per_server(self.spec()),
+            bytes_per_server: self.spec().kind().trial().bytes_per_server,
             locks_per_server: locks,
             chunk_bytes: self.adversary.chunk_bytes,
             credits,
@@ -257,7 +257,9 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        // Its nodes as they run.
+        let nodes = (0..self.nodes.len() as u16).map(|node| self.spec_of(node)).collect();
+        write!(f, "{:?}", Scenario { nodes, ..self.clone() })
     }
 }
 
@@ -346,12 +348,6 @@ fn draw_weather(rng: &mut SmallRng) -> Weather {
         jitter_ns: *[0, 100, 1_000, 4_000].choose(rng).expect("not empty"),
         in_order_write,
     }
-}
-
-/// Memory of each server: enough for the largest scenario that is drawn. The smaller size is too small for a huge page,
-/// which would take longer to zero than a scenario to run.
-fn bytes_per_server(spec: &IndexSpec) -> u64 {
-    if spec.kept_node_bytes().is_some() { 1 << 20 } else { 16 << 20 }
 }
 
 fn draw_options(rng: &mut SmallRng, spec: IndexSpec, shape: Shape) -> IndexSpec {
@@ -443,7 +439,9 @@ mod tests {
             let mix = Mix::named("delays");
             let wish = Wish { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
             let wished = Scenario::draw(7, &wish);
-            assert!(wished.nodes.iter().all(|node| node.technique("fused") == Some(false)));
+            let mut nodes = plain.nodes.clone();
+            nodes.iter_mut().for_each(|node| assert!(node.set_technique("fused", false)));
+            assert_eq!(wished.nodes, nodes);
             assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
             assert_eq!(
                 (wished.cluster, wished.spec().limits().max_value),

@@ -22,8 +22,10 @@ fn passes(wish: &Wish, rest: &str) {
 }
 
 #[test]
-fn a_small_swarm_of_sherman_passes() {
-    passes(&Wish::default(), "");
+fn a_small_swarm_of_each_index_passes() {
+    for &kind in IndexKind::ALL {
+        passes(&Wish { kind, ..Wish::default() }, "");
+    }
 }
 
 /// Not of the paper, and off unless somebody asks for them.
@@ -31,9 +33,4 @@ fn a_small_swarm_of_sherman_passes() {
 fn a_small_swarm_of_sherman_that_shares_operations_passes() {
     let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();
     passes(&Wish { techniques, ..Wish::default() }, " --technique delegation=on --technique combining=on");
-}
-
-#[test]
-fn a_small_swarm_of_smart_passes() {
-    passes(&Wish { kind: IndexKind::Smart, ..Wish::default() }, "");
 }

@@ -11,13 +11,13 @@ use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::kind::switched;
 use crate::kit::{IndexKind, IndexSpec, Parties, Shape, with_parties_on};
 
-/// First writes that are dropped give the nodes back that they would have planted.
 /// The index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
 fn unfused(kind: IndexKind) -> IndexSpec {
     let spec = Shape::TINY.usual(kind);
     if kind.trial().is_radix { switched(spec, "fused", false) } else { spec }
 }
 
+/// First writes that are dropped give the nodes back that they would have planted.
 #[test]
 fn an_empty_index_does_not_leak_nodes() {
     for &kind in IndexKind::ALL {

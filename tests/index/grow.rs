@@ -1,8 +1,7 @@
 //! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
 //! how it grows from there, is raced for again and again.
 
-use farwood::Nodes;
-use farwood::{Geometry, NodeSize, RangeIndex};
+use farwood::{Geometry, NodeSize, Nodes, RangeIndex};
 
 use crate::kit;
 use crate::kit::party::Model;

@@ -40,7 +40,7 @@ pub(crate) trait Mixes: Copy {
     /// The extremes first, each switch alone as it is not by default, and a cache that holds nothing.
     fn mixes(self) -> Vec<IndexSpec>;
 
-    /// Every combination of the switches that are on by default, but for those that come to the same as another.
+    /// Every combination of the switches that are on by default, but for most that come to the same as another.
     fn every_mix(self) -> Vec<IndexSpec>;
 
     /// Windows of one node and of many, caches that hold nothing, little and everything, leaves that are replaced.
@@ -71,7 +71,10 @@ impl Mixes for IndexKind {
             let on = switches.iter().enumerate().map(|(i, (name, _))| (*name, bits >> i & 1 == 1));
             on.fold(self.default_mix(), |mix, (name, on)| switched(mix, name, on))
         });
-        mixes.filter(|mix| *mix == mix.effective(true)).collect()
+        // One that comes to the same as another stays, for attaching has to make that of it.
+        let (mut kept, repeated): (Vec<_>, Vec<_>) = mixes.partition(|mix| *mix == mix.effective(true));
+        kept.extend(repeated.into_iter().find(|mix| mix.effective(true).technique("fused") == Some(true)));
+        kept
     }
 
     fn scan_mixes(self) -> Vec<IndexSpec> {

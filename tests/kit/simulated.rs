@@ -6,10 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood::Host;
-use farwood::IndexSpec;
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
 use farwood::runtime::{Control, Port, PortLease};
+use farwood::{Host, IndexSpec};
 
 use super::party::{Common, Parties, Party, Seat};
 

@@ -10,7 +10,6 @@ use crate::connect::{Action, Connected, with_cluster};
 use crate::error::CliError;
 use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
-
 use crate::report::output::print;
 use crate::session::Desk;
 

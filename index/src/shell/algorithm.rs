@@ -1,7 +1,7 @@
 //! What tells one kind of index from another, for the shell that all share (`handle.rs`): formats, techniques, and what
 //! an operation does. A shell, not a generic tree: each algorithm keeps its own control flow.
 //!
-//! An algorithm knows neither metering nor the sharing of operations between clients, nor how it is created and opened.
+//! An algorithm knows neither the sharing of operations between clients, nor how it is created and opened.
 
 use std::fmt::Debug;
 use std::ops::{Bound, RangeInclusive};
@@ -112,6 +112,8 @@ pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
 pub struct Trial {
     /// Events of `tracing` that name the rare paths of this algorithm: a swarm has to reach each.
     pub rare_paths: &'static [&'static str],
+    /// Memory of each server, in bytes: enough for the largest cluster that a swarm draws.
+    pub bytes_per_server: u64,
     /// Budgets of caches, in bytes, among which a swarm draws: most of them make nodes leave.
     pub cache_bytes: &'static [usize],
     /// Whether what keys begin with decides the shape.
@@ -131,8 +133,8 @@ pub struct Trial {
 /// A kind of index.
 ///
 /// An operation is given the shard's [`Local`] part of the index, which has the fabric, the locks and the allocator.
-/// Keys and values have been checked against the geometry. What an operation does on the fabric it enters into the
-/// meter that it is given.
+/// Keys and values of lookups and writes have been checked against the limits, and what these do on the fabric they
+/// enter into the meter that they are given. A scan meters and records itself, since its stream outlives the call.
 pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// The name in catalogs and on the command line.
     const KIND: &'static str;
@@ -231,14 +233,16 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         intent: Intent<'_>,
     ) -> impl Future<Output = Result<bool, IndexError>>;
 
-    /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream records itself.
+    /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream has a meter of its own, and enters
+    /// itself into the statistics when it ends ([`Local::record`]).
     fn scan<V: Verbs>(
         local: Rc<Local<Self, V>>,
         range: (Bound<Bytes>, Bound<Bytes>),
         limit: Option<usize>,
     ) -> Scan;
 
-    /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]).
+    /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]). Checks the lengths of keys and
+    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them.
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Local<Self, V>>,
         pairs: impl IntoIterator<Item = (K, U)>,

@@ -66,7 +66,8 @@ impl<A: Algorithm> Tree<A> {
     /// options say.
     ///
     /// # Errors
-    /// If there is none, it is of another kind, or the catalog's configuration of it cannot be read.
+    /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
+    /// this cluster.
     pub async fn open(host: &impl Host, name: &str, options: Options<A>) -> Result<Self, IndexError> {
         let entry = host.control().open(name).await?;
         Self::from_entry(host, entry, options)
@@ -117,9 +118,9 @@ impl<A: Algorithm> Tree<A> {
         A::cache_bytes(&self.0.state)
     }
 
-    /// Yields what the algorithm keeps for all shards.
-    pub(crate) fn state(&self) -> &A::NodeState {
-        &self.0.state
+    /// Yields the bytes of a leaf: of the largest, where they differ.
+    pub fn leaf_bytes(&self) -> usize {
+        self.geometry().leaf_bytes()
     }
 }
 

@@ -50,7 +50,7 @@ macro_rules! techniques {
         }
 
         impl $name {
-            /// The switches as they are by default.
+            /// The switches as they are by default: all that are this algorithm's own.
             pub const ALL: $name = $name { $($field: $on,)+ };
 
             /// All switches off.

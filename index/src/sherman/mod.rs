@@ -122,18 +122,6 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-impl Sherman {
-    /// Bytes of a leaf: what a get reads.
-    pub fn leaf_bytes(&self) -> usize {
-        self.state().leaf.node_bytes()
-    }
-
-    /// Slots of a leaf.
-    pub fn leaf_slots(&self) -> usize {
-        self.state().leaf.slots()
-    }
-}
-
 impl Algorithm for ShermanAlgorithm {
     const KIND: &'static str = "sherman";
     const FILLED: Filled = Filled::Leaves;
@@ -158,6 +146,8 @@ impl Algorithm for ShermanAlgorithm {
             "sherman.split.unknown",
             "sim.read.overtaken",
         ],
+        // Too small for a huge page, which would take longer to zero than a scenario to run.
+        bytes_per_server: 1 << 20,
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         is_radix: false,
         inserts_in_place: true,
@@ -191,7 +181,8 @@ impl Algorithm for ShermanAlgorithm {
     fn check_cluster(name: &str, agreed: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
         if agreed.on_chip && !on_chip_possible(servers) {
             let what = format!(
-                "the index {name:?} has its locks in on-chip memory, which not all memory servers have"
+                "the index {name:?} has its locks in on-chip memory, which not all memory servers have: open it \
+                 where they do, or copy it into a new one"
             );
             return Err(IndexError::Cluster { what });
         }

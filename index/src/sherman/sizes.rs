@@ -1,7 +1,7 @@
 //! Sizes of Sherman's nodes: which are chosen, and what they take. Pure.
 
 use super::config::{Geometry, NodeSize};
-use crate::layout::{Bytes, LayoutError, MAX_NODE_BYTES};
+use crate::layout::{Bytes, InnerLayout, LayoutError, LeafLayout, MAX_NODE_BYTES};
 use crate::shell::algorithm::{self, Limits, Nodes};
 
 /// The paper's nodes.
@@ -54,7 +54,7 @@ impl algorithm::Geometry for Geometry {
     }
 
     fn leaf_bytes(&self) -> usize {
-        self.layouts().map_or(0, |(leaf, _)| leaf.node_bytes())
+        checked(self).0.node_bytes()
     }
 
     fn get_bytes(&self) -> usize {
@@ -62,14 +62,13 @@ impl algorithm::Geometry for Geometry {
     }
 
     fn leaves(&self, keys: u64, fill: f64) -> u64 {
-        let slots = self.layouts().map_or(0, |(leaf, _)| leaf.slots());
+        let slots = checked(self).0.slots();
         (keys as f64 / per_node(slots, fill)).ceil() as u64
     }
 
     fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
-        let (slots, bytes) = self
-            .layouts()
-            .map_or((0, 0), |(leaf, inner)| (inner.slots(), leaf.node_bytes().max(inner.node_bytes())));
+        let (leaf, inner) = checked(self);
+        let (slots, bytes) = (inner.slots(), leaf.node_bytes().max(inner.node_bytes()));
         // The levels above shrink by a factor each: a geometric series.
         let levels = 1.0 + 1.0 / (per_node(slots, fill) - 1.0).max(1.0);
         let nodes = (self.leaves(keys, fill) as f64 * levels).ceil() as u64 + 1;
@@ -77,14 +76,20 @@ impl algorithm::Geometry for Geometry {
     }
 
     fn kept_node_bytes(&self) -> Option<u64> {
-        let (leaf, inner) = self.layouts().ok()?;
+        let (leaf, inner) = checked(self);
         Some(leaf.node_bytes().max(inner.node_bytes()) as u64)
     }
 
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
-        let below = self.layouts().map_or(1, |(leaf, inner)| leaf.slots() * inner.slots());
+        let (leaf, inner) = checked(self);
+        let below = leaf.slots() * inner.slots();
         keys.iter().step_by((below / 4).clamp(1, KEYS_PER_INNER_NODE)).cloned().collect()
     }
+}
+
+/// The layouts of a geometry that was found good.
+fn checked(geometry: &Geometry) -> (LeafLayout, InnerLayout) {
+    geometry.layouts().expect("sizes are asked of a geometry that was checked")
 }
 
 /// Entries of a node of so many slots.

@@ -128,13 +128,6 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-impl Smart {
-    /// Bytes of a leaf with the longest key and value.
-    pub fn leaf_bytes(&self) -> usize {
-        self.state().leaf.largest_bytes()
-    }
-}
-
 /// Fails if slots cannot name all memory of these servers.
 fn check_servers(servers: &[ServerInfo]) -> Result<(), IndexError> {
     let most = Child::REGION_BYTES_MAX;
@@ -180,6 +173,8 @@ impl Algorithm for SmartAlgorithm {
             "smart.type.switched",
             "smart.way.stale",
         ],
+        // Leaves that are replaced are not reused.
+        bytes_per_server: 16 << 20,
         // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
         is_radix: true,
@@ -247,8 +242,8 @@ impl Algorithm for SmartAlgorithm {
         techniques.in_place_leaves
     }
 
-    /// Chooses hand-over, which is Sherman's: a leaf's lock passes on by itself, with the WRITE that releases it, and
-    /// combining does the rest.
+    /// Yields table locks with hand-over, which is Sherman's. A leaf's own lock passes on by itself, with the WRITE
+    /// that releases it, and combining does the rest.
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
         let Techniques { delegation, combining, .. } = techniques;
         let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };

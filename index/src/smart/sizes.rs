@@ -41,13 +41,12 @@ impl algorithm::Geometry for Geometry {
     }
 
     fn leaf_bytes(&self) -> usize {
-        leaf(self).map_or(0, |leaf| leaf.largest_bytes())
+        leaf(self).largest_bytes()
     }
 
     fn get_bytes(&self) -> usize {
-        let bytes =
-            |leaf: LeafFormat| leaf.lookup_bytes(leaf.class_for(self.max_key, self.max_value), self.max_key);
-        leaf(self).map_or(0, bytes)
+        let leaf = leaf(self);
+        leaf.lookup_bytes(leaf.class_for(self.max_key, self.max_value), self.max_key)
     }
 
     fn leaves(&self, keys: u64, _: f64) -> u64 {
@@ -67,8 +66,9 @@ impl algorithm::Geometry for Geometry {
     }
 }
 
-fn leaf(geometry: &Geometry) -> Option<LeafFormat> {
-    geometry.formats().ok().map(|(_, leaf)| leaf)
+/// The leaves of a geometry that was found good.
+fn leaf(geometry: &Geometry) -> LeafFormat {
+    geometry.formats().expect("sizes are asked of a geometry that was checked").1
 }
 
 /// Chooses one of the ascending `keys` for each lowest inner node.

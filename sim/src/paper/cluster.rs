@@ -4,9 +4,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farwood_index::IndexStats;
-use farwood_index::RangeIndex;
 use farwood_index::sherman::{self, NodeSize};
+use farwood_index::{IndexStats, RangeIndex};
 use farwood_runtime::sim::{Profile, SimConfig, Simulation, Stop};
 use hdrhistogram::Histogram;
 

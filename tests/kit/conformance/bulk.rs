@@ -4,8 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farwood::IndexKind;
-use farwood::{IndexError, RangeIndex};
+use farwood::{IndexError, IndexKind, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cancel::{Drops, after_polls};

@@ -4,8 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use farwood::IndexKind;
-use farwood::{OpKind, RangeIndex};
+use farwood::{IndexKind, OpKind, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -2,8 +2,7 @@
 //! the kind's ([`costs`]) and the same on every fabric.
 
 use farwood::index::KindStats;
-use farwood::{AnyIndex, OpKind, RangeIndex};
-use farwood::{IndexKind, IndexSpec};
+use farwood::{AnyIndex, IndexKind, IndexSpec, OpKind, RangeIndex};
 use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};

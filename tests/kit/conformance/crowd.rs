@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-use farwood::IndexKind;
-use farwood::RangeIndex;
+use farwood::{IndexKind, RangeIndex};
 use farwood_sim::history::Op;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -1,8 +1,7 @@
 //! Input that no index can take: a typed error, and an index that is as it was. And input that looks odd and is fine:
 //! empty keys, keys of full length, every byte.
 
-use farwood::{IndexError, RangeIndex};
-use farwood::{IndexKind, Nodes};
+use farwood::{IndexError, IndexKind, Nodes, RangeIndex};
 use futures::TryStreamExt;
 
 use super::{Fabric, on_index};

@@ -2,8 +2,7 @@
 
 use std::ops::Bound;
 
-use farwood::RangeIndex;
-use farwood::{IndexKind, Nodes};
+use farwood::{IndexKind, Nodes, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -4,8 +4,7 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use farwood::IndexKind;
-use farwood::{OpKind, RangeIndex};
+use farwood::{IndexKind, OpKind, RangeIndex};
 use farwood_sim::history::{Op, Outcome};
 use futures::StreamExt;
 use futures::future::join_all;

@@ -2,8 +2,7 @@
 
 use std::thread;
 
-use farwood::IndexKind;
-use farwood::{CheckOptions, Cluster, RangeIndex};
+use farwood::{CheckOptions, Cluster, IndexKind, RangeIndex};
 use futures::StreamExt;
 
 use super::*;

@@ -45,7 +45,7 @@ pub(crate) enum Costs {
 
 /// What `work` may cost with `mix`.
 pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
-    match mix {
+    match mix.effective(true) {
         IndexSpec::Sherman(Spec { options, .. }) => sherman::costs(options.techniques, work),
         IndexSpec::Smart(Spec { options, .. }) => smart::costs(options.techniques, work),
     }
