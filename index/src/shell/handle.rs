@@ -171,19 +171,25 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     }
 
     /// Checks the length of a key.
-    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
+    ///
+    /// # Errors
+    /// If it exceeds the limit of the index.
+    pub fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
         let max = A::geometry(&self.shared.agreed).limits().max_key;
         if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
 
     /// Checks the length of a value.
-    pub(crate) fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
+    ///
+    /// # Errors
+    /// If it exceeds the limit of the index.
+    pub fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
         let max = A::geometry(&self.shared.agreed).limits().max_value;
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 
-    /// Counts an operation that ended.
-    pub(crate) fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
+    /// Counts an operation that ended: whether it found its key or took effect, and how many pairs it returned.
+    pub fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
         self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
     }
 }
