@@ -166,6 +166,7 @@ pub struct Local<A: Algorithm, V: Verbs> {
 
 impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// Makes the budget of one operation ([`Options::retries_max`]).
+    #[inline]
     pub(crate) fn budget(&self) -> Budget {
         Budget::new(self.shared.options.retries_max)
     }
@@ -174,6 +175,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     ///
     /// # Errors
     /// If it exceeds the limit of the index.
+    #[inline]
     pub fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
         let max = A::geometry(&self.shared.agreed).limits().max_key;
         if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
@@ -183,12 +185,14 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     ///
     /// # Errors
     /// If it exceeds the limit of the index.
+    #[inline]
     pub fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
         let max = A::geometry(&self.shared.agreed).limits().max_value;
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 
     /// Counts an operation that ended: whether it found its key or took effect, and how many pairs it returned.
+    #[inline]
     pub fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
         self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
     }

@@ -101,22 +101,27 @@ pub struct ShardState {
 }
 
 impl<V: Verbs> Tree<V> {
+    #[inline]
     fn leaf(&self) -> &LeafLayout {
         &self.shared.state.leaf
     }
 
+    #[inline]
     fn inner(&self) -> &InnerLayout {
         &self.shared.state.inner
     }
 
+    #[inline]
     fn cache(&self) -> &NodeCache {
         &self.shared.state.cache
     }
 
+    #[inline]
     fn reader(&self) -> &CacheReader {
         &self.state.reader
     }
 
+    #[inline]
     fn missing(&self) -> &Missing {
         &self.state.missing
     }
@@ -189,6 +194,7 @@ impl Algorithm for ShermanAlgorithm {
         Ok(())
     }
 
+    #[inline]
     fn geometry(agreed: &Agreed) -> Geometry {
         agreed.geometry
     }
@@ -243,6 +249,7 @@ impl Algorithm for ShermanAlgorithm {
         }
     }
 
+    #[inline]
     fn lookup<V: Verbs>(
         local: &Rc<Tree<V>>,
         meter: &Meter,
@@ -251,6 +258,7 @@ impl Algorithm for ShermanAlgorithm {
         local.lookup(meter, key)
     }
 
+    #[inline]
     fn write<V: Verbs>(
         local: &Rc<Tree<V>>,
         meter: &Meter,

@@ -49,6 +49,7 @@ impl algorithm::Geometry for Geometry {
         self.layouts().map(drop)
     }
 
+    #[inline]
     fn limits(&self) -> Limits {
         Limits { max_key: self.max_key, max_value: self.max_value }
     }

@@ -106,23 +106,28 @@ pub struct NodeState {
 }
 
 impl<V: Verbs> Tree<V> {
+    #[inline]
     fn types(&self) -> &'static NodeTypes {
         self.shared.state.types
     }
 
+    #[inline]
     fn leaf(&self) -> &LeafFormat {
         &self.shared.state.leaf
     }
 
+    #[inline]
     fn cache(&self) -> &RadixCache {
         &self.shared.state.cache
     }
 
+    #[inline]
     fn turns(&self) -> &Turns {
         &self.shared.state.turns
     }
 
     /// This shard's view of the cache.
+    #[inline]
     fn reader(&self) -> &RadixReader {
         &self.state
     }
@@ -215,6 +220,7 @@ impl Algorithm for SmartAlgorithm {
         check_servers(servers)
     }
 
+    #[inline]
     fn geometry(agreed: &Agreed) -> Geometry {
         agreed.geometry
     }
@@ -275,6 +281,7 @@ impl Algorithm for SmartAlgorithm {
         }
     }
 
+    #[inline]
     fn lookup<V: Verbs>(
         local: &Rc<Tree<V>>,
         meter: &Meter,
@@ -283,6 +290,7 @@ impl Algorithm for SmartAlgorithm {
         local.lookup(meter, key)
     }
 
+    #[inline]
     fn write<V: Verbs>(
         local: &Rc<Tree<V>>,
         meter: &Meter,

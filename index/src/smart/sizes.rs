@@ -36,6 +36,7 @@ impl algorithm::Geometry for Geometry {
         self.formats().map(drop)
     }
 
+    #[inline]
     fn limits(&self) -> Limits {
         Limits { max_key: self.max_key, max_value: self.max_value }
     }
