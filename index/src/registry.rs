@@ -22,12 +22,12 @@ use crate::smart::SmartAlgorithm;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// What an index of one kind is created and opened with.
+/// Describes an index of one kind: its sizes and its options, for creating and opening it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spec<A: Algorithm> {
     /// Sizes, which count when the index is created.
     pub geometry: A::Geometry,
-    /// How a compute node works on it.
+    /// Options of this compute node.
     pub options: Options<A>,
 }
 
@@ -120,7 +120,7 @@ macro_rules! registry {
             }
         }
 
-        /// What an index of any kind is created and opened with.
+        /// Describes an index of any kind: its sizes and its options, for creating and opening it.
         #[derive(Clone, Copy, PartialEq, Debug)]
         #[expect(missing_docs, reason = "named as the kinds")]
         pub enum IndexSpec {

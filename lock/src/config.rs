@@ -46,8 +46,8 @@ pub struct LockConfig {
     /// more: they are fenced, and no other node gets their ids. A word of theirs in a lock region protects nothing of
     /// this index, so it is taken over; when the lock is given back it stands there again, for older indexes.
     pub dead_owners: Arc<[u16]>,
-    /// What free lock words within nodes ([`crate::LockTable::acquire_embedded`]) carry. Every compute node that locks
-    /// the same nodes must say the same.
+    /// Says what free lock words within nodes ([`crate::LockTable::acquire_embedded`]) carry. Every compute node
+    /// that locks these nodes must say the same.
     pub codec: WordCodec,
 }
 

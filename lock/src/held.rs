@@ -152,7 +152,7 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// What the word carried when the global lock was taken, or what the holder before gave it who handed it over.
+    /// Yields what the word carried when the global lock was taken, or what the holder before has left in it.
     ///
     /// # Panics
     /// Without the global lock, or if it is a word of the lock region.

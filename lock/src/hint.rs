@@ -12,12 +12,12 @@ pub(crate) type LockSlots<W> = Slots<Grant, W, Hint>;
 pub(crate) struct Hint {
     /// Its lock.
     key: u64,
-    /// Whether somebody else waits for that.
+    /// True if another client waits for that.
     given: bool,
 }
 
 impl Hint {
-    /// Nobody else is known to wait for the lock `key`.
+    /// Makes the hint that no other client is known to wait for the lock `key`.
     #[inline]
     pub(crate) fn none(key: u64) -> Self {
         Hint { key, given: false }
@@ -33,8 +33,8 @@ impl<W> LockSlots<W> {
         self.tell(token, || grant)
     }
 
-    /// Somebody waits for the lock `key`. A Hint may come late, and meet a later user of the token: then it is ignored,
-    /// unless that one wants the same lock.
+    /// Notes that another client waits for the lock `key`. A Hint may come late, and meet a later user of
+    /// the token: then it is ignored, unless that one wants the same lock.
     pub(crate) fn hint(&mut self, token: u32, key: u64) {
         if let Some(hint) = self.memo_mut(token)
             && hint.key == key
@@ -43,7 +43,7 @@ impl<W> LockSlots<W> {
         }
     }
 
-    /// Whether the client was told that somebody else waits.
+    /// Tells whether the client has heard that another one waits.
     #[inline]
     pub(crate) fn hinted(&self, token: u32) -> bool {
         self.memo(token).given

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use crate::imports::{Import, Path, read};
 
-/// Circles that nobody has opened yet, each with its crate, its units, in order, and why it is there. One that is no
+/// Circles that are not opened yet, each with its crate, its units, in order, and why it is there. One that is no
 /// longer there has to go from here, and so has one whose units are others now.
 const KNOWN: &[(&str, &[&str], &str)] = &[
     ("cache", &["node_cache", "reader"], "a reader holds its cache, which makes it: `NodeCache::reader`"),

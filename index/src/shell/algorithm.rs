@@ -24,7 +24,7 @@ use crate::shell::techniques::Switches;
 use crate::stats::CacheCounters;
 use crate::value::Value;
 
-/// How large the nodes of an index are.
+/// Chooses among sizes of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
     /// As small as the algorithm makes them.
@@ -35,7 +35,7 @@ pub enum Nodes {
     Usual,
 }
 
-/// What an index takes.
+/// Limits the lengths of keys and values of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of its longest key.
@@ -66,9 +66,9 @@ impl Filled {
 /// The sizes that an index is created with. What a geometry says of bytes holds for one that [`Geometry::check`] has
 /// found good.
 pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
-    /// What an index takes if its creator does not say.
+    /// Limits of an index whose creator names none.
     const USUAL_LIMITS: Limits;
-    /// Whether leaves are as large as their entries need.
+    /// True if a leaf is as large as its entry needs; false if all leaves have one size.
     const LEAVES_DIFFER: bool;
 
     /// Chooses a geometry for keys and values up to those limits. It may turn out to make no node.
@@ -107,7 +107,7 @@ pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes>;
 }
 
-/// What tests of every index, and the swarm, need to know of one.
+/// Tells tests and swarms what is particular to an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     /// Events of `tracing` that name the rare paths of this algorithm: a swarm has to reach each.
@@ -116,17 +116,17 @@ pub struct Trial {
     pub bytes_per_server: u64,
     /// Budgets of caches, in bytes, among which a swarm draws: most of them make nodes leave.
     pub cache_bytes: &'static [usize],
-    /// Whether what keys begin with decides the shape.
+    /// True if the shape follows from the bytes of the keys, as in radix trees.
     pub is_radix: bool,
-    /// Whether a key that was removed can be inserted again without memory.
+    /// True if a key that was removed can be inserted again without memory.
     pub inserts_in_place: bool,
-    /// Whether a change that was dropped may take effect after a read that came later: soon, or never.
+    /// True if a change that was dropped may take effect after a read that came later: soon, or never.
     pub finishes_what_was_dropped: bool,
     /// Keys of so many bytes are long, and legal.
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
     pub height_min: u8,
-    /// How full nodes are at least when keys came in any order ([`Survey::load_factor`]).
+    /// The least load factor, 0 to 1, after keys came in any order ([`Survey::load_factor`]).
     pub load_factor_min: f64,
 }
 
@@ -138,9 +138,9 @@ pub struct Trial {
 pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// The name in catalogs and on the command line.
     const KIND: &'static str;
-    /// What a survey's load factor is about.
+    /// Names the nodes that a survey's load factor is about.
     const FILLED: Filled;
-    /// What tests and swarms need to know.
+    /// Tells tests and swarms what is particular to this algorithm.
     const TRIAL: Trial;
     /// [`Options::scan_window`] by default.
     const SCAN_WINDOW: usize;
@@ -149,12 +149,12 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     type Geometry: Geometry;
     /// The switches.
     type Techniques: Switches;
-    /// What all compute nodes that work on an index have to agree on: decided when it is created, kept in the catalog
+    /// Settings that all compute nodes of an index have to agree on: decided when it is created, kept in the catalog
     /// as JSON. A geometry, and those switches that say where locks are or what protects a node.
     type Agreed: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// What the shards of a compute node share: formats, caches.
+    /// State that the shards of a compute node share: formats, caches.
     type NodeState: Send + Sync + 'static;
-    /// What a shard has for itself, beside its locks and its allocator.
+    /// State of one shard, beside its locks and its allocator.
     type ShardState: 'static;
 
     /// Decides what all will agree on, of an index that is created with these on these memory servers.
@@ -170,7 +170,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// Checks what a catalog holds.
     ///
     /// # Errors
-    /// What does not go together, as the end of a sentence.
+    /// The end of a sentence that says what does not go together.
     fn check_agreed(agreed: &Self::Agreed) -> Result<(), String>;
 
     /// Checks whether the index `name` can be on these memory servers.

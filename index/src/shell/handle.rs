@@ -34,7 +34,7 @@ impl<A: Algorithm> Clone for Tree<A> {
     }
 }
 
-/// What the shards of a compute node share of an index.
+/// Holds what the shards of a compute node share of an index.
 pub(crate) struct Shared<A: Algorithm> {
     pub(crate) entry: CatalogEntry,
     pub(crate) agreed: A::Agreed,
@@ -149,7 +149,7 @@ pub(crate) fn agreed_of<A: Algorithm>(config: &[u8]) -> Result<A::Agreed, IndexE
     })
 }
 
-/// What one shard needs to work on an index.
+/// Holds what one shard needs to work on an index.
 pub struct Local<A: Algorithm, V: Verbs> {
     /// For what outlives an operation.
     pub(crate) me: Weak<Self>,

@@ -5,7 +5,7 @@ use farwood_lock::LockConfig;
 
 use crate::shell::algorithm::Algorithm;
 
-/// How one compute node works on an index. Compute nodes with different options work on the same index.
+/// Sets how one compute node works on an index. Compute nodes with different options work on the same index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options<A: Algorithm> {
     /// Which techniques are used. Those that say where locks are or what protects a node count when the index is
@@ -18,13 +18,13 @@ pub struct Options<A: Algorithm> {
     pub eviction: Policy,
     /// Retries that one operation may spend on torn reads, moved nodes, lost races and stale cache entries.
     pub retries_max: u32,
-    /// How long a writer pauses, in ns, when it finds a lock taken: at first, and at most; it doubles in between, and a
+    /// Pauses of a writer that finds a lock taken, in ns: the first and the longest; they double in between, and a
     /// part of it is chance. (0, 0) tries again at once, as FG+ does in Sherman's paper.
     pub backoff_ns: (u64, u64),
     /// The longest time in ns that an operation waits for a lock, or for another client that works for it: after that a
     /// lock is an error that names its owner ([`farwood_lock::LockError::Contended`]). `u64::MAX`: it waits for ever.
     pub lock_wait_ns_max: u64,
-    /// How often an operation finds a lock taken before it gives up with the same error. At least 1.
+    /// Attempts at a lock before an operation gives up with that error. At least 1.
     pub lock_attempts_max: u32,
     /// Nodes that a scan reads in parallel at most.
     pub scan_window: usize,

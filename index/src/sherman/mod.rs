@@ -68,33 +68,30 @@ use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
 
-/// The name of this kind of index in catalogs and on the command line.
-pub const KIND: &str = ShermanAlgorithm::KIND;
-
 /// A Sherman tree as a whole compute node sees it.
 pub type Sherman = crate::shell::handle::Tree<ShermanAlgorithm>;
 
 /// A Sherman tree on one shard.
 pub type ShermanIndex<V> = Index<ShermanAlgorithm, V>;
 
-/// How one compute node works on a Sherman tree.
+/// Options of one compute node for a Sherman tree.
 pub type Options = crate::shell::options::Options<ShermanAlgorithm>;
 
-/// What one shard needs to work on a tree.
+/// A tree as one shard works on it.
 type Tree<V> = Local<ShermanAlgorithm, V>;
 
 /// Sherman, for the shell that all indexes share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShermanAlgorithm {}
 
-/// What the shards of a compute node share.
+/// Holds what the shards of a compute node share of a tree.
 pub struct NodeState {
     leaf: LeafLayout,
     inner: InnerLayout,
     cache: Arc<NodeCache>,
 }
 
-/// What a shard has for itself.
+/// Holds what a shard has for itself: its view of the cache, and separators that it has missed.
 pub struct ShardState {
     reader: CacheReader,
     missing: Missing,

@@ -15,7 +15,7 @@ techniques! {
     /// so all have to agree. They are decided when a tree is created and kept in the catalog; opening the tree with
     /// other values is no error and changes nothing.
     pub struct Techniques {
-        /// Lock-free inner nodes (section 4.1.1). Off: whoever changes an inner node locks it first (ROWEX).
+        /// Lock-free inner nodes (section 4.1.1). Off: a client locks an inner node before it changes it (ROWEX).
         pub lock_free_nodes: bool = true,
         /// Leaves that are updated in place, under a lock (section 4.1.1). Off: every update writes a new leaf.
         pub in_place_leaves: bool = true,

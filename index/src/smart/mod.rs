@@ -78,26 +78,23 @@ use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
 
-/// The name of this kind of index in catalogs and on the command line.
-pub const KIND: &str = SmartAlgorithm::KIND;
-
 /// A SMART tree as a whole compute node sees it.
 pub type Smart = crate::shell::handle::Tree<SmartAlgorithm>;
 
 /// A SMART tree on one shard.
 pub type SmartIndex<V> = Index<SmartAlgorithm, V>;
 
-/// How one compute node works on a SMART tree.
+/// Options of one compute node for a SMART tree.
 pub type Options = crate::shell::options::Options<SmartAlgorithm>;
 
-/// What one shard needs to work on a tree.
+/// A tree as one shard works on it.
 type Tree<V> = Local<SmartAlgorithm, V>;
 
 /// SMART, for the shell that all indexes share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SmartAlgorithm {}
 
-/// What the shards of a compute node share.
+/// Holds what the shards of a compute node share of a tree.
 pub struct NodeState {
     types: &'static NodeTypes,
     leaf: LeafFormat,

@@ -32,7 +32,8 @@
 //! # What becomes of the payload when something fails
 //!
 //! It travels with the claim (`word::Claim::vacant`): what the CAS starts from, and from the release on what the unlock
-//! writes. So whoever settles a claim knows it, and memory is asked for the held word alone, which no payload equals.
+//! writes. So the one that settles a claim knows it, and memory is asked for the held word alone, which no payload
+//! equals.
 //!
 //! - A CAS of unknown outcome. An attempt starts from another payload only after a CAS has said what it found, and what
 //!   it found was free: no attempt before it has taken the lock, nor will, since nothing of a failed chain takes effect
@@ -64,7 +65,7 @@
 //! ```
 //!
 //!   If the next one is gone when it is told, the home's janitor writes 6.
-//! - A holder that dies leaves its word, and the payload dies with it. Nobody passes over a word within a node
+//! - A holder that dies leaves its word, and the payload dies with it. No client passes over a word within a node
 //!   (leftovers are of the lock region), so no CAS starts from a payload that is lost. Who brings such a node back has
 //!   to count its vacancies anew.
 //!
@@ -91,7 +92,7 @@
 
 use super::LockWord;
 
-/// How words of locks within nodes are read: how many bits of data a free one carries.
+/// Reads the words of locks within nodes, whose free ones carry some bits of data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WordCodec {
     /// The largest payload: every word above it is held.

@@ -177,7 +177,7 @@ impl Device for MappedDevice {
     }
 }
 
-/// How long chains may have taken that were executed between two readings of the clock.
+/// Bounds the time in ns that chains took which were executed between two readings of the clock.
 ///
 /// A clock that is read on two cores may be behind itself. Nor are the readings serialised (that costs more than 2 % of
 /// a get): the core may load before the first and after the second, by what it holds in flight. That is some 100 ns;
