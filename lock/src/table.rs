@@ -282,9 +282,10 @@ impl<V: Verbs> Table<V> {
         attempts: u32,
     ) -> LockError {
         let word = self.codec_of(lock).holder(found);
-        let owner = word.map_or(self.verbs.node_id(), LockWord::owner);
+        let waiter = self.verbs.node_id();
+        let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        tracing::debug!(name: "lock.exhausted", %lock, owner, attempts, "a lock is not had");
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock is not had");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
     }

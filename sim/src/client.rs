@@ -22,7 +22,7 @@ use crate::history::{Op, Outcome};
 use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
 use crate::scenario::{Adversary, Scenario, Work, may_lose_servers};
-use crate::waits::Waits;
+use crate::waits;
 
 /// After so many operations that met the lock of a dead client, a client has seen enough: each waits for as long as a
 /// thousand others take.
@@ -60,7 +60,6 @@ pub(crate) struct Crew {
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
-    waits: RefCell<Waits>,
     /// How long clients wait for a lock at most.
     lock_wait_ns: u64,
     /// For how long clients may yet stand still.
@@ -110,7 +109,6 @@ impl Crew {
             mix,
             nodes: RefCell::default(),
             begun: Cell::default(),
-            waits: RefCell::default(),
             lock_wait_ns,
             stillness_ns: Cell::new(STILL_WAITS * lock_wait_ns),
             still: RefCell::default(),
@@ -186,20 +184,13 @@ impl Crew {
         &self.dead() | &self.still.borrow()
     }
 
-    /// Remembers which compute node an operation of compute node `waiter` has waited for in vain.
-    fn note(&self, waiter: u16, error: &IndexError) {
-        if let IndexError::Lock(LockError::Contended { owner, .. }) = error {
-            self.waits.borrow_mut().note(waiter, *owner, error);
-        }
-    }
-
-    /// The error of a wait for a lock that no death explains, as [`Waits::unexplained`] judges. Where a client has
-    /// stood still none is asked for: those that waited for it, and then went on, have kept others.
+    /// A wait for a lock that no death explains, as [`waits::unexplained`] judges. Where a client has stood still none
+    /// is asked for: those that waited for it, and then went on, have kept others.
     pub(crate) fn unexplained(&self) -> Option<String> {
         if !self.still.borrow().is_empty() {
             return None;
         }
-        self.waits.borrow().unexplained(self.dead()).map(str::to_owned)
+        waits::unexplained(self.dead())
     }
 }
 
@@ -352,9 +343,6 @@ impl<V: Verbs> Client<V> {
             // It had no effect: no value of its may ever be seen.
             Some(Err(error)) if is_write(action) && !error.outcome_unknown() => recorder.forget(self.who),
             Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
-        }
-        if let Some(Err(error)) = &done {
-            self.crew.note(self.verbs.node_id(), error);
         }
         done.unwrap_or(Ok(()))
     }

@@ -14,6 +14,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
+use crate::waits;
+
 /// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
 const COMMON: [&str; 16] = [
     "cache.evicted",
@@ -98,6 +100,7 @@ pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> (T, Coverage) {
         Dispatch::new(Listener { beneath })
     });
     COUNTS.take();
+    waits::forget();
     let done = dispatcher::with_default(listener, work);
     (done, COUNTS.take())
 }
@@ -126,6 +129,7 @@ impl Subscriber for Listener {
     fn event(&self, event: &Event<'_>) {
         if let Some(place) = place_of(event.metadata()) {
             COUNTS.with_borrow_mut(|counts| counts.0[place] += 1);
+            waits::hear(event);
         }
         if self.beneath.enabled(event.metadata()) {
             self.beneath.event(event);

@@ -1,28 +1,92 @@
 //! Waits for locks in vain, by compute node, and whether a death explains them. It knows nothing of how long they were.
 //!
+//! They are heard from the lock table's event, not read off the errors of operations: a split that cannot have its
+//! parent's lock has waited for it, too, with its own node's lock in hand, and is done all the same.
+//!
 //! ```text
 //!   3 ── waits for ──> 2 ── waits for ──> 1 (dead)      explained, both of them
 //!   5 <── wait for each other ──> 4                     not: both live
 //! ```
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-/// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such error.
+use tracing::Event;
+use tracing::field::{Field, Visit};
+
+thread_local! {
+    /// The waits of the run that this thread is at.
+    static HEARD: RefCell<Waits> = RefCell::default();
+}
+
+/// A run begins.
+pub(crate) fn forget() {
+    HEARD.take();
+}
+
+/// Remembers the wait that `event` tells of, if it is the lock table's about one that was in vain.
+pub(crate) fn hear(event: &Event<'_>) {
+    if event.metadata().name() == "lock.exhausted" {
+        let mut wait = Wait::default();
+        event.record(&mut wait);
+        HEARD.with_borrow_mut(|waits| waits.note(wait));
+    }
+}
+
+/// A wait since the last [`forget`] that the deaths of those compute nodes do not explain, in words.
+pub(crate) fn unexplained(dead: BTreeSet<u16>) -> Option<String> {
+    HEARD.with_borrow(|waits| waits.unexplained(dead).map(Wait::to_string))
+}
+
+/// That an operation of a compute node has waited in vain for a lock that another node had, or another client of the
+/// same node.
 #[derive(Default)]
-pub(crate) struct Waits(BTreeMap<(u16, u16), String>);
+struct Wait {
+    waiter: u16,
+    owner: u16,
+    lock: String,
+}
 
-impl Waits {
-    /// Remembers that an operation of compute node `waiter` has waited for `owner` in vain.
-    pub(crate) fn note(&mut self, waiter: u16, owner: u16, error: impl ToString) {
-        self.0.entry((waiter, owner)).or_insert_with(|| error.to_string());
+impl Visit for Wait {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        let id = u16::try_from(value).unwrap_or(u16::MAX);
+        match field.name() {
+            "waiter" => self.waiter = id,
+            "owner" => self.owner = id,
+            _ => {}
+        }
     }
 
-    /// The error of a wait that no death explains: neither that of the owner that it names, nor that of another whom
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "lock" {
+            self.lock = format!("{value:?}");
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wait { waiter, owner, lock } = self;
+        write!(f, "compute node {waiter} waited in vain for the lock {lock} of compute node {owner}")
+    }
+}
+
+/// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such wait.
+#[derive(Default)]
+struct Waits(BTreeMap<(u16, u16), Wait>);
+
+impl Waits {
+    fn note(&mut self, wait: Wait) {
+        self.0.entry((wait.waiter, wait.owner)).or_insert(wait);
+    }
+
+    /// A wait that no death explains: neither that of the owner that it names, nor that of another whom
     /// operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its parent's, which
     /// the dead may hold), or those of the waiter's own compute node (it may have spent its time in a window whose
     /// leader did). Where others wait for the dead, a wait behind a client of the own compute node is explained, too:
     /// that client may have waited for one of them, and had its lock just before its own time was over.
-    pub(crate) fn unexplained(&self, dead: BTreeSet<u16>) -> Option<&str> {
+    fn unexplained(&self, dead: BTreeSet<u16>) -> Option<&Wait> {
         let deaths = dead.len();
         let mut explained = dead;
         // A wait for a waiter is explained by a longer way each time.
@@ -35,19 +99,25 @@ impl Waits {
         let is_explained =
             |&(waiter, owner): &(u16, u16)| explained.contains(&waiter) || waiter == owner && others_wait;
         let left = self.0.iter().find(|(wait, _)| !is_explained(wait));
-        left.map(|(_, error)| error.as_str())
+        left.map(|(_, wait)| wait)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coverage::counted;
+
+    fn wait(waiter: u16, owner: u16, lock: &str) -> Wait {
+        Wait { waiter, owner, lock: lock.into() }
+    }
 
     /// The wait that is not explained, of (waiter, owner) pairs.
     fn unexplained(waits: &[(u16, u16)], dead: &[u16]) -> Option<String> {
         let mut noted = Waits::default();
-        waits.iter().for_each(|&(waiter, owner)| noted.note(waiter, owner, format!("{waiter} for {owner}")));
-        noted.unexplained(dead.iter().copied().collect()).map(str::to_owned)
+        waits.iter().for_each(|&(waiter, owner)| noted.note(wait(waiter, owner, "")));
+        let left = noted.unexplained(dead.iter().copied().collect());
+        left.map(|wait| format!("{} for {}", wait.waiter, wait.owner))
     }
 
     #[test]
@@ -92,10 +162,30 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_of_a_wait_is_told() {
+    fn the_first_of_the_same_waits_is_told() {
         let mut waits = Waits::default();
-        waits.note(2, 1, "first");
-        waits.note(2, 1, "second");
-        assert_eq!(waits.unexplained(BTreeSet::new()), Some("first"));
+        waits.note(wait(2, 1, "0:0x40"));
+        waits.note(wait(2, 1, "0:0x80"));
+        let told = waits.unexplained(BTreeSet::new()).map(Wait::to_string);
+        assert_eq!(
+            told.as_deref(),
+            Some("compute node 2 waited in vain for the lock 0:0x40 of compute node 1")
+        );
+    }
+
+    #[test]
+    fn waits_are_heard_from_the_lock_tables_event() {
+        let ((), _) = counted(|| {
+            let (lock, waiter, owner, attempts) = ("0:0x40", 3_u16, 2_u16, 7_u32);
+            tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock is not had");
+            tracing::debug!(name: "lock.redo", waiter = 4_u16, owner = 5_u16, "another event");
+            let told = super::unexplained(BTreeSet::new());
+            assert_eq!(
+                told.as_deref(),
+                Some("compute node 3 waited in vain for the lock 0:0x40 of compute node 2")
+            );
+            assert_eq!(super::unexplained(BTreeSet::from([2])), None);
+        });
+        counted(|| assert_eq!(super::unexplained(BTreeSet::new()), None, "a run hears only its own"));
     }
 }

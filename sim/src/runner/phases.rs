@@ -83,8 +83,8 @@ impl<'r> Run<'r> {
         self.take_turns(&fleet)?;
         self.simulation.mark(self.crew.recorder.hash(), 0);
         let keys = self.look(&fleet)?;
-        if let Some(error) = self.crew.unexplained() {
-            return Err(format!("the death of no compute node explains that {error}"));
+        if let Some(wait) = self.crew.unexplained() {
+            return Err(format!("the death of no compute node explains that {wait}"));
         }
         self.use_others()?;
         Ok(keys)
