@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use farwood_lock::LockTable;
+use farwood_lock::window::Outcome;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
@@ -19,7 +20,7 @@ use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
 use crate::shell::algorithm::{Algorithm, Geometry};
 use crate::shell::meeting::Meeting;
 use crate::shell::options::Options;
-use crate::shell::sharing::Sharing;
+use crate::shell::sharing::{Sharing, Turn};
 use crate::stats::{IndexStats, OpKind};
 use crate::step::Budget;
 use crate::value::Value;
@@ -249,8 +250,14 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         self.0.check_key(key)?;
         self.0.check_value(intent.value())?;
         let meter = Meter::default();
-        let write = A::write(&self.0, &meter, key, intent);
-        let applied = self.0.sharing.write(&meter, key, intent, write).await?;
+        let applied = match self.0.sharing.write(&meter, key, intent).await {
+            Turn::Served(applied) => applied,
+            Turn::Own(work) => {
+                let applied = A::write(&self.0, &meter, key, intent).await?;
+                work.finish(Outcome::written(applied, intent.value()));
+                applied
+            }
+        };
         self.0.record(kind, &meter, applied, 0);
         Ok(applied)
     }
@@ -260,7 +267,14 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.0.check_key(key)?;
         let meter = Meter::default();
-        let value = self.0.sharing.get(&meter, key, A::lookup(&self.0, &meter, key)).await?;
+        let value = match self.0.sharing.read(&meter, key).await {
+            Turn::Served(value) => value,
+            Turn::Own(work) => {
+                let value = A::lookup(&self.0, &meter, key).await?;
+                work.finish(Outcome::read(value.as_deref()));
+                value
+            }
+        };
         self.0.record(OpKind::Get, &meter, value.is_some(), 0);
         Ok(value)
     }

@@ -14,11 +14,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
+use farwood_lock::window::{Access, Entered, Lead, Outcome, WindowConfig, WindowTable};
 use farwood_runtime::{Meter, Port, Verbs};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::error::IndexError;
 use crate::intent::Intent;
 use crate::stats::SharingCounters;
 use crate::value::Value;
@@ -123,6 +122,37 @@ impl Drop for Presence<'_> {
     }
 }
 
+/// How an operation gets its result.
+pub(crate) enum Turn<'s, V: Verbs, T> {
+    /// It is another client's, too.
+    Served(T),
+    /// It works itself.
+    Own(Work<'s, V>),
+}
+
+impl<V: Verbs, T> Turn<'_, V, T> {
+    /// It works itself, and nobody can know.
+    const UNSEEN: Self = Turn::Own(Work { lead: None, presence: None });
+}
+
+/// That an operation works itself. Others that wait for it go on without it if this is dropped before
+/// [`Work::finish`].
+pub(crate) struct Work<'s, V: Verbs> {
+    lead: Option<Lead<V>>,
+    #[expect(dead_code, reason = "counts until it is dropped")]
+    presence: Option<Presence<'s>>,
+}
+
+impl<V: Verbs> Work<'_, V> {
+    /// The operation is done: those who wait for it have its outcome.
+    #[inline]
+    pub(crate) fn finish(self, outcome: Outcome<'_>) {
+        if let Some(lead) = self.lead {
+            lead.finish(outcome);
+        }
+    }
+}
+
 /// The windows of one shard, unless both switches are off.
 pub(crate) struct Sharing<V: Verbs>(Option<Windows<V>>);
 
@@ -160,61 +190,45 @@ impl<V: Verbs> Sharing<V> {
         }))
     }
 
-    /// The value of `key`: what `read` finds, or what somebody else has found or written since this was called.
+    /// Begins a read of `key`; yields the value if somebody else has found or written it since this was called.
     #[inline]
-    pub(crate) async fn get(
-        &self,
-        meter: &Meter,
-        key: &[u8],
-        read: impl Future<Output = Result<Option<Value>, IndexError>>,
-    ) -> Result<Option<Value>, IndexError> {
-        let Some(windows) = self.0.as_ref().filter(|windows| windows.delegation) else { return read.await };
+    pub(crate) async fn read(&self, meter: &Meter, key: &[u8]) -> Turn<'_, V, Option<Value>> {
+        let Some(windows) = self.0.as_ref().filter(|windows| windows.delegation) else { return Turn::UNSEEN };
         let presence = windows.join(key);
         if !presence.met {
-            return read.await;
+            return Turn::Own(Work { lead: None, presence: Some(presence) });
         }
-        match windows.table.enter(meter, key, Access::Read).await {
-            Entered::Led(lead) => {
-                let value = read.await?;
-                lead.finish(Outcome::read(value.as_deref()));
-                Ok(value)
-            }
-            Entered::Read(value) => Ok(value.map(Value::shared)),
-            Entered::Alone => read.await,
+        let lead = match windows.table.enter(meter, key, Access::Read).await {
+            Entered::Read(value) => return Turn::Served(value.map(Value::shared)),
+            Entered::Led(lead) => Some(lead),
+            Entered::Alone => None,
             Entered::Written { .. } => unreachable!("readers are not told that they have written"),
-        }
+        };
+        Turn::Own(Work { lead, presence: Some(presence) })
     }
 
-    /// What `write` does, as `intent` has it; or somebody else's write that overwrites it.
+    /// Begins a write to `key`; yields whether it took effect if somebody else's write has overwritten it since this
+    /// was called.
     #[inline]
-    pub(crate) async fn write(
-        &self,
-        meter: &Meter,
-        key: &[u8],
-        intent: Intent<'_>,
-        write: impl Future<Output = Result<bool, IndexError>>,
-    ) -> Result<bool, IndexError> {
+    pub(crate) async fn write(&self, meter: &Meter, key: &[u8], intent: Intent<'_>) -> Turn<'_, V, bool> {
         let kind = match intent {
             Intent::Put(_) => PUT,
             Intent::Update(_) => UPDATE,
             // Of several inserts one has an effect, and of several removes: they are no matter of the last one.
-            Intent::Insert(_) | Intent::Remove => return write.await,
+            Intent::Insert(_) | Intent::Remove => return Turn::UNSEEN,
         };
-        let Some(windows) = self.0.as_ref().filter(|windows| windows.combining) else { return write.await };
+        let Some(windows) = self.0.as_ref().filter(|windows| windows.combining) else { return Turn::UNSEEN };
         let presence = windows.join(key);
         if !presence.met {
-            return write.await;
+            return Turn::Own(Work { lead: None, presence: Some(presence) });
         }
-        match windows.table.enter(meter, key, Access::Write(kind)).await {
-            Entered::Led(lead) => {
-                let applied = write.await?;
-                lead.finish(Outcome::written(applied, intent.value()));
-                Ok(applied)
-            }
-            Entered::Written { applied } => Ok(applied),
-            Entered::Alone => write.await,
+        let lead = match windows.table.enter(meter, key, Access::Write(kind)).await {
+            Entered::Written { applied } => return Turn::Served(applied),
+            Entered::Led(lead) => Some(lead),
+            Entered::Alone => None,
             Entered::Read(_) => unreachable!("writers are not told what was read"),
-        }
+        };
+        Turn::Own(Work { lead, presence: Some(presence) })
     }
 
     /// What was shared so far.

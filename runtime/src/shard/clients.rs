@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use futures::FutureExt;
 use futures::channel::oneshot;
 use slab::Slab;
 use thiserror::Error;
@@ -270,10 +271,9 @@ impl<T: 'static> JoinHandle<T> {
     /// Wraps a client whose panic goes to the task that polls it.
     pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
-        let task = Box::pin(async move {
-            // Nobody may be waiting for the result: that is the caller's choice.
-            let _ = sender.send(Ok(client.await));
-        });
+        // Nobody may be waiting for the result: that is the caller's choice. (A block that awaits the client would hold
+        // it twice: a variable that was moved keeps its place.)
+        let task = Box::pin(client.map(move |result| drop(sender.send(Ok(result)))));
         (task, JoinHandle(receiver))
     }
 
@@ -288,12 +288,11 @@ impl<T: 'static> JoinHandle<T> {
         // sender is not.
         let sender = Rc::new(Cell::new(Some(sender)));
         let of_panic = Rc::clone(&sender);
-        let task = Box::pin(async move {
-            let result = client.await;
+        let task = Box::pin(client.map(move |result| {
             if let Some(sender) = sender.take() {
                 let _ = sender.send(Ok(result));
             }
-        });
+        }));
         let on_panic = move |panic| match of_panic.take() {
             Some(sender) => {
                 if let Err(Err(panic)) = sender.send(Err(panic)) {
