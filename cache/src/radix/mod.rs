@@ -58,10 +58,10 @@ const PART_SHIFT: u32 = 40;
 pub struct RadixConfig {
     /// Bytes that the cache may take, its table and bookkeeping included. Allocators round up, which is not
     /// counted. Below about 12 KiB nothing is cached; the cache itself takes a few hundred bytes, even where that
-    /// exceeds the budget. At most 256 GiB are used. What is not needed is not taken, except 1/350 of the budget at
+    /// exceeds the budget. At most 256 GiB are used. What is not needed is not taken, except 1/700 of the budget at
     /// 600 MB for directories. From 32 MiB on it is divided into up to 16 parts, so that writers seldom meet.
     pub budget_bytes: usize,
-    /// Which copies leave when the budget is full. They leave many at a time: a segment (4 KiB, or 32 KiB of
+    /// Which copies leave when the budget is full. They leave many at a time: a segment (4 KiB, or 64 KiB of
     /// 600 MB) is emptied, and under [`Policy::TwoChoices`] those of its copies stay that were used more
     /// recently than another one picked at random.
     pub policy: Policy,

@@ -1,5 +1,5 @@
 //! From a node's address to the place of its copy: a hash table that grows by splitting pages, so that growth never
-//! needs twice the memory. A split looks at every copy of a page: 1,900 of them in a cache of 600 MB.
+//! needs twice the memory. A split looks at every copy of a page: 3,700 of them in a cache of 600 MB.
 //!
 //! ```text
 //! hash:       | directory index |    ..    | start in page |  ..  | tag |
