@@ -6,6 +6,7 @@
 //! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
 //!   tabulate their round trips.
+//! - `btree`: what B+trees have above their leaves; its `mod.rs` tabulates what a tree supplies.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
 //! - `step`: what an operation does next, as a value, and the budget that bounds it.
@@ -14,6 +15,7 @@
 //! Nothing here knows an executor, a clock or a fabric.
 #![forbid(unsafe_code)]
 
+mod btree;
 pub mod check;
 pub mod error;
 pub mod intent;

@@ -18,7 +18,7 @@ const MARKS: [char; 2] = ['⟦', '⟧'];
 const SHERMAN: &[Patch] = &[
     Patch {
         name: "a split's node is written before its sibling",
-        file: "index/src/sherman/split.rs",
+        file: "index/src/btree/split.rs",
         find: "if together {
             chain.write(sibling.node, bytes..2 * bytes);
         }
@@ -30,7 +30,7 @@ const SHERMAN: &[Patch] = &[
     },
     Patch {
         name: "a sibling goes back after a split of unknown outcome",
-        file: "index/src/sherman/split.rs",
+        file: "index/src/btree/split.rs",
         find: "\"a split may have taken effect, or will\");
             ⟦return Err(error.into());⟧",
         replace: "if let Some(owed) = &owed.separator {
@@ -40,33 +40,35 @@ const SHERMAN: &[Patch] = &[
     },
     Patch {
         name: "a dropped split's separator is put in before the split has taken effect",
-        file: "index/src/sherman/split.rs",
-        find: "let mut held = self.tree.locks.acquire(&meter, self.node).await?;
-        held.lock(&meter).await?;
-        self.tree.unlock(&meter, held).await?;",
+        file: "index/src/btree/separator.rs",
+        find: "if separator.as_ref().is_some_and(|separator| separator.level == 1) {
+            A::settle_leaf(&self.tree, &meter, self.node).await?;
+        } else {
+            self.tree.settle_node(&meter, self.node).await?;
+        }",
         replace: "",
     },
     Patch {
         name: "the bound of node versions is not kept",
-        file: "index/src/sherman/descend.rs",
-        find: "u64::from(span_ns) < self.version_bound(NodeVersion::COUNT)",
+        file: "index/src/btree/node.rs",
+        find: "u64::from(span_ns) < self.version_bound(level, NodeVersion::COUNT)",
         replace: "true",
     },
     Patch {
         name: "the bound of entry versions is not kept",
-        file: "index/src/sherman/descend.rs",
-        find: "u64::from(span_ns) < self.version_bound(EntryVersion::COUNT)",
+        file: "index/src/btree/node.rs",
+        find: "u64::from(span_ns) < self.version_bound(level, EntryVersion::COUNT)",
         replace: "true",
     },
     Patch {
         name: "a new root goes back after an unknown CAS if there is a root above it",
-        file: "index/src/sherman/root.rs",
+        file: "index/src/btree/root.rs",
         find: "doubtful && self.is_leftmost(meter, new, &mut budget).await?",
         replace: "false",
     },
     Patch {
         name: "a separator is put in although its node begins elsewhere",
-        file: "index/src/sherman/repair.rs",
+        file: "index/src/btree/repair.rs",
         find: "!self.begins_at(&meter, level, child, &separator.key).await?",
         replace: "false",
     },

@@ -6,10 +6,14 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TARGETS: &[&str] = &[
     "cache/src/radix/reader.rs",
     "cache/src/reader.rs",
-    "index/src/sherman/descend.rs",
+    "index/src/btree/descend.rs",
+    "index/src/btree/node.rs",
+    "index/src/btree/repair.rs",
+    "index/src/btree/root.rs",
+    "index/src/btree/separator.rs",
+    "index/src/btree/split.rs",
+    "index/src/btree/window.rs",
     "index/src/sherman/lookup.rs",
-    "index/src/sherman/repair.rs",
-    "index/src/sherman/root.rs",
     "index/src/sherman/scan.rs",
     "index/src/sherman/split.rs",
     "index/src/sherman/write.rs",
@@ -85,7 +89,7 @@ pub(crate) struct Verdict {
 /// The indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
-        _ if file.contains("/sherman/") => &["sherman"],
+        _ if file.contains("/btree/") || file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
         _ if file.starts_with("cache/") => &["sherman"],
         _ => &["smart", "sherman"],

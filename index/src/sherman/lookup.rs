@@ -3,16 +3,12 @@
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::Target;
+use crate::btree::descend::Target;
+use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
-use crate::layout::{EntryVersion, Found, LeafLookup, Rejection};
+use crate::layout::{Bytes, EntryVersion, Found, LeafLookup, Rejection};
 use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
-
-/// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
-/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that
-/// versions vouch for it comes sooner ([`SlowReads`]).
-pub(super) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 /// The way a lookup goes on after a READ that took too long.
 enum Again {
@@ -43,7 +39,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, &buf, sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.high_of(&buf), sibling, &mut budget).await?;
                 }
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -85,7 +81,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Again, IndexError> {
         let slot = match self.leaf().lookup(image, key) {
-            Ok(LeafLookup::Found(found)) if self.node_version_holds(span_ns) => found.slot,
+            Ok(LeafLookup::Found(found)) if self.node_version_holds(0, span_ns) => found.slot,
             _ if self.pause_or_lock(slow).await => return Ok(Again::Locked),
             _ => return Ok(Again::Leaf),
         };
@@ -135,7 +131,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, &buf, sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.high_of(&buf), sibling, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -162,7 +158,7 @@ impl<V: Verbs> Tree<V> {
     pub(super) async fn pause_or_lock(&self, slow: &mut SlowReads) -> bool {
         tracing::debug!(name: "sherman.read.slow", "a READ took longer than versions vouch for");
         let Some(multiple) = slow.another() else { return true };
-        let most = multiple * self.version_bound(EntryVersion::COUNT);
+        let most = multiple * self.version_bound(0, EntryVersion::COUNT);
         if most > 0 {
             // Half of it is chance: those whose READs were slow together come back one by one.
             self.verbs.pause(most - self.verbs.random() % (most / 2 + 1)).await;
@@ -175,28 +171,19 @@ impl<V: Verbs> Tree<V> {
         self.read_node_locked(meter, leaf, self.leaf().node_bytes()).await
     }
 
-    /// The same for a node of `bytes` bytes. Under a lock that a stopped compute node holds, this fails after
-    /// `lock_attempts_max`.
-    pub(super) async fn read_node_locked(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        bytes: usize,
-    ) -> Result<Buf, IndexError> {
-        tracing::debug!(name: "sherman.read.locked", %node, "a reader takes the lock");
-        let (held, image) = self.lock_node(meter, node, bytes).await?;
-        self.unlock(meter, held).await?;
-        Ok(image)
+    /// Where the leaf in `image` ends, for who goes on at its right neighbour.
+    pub(super) fn high_of<'a>(&'a self, image: &'a [u8]) -> impl FnOnce() -> Option<Bytes> + 'a {
+        || self.leaf().view(image).ok().and_then(|leaf| leaf.header().high())
     }
 
     /// What an image that took `span_ns` to read says.
     #[inline]
     fn decide_lookup(&self, lookup: Result<LeafLookup, Rejection>, span_ns: u32) -> Step<Option<Found>> {
-        if !self.node_version_holds(span_ns) {
+        if !self.node_version_holds(0, span_ns) {
             return Step::Reread(Some(Rejection::Slow));
         }
         match lookup {
-            Ok(LeafLookup::Found(found)) if found.spans_lines && !self.entry_version_holds(span_ns) => {
+            Ok(LeafLookup::Found(found)) if found.spans_lines && !self.entry_version_holds(0, span_ns) => {
                 Step::Reread(Some(Rejection::Slow))
             }
             Ok(LeafLookup::Found(found)) => Step::Done(Some(found)),

@@ -5,6 +5,8 @@
 //! go from the leaf upwards, one lock at a time; between a split and its separator in the parent the right half is
 //! reached over the sibling pointer.
 //!
+//! What is above the leaves is `crate::btree`'s; here is what leaves are, and what is done to them.
+//!
 //! # Round trips (warm cache, no conflict, no split)
 //!
 //! | operation | all techniques | without `fused` | nor `combine` (FG+) | handed over |
@@ -34,13 +36,9 @@
 //! leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes are
 //! not in this release, so an emptied leaf stays.
 
-mod bulk_load;
-mod check;
 mod config;
-mod descend;
+mod leaf;
 mod lookup;
-mod repair;
-mod root;
 mod scan;
 mod sizes;
 mod split;
@@ -48,20 +46,19 @@ mod write;
 
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
-use std::sync::Arc;
 
-use farwood_cache::{CacheConfig, CacheReader, NodeCache};
+use farwood_cache::CacheConfig;
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, on_chip_possible};
-use farwood_runtime::{Meter, ServerInfo, Verbs};
+use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::config::Agreed;
 pub use self::config::{Geometry, NodeSize, Techniques};
-use self::repair::Missing;
+use crate::btree::{self, BTree, Chains};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::intent::Intent;
-use crate::layout::{Bytes, InnerLayout, LeafLayout};
+use crate::layout::{Bytes, LeafLayout};
 use crate::range_index::{Scan, Survey};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
@@ -84,43 +81,26 @@ type Tree<V> = Local<ShermanAlgorithm, V>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShermanAlgorithm {}
 
-/// Holds what the shards of a compute node share of a tree.
-pub struct NodeState {
-    leaf: LeafLayout,
-    inner: InnerLayout,
-    cache: Arc<NodeCache>,
-}
+impl BTree for ShermanAlgorithm {
+    type Leaf = LeafLayout;
 
-/// Holds what a shard has for itself: its view of the cache, and separators that it has missed.
-pub struct ShardState {
-    reader: CacheReader,
-    missing: Missing,
-}
-
-impl<V: Verbs> Tree<V> {
     #[inline]
-    fn leaf(&self) -> &LeafLayout {
-        &self.shared.state.leaf
+    fn node(state: &Self::NodeState) -> &btree::NodeState<LeafLayout> {
+        state
     }
 
     #[inline]
-    fn inner(&self) -> &InnerLayout {
-        &self.shared.state.inner
+    fn shard(state: &Self::ShardState) -> &btree::ShardState {
+        state
     }
 
     #[inline]
-    fn cache(&self) -> &NodeCache {
-        &self.shared.state.cache
+    fn chains(Techniques { fused, combine, .. }: Techniques) -> Chains {
+        Chains { fused, combine }
     }
 
-    #[inline]
-    fn reader(&self) -> &CacheReader {
-        &self.state.reader
-    }
-
-    #[inline]
-    fn missing(&self) -> &Missing {
-        &self.state.missing
+    async fn settle_leaf<V: Verbs>(tree: &Tree<V>, meter: &Meter, leaf: RemotePtr) -> Result<(), IndexError> {
+        tree.settle_node(meter, leaf).await
     }
 }
 
@@ -129,23 +109,23 @@ impl Algorithm for ShermanAlgorithm {
     const FILLED: Filled = Filled::Leaves;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "btree.inner.right",
+            "btree.inner.split",
+            "btree.leaf.far_right",
+            "btree.leaf.right",
+            "btree.read.locked",
+            "btree.root.grown",
+            "btree.root.lost",
+            "btree.root.settled",
+            "btree.separator.missing",
+            "btree.separator.owed",
+            "btree.separator.repaired",
+            "btree.split.unknown",
             "lock.redo.reached",
             "lock.redo.unreached",
-            "sherman.inner.right",
-            "sherman.inner.split",
-            "sherman.leaf.far_right",
-            "sherman.leaf.right",
             "sherman.leaf.split",
             "sherman.read.entry",
-            "sherman.read.locked",
             "sherman.read.slow",
-            "sherman.root.grown",
-            "sherman.root.lost",
-            "sherman.root.settled",
-            "sherman.separator.missing",
-            "sherman.separator.owed",
-            "sherman.separator.repaired",
-            "sherman.split.unknown",
             "sim.read.overtaken",
         ],
         // Too small for a huge page, which would take longer to zero than a scenario to run.
@@ -164,8 +144,8 @@ impl Algorithm for ShermanAlgorithm {
     type Geometry = Geometry;
     type Techniques = Techniques;
     type Agreed = Agreed;
-    type NodeState = NodeState;
-    type ShardState = ShardState;
+    type NodeState = btree::NodeState<LeafLayout>;
+    type ShardState = btree::ShardState;
 
     fn agree(
         geometry: Geometry,
@@ -221,29 +201,22 @@ impl Algorithm for ShermanAlgorithm {
         (LockConfig { hierarchical, handover, on_chip, ..locks }, windows)
     }
 
-    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<NodeState, IndexError> {
+    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<Self::NodeState, IndexError> {
         let (leaf, inner) = agreed.geometry.layouts()?;
         let config = CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
-        Ok(NodeState { leaf, inner, cache: NodeCache::new(config) })
+        Ok(btree::NodeState::new(leaf, inner, config))
     }
 
-    fn shard_state(node: &NodeState) -> ShardState {
-        ShardState { reader: node.cache.reader(), missing: Missing::default() }
+    fn shard_state(node: &Self::NodeState) -> btree::ShardState {
+        node.shard()
     }
 
-    fn cache_bytes(node: &NodeState) -> usize {
-        node.cache.bytes()
+    fn cache_bytes(node: &Self::NodeState) -> usize {
+        node.cache_bytes()
     }
 
-    fn cache_counters(node: &NodeState, shard: &ShardState) -> CacheCounters {
-        let cache = node.cache.stats();
-        CacheCounters {
-            lookups: shard.reader.lookups(),
-            hits: shard.reader.hits(),
-            invalidated: cache.invalidated as u64,
-            evicted: cache.evicted as u64,
-            bytes: cache.bytes as u64,
-        }
+    fn cache_counters(node: &Self::NodeState, shard: &btree::ShardState) -> CacheCounters {
+        node.cache_counters(shard)
     }
 
     #[inline]
@@ -274,11 +247,11 @@ impl Algorithm for ShermanAlgorithm {
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, IndexError>> {
-        bulk_load::run(local, pairs, fill)
+        btree::bulk_load::run(local, pairs, fill)
     }
 
     fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<Survey, IndexError>> {
-        check::survey(local)
+        btree::check::survey(local)
     }
 
     fn check<V: Verbs>(
@@ -286,6 +259,6 @@ impl Algorithm for ShermanAlgorithm {
         options: &CheckOptions,
         visit: impl FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<CheckReport, IndexError>> {
-        check::run(local, options, visit)
+        btree::check::run(local, options, visit)
     }
 }

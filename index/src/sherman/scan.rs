@@ -18,7 +18,7 @@ use futures::{StreamExt, TryStreamExt};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::lookup::RETRIES_BEFORE_LOCK;
+use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
 use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
@@ -123,9 +123,7 @@ impl<V: Verbs> Cursor<V> {
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
         let mut leaves = Window::new();
-        if tree.reader().children_in(&at, self.window, &mut leaves) == 0 {
-            self.locate_window(&at, &mut leaves, budget).await?;
-        }
+        tree.locate_window(&self.meter, &at, self.window, &mut leaves, budget).await?;
         let Some(&first) = leaves.first() else {
             self.at = None;
             return Ok(());
@@ -186,29 +184,11 @@ impl<V: Verbs> Cursor<V> {
         self.consume_one(first, SlowReads::default(), budget).await
     }
 
-    /// Drops the cached parent of the cursor, which misses leaves: the next window asks again.
+    /// Drops the cached parent of the cursor's leaf, which misses leaves.
     fn forget_parent(&self) {
-        if let Some(at) = &self.at
-            && let Some(via) = self.tree.reader().node_of(1, at)
-        {
-            self.tree.cache().invalidate(1, via, at);
+        if let Some(at) = &self.at {
+            self.tree.forget_parent(at);
         }
-    }
-
-    /// The leaves from `at` on when the cache knows none: none if the tree has no node.
-    async fn locate_window(
-        &self,
-        at: &[u8],
-        leaves: &mut Window,
-        budget: &mut Budget,
-    ) -> Result<(), IndexError> {
-        let tree = &self.tree;
-        if let Some(target) = tree.locate_leaf(&self.meter, at, budget).await?
-            && tree.reader().children_in(at, self.window, leaves) == 0
-        {
-            leaves.push(target.ptr);
-        }
-        Ok(())
     }
 
     /// Looks the cursor's leaf up and consumes it: what a lookup does, for a leaf.
@@ -247,7 +227,9 @@ impl<V: Verbs> Cursor<V> {
                     let right = tree.leaf().view(&image).and_then(|leaf| leaf.header().right());
                     match right {
                         Ok(sibling) => {
-                            at = tree.move_right(&self.meter, &key, at, &image, sibling, budget).await?;
+                            at = tree
+                                .move_right(&self.meter, &key, at, tree.high_of(&image), sibling, budget)
+                                .await?;
                         }
                         Err(rejection) => {
                             return Err(IndexError::Corrupt { node: at.ptr, what: rejection.to_string() });
@@ -280,9 +262,9 @@ impl<V: Verbs> Cursor<V> {
 
     /// Takes the wanted pairs of a leaf that holds the cursor, and moves the cursor to the leaf's end.
     fn consume(&mut self, image: &[u8], span_ns: u32) -> Consumed {
-        let entries_hold = self.tree.entry_version_holds(span_ns);
+        let entries_hold = self.tree.entry_version_holds(0, span_ns);
         // The wider bound: what holds for entries holds for nodes.
-        if !entries_hold && !self.tree.node_version_holds(span_ns) {
+        if !entries_hold && !self.tree.node_version_holds(0, span_ns) {
             return Consumed::TooLate;
         }
         self.take(image, entries_hold).unwrap_or_else(Consumed::Not)

@@ -81,7 +81,7 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
-                    at = self.move_right(meter, key, at, &image, sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.high_of(&image), sibling, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;
@@ -101,19 +101,6 @@ impl<V: Verbs> Tree<V> {
         leaf: RemotePtr,
     ) -> Result<(Held<V>, Buf), IndexError> {
         self.lock_node(meter, leaf, self.leaf().node_bytes()).await
-    }
-
-    /// The same for a node of `bytes` bytes.
-    pub(super) async fn lock_node(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        bytes: usize,
-    ) -> Result<(Held<V>, Buf), IndexError> {
-        let mut held = self.locks.acquire(meter, node).await?;
-        let buf = self.verbs.lease(bytes);
-        let read = held.lock_and_read(meter, buf, bytes, self.techniques.fused).await?;
-        Ok((held, read.into_buf()))
     }
 
     /// Writes the ranges of `patch`, or the whole leaf without `two_level`, and unlocks: one round trip with `combine`.
@@ -137,13 +124,6 @@ impl<V: Verbs> Tree<V> {
         } else {
             chain.write(leaf, whole);
         }
-        held.release(meter, chain, self.techniques.combine).await?;
-        Ok(())
-    }
-
-    /// Gives a lock back under which nothing was changed.
-    pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
-        let chain = Chain::new(held.node().server());
         held.release(meter, chain, self.techniques.combine).await?;
         Ok(())
     }

@@ -1,24 +1,24 @@
 //! Walks a tree at rest, read-only: level by level from the root, along sibling pointers, one node per round trip. It
-//! does the reading; `check/sighting.rs` judges a node by itself, `check/level.rs` by its neighbours and parents.
+//! does the reading; `sighting.rs` and the format of leaves judge a node by itself, `check/level.rs` by its neighbours
+//! and parents.
 //!
 //! It does not use the cache, nor tell it anything.
 
 mod level;
-mod sighting;
 
 use std::collections::BTreeSet;
 
 use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
-pub(super) use self::sighting::Depth;
-use self::sighting::Sighting;
-use super::Tree;
 use super::root::parse_root;
+use super::sighting::{Depth, Sighting};
+use super::{BTree, LeafFormat};
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
 use crate::range_index::Survey;
+use crate::shell::handle::Local;
 use crate::step::Budget;
 
 /// How often a check reads a torn node again. At rest once is enough, but for a READ that took too long.
@@ -26,8 +26,8 @@ const REREADS: u32 = 8;
 
 /// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken. Shows
 /// `visit` every key with its value.
-pub(super) async fn run<V: Verbs>(
-    tree: &Tree<V>,
+pub(crate) async fn run<A: BTree, V: Verbs>(
+    tree: &Local<A, V>,
     options: &CheckOptions,
     visit: impl FnMut(&[u8], &[u8]),
 ) -> Result<CheckReport, IndexError> {
@@ -40,7 +40,7 @@ pub(super) async fn run<V: Verbs>(
 }
 
 /// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<Survey, IndexError> {
+pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<Survey, IndexError> {
     let meter = Meter::default();
     // Writers may be at work: a torn node is read again for as long as the budget lasts.
     let terms = Terms { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
@@ -48,17 +48,17 @@ pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<Survey, IndexErro
 }
 
 /// What a walk looks at and puts up with.
-pub(super) struct Terms {
-    pub(super) depth: Depth,
+struct Terms {
+    depth: Depth,
     /// How often it reads one torn node again; all of them together no more than the budget of an operation.
-    pub(super) rereads: u32,
+    rereads: u32,
     /// Lock words under which nodes may be torn.
-    pub(super) exempt: BTreeSet<RemotePtr>,
+    exempt: BTreeSet<RemotePtr>,
 }
 
 /// A walk over all nodes.
-pub(super) struct Walk<'t, V: Verbs> {
-    tree: &'t Tree<V>,
+struct Walk<'t, A: BTree, V: Verbs> {
+    tree: &'t Local<A, V>,
     meter: &'t Meter,
     terms: Terms,
     budget: Budget,
@@ -74,16 +74,13 @@ enum Look {
     Nowhere(AddressFault),
 }
 
-impl<'t, V: Verbs> Walk<'t, V> {
-    pub(super) fn new(tree: &'t Tree<V>, meter: &'t Meter, terms: Terms, report: CheckReport) -> Self {
+impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
+    fn new(tree: &'t Local<A, V>, meter: &'t Meter, terms: Terms, report: CheckReport) -> Self {
         Walk { tree, meter, terms, budget: tree.budget(), visited: BTreeSet::new(), report }
     }
 
     /// Walks, and adds to the report what it finds.
-    pub(super) async fn run(
-        mut self,
-        mut visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, IndexError> {
+    async fn run(mut self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<CheckReport, IndexError> {
         let mut next = self.root().await?;
         if let Some(root) = &next {
             self.report.survey.height = root.number().saturating_add(1);
@@ -117,7 +114,8 @@ impl<'t, V: Verbs> Walk<'t, V> {
             }
         };
         // Going down from a level that the root is not of would find every node to be of a wrong one.
-        let said = glimpse(&image).ok().filter(|said| (said.level == 0) == (said.kind == Kind::Leaf));
+        let said =
+            self.glimpse(root.level, &image).filter(|said| (said.level == 0) == (said.kind == Kind::Leaf));
         let level = said.map_or(root.level, |said| said.level);
         if level != root.level {
             let broken = Broken::RootLevel { word: root.level, found: level };
@@ -162,18 +160,15 @@ impl<'t, V: Verbs> Walk<'t, V> {
 
     /// Reads a node until it can be trusted, or patience ends. One round trip per attempt.
     async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, IndexError> {
-        let tree = self.tree;
-        let bytes = if level == 0 { tree.leaf().node_bytes() } else { tree.inner().node_bytes() };
+        let bytes = self.tree.node_bytes(level);
         for attempt in 0.. {
             let (image, span_ns) = match self.read(node, bytes).await? {
                 Ok(read) => read,
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
-            let seen = match level {
-                0 => Sighting::leaf(tree.leaf(), &image, self.terms.depth),
-                _ => Sighting::inner(tree.inner(), &image),
-            };
-            let good = seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(span_ns);
+            let seen = self.tree.sight(level, &image, self.terms.depth);
+            let good =
+                seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(level, span_ns);
             let last = seen.as_ref().err().copied();
             let may_pass = matches!(last, None | Some(Rejection::Torn | Rejection::Malformed(_)));
             let again = !good && may_pass && attempt < self.terms.rereads;
@@ -181,18 +176,24 @@ impl<'t, V: Verbs> Walk<'t, V> {
                 // A READ that took too long but fits together is taken as it is in the end: at rest nobody writes.
                 return Ok(match seen {
                     Ok(seen) => Look::Seen(seen),
-                    Err(rejection) => Look::Rejected(rejection, glimpse(&image).ok()),
+                    Err(rejection) => Look::Rejected(rejection, self.glimpse(level, &image)),
                 });
             }
         }
         unreachable!("patience ends")
     }
 
+    /// What the first line alone says of a node that is to be of that level.
+    fn glimpse(&self, level: u8, image: &[u8]) -> Option<Glimpse> {
+        let said = if level == 0 { self.tree.leaf().glimpse(image) } else { glimpse(image) };
+        said.ok()
+    }
+
     /// Whether no version can have wrapped around during a READ of that duration.
-    fn is_timely(&self, span_ns: u32) -> bool {
+    fn is_timely(&self, level: u8, span_ns: u32) -> bool {
         match self.terms.depth {
-            Depth::Shape => self.tree.node_version_holds(span_ns),
-            Depth::Entries => self.tree.entry_version_holds(span_ns),
+            Depth::Shape => self.tree.node_version_holds(level, span_ns),
+            Depth::Entries => self.tree.entry_version_holds(level, span_ns),
         }
     }
 

@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 use farwood_runtime::RemotePtr;
 
-use super::sighting::Sighting;
+use crate::btree::sighting::Sighting;
 use crate::check::{AddressFault, Broken, CheckReport, Link, MissingSeparator, Violation};
 use crate::layout::{Bytes, Glimpse, Rejection};
 

@@ -18,10 +18,10 @@ use std::rc::Rc;
 use farwood_cache::Root;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use super::Tree;
 use super::descend::{Target, Via};
+use super::{BTree, LeafFormat};
 use crate::error::IndexError;
-use crate::layout::{NodeHeader, NodeVersion};
+use crate::shell::handle::Local;
 use crate::step::Budget;
 
 const LEVEL_MASK: u64 = 0x3f;
@@ -32,7 +32,7 @@ const ATTEMPTS_MAX: u32 = 20;
 const PAUSE_NS_MIN: u64 = 16_000;
 const PAUSE_NS_MAX: u64 = 1 << 28;
 
-impl<V: Verbs> Tree<V> {
+impl<A: BTree, V: Verbs> Local<A, V> {
     /// Reads the root word. One round trip.
     pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, IndexError> {
         let word = self.shared.entry.root;
@@ -56,18 +56,11 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Gives an empty tree its first leaf, unless somebody else does at the same time.
-    pub(super) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
+    pub(crate) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
         let bytes = self.leaf().node_bytes();
         let leaf = self.new_node(bytes).await?;
         let mut buf = self.verbs.lease(bytes);
-        let header = NodeHeader {
-            level: 0,
-            low: b"",
-            high: None,
-            sibling: RemotePtr::NULL,
-            incarnation: self.verbs.random() as u32,
-            node_version: NodeVersion::default(),
-        };
+        let header = self.new_header(0, b"", None, RemotePtr::NULL);
         self.leaf().build(&mut buf, &header, []);
         self.write_new(meter, leaf.node, buf, 0..bytes).await?;
         let root = Root { ptr: leaf.node, level: 0 };
@@ -111,13 +104,13 @@ impl<V: Verbs> Tree<V> {
         };
         let doubtful = budget.spent() > 0;
         if doubtful {
-            tracing::debug!(name: "sherman.root.settled", "the root word tells what became of a CAS");
+            tracing::debug!(name: "btree.root.settled", "the root word tells what became of a CAS");
         }
         let won = found == expected || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
         if won {
             self.cache().set_root(new);
         } else {
-            tracing::debug!(name: "sherman.root.lost", level = new.level, "another client was first");
+            tracing::debug!(name: "btree.root.lost", level = new.level, "another client was first");
         }
         pending.settle(won);
         Ok(won)
@@ -140,14 +133,14 @@ impl<V: Verbs> Tree<V> {
 
 /// A node on its way to become the root. If the future that holds it is dropped, the janitor finds out what came of
 /// it: nodes that no client can reach go back to the allocator.
-struct NewRoot<V: Verbs> {
-    tree: Rc<Tree<V>>,
+struct NewRoot<A: BTree, V: Verbs> {
+    tree: Rc<Local<A, V>>,
     root: Root,
     /// Empty once its fate is known.
     nodes: Vec<(RemotePtr, u64)>,
 }
 
-impl<V: Verbs> NewRoot<V> {
+impl<A: BTree, V: Verbs> NewRoot<A, V> {
     fn settle(mut self, won: bool) {
         let nodes = std::mem::take(&mut self.nodes);
         if !won {
@@ -156,7 +149,7 @@ impl<V: Verbs> NewRoot<V> {
     }
 }
 
-impl<V: Verbs> Drop for NewRoot<V> {
+impl<A: BTree, V: Verbs> Drop for NewRoot<A, V> {
     fn drop(&mut self) {
         let (root, nodes) = (self.root, std::mem::take(&mut self.nodes));
         if nodes.is_empty() {
@@ -169,14 +162,14 @@ impl<V: Verbs> Drop for NewRoot<V> {
                 match tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await {
                     Ok(true) => return,
                     Ok(false) => {
-                        tracing::debug!(name: "sherman.root.withdrawn", node = %root.ptr, "a new root is none");
+                        tracing::debug!(name: "btree.root.withdrawn", node = %root.ptr, "a new root is none");
                         return tree.take_back(&nodes);
                     }
                     Err(error) => tracing::debug!(%error, "what became of a new root is not known yet"),
                 }
                 tree.verbs.pause((PAUSE_NS_MIN << attempt).min(PAUSE_NS_MAX)).await;
             }
-            tracing::warn!(name: "sherman.root.unknown", node = %root.ptr, "a new root may be lost");
+            tracing::warn!(name: "btree.root.unknown", node = %root.ptr, "a new root may be lost");
         });
     }
 }

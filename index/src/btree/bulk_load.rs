@@ -11,16 +11,17 @@ use std::rc::Rc;
 use farwood_cache::Root;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use super::Tree;
+use super::{BTree, LeafFormat};
 use crate::error::IndexError;
-use crate::layout::{Bytes, NodeHeader, NodeVersion};
+use crate::layout::Bytes;
+use crate::shell::handle::Local;
 
 /// Nodes that are written at the same time.
 const WRITES_IN_FLIGHT: usize = 32;
 
 /// Loads `pairs`; yields how many.
-pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
-    tree: &Rc<Tree<V>>,
+pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+    tree: &Rc<Local<A, V>>,
     pairs: impl IntoIterator<Item = (K, U)>,
     fill: f64,
 ) -> Result<u64, IndexError> {
@@ -62,8 +63,8 @@ fn slots(of: usize, fill: f64) -> usize {
 /// A node and the least key below it.
 type Child = (Bytes, RemotePtr);
 
-struct Loader<'t, V: Verbs> {
-    tree: &'t Rc<Tree<V>>,
+struct Loader<'t, A: BTree, V: Verbs> {
+    tree: &'t Rc<Local<A, V>>,
     meter: Meter,
     writes: VecDeque<(RemotePtr, V::Submission)>,
     /// Nodes that nothing refers to yet, and their sizes.
@@ -72,7 +73,7 @@ struct Loader<'t, V: Verbs> {
     inner_images: Vec<(RemotePtr, Box<[u8]>)>,
 }
 
-impl<V: Verbs> Drop for Loader<'_, V> {
+impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
     fn drop(&mut self) {
         // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue
         // pairs.
@@ -82,7 +83,7 @@ impl<V: Verbs> Drop for Loader<'_, V> {
     }
 }
 
-impl<V: Verbs> Loader<'_, V> {
+impl<A: BTree, V: Verbs> Loader<'_, A, V> {
     async fn leaves<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
         pairs: impl IntoIterator<Item = (K, U)>,
@@ -120,7 +121,7 @@ impl<V: Verbs> Loader<'_, V> {
         let layout = self.tree.leaf();
         let (low, node, sibling) = self.chain_up(leaves, high, layout.node_bytes()).await?;
         let mut buf = self.tree.verbs.lease(layout.node_bytes());
-        let header = self.header(0, &low, high, sibling);
+        let header = self.tree.new_header(0, &low, high, sibling);
         layout.build(&mut buf, &header, pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
         self.write(node, buf).await
     }
@@ -143,7 +144,7 @@ impl<V: Verbs> Loader<'_, V> {
             let bytes = layout.node_bytes();
             let (low, node, sibling) = self.chain_up(&mut nodes, high.as_deref(), bytes).await?;
             let mut buf = self.tree.verbs.lease(bytes);
-            let header = self.header(level, &low, high.as_deref(), sibling);
+            let header = self.tree.new_header(level, &low, high.as_deref(), sibling);
             layout.build(&mut buf, &header, these.iter().map(|(key, child)| (key.as_slice(), *child)));
             self.inner_images.push((node, Box::from(&buf[..])));
             self.write(node, buf).await?;
@@ -179,17 +180,6 @@ impl<V: Verbs> Loader<'_, V> {
         let node = self.tree.allocator.allocate(bytes as u64).await?;
         self.allocated.push((node, bytes as u64));
         Ok(node)
-    }
-
-    fn header<'k>(
-        &self,
-        level: u8,
-        low: &'k [u8],
-        high: Option<&'k [u8]>,
-        sibling: RemotePtr,
-    ) -> NodeHeader<'k> {
-        let incarnation = self.tree.verbs.random() as u32;
-        NodeHeader { level, low, high, sibling, incarnation, node_version: NodeVersion::default() }
     }
 
     async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), IndexError> {

@@ -13,12 +13,14 @@ use std::rc::Rc;
 
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
-use super::Tree;
+use super::BTree;
 use super::descend::{Target, Via};
-use super::lookup::RETRIES_BEFORE_LOCK;
-use super::split::{Owed, Separator, separator_is_missing};
+use super::node::RETRIES_BEFORE_LOCK;
+use super::separator::{Owed, Separator, separator_is_missing};
+use super::sighting::Depth;
 use crate::error::IndexError;
-use crate::layout::{Header, Rejection};
+use crate::layout::{Bytes, Rejection};
+use crate::shell::handle::Local;
 use crate::step::Budget;
 
 /// The shortest time before the janitor looks, in ns; the longest is twice that, so that those of several shards come
@@ -79,9 +81,9 @@ impl Missing {
     }
 }
 
-impl<V: Verbs> Tree<V> {
-    /// The right neighbour of `from`, which ends before `key`. What led to `from` is dropped from the cache if it may
-    /// be outdated; where it is not, the neighbour's separator is missing.
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// The right neighbour of `from`, which ends at `high` and so before `key`. What led to `from` is dropped from the
+    /// cache if it may be outdated; where it is not, the neighbour's separator is missing.
     ///
     /// No round trip, but for a root that was split: one, to see whether there is another root.
     pub(super) async fn step_right(
@@ -89,7 +91,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         from: Target,
-        image: &[u8],
+        high: impl FnOnce() -> Option<Bytes>,
         sibling: RemotePtr,
     ) -> Result<Target, IndexError> {
         let is_known = self.missing().knows(sibling, self.verbs.now());
@@ -110,21 +112,18 @@ impl<V: Verbs> Tree<V> {
             }
             Via::Nothing => is_inner,
         };
-        if is_suspect {
-            self.suspect(from, image, sibling);
+        if is_suspect && let Some(high) = high() {
+            self.suspect(from, high, sibling);
         }
         // A parent that does not know this one does not know those behind it either.
         let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
         Ok(Target { ptr: sibling, via, ..from })
     }
 
-    /// Leaves it to the janitor to put the separator of `sibling` in, the right neighbour of `left`, whose image is
-    /// whole.
+    /// Leaves it to the janitor to put the separator `key` of `sibling` in, the right neighbour of `left`.
     #[cold]
-    fn suspect(&self, left: Target, image: &[u8], sibling: RemotePtr) {
+    fn suspect(&self, left: Target, key: Bytes, sibling: RemotePtr) {
         let Some(tree) = self.me.upgrade() else { return };
-        let header = self.header(left.level, image);
-        let Some(key) = header.ok().and_then(|header| header.high()) else { return };
         if !self.missing().begin(sibling, self.verbs.now()) {
             return;
         }
@@ -138,13 +137,6 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         });
-    }
-
-    fn header<'a>(&'a self, level: u8, image: &'a [u8]) -> Result<Header<'a>, Rejection> {
-        match level {
-            0 => self.leaf().view(image).map(|leaf| *leaf.header()),
-            _ => self.inner().view(image).map(|inner| *inner.header()),
-        }
     }
 
     /// Puts a separator in if it is missing, and those that this makes the levels above owe.
@@ -161,9 +153,9 @@ impl<V: Verbs> Tree<V> {
             let what = format!("it ends where its right neighbour {child} does not begin");
             return Err(IndexError::Corrupt { node: left, what });
         }
-        let owed = Owed { tree: Rc::clone(self), node: left, separator: Some(separator) };
+        let owed = Owed::new(self, left, separator);
         if owed.pay(&meter).await? {
-            tracing::debug!(name: "sherman.separator.repaired", %child, level, "a missing separator was put in");
+            tracing::debug!(name: "btree.separator.repaired", %child, level, "a missing separator was put in");
         }
         Ok(())
     }
@@ -178,7 +170,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, IndexError> {
         // Under a dead client's lock it may be torn for good.
         let mut budget = Budget::new(RETRIES_BEFORE_LOCK);
-        let bytes = if level == 0 { self.leaf().node_bytes() } else { self.inner().node_bytes() };
+        let bytes = self.node_bytes(level);
         loop {
             let read = match self.verbs.read(meter, node, bytes).await {
                 Ok(read) => read,
@@ -187,9 +179,9 @@ impl<V: Verbs> Tree<V> {
                     continue;
                 }
             };
-            let is_timely = self.node_version_holds(read.span_ns);
-            match self.header(level, &read.into_buf()) {
-                Ok(header) if is_timely => return Ok(header.level() == level && header.low()[..] == *key),
+            let is_timely = self.node_version_holds(level, read.span_ns);
+            match self.sight(level, &read.into_buf(), Depth::Shape) {
+                Ok(seen) if is_timely => return Ok(seen.level == level && seen.low[..] == *key),
                 Ok(_) => budget.spend(meter, node, Some(Rejection::Slow))?,
                 Err(Rejection::Torn) => budget.spend(meter, node, Some(Rejection::Torn))?,
                 Err(_) => return Ok(false),

@@ -1,14 +1,13 @@
 //! Finding the node of some level that answers for a key: from the cache, else down from the root.
 
-use std::ops::Range;
-
 use farwood_cache::NodeImage;
-use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Meter, RemotePtr, Verbs};
 
-use super::Tree;
-use super::lookup::RETRIES_BEFORE_LOCK;
+use super::BTree;
+use super::node::RETRIES_BEFORE_LOCK;
 use crate::error::IndexError;
-use crate::layout::{EntryVersion, InnerRoute, LINE_BYTES, NodeVersion, Rejection};
+use crate::layout::{Bytes, InnerRoute, Rejection};
+use crate::shell::handle::Local;
 use crate::step::{Budget, Step};
 
 /// A leaf that was split is followed by its other half, and for a moment by a quarter or two that the parent
@@ -17,15 +16,15 @@ const MOVES_BEFORE_DESCENT: u32 = 3;
 
 /// A node that should answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) ptr: RemotePtr,
-    pub(super) level: u8,
-    pub(super) via: Via,
+pub(crate) struct Target {
+    pub(crate) ptr: RemotePtr,
+    pub(crate) level: u8,
+    pub(crate) via: Via,
 }
 
 /// The node above that led to a target: what to drop from the cache if it was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Via {
+pub(crate) enum Via {
     /// The root word did, or a left neighbour.
     Nothing,
     /// The cached copy of this one, which may be outdated.
@@ -34,11 +33,11 @@ pub(super) enum Via {
     Read(RemotePtr),
 }
 
-impl<V: Verbs> Tree<V> {
+impl<A: BTree, V: Verbs> Local<A, V> {
     /// The leaf that should answer for `key`; none if the tree has no node yet. Costs no round trip when the cache
     /// knows.
     #[inline]
-    pub(super) async fn locate_leaf(
+    pub(crate) async fn locate_leaf(
         &self,
         meter: &Meter,
         key: &[u8],
@@ -74,60 +73,8 @@ impl<V: Verbs> Tree<V> {
         self.descend(meter, key, level, from, budget).await.map(Some)
     }
 
-    /// After a READ of `node` failed, or a CAS that finds out what it did: whether it is to be posted again. It leaves
-    /// nothing half done, and all that a caller could do is to ask again.
-    ///
-    /// # Errors
-    /// The cause, if asking again does not help or the budget is spent.
-    #[cold]
-    pub(super) fn read_again(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        failed: Failed,
-        budget: &mut Budget,
-    ) -> Result<(), IndexError> {
-        budget.post_again(meter, node, failed).map(drop)
-    }
-
-    /// WRITEs `range` of `buf` to a node that nobody can reach yet: one round trip, and one more for each queue pair
-    /// that breaks meanwhile. What a failed attempt has left there nobody reads, so it is simply posted again.
-    ///
-    /// # Errors
-    /// As [`Tree::read_again`].
-    pub(super) async fn write_new(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        buf: Buf,
-        range: Range<usize>,
-    ) -> Result<Buf, IndexError> {
-        let mut chain = Chain::with_buffer(node.server(), buf);
-        chain.write(node, range);
-        self.until_written(meter, node, self.verbs.submit(meter, chain)).await
-    }
-
-    /// [`Tree::write_new`] for a WRITE that was posted.
-    pub(super) async fn until_written(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-        mut write: V::Submission,
-    ) -> Result<Buf, IndexError> {
-        let mut budget = self.budget();
-        loop {
-            match write.await {
-                Ok(done) => return Ok(done.into_buf()),
-                Err(failed) => {
-                    let chain = budget.post_again(meter, node, failed)?;
-                    write = self.verbs.submit(meter, chain);
-                }
-            }
-        }
-    }
-
     /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads.
-    pub(super) async fn descend(
+    pub(crate) async fn descend(
         &self,
         meter: &Meter,
         key: &[u8],
@@ -165,9 +112,10 @@ impl<V: Verbs> Tree<V> {
                     at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr) };
                 }
                 Step::MoveRight(sibling) => {
-                    tracing::debug!(name: "sherman.inner.right", node = %at.ptr, "an inner node ends before the key");
+                    tracing::debug!(name: "btree.inner.right", node = %at.ptr, "an inner node ends before the key");
                     budget.spend(meter, at.ptr, None)?;
-                    at = self.step_right(meter, key, at, &buf, sibling).await?;
+                    let high = || self.inner().view(&buf).ok().and_then(|inner| inner.header().high());
+                    at = self.step_right(meter, key, at, high, sibling).await?;
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -180,65 +128,45 @@ impl<V: Verbs> Tree<V> {
         Ok(at)
     }
 
-    /// Where to go on from the leaf `from`, which ends before `key`, as its image says: its right neighbour. The third
-    /// step of an operation goes down from the root instead, once: other compute nodes may have put any number of
-    /// leaves in between.
-    pub(super) async fn move_right(
+    /// Where to go on from the leaf `from`, which ends at `high` and so before `key`: its right neighbour, `sibling`.
+    /// The third step of an operation goes down from the root instead, once: other compute nodes may have put any
+    /// number of leaves in between. No `high` means that it cannot be told.
+    pub(crate) async fn move_right(
         &self,
         meter: &Meter,
         key: &[u8],
         from: Target,
-        image: &[u8],
+        high: impl FnOnce() -> Option<Bytes>,
         sibling: RemotePtr,
         budget: &mut Budget,
     ) -> Result<Target, IndexError> {
         budget.spend(meter, from.ptr, None)?;
-        let right = self.step_right(meter, key, from, image, sibling).await?;
+        let right = self.step_right(meter, key, from, high, sibling).await?;
         if budget.count_move_right() != MOVES_BEFORE_DESCENT {
-            tracing::debug!(name: "sherman.leaf.right", node = %from.ptr, "a leaf ends before the key");
+            tracing::debug!(name: "btree.leaf.right", node = %from.ptr, "a leaf ends before the key");
             return Ok(right);
         }
-        tracing::debug!(name: "sherman.leaf.far_right", node = %from.ptr, "the key is many leaves further right");
+        tracing::debug!(name: "btree.leaf.far_right", node = %from.ptr, "the key is many leaves further right");
         let root = self.restart(meter, from.ptr).await?;
         self.descend(meter, key, from.level, root, budget).await
     }
 
     /// Where to begin anew after what led to `node` was wrong. One round trip.
-    pub(super) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
+    pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
         let root = self.read_root(meter).await?;
         let root = root.ok_or_else(|| IndexError::Corrupt { node, what: "the tree lost its root".into() })?;
         Ok(Target { ptr: root.ptr, level: root.level, via: Via::Nothing })
     }
 
     /// Drops the cached node that led to `target` for `key`.
-    pub(super) fn forget(&self, target: Target, key: &[u8]) {
+    pub(crate) fn forget(&self, target: Target, key: &[u8]) {
         if let Via::Cached(via) | Via::Read(via) = target.via {
             self.cache().invalidate(target.level + 1, via, key);
         }
     }
 
-    /// Whether node versions cannot have wrapped around during a read of that duration.
-    #[inline]
-    pub(super) fn node_version_holds(&self, span_ns: u32) -> bool {
-        u64::from(span_ns) < self.version_bound(NodeVersion::COUNT)
-    }
-
-    /// Whether entry versions cannot have wrapped around during a read of that duration.
-    #[inline]
-    pub(super) fn entry_version_holds(&self, span_ns: u32) -> bool {
-        u64::from(span_ns) < self.version_bound(EntryVersion::COUNT)
-    }
-
-    /// The time in ns that so many writes take at least: each locks, reads a node, and writes. No fabric reads more
-    /// than a line per ns.
-    #[inline]
-    pub(super) fn version_bound(&self, versions: u32) -> u64 {
-        let node_ns = (self.leaf().node_bytes() / LINE_BYTES) as u64;
-        u64::from(versions) * (u64::from(self.verbs.capabilities().write_interval_ns) + node_ns)
-    }
-
     fn route(&self, image: &[u8], key: &[u8], level: u8, span_ns: u32) -> Step<RemotePtr> {
-        if !self.node_version_holds(span_ns) {
+        if !self.node_version_holds(level, span_ns) {
             return Step::Reread(Some(Rejection::Slow));
         }
         match self.inner().view(image) {

@@ -1,0 +1,208 @@
+//! What a B+tree has above its leaves: inner nodes, the root word, splits of inner nodes and roots, separators that are
+//! missing and their repair, the inner levels of a bulk load and of a check. A B-link tree (Lehman and Yao): one lock
+//! at a time, and between a split and its separator the right half is reached over the sibling pointer.
+//!
+//! It serves every tree that brings leaves of its own, and must not know what is in a leaf, how its lock works, nor
+//! whether a reader wants all of it. Lookups, writes, splits and scans of leaves are each tree's own control flow: it
+//! asks for the way to a leaf, reads and judges what it likes of it, and says where to go on.
+//!
+//! # What a tree supplies
+//!
+//! | | what | why |
+//! |---|---|---|
+//! | [`BTree`] | `node`, `shard` | its states hold those of this module, beside what else it keeps |
+//! | | `chains` | inner nodes are written with the tree's techniques |
+//! | | `settle_leaf` | after a split of unknown outcome the separator waits for the leaf's lock, wherever that is |
+//! | [`LeafFormat`] | `node_bytes`, `slots` | memory for leaves, and how full they are |
+//! | | `writer_reads` | versions wrap around no faster than writers read: that bounds how long a READ may take |
+//! | | `build` | the first leaf of a tree, and the leaves of a bulk load |
+//! | | `glimpse` | a check goes on behind a leaf that cannot be read |
+//! | | `sight` | a check judges a leaf by itself; it and a repair compare its links with what others say |
+//!
+//! Of these only `build` and `sight` are about whole leaves: new ones, and those of checks and repairs, which are rare.
+//!
+//! # What a tree finds here
+//!
+//! | file | what |
+//! |---|---|
+//! | `descend.rs` | the leaf that should answer for a key, the way on from one that does not, and from the root anew |
+//! | `window.rs` | the leaves from a key on, as level 1 has them: what a scan reads next |
+//! | `node.rs` | READs and WRITEs of whole nodes, under locks and without; new nodes; how long versions hold |
+//! | `root.rs` | the root word, the first leaf |
+//! | `split.rs` | what the two halves of a node have in common with it; how they are published |
+//! | `separator.rs` | what a split owes to the level above, up to a new root |
+//! | `repair.rs` | separators whose splitter died |
+//! | `bulk_load.rs`, `check.rs` | all of it, but for the bytes of leaves |
+
+pub(crate) mod bulk_load;
+pub(crate) mod check;
+pub(crate) mod descend;
+pub(crate) mod node;
+mod repair;
+mod root;
+pub(crate) mod separator;
+pub(crate) mod sighting;
+pub(crate) mod split;
+mod window;
+
+use std::sync::Arc;
+
+use farwood_cache::{CacheConfig, CacheReader, NodeCache};
+use farwood_runtime::{Meter, RemotePtr, Verbs};
+
+use self::repair::Missing;
+use self::sighting::{Depth, Sighting};
+use crate::error::IndexError;
+use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
+use crate::shell::algorithm::Algorithm;
+use crate::shell::handle::Local;
+use crate::stats::CacheCounters;
+
+/// A B+tree with leaves of its own.
+pub trait BTree: Algorithm {
+    /// The format of its leaves.
+    type Leaf: LeafFormat;
+
+    /// Yields what the compute node's state has for this module.
+    fn node(state: &Self::NodeState) -> &NodeState<Self::Leaf>;
+
+    /// Yields what a shard's state has for this module.
+    fn shard(state: &Self::ShardState) -> &ShardState;
+
+    /// Tells which verbs share a chain where an inner node is written.
+    fn chains(techniques: Self::Techniques) -> Chains;
+
+    /// Takes the lock of `leaf` and gives it back: what its holder before has begun has taken effect then.
+    fn settle_leaf<V: Verbs>(
+        local: &Local<Self, V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> impl Future<Output = Result<(), IndexError>>;
+}
+
+/// The bytes of a tree's leaves. Pure.
+pub trait LeafFormat: Send + Sync + 'static {
+    /// Bytes of a leaf, a multiple of 64.
+    fn node_bytes(&self) -> usize;
+
+    /// Counts the pairs that a leaf has room for.
+    fn slots(&self) -> usize;
+
+    /// Bytes of a leaf that a writer READs at least, under its lock, before it WRITEs.
+    fn writer_reads(&self) -> usize;
+
+    /// Makes `image`, whatever it held, a leaf with `header` and these pairs, ascending and no more than there is room
+    /// for.
+    fn build<'p>(
+        &self,
+        image: &mut [u8],
+        header: &NodeHeader<'_>,
+        pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
+    );
+
+    /// Reads what the first line of an image says, which is never torn.
+    ///
+    /// # Errors
+    /// If there is no leaf.
+    fn glimpse(&self, line: &[u8]) -> Result<Glimpse, Rejection>;
+
+    /// Judges a leaf by itself, and yields its links.
+    ///
+    /// # Errors
+    /// If it is none, or is torn. What is wrong with single entries is among the faults of what is seen.
+    fn sight(&self, image: &[u8], depth: Depth) -> Result<Sighting, Rejection>;
+}
+
+/// Which verbs share a chain, and so a round trip.
+#[derive(Clone, Copy, Debug)]
+pub struct Chains {
+    /// A lock's CAS and the READ of its node.
+    pub fused: bool,
+    /// The WRITEs of a node, or of two on one server, and the unlock.
+    pub combine: bool,
+}
+
+/// Holds what the shards of a compute node share of a B+tree: the formats of its nodes, the cache of inner ones.
+pub struct NodeState<L> {
+    leaf: L,
+    inner: InnerLayout,
+    cache: Arc<NodeCache>,
+}
+
+/// Holds what a shard has for itself: its view of the cache, and separators that it has missed.
+pub struct ShardState {
+    reader: CacheReader,
+    missing: Missing,
+}
+
+impl<L> NodeState<L> {
+    pub(crate) fn new(leaf: L, inner: InnerLayout, cache: CacheConfig) -> Self {
+        NodeState { leaf, inner, cache: NodeCache::new(cache) }
+    }
+
+    pub(crate) fn shard(&self) -> ShardState {
+        ShardState { reader: self.cache.reader(), missing: Missing::default() }
+    }
+
+    /// Bytes that the cache takes now.
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Yields what the cache and a shard's view of it have counted.
+    pub(crate) fn cache_counters(&self, shard: &ShardState) -> CacheCounters {
+        let cache = self.cache.stats();
+        CacheCounters {
+            lookups: shard.reader.lookups(),
+            hits: shard.reader.hits(),
+            invalidated: cache.invalidated as u64,
+            evicted: cache.evicted as u64,
+            bytes: cache.bytes as u64,
+        }
+    }
+}
+
+impl<A: BTree, V: Verbs> Local<A, V> {
+    #[inline]
+    pub(crate) fn leaf(&self) -> &A::Leaf {
+        &A::node(&self.shared.state).leaf
+    }
+
+    #[inline]
+    fn inner(&self) -> &InnerLayout {
+        &A::node(&self.shared.state).inner
+    }
+
+    #[inline]
+    fn cache(&self) -> &NodeCache {
+        &A::node(&self.shared.state).cache
+    }
+
+    #[inline]
+    fn reader(&self) -> &CacheReader {
+        &A::shard(&self.state).reader
+    }
+
+    #[inline]
+    fn missing(&self) -> &Missing {
+        &A::shard(&self.state).missing
+    }
+
+    #[inline]
+    fn chains(&self) -> Chains {
+        A::chains(self.techniques)
+    }
+
+    /// Bytes of a node of `level`.
+    fn node_bytes(&self, level: u8) -> usize {
+        if level == 0 { self.leaf().node_bytes() } else { self.inner().node_bytes() }
+    }
+
+    /// Judges a node of `level` by itself.
+    fn sight(&self, level: u8, image: &[u8], depth: Depth) -> Result<Sighting, Rejection> {
+        match level {
+            0 => self.leaf().sight(image, depth),
+            _ => Sighting::inner(self.inner(), image),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Single nodes on the fabric: READs and WRITEs, under a lock of the lock table and without, and nodes that are new. A
+//! tree whose leaves are read whole and locked there uses it for these too. It does not know what is in a node.
+
+use std::ops::Range;
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
+
+use super::{BTree, LeafFormat};
+use crate::error::IndexError;
+use crate::layout::{EntryVersion, LINE_BYTES, NodeHeader, NodeVersion};
+use crate::shell::handle::Local;
+use crate::step::Budget;
+
+/// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
+/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that
+/// versions vouch for it comes sooner ([`crate::step::SlowReads`]).
+pub(crate) const RETRIES_BEFORE_LOCK: u32 = 64;
+
+/// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
+pub(crate) struct Unpublished<'t, A: BTree, V: Verbs> {
+    tree: &'t Local<A, V>,
+    pub(crate) node: RemotePtr,
+    pub(super) bytes: usize,
+    published: bool,
+}
+
+impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
+    /// From here on others may find it: it never goes back.
+    pub(super) fn publish(mut self) -> RemotePtr {
+        self.published = true;
+        self.node
+    }
+}
+
+impl<A: BTree, V: Verbs> Drop for Unpublished<'_, A, V> {
+    fn drop(&mut self) {
+        // A WRITE to it may still be in flight: whoever gets it next writes behind that, on the same queue pair.
+        if !self.published {
+            self.tree.allocator.give_back(self.node, self.bytes as u64);
+        }
+    }
+}
+
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// After a READ of `node` failed, or a CAS that finds out what it did: whether it is to be posted again. It leaves
+    /// nothing half done, and all that a caller could do is to ask again.
+    ///
+    /// # Errors
+    /// The cause, if asking again does not help or the budget is spent.
+    #[cold]
+    pub(crate) fn read_again(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        failed: Failed,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        budget.post_again(meter, node, failed).map(drop)
+    }
+
+    /// Allocates a node of `bytes` bytes.
+    pub(crate) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, A, V>, IndexError> {
+        let node = self.allocator.allocate(bytes as u64).await?;
+        Ok(Unpublished { tree: self, node, bytes, published: false })
+    }
+
+    /// Draws the header of a node at a new address.
+    pub(super) fn new_header<'k>(
+        &self,
+        level: u8,
+        low: &'k [u8],
+        high: Option<&'k [u8]>,
+        sibling: RemotePtr,
+    ) -> NodeHeader<'k> {
+        let incarnation = self.verbs.random() as u32;
+        NodeHeader { level, low, high, sibling, incarnation, node_version: NodeVersion::default() }
+    }
+
+    /// WRITEs `range` of `buf` to a node that nobody can reach yet: one round trip, and one more for each queue pair
+    /// that breaks meanwhile. What a failed attempt has left there nobody reads, so it is simply posted again.
+    ///
+    /// # Errors
+    /// As [`Local::read_again`].
+    pub(super) async fn write_new(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        buf: Buf,
+        range: Range<usize>,
+    ) -> Result<Buf, IndexError> {
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, range);
+        self.until_written(meter, node, self.verbs.submit(meter, chain)).await
+    }
+
+    /// [`Local::write_new`] for a WRITE that was posted.
+    pub(super) async fn until_written(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        mut write: V::Submission,
+    ) -> Result<Buf, IndexError> {
+        let mut budget = self.budget();
+        loop {
+            match write.await {
+                Ok(done) => return Ok(done.into_buf()),
+                Err(failed) => {
+                    let chain = budget.post_again(meter, node, failed)?;
+                    write = self.verbs.submit(meter, chain);
+                }
+            }
+        }
+    }
+
+    /// Locks and reads a node of `bytes` bytes: one round trip with `fused` or when the lock is handed over, else two.
+    pub(crate) async fn lock_node(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        bytes: usize,
+    ) -> Result<(Held<V>, Buf), IndexError> {
+        let mut held = self.locks.acquire(meter, node).await?;
+        let buf = self.verbs.lease(bytes);
+        let read = held.lock_and_read(meter, buf, bytes, self.chains().fused).await?;
+        Ok((held, read.into_buf()))
+    }
+
+    /// Reads a node of `bytes` bytes while nobody can write it. Under a lock that a stopped compute node holds, this
+    /// fails after `lock_attempts_max`.
+    pub(crate) async fn read_node_locked(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        bytes: usize,
+    ) -> Result<Buf, IndexError> {
+        tracing::debug!(name: "btree.read.locked", %node, "a reader takes the lock");
+        let (held, image) = self.lock_node(meter, node, bytes).await?;
+        self.unlock(meter, held).await?;
+        Ok(image)
+    }
+
+    /// Takes a node's lock and gives it back: what its holder before has begun has taken effect then.
+    pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), IndexError> {
+        let mut held = self.locks.acquire(meter, node).await?;
+        held.lock(meter).await?;
+        self.unlock(meter, held).await
+    }
+
+    /// Gives a lock back under which nothing was changed.
+    pub(crate) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
+        let chain = Chain::new(held.node().server());
+        held.release(meter, chain, self.chains().combine).await?;
+        Ok(())
+    }
+
+    /// Whether the node versions of a node of `level` cannot have wrapped around during a read of that duration.
+    #[inline]
+    pub(crate) fn node_version_holds(&self, level: u8, span_ns: u32) -> bool {
+        u64::from(span_ns) < self.version_bound(level, NodeVersion::COUNT)
+    }
+
+    /// Whether its entry versions cannot.
+    #[inline]
+    pub(crate) fn entry_version_holds(&self, level: u8, span_ns: u32) -> bool {
+        u64::from(span_ns) < self.version_bound(level, EntryVersion::COUNT)
+    }
+
+    /// The time in ns that so many writes of a node of `level` take at least: each locks, reads the node, and writes.
+    /// No fabric reads more than a line per ns.
+    #[inline]
+    pub(crate) fn version_bound(&self, level: u8, versions: u32) -> u64 {
+        let bytes = if level == 0 { self.leaf().writer_reads() } else { self.inner().node_bytes() };
+        let node_ns = (bytes / LINE_BYTES) as u64;
+        u64::from(versions) * (u64::from(self.verbs.capabilities().write_interval_ns) + node_ns)
+    }
+}

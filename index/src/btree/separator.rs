@@ -1,0 +1,288 @@
+//! What a split owes to the level above: a separator for the new node. Putting it in may split the inner node that it
+//! goes into, which owes one to the level above in turn; where there is none, the tree gets a new root.
+//!
+//! It knows addresses of children and where they begin, nothing else of them.
+
+use std::rc::Rc;
+
+use farwood_cache::Root;
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use super::BTree;
+use super::descend::{Target, Via};
+use super::split::{OldNode, halve};
+use crate::error::IndexError;
+use crate::layout::{Bytes, InnerLayout, Position, Rejection};
+use crate::shell::handle::Local;
+use crate::step::Budget;
+
+/// A child that its parent does not know yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Separator {
+    /// The level of the parent.
+    pub(crate) level: u8,
+    pub(crate) key: Bytes,
+    pub(crate) child: RemotePtr,
+}
+
+/// The outcome of putting a separator in.
+enum Put {
+    /// It was there already.
+    Before,
+    /// It is in.
+    Now,
+    /// It is in, and its node was split for it, which owes this one to the level above.
+    Owing(Separator),
+}
+
+/// Sees to it that a separator gets in also if the operation that owes it is dropped.
+pub(crate) struct Owed<A: BTree, V: Verbs> {
+    tree: Rc<Local<A, V>>,
+    /// The node that was split.
+    node: RemotePtr,
+    separator: Option<Separator>,
+}
+
+impl<A: BTree, V: Verbs> Owed<A, V> {
+    /// Owes `separator` from when `node` is split, or may be.
+    pub(crate) fn new(tree: &Rc<Local<A, V>>, node: RemotePtr, separator: Separator) -> Self {
+        Owed { tree: Rc::clone(tree), node, separator: Some(separator) }
+    }
+
+    /// Puts the separator in, and those that it makes the levels above owe; false if it was there.
+    ///
+    /// An error goes to the caller and nothing is tried again: it would meet the same error. Later visitors will
+    /// (`repair.rs`).
+    pub(crate) async fn pay(mut self, meter: &Meter) -> Result<bool, IndexError> {
+        let mut budget = self.tree.budget();
+        let mut was_missing = false;
+        while let Some(separator) = self.separator.clone() {
+            let put = self.tree.insert_one(meter, &separator, &mut budget).await;
+            self.separator = None;
+            match put? {
+                Put::Before => {}
+                Put::Now => was_missing = true,
+                Put::Owing(above) => {
+                    was_missing = true;
+                    self.separator = Some(above);
+                }
+            }
+        }
+        Ok(was_missing)
+    }
+
+    /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor
+    /// has to complete. The split releases the node's lock last, so a client that has had that lock may lead others to
+    /// the sibling.
+    async fn pay_later(mut self) -> Result<(), IndexError> {
+        let meter = Meter::default();
+        // Not owed while it waits: an error would be met again and again.
+        let separator = self.separator.take();
+        if separator.as_ref().is_some_and(|separator| separator.level == 1) {
+            A::settle_leaf(&self.tree, &meter, self.node).await?;
+        } else {
+            self.tree.settle_node(&meter, self.node).await?;
+        }
+        self.separator = separator;
+        self.pay(&meter).await.map(drop)
+    }
+}
+
+impl<A: BTree, V: Verbs> Drop for Owed<A, V> {
+    fn drop(&mut self) {
+        let Some(separator) = self.separator.take() else { return };
+        let (tree, node) = (Rc::clone(&self.tree), self.node);
+        self.tree.verbs.defer(async move {
+            // Owed from when this runs. A node that has stopped drops it before, which would lead back here for ever.
+            tracing::debug!(name: "btree.separator.owed", %node, "a dropped split has its separator put in");
+            let owed = Owed { tree, node, separator: Some(separator) };
+            if let Err(error) = owed.pay_later().await {
+                separator_is_missing(&error);
+            }
+        });
+    }
+}
+
+/// Says that a separator could not be put in.
+pub(crate) fn separator_is_missing(error: &IndexError) {
+    tracing::warn!(name: "btree.separator.missing", %error, "a node stays reachable over its neighbour only");
+}
+
+/// What a separator does to the inner node that answers for it.
+#[derive(Debug, PartialEq)]
+enum InnerPlan {
+    /// The node with these entries.
+    Rewrite(Vec<(Bytes, RemotePtr)>),
+    /// More entries than fit.
+    Split(Vec<(Bytes, RemotePtr)>),
+    /// It is there already.
+    Nothing,
+    MoveRight(RemotePtr),
+    /// It is not this node's, or no node.
+    Restart(Option<Rejection>),
+}
+
+fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> InnerPlan {
+    let view = match layout.view(image) {
+        Ok(view) if view.header().level() == separator.level => view,
+        Ok(_) => return InnerPlan::Restart(None),
+        Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+    };
+    match view.header().position(&separator.key) {
+        Position::Here => {}
+        Position::Left => return InnerPlan::Restart(None),
+        Position::Right => match view.header().right() {
+            Ok(sibling) => return InnerPlan::MoveRight(sibling),
+            Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+        },
+    }
+    let mut entries = match view.sorted_entries() {
+        Ok(entries) => entries,
+        Err(rejection) => return InnerPlan::Restart(Some(rejection)),
+    };
+    match entries.binary_search_by(|(key, _)| key.cmp(&separator.key)) {
+        Ok(_) => InnerPlan::Nothing,
+        Err(place) => {
+            entries.insert(place, (separator.key.clone(), separator.child));
+            if entries.len() <= layout.slots() {
+                InnerPlan::Rewrite(entries)
+            } else {
+                InnerPlan::Split(entries)
+            }
+        }
+    }
+}
+
+fn borrowed(entries: &[(Bytes, RemotePtr)]) -> impl Iterator<Item = (&[u8], RemotePtr)> {
+    entries.iter().map(|(key, child)| (key.as_slice(), *child))
+}
+
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// Puts one separator in.
+    async fn insert_one(
+        self: &Rc<Self>,
+        meter: &Meter,
+        separator: &Separator,
+        budget: &mut Budget,
+    ) -> Result<Put, IndexError> {
+        let bytes = self.inner().node_bytes();
+        let mut at = loop {
+            if let Some(ptr) = self.reader().node_of(separator.level, &separator.key) {
+                break Target { ptr, level: separator.level, via: Via::Nothing };
+            }
+            match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
+                Some(target) => break target,
+                None if self.grow(meter, separator).await? => return Ok(Put::Now),
+                None => budget.spend(meter, separator.child, None)?,
+            }
+        };
+        loop {
+            let (held, image) = self.lock_node(meter, at.ptr, bytes).await?;
+            match plan_separator(self.inner(), &image, separator) {
+                InnerPlan::Nothing => {
+                    self.unlock(meter, held).await?;
+                    return Ok(Put::Before);
+                }
+                InnerPlan::Rewrite(entries) => {
+                    self.rewrite_inner(meter, held, image, &entries).await?;
+                    return Ok(Put::Now);
+                }
+                InnerPlan::Split(entries) => {
+                    let above = self.split_inner(meter, held, image, entries, separator.level).await?;
+                    return Ok(Put::Owing(above));
+                }
+                InnerPlan::MoveRight(sibling) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, None)?;
+                    self.cache().invalidate(at.level, at.ptr, &separator.key);
+                    at = Target { ptr: sibling, ..at };
+                }
+                InnerPlan::Restart(last) => {
+                    self.unlock(meter, held).await?;
+                    budget.spend(meter, at.ptr, last)?;
+                    self.cache().invalidate(at.level, at.ptr, &separator.key);
+                    let root = self.restart(meter, at.ptr).await?;
+                    at = self.descend(meter, &separator.key, separator.level, root, budget).await?;
+                }
+            }
+        }
+    }
+
+    async fn rewrite_inner(
+        &self,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        entries: &[(Bytes, RemotePtr)],
+    ) -> Result<(), IndexError> {
+        let node = held.node();
+        let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
+        let mut buf = image;
+        self.inner().build(&mut buf, &old.same(), borrowed(entries));
+        let bytes = buf.len();
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        chain.write(node, 0..bytes);
+        if let Some(buf) = held.release(meter, chain, self.chains().combine).await? {
+            self.show_cache(node, &buf);
+        }
+        Ok(())
+    }
+
+    async fn split_inner(
+        self: &Rc<Self>,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        entries: Vec<(Bytes, RemotePtr)>,
+        level: u8,
+    ) -> Result<Separator, IndexError> {
+        let node = held.node();
+        let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
+        let bytes = self.inner().node_bytes();
+        let sibling = match self.new_node(bytes).await {
+            Ok(sibling) => sibling,
+            Err(error) => {
+                self.unlock(meter, held).await?;
+                return Err(error);
+            }
+        };
+        tracing::debug!(name: "btree.inner.split", %node, level, "an inner node is split");
+        let halves = halve(entries);
+        let middle = halves.right[0].0.clone();
+        let mut buf = self.verbs.lease(2 * bytes);
+        let (left_image, right_image) = buf.split_at_mut(bytes);
+        let right_header = old.right(&middle, self.verbs.random() as u32);
+        self.inner().build(left_image, &old.left(&middle, sibling.node), borrowed(&halves.left));
+        self.inner().build(right_image, &right_header, borrowed(&halves.right));
+        let images = (left_image.to_vec(), right_image.to_vec());
+        let sibling_node = sibling.node;
+        let separator = Separator { level: level + 1, key: middle, child: sibling_node };
+        let mut owed = self.publish_split(meter, held, sibling, buf, separator).await?;
+        self.show_cache(node, &images.0);
+        self.show_cache(sibling_node, &images.1);
+        Ok(owed.separator.take().expect("a split owes its separator"))
+    }
+
+    /// Puts a new root above the current one, for a separator of a level that the tree does not have. False if the
+    /// tree has grown meanwhile.
+    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, IndexError> {
+        let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
+            return Ok(false);
+        };
+        let bytes = self.inner().node_bytes();
+        let node = self.new_node(bytes).await?;
+        let header = self.new_header(separator.level, b"", None, RemotePtr::NULL);
+        let mut buf = self.verbs.lease(bytes);
+        let entries = [(&b""[..], old.ptr), (&separator.key[..], separator.child)];
+        self.inner().build(&mut buf, &header, entries);
+        let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
+        let root = Root { ptr: node.publish(), level: separator.level };
+        let grown = self.swap_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
+        if grown {
+            tracing::debug!(name: "btree.root.grown", level = separator.level, "the tree has a new root");
+            self.show_cache(root.ptr, &buf);
+        }
+        Ok(grown)
+    }
+}

@@ -1,0 +1,119 @@
+//! Splits (Sherman figure 7, lines 18 to 39; Lehman and Yao's B-link tree): the right half of a full node moves to a
+//! new sibling, then a separator for it goes into the parent, and so on upwards. One lock at a time.
+//!
+//! Between the two, and for as long as the separator is missing, the right half is reached over the left one's
+//! sibling pointer. So an operation that is dropped after its split has taken effect leaves a correct tree; the
+//! separator is then put in by the janitor. If its client has died, or there was no memory for an inner node, others
+//! put it in later (`repair.rs`).
+//!
+//! Here is what nodes of all levels have in common that have a header, and a lock in the lock table. What is in their
+//! halves, it does not know.
+
+use std::rc::Rc;
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+
+use super::BTree;
+use super::node::Unpublished;
+use super::separator::{Owed, Separator};
+use crate::error::IndexError;
+use crate::layout::{Bytes, Header, NodeHeader, NodeVersion};
+use crate::shell::handle::Local;
+
+/// How the entries of a full node are divided.
+pub(crate) struct Halves<T> {
+    pub(crate) left: Vec<T>,
+    pub(crate) right: Vec<T>,
+}
+
+/// Puts the larger half left; either half has an entry.
+pub(crate) fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
+    let right = entries.split_off(entries.len().div_ceil(2));
+    Halves { left: entries, right }
+}
+
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// Writes sibling and node and unlocks the node: one round trip where `combine` can put them in one chain.
+    pub(crate) async fn publish_split(
+        self: &Rc<Self>,
+        meter: &Meter,
+        mut held: Held<V>,
+        sibling: Unpublished<'_, A, V>,
+        mut buf: Buf,
+        separator: Separator,
+    ) -> Result<Owed<A, V>, IndexError> {
+        let node = held.node();
+        let bytes = sibling.bytes;
+        let together = self.chains().combine && node.server() == sibling.node.server();
+        if !together {
+            // If this fails nothing refers to the sibling: it goes back, and the janitor unlocks the node, which is
+            // whole.
+            buf = self.write_new(meter, sibling.node, buf, bytes..2 * bytes).await?;
+        }
+        let mut chain = Chain::with_buffer(node.server(), buf);
+        if together {
+            chain.write(sibling.node, bytes..2 * bytes);
+        }
+        chain.write(node, 0..bytes);
+        if together {
+            // Every line of the node changes: its version does.
+            held.begins_with_new(1);
+        }
+        // From here on the split may take effect whatever happens to this future.
+        sibling.publish();
+        let owed = Owed::new(self, node, separator);
+        if let Err(error) = held.release(meter, chain, self.chains().combine).await {
+            // Redoing it was in vain; the janitor goes on. The separator is put in once the node's lock can be had
+            // again: then the split has taken effect.
+            tracing::debug!(name: "btree.split.unknown", %node, %error, "a split may have taken effect, or will");
+            return Err(error.into());
+        }
+        Ok(owed)
+    }
+}
+
+/// What the images that replace a node take over from it.
+pub(crate) struct OldNode {
+    level: u8,
+    low: Bytes,
+    high: Option<Bytes>,
+    sibling: RemotePtr,
+    incarnation: u32,
+    next_version: NodeVersion,
+}
+
+impl OldNode {
+    pub(crate) fn of(header: &Header<'_>) -> Self {
+        OldNode {
+            level: header.level(),
+            low: header.low(),
+            high: header.high(),
+            sibling: header.sibling(),
+            incarnation: header.incarnation(),
+            next_version: header.node_version().next(),
+        }
+    }
+
+    /// The same node with other entries.
+    pub(super) fn same(&self) -> NodeHeader<'_> {
+        NodeHeader {
+            level: self.level,
+            low: &self.low,
+            high: self.high.as_deref(),
+            sibling: self.sibling,
+            incarnation: self.incarnation,
+            node_version: self.next_version,
+        }
+    }
+
+    /// The same node, ending at `middle`.
+    pub(crate) fn left<'a>(&'a self, middle: &'a [u8], sibling: RemotePtr) -> NodeHeader<'a> {
+        NodeHeader { high: Some(middle), sibling, ..self.same() }
+    }
+
+    /// A new node from `middle` on.
+    pub(crate) fn right<'a>(&'a self, middle: &'a [u8], incarnation: u32) -> NodeHeader<'a> {
+        NodeHeader { low: middle, incarnation, node_version: NodeVersion::default(), ..self.same() }
+    }
+}
