@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Error>> {
-    let node = ComputeNode::new(Arc::clone(&cluster), NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = ComputeNode::new(Arc::clone(&cluster), NodeConfig { shards: 1, ..NodeConfig::default() })?;
     let name = format!("latency-{}", std::process::id());
     let tree = block_on(Sherman::create(&node, &name, Geometry::default(), Options::default()))?;
     let leaf_bytes = tree.leaf_bytes();

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() })?;
 
     // A compute node works on it. It consists of shards, one per core; one is enough here.
-    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() })?;
 
     // An index has a name in the cluster's catalog, and limits on its keys and values: both are byte strings.
     let geometry = Geometry { max_key: 16, max_value: 32, ..Geometry::default() };

@@ -61,8 +61,8 @@ impl Stage {
         let cluster = kit::cluster(LineMode::Auto);
         let at = kit::area(&cluster, 0);
         let fabric = Arc::new(Counting { cluster, ended: AtomicUsize::new(0) });
-        let config = NodeConfig { shards, close_ms: 50, ..NodeConfig::default() };
-        Stage { node: ComputeNode::new(Arc::clone(&fabric), config), fabric, at }
+        let config = NodeConfig { shards, close_timeout: Duration::from_millis(50), ..NodeConfig::default() };
+        Stage { node: ComputeNode::new(Arc::clone(&fabric), config).unwrap(), fabric, at }
     }
 
     /// How often the fabric heard that the node ended well.

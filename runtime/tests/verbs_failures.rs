@@ -9,6 +9,7 @@ mod verbs;
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
@@ -24,13 +25,13 @@ type V = Shard<VerbsDevice>;
 type Post = fn(&V, RemotePtr, u64) -> <V as Verbs>::Submission;
 
 /// Runs `body` on a node of one shard, and tests that it left nothing behind.
-fn on_one_shard<R>(servers: &Servers, spin_us: u64, body: impl Fn(V) -> R + Clone + Send + 'static)
+fn on_one_shard<R>(servers: &Servers, spin: Duration, body: impl Fn(V) -> R + Clone + Send + 'static)
 where
     R: Future<Output = ()> + 'static,
 {
     let _watchdog = kit::Watchdog::new("a scenario on one shard", 120);
-    let config = NodeConfig { shards: 1, spin_us, ..NodeConfig::default() };
-    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let config = NodeConfig { shards: 1, spin, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
     let main = move |shard: V| {
         let body = body(shard.clone());
         async move {
@@ -98,7 +99,7 @@ fn a_broken_queue_pair_is_replaced() {
         let servers = Servers::start();
         let at = kit::area(&servers.memory, 0);
         let wire = Arc::clone(&servers.wire);
-        on_one_shard(&servers, spin_us, move |v| {
+        on_one_shard(&servers, Duration::from_micros(spin_us), move |v| {
             let wire = Arc::clone(&wire);
             async move {
                 let broken = FabricError::QueuePair { server: ServerId(0) };
@@ -265,7 +266,7 @@ fn two_nodes_share_a_cluster() {
                 let (both, servers) = (&both, &servers);
                 threads.spawn(move || {
                     let config = NodeConfig { shards: 1, ..NodeConfig::default() };
-                    let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config);
+                    let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
                     run_executor(&executor, async {
                         let v = node_of.attach().await.unwrap();
@@ -340,7 +341,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
     for round in 0..10 {
         let _watchdog = kit::Watchdog::new("dropping a node", 120);
         let config = NodeConfig { shards: 1, ..NodeConfig::default() };
-        let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+        let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
         run_executor(&executor, async move {
             let v = node.attach().await.unwrap();
@@ -365,8 +366,8 @@ fn completions_wake_a_sleeping_shard() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 0);
     let _watchdog = kit::Watchdog::new("sleeping shards", 120);
-    let config = NodeConfig { shards: 2, spin_us: 0, ..NodeConfig::default() };
-    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let config = NodeConfig { shards: 2, spin: Duration::ZERO, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
     let main = move |v: V| async move {
         let at = at.add(u64::from(v.shard().0) * 64);
         for n in 0..500 {

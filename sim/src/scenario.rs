@@ -5,6 +5,7 @@
 //! lines, lock words that many nodes share, caches of a few nodes. Knows nothing of how a scenario is run.
 
 use std::fmt;
+use std::num::NonZero;
 
 use farwood_index::{IndexKind, IndexSpec};
 use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
@@ -95,7 +96,7 @@ pub struct Cluster {
     /// How rough the fabric is without any fault.
     pub weather: Weather,
     /// Chains in flight per queue pair.
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     /// Lock words per server in host memory. Few make nodes share them.
     pub locks: u64,
     /// Lock words per server in on-chip memory; 0 is none.
@@ -329,7 +330,7 @@ fn draw_cluster(rng: &mut SmallRng) -> Cluster {
         servers: rng.random_range(1..=3),
         colocated: rng.random(),
         weather: draw_weather(rng),
-        credits: *[1, 2, 4, 32, 4096].choose(rng).expect("not empty"),
+        credits: NonZero::new(*[1, 2, 4, 32, 4096].choose(rng).expect("not empty")).expect("none is 0"),
         locks: *[2, 16, 64, 256].choose(rng).expect("not empty"),
         device_locks: *[0, 2, 64].choose(rng).expect("not empty"),
         slow_control: rng.random(),

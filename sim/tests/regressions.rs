@@ -1,6 +1,8 @@
 //! Bugs that the swarm has found, each with the kind of scenario that showed it, as explicit values: how seeds are
 //! drawn may change. Several seeds of each, since the simulated fabric may change too.
 
+use std::num::NonZero;
+
 use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run;
@@ -27,7 +29,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             servers: 1,
             colocated: false,
             weather: ROUGH,
-            credits: 4,
+            credits: NonZero::new(4).unwrap(),
             locks: 64,
             device_locks: 0,
             slow_control: true,

@@ -14,6 +14,7 @@ pub mod sim;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -62,7 +63,7 @@ pub struct Seat {
     /// Its compute node's id.
     pub node_id: u16,
     /// Chains in flight at most, per queue pair.
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     /// The node's clock.
     pub clock: Clock,
     /// Wakes the shard when it sleeps.

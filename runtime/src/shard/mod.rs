@@ -29,6 +29,7 @@ mod timers;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::num::NonZero;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -75,7 +76,7 @@ pub(crate) struct ShardParts<D> {
     pub node_id: u16,
     pub control: Arc<dyn Control>,
     pub device: D,
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     pub mesh: MeshEnds,
     pub ports: Arc<PortBook>,
     pub membership: Arc<Membership>,
@@ -211,7 +212,7 @@ impl<D: Device> Shard<D> {
     }
 
     /// Ends this shard's part in its node, and yields what it had to abandon. It gives clients that nobody awaits
-    /// [`NodeConfig::close_ms`](crate::NodeConfig::close_ms) to end, then drops them; waits for its janitor and for
+    /// [`NodeConfig::close_timeout`](crate::NodeConfig::close_timeout) to end, then drops them; waits for its janitor and for
     /// chains; and then until no shard of the node has anything to do for itself, for a shard is home to locks that
     /// clients of other shards wait for.
     ///

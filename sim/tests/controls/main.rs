@@ -8,6 +8,8 @@ mod drawn;
 mod radix;
 mod sabotage;
 
+use std::num::NonZero;
+
 use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run_on;
@@ -37,7 +39,7 @@ fn plain(seed: u64) -> Scenario {
             servers: 1,
             colocated: false,
             weather: ROUGH,
-            credits: 4096,
+            credits: NonZero::new(4096).unwrap(),
             locks: 256,
             device_locks: 0,
             slow_control: false,

@@ -61,7 +61,7 @@ fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
     let config = BenchConfig::new(*args, 1).unwrap();
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() }).unwrap();
-    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
     assert_eq!(node.seed(), 1);
     let plan = Plan::new(config, Progress::new(1, false), Interrupt::default(), "t".to_owned());
     let shared = Arc::clone(&plan);
