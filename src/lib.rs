@@ -22,7 +22,7 @@ pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, AnyTree, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
+    AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
     IndexStats, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman, ShermanIndex,
     Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
 };

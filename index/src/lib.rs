@@ -32,7 +32,7 @@ pub use error::IndexError;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};
 pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
-pub use shell::{Algorithm, Limits, Nodes, Switches};
+pub use shell::{Algorithm, Backoff, Limits, Nodes, Switches};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
