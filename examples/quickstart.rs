@@ -69,7 +69,7 @@ async fn tour(index: &ShermanIndex<Shard>) -> Result<(), IndexError> {
 
     // Any range of keys, in ascending order, as a stream.
     println!("scan from apple on, at most ten pairs:");
-    let mut pairs = index.scan(b"apple".as_slice().., Some(10));
+    let mut pairs = index.scan("apple".., Some(10));
     while let Some((key, value)) = pairs.try_next().await? {
         println!("      {} = {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
     }

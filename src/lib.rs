@@ -23,8 +23,8 @@ pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
     AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
-    IndexStats, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman, ShermanIndex,
-    Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
+    IndexStats, KeyRange, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
+    ShermanIndex, Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,

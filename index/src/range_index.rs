@@ -5,11 +5,11 @@
 //! had posted last may do so within a round trip), and leaves no lock, buffer or waiter behind.
 
 use std::future::Future;
-use std::ops::{Bound, RangeBounds};
 
 use futures::stream::LocalBoxStream;
 
 use crate::error::IndexError;
+use crate::key_range::KeyRange;
 use crate::layout::Bytes;
 use crate::stats::IndexStats;
 use crate::value::Value;
@@ -37,14 +37,16 @@ pub trait RangeIndex: Clone + 'static {
     /// Removes `key`; false if it was absent.
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
 
-    /// The pairs with keys in `range`, ascending, at most `limit` of them.
+    /// Streams the pairs with keys in `range`, ascending, at most `limit` of them: `scan("a".."c", None)`,
+    /// `scan(key.., Some(10))`, `scan(.., None)` ([`KeyRange`]).
     ///
     /// Keys come without duplicates; a key that is present during the whole scan comes exactly once; each value was
     /// current at some moment during the scan. A scan is no snapshot. After an error the stream ends.
-    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan;
+    fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan;
 
     /// Streams the pairs whose keys begin with `prefix`, ascending, at most `limit` of them ([`RangeIndex::scan`]).
-    fn scan_prefix(&self, prefix: &[u8], limit: Option<usize>) -> Scan {
+    fn scan_prefix(&self, prefix: impl AsRef<[u8]>, limit: Option<usize>) -> Scan {
+        let prefix = prefix.as_ref();
         match after_prefix(prefix) {
             Some(end) => self.scan(prefix..&end[..], limit),
             None => self.scan(prefix.., limit),
@@ -95,12 +97,6 @@ fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
     let mut end = Bytes::from_slice(&prefix[..=last]);
     end[last] += 1;
     Some(end)
-}
-
-/// A range with owned bounds.
-pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> (Bound<Bytes>, Bound<Bytes>) {
-    let owned = |bound: Bound<&&'k [u8]>| bound.map(|key| Bytes::from_slice(key));
-    (owned(range.start_bound()), owned(range.end_bound()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! the simulator and the tests know kinds by what is made from those lines, and match on none themselves.
 
 use std::fmt;
-use std::ops::{RangeBounds, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use farwood_lock::LockConfig;
@@ -12,6 +12,7 @@ use farwood_runtime::{CatalogEntry, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
+use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{RangeIndex, Scan, Survey};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
@@ -474,7 +475,7 @@ macro_rules! registry {
                 }
             }
 
-            fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+            fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan {
                 match self {
                     $(AnyIndex::$kind(index) => index.scan(range, limit),)+
                 }
