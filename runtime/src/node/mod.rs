@@ -234,6 +234,25 @@ impl<F: Fabric> ComputeNode<F> {
         R: Future<Output = T> + 'static,
         T: Send + 'static,
     {
+        self.try_run(move |shard| main(shard).map(Ok))
+    }
+
+    /// Runs `main` on each shard as [`ComputeNode::run`] does, until one of them fails: then the others' `main` are
+    /// dropped, all shards are closed, and the error is returned. Of several that fail before they hear of each other
+    /// it is the error of the first shard.
+    ///
+    /// # Errors
+    /// As `main` has it, or if an executor could not be started, or the shards were attached before.
+    ///
+    /// # Panics
+    /// As [`ComputeNode::run`] does.
+    pub fn try_run<M, R, T, E>(self: &Arc<Self>, main: M) -> Result<Vec<T>, E>
+    where
+        M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
+        R: Future<Output = Result<T, E>> + 'static,
+        T: Send + 'static,
+        E: From<NodeError> + Send + 'static,
+    {
         let downfall = Arc::new(Downfall::default());
         let start = |core| {
             let (node, main, heard) = (Arc::clone(self), main.clone(), Arc::clone(&downfall));
@@ -251,7 +270,8 @@ impl<F: Fabric> ComputeNode<F> {
             match end {
                 Ok(Ok(Ok(result))) => results.extend(result),
                 Ok(Ok(Err(Failure::Panic(panic))) | Err(panic)) => panicked = panicked.or(Some(panic)),
-                Ok(Ok(Err(Failure::Error(error)))) | Err(error) => failed = failed.or(Some(error)),
+                Ok(Ok(Err(Failure::Error(error)))) => failed = failed.or(Some(error)),
+                Err(error) => failed = failed.or(Some(error.into())),
             }
         }
         if let Some(panic) = panicked {
@@ -279,16 +299,17 @@ impl<F: Fabric> ComputeNode<F> {
 
     /// The whole life of a shard, on this executor; nothing if another shard of the node failed. Also yields whether
     /// nothing of the shard is left.
-    async fn run_shard<M, R, T>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T>, bool)
+    async fn run_shard<M, R, T, E>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T, E>, bool)
     where
         M: Fn(Shard<F::Device>) -> R,
-        R: Future<Output = T>,
+        R: Future<Output = Result<T, E>>,
+        E: From<NodeError>,
     {
         // Also if this very executor panics.
         let guard = downfall.unless_well();
         let shard = match select(pin!(self.attach()), pin!(downfall.has_come())).await {
             Either::Left((Ok(shard), _)) => shard,
-            Either::Left((Err(error), _)) => return (Err(Failure::Error(error)), true),
+            Either::Left((Err(error), _)) => return (Err(Failure::Error(error.into())), true),
             Either::Right(_) => return (Ok(None), true),
         };
         let id = shard.id();
@@ -296,7 +317,8 @@ impl<F: Fabric> ComputeNode<F> {
             let work = AssertUnwindSafe(async { main(shard.clone()).await }).catch_unwind();
             let (unheard, fallen) = (pin!(shard.unheard_panic()), pin!(downfall.has_come()));
             match select(pin!(work), select(unheard, fallen)).await {
-                Either::Left((Ok(result), _)) => Ok(Some((id, result))),
+                Either::Left((Ok(Ok(result)), _)) => Ok(Some((id, result))),
+                Either::Left((Ok(Err(error)), _)) => Err(Failure::Error(error)),
                 Either::Left((Err(panic), _)) => Err(Failure::Panic(panic)),
                 Either::Right(_) => Ok(None),
             }
@@ -317,11 +339,11 @@ impl<F: Fabric> ComputeNode<F> {
 }
 
 /// What came of a shard; nothing if it ended because another one failed.
-type Ended<T> = Result<Option<(ShardId, T)>, Failure>;
+type Ended<T, E> = Result<Option<(ShardId, T)>, Failure<E>>;
 
 /// Why a shard did not end well.
-enum Failure {
-    Error(NodeError),
+enum Failure<E> {
+    Error(E),
     Panic(Box<dyn Any + Send>),
 }
 
