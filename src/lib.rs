@@ -28,7 +28,7 @@ pub use farwood_index::{
 };
 pub use farwood_runtime::{
     Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,
-    ShmName, ShmServer, ShmServerConfig, Verbs, run_executor,
+    ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs, run_executor,
 };
 
 #[cfg(feature = "verbs")]
