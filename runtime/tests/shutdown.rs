@@ -345,3 +345,12 @@ impl From<NodeError> for Failure {
         Failure::Node(error)
     }
 }
+
+/// A node of which no shard has begun holds no lock.
+#[test]
+fn a_node_that_never_began_gives_its_id_back() {
+    let _watchdog = kit::Watchdog::new("a node that never began", 60);
+    let Stage { fabric, node, .. } = Stage::new(2);
+    drop(node);
+    assert_eq!(fabric.ended.load(Ordering::Relaxed), 1);
+}
