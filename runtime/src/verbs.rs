@@ -271,6 +271,22 @@ pub trait Verbs: Clone + 'static {
     /// or not, and what it had posted last may take effect within a round trip after the error: read before you decide
     /// whether to write again, or write what may be written twice.
     ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
+    /// use std::time::Duration;
+    ///
+    /// let outcomes = node.run(async |shard: Shard| {
+    ///     let limit = Duration::from_millis(1);
+    ///     assert!(shard.timeout(limit, std::future::pending::<()>()).await.is_err());
+    ///     shard.timeout(limit, async { "in time" }).await
+    /// })?;
+    /// assert_eq!(outcomes, [Ok("in time")]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the time is over. An operation that is ready at once has an outcome even if there is no time.
     fn timeout<T>(

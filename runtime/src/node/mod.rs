@@ -113,6 +113,9 @@ pub enum NodeError {
 }
 
 /// One process's view of a cluster. Shared by its shards.
+///
+/// Its id goes back to the cluster when all its shards have ended well, or when the node is dropped before any of them
+/// began. A node whose executors ended without [`Shard::close`] keeps its id: lock words may bear it.
 pub struct ComputeNode<F: Fabric> {
     fabric: Arc<F>,
     id: u16,
@@ -124,6 +127,15 @@ pub struct ComputeNode<F: Fabric> {
 
 impl<F: Fabric> ComputeNode<F> {
     /// Makes a node without attached shards, with an id that no other compute node of the cluster has.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..NodeConfig::default() })?;
+    /// assert_eq!(node.shards(), 2);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     ///
     /// # Errors
     /// If there cannot be such a node, or the cluster does not take it in.
@@ -169,7 +181,8 @@ impl<F: Fabric> ComputeNode<F> {
     ///
     /// # Errors
     /// When all shards are attached, the shard cannot be connected, others are not attached within
-    /// [`NodeConfig::attach_timeout`], or no executor runs here. All but the first leave the shard to be attached again.
+    /// [`NodeConfig::attach_timeout`], or no executor runs here. All but the first leave the shard to be attached
+    /// again.
     pub async fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
         // glommio has no way to ask; its panic is printed.
         catch_unwind(|| glommio::executor().id()).map_err(|_| NodeError::NoExecutor)?;
@@ -223,6 +236,16 @@ impl<F: Fabric> ComputeNode<F> {
     /// Then the shards are closed ([`Shard::close`]). Tasks of glommio's that `main` left stand still; threads and
     /// executors are kept for nodes that run later, which such tasks may go on beside.
     ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
+    /// let numbers = node.run(async |shard: Shard| shard.id().0)?;
+    /// assert_eq!(numbers, [0, 1]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
     /// # Errors
     /// If an executor could not be started, or the shards were attached before.
     ///
@@ -240,6 +263,20 @@ impl<F: Fabric> ComputeNode<F> {
     /// Runs `main` on each shard as [`ComputeNode::run`] does, until one of them fails: then the others' `main` are
     /// dropped, all shards are closed, and the error is returned. Of several that fail before they hear of each other
     /// it is the error of the first shard.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
+    /// type Failure = Box<dyn std::error::Error + Send + Sync>;
+    /// let ran = node.try_run(async |shard: Shard| match shard.id().0 {
+    ///     0 => std::future::pending().await,
+    ///     _ => Err::<(), Failure>("shard 1 does not like it".into()),
+    /// });
+    /// assert_eq!(ran.unwrap_err().to_string(), "shard 1 does not like it");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     ///
     /// # Errors
     /// As `main` has it, or if an executor could not be started, or the shards were attached before.
