@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use farwood::runtime::{Chain, Fabric, FabricError, Meter, RemotePtr, ServerId};
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman, ShmCluster,
-    Verbs,
+    Cluster, ClusterName, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman,
+    ShmCluster, Verbs,
 };
 use futures::executor::block_on;
 
@@ -27,18 +27,16 @@ fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
     let fabric = words.next().unwrap_or_else(|| "embedded".to_owned());
     let batches: usize = words.next().map_or(Ok(100), |count| count.parse())?;
-    match fabric.split_once(':') {
-        None if fabric == "embedded" => compare(Cluster::embedded(EmbeddedConfig::default())?, batches),
-        Some(("shm", name)) => compare(ShmCluster::connect(&[name])?, batches),
+    match fabric.parse()? {
+        ClusterName::Embedded => compare(Cluster::embedded(EmbeddedConfig::default())?, batches),
+        ClusterName::Shm(names) => compare(ShmCluster::connect(&names)?, batches),
         #[cfg(feature = "verbs")]
-        Some(("verbs", address)) => {
+        ClusterName::Verbs(addresses) => {
             use farwood::{VerbsCluster, VerbsConfig};
-            compare(VerbsCluster::connect(&[address], &VerbsConfig::default())?, batches)
+            compare(VerbsCluster::connect(&addresses, &VerbsConfig::default())?, batches)
         }
-        _ => {
-            Err(format!("{fabric}: write embedded, shm:NAME or (with --features verbs) verbs:HOST:PORT")
-                .into())
-        }
+        #[cfg(not(feature = "verbs"))]
+        ClusterName::Verbs(_) => Err("verbs: build the example with --features verbs".into()),
     }
 }
 

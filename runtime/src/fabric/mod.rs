@@ -7,8 +7,11 @@
 //! - `verbs`: hosts with RDMA devices (feature `verbs`).
 //! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
 //!   executors: it has its own, and no [`Fabric`].
+//!
+//! [`ClusterName`] is how text names one of the first three.
 
 pub mod embedded;
+mod name;
 pub mod shm;
 pub mod sim;
 #[cfg(feature = "verbs")]
@@ -19,6 +22,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+pub use self::name::{ClusterName, ClusterNameError};
 use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
 use crate::control::{Control, ControlError};

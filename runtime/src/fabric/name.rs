@@ -77,7 +77,9 @@ impl FromStr for ClusterName {
             "verbs" => servers.iter().try_for_each(|address| check_address(address))?,
             _ => return Err(ClusterNameError::Unknown { text: text.into() }),
         }
-        if let Some((_, server)) = servers.iter().enumerate().find(|(at, server)| servers[..*at].contains(server)) {
+        if let Some((_, server)) =
+            servers.iter().enumerate().find(|(at, server)| servers[..*at].contains(server))
+        {
             return Err(ClusterNameError::Twice { text: text.into(), server: server.clone() });
         }
         Ok(if fabric == "shm" { ClusterName::Shm(servers) } else { ClusterName::Verbs(servers) })
@@ -117,8 +119,14 @@ mod tests {
     #[test]
     fn names_are_shown_as_they_were_written() {
         let names = [
-            "embedded", "shm:a", "shm:a,b", "shm:/mnt/huge/farwood", "shm:./file,/dev/dax0.0", "verbs:a:1",
-            "verbs:10.0.0.1:7077,b:7077", "verbs:[fe80::1]:7077",
+            "embedded",
+            "shm:a",
+            "shm:a,b",
+            "shm:/mnt/huge/farwood",
+            "shm:./file,/dev/dax0.0",
+            "verbs:a:1",
+            "verbs:10.0.0.1:7077,b:7077",
+            "verbs:[fe80::1]:7077",
         ];
         for text in names {
             assert_eq!(text.parse::<ClusterName>().unwrap().to_string(), text);
@@ -131,7 +139,8 @@ mod tests {
         for text in ["", "tcp", "embedded:", "sim:connectx5", "shmem:a"] {
             assert_eq!(parse(text), ClusterNameError::Unknown { text: text.into() });
         }
-        for text in ["shm", "shm:", "shm:a,", "shm:,a", "shm:/mnt/", "shm:a\nb", &format!("shm:{:300}", "a")] {
+        for text in ["shm", "shm:", "shm:a,", "shm:,a", "shm:/mnt/", "shm:a\nb", &format!("shm:{:300}", "a")]
+        {
             assert!(matches!(parse(text), ClusterNameError::Region { .. }), "{text}");
         }
         for address in ["", "a", "a:", ":1", "a:0", "a:65536", "fe80::1:7077", "a:1,", "a:x"] {
