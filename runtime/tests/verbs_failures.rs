@@ -144,7 +144,7 @@ fn failures_are_reported_when_the_old_side_is_destroyed() {
     let servers = Servers::start();
     let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             wire.cut(0);
@@ -175,7 +175,7 @@ fn a_refused_access_is_a_typed_error() {
     // The first queue pair to server 0 gets a key that opens nothing.
     servers.wire.spoil_next(|answer| answer.region_key ^= 0x5a5a_5a00);
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             let refused = join_all((0..40).map(|n| mixed(&v, at, n))).await;
@@ -195,7 +195,7 @@ fn a_server_that_is_gone_is_a_typed_error() {
         let servers = Servers::start();
         let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
         let wire = Arc::clone(&servers.wire);
-        on_one_shard(&servers, 0, move |v| {
+        on_one_shard(&servers, Duration::ZERO, move |v| {
             let wire = Arc::clone(&wire);
             async move {
                 let gone = FabricError::ServerGone { server: ServerId(0) };
@@ -225,7 +225,7 @@ fn a_queue_pair_is_connected_at_another_try() {
     let servers = Servers::start();
     let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             let broken = FabricError::QueuePair { server: ServerId(0) };
@@ -292,7 +292,7 @@ fn a_server_that_is_gone_is_noticed_without_traffic() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 0);
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             assert!(faa(&v, at).await.is_ok());
@@ -307,7 +307,7 @@ fn a_server_that_is_gone_is_noticed_without_traffic() {
 fn a_full_send_queue_is_waited_for() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 1);
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let posted: Vec<_> = (0..2000u64)
             .map(|_| {
                 let mut chain = Chain::with_buffer(at.server(), v.lease(128));
@@ -353,7 +353,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
         });
         drop(executor);
     }
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let before = word(&v, at).await;
         assert!(faa(&v, at).await.is_ok());
         assert_eq!(word(&v, at).await, before + 1);
@@ -404,7 +404,7 @@ fn a_device_may_have_little_room_within_work_requests() {
         let config = VerbsConfig { inline_bytes: Some(inline_bytes), ..VerbsConfig::default() };
         let servers = Servers::start_with(&config);
         let at = kit::area(&servers.memory, 0);
-        on_one_shard(&servers, 50, move |v| async move {
+        on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
             // More than the send queue has room for: words are used again.
             let posted: Vec<_> = (1..=CHAINS).map(|n| words_and_bytes(&v, at, n)).collect();
             for (n, done) in (1..).zip(join_all(posted).await) {
@@ -436,7 +436,7 @@ fn words_and_bytes(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
 fn capabilities_are_measured() {
     let servers = Servers::start();
     servers.wire.spoil_next(|answer| answer.write_ns = 700);
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let capabilities = v.capabilities();
         assert_eq!((capabilities.fabric, capabilities.device_memory), ("verbs", 0));
         assert!(!capabilities.in_order_write && !capabilities.masked_atomic);
@@ -444,7 +444,7 @@ fn capabilities_are_measured() {
         assert_eq!(v.control().servers().len(), 2);
     });
     let servers = Servers::start();
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         assert!((500..1_000_000_000).contains(&v.capabilities().write_interval_ns));
     });
 }
