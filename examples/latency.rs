@@ -10,56 +10,56 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use farwood::runtime::{Chain, Fabric, Meter, RemotePtr, ServerId};
+use farwood::runtime::{Chain, Fabric, FabricError, Meter, RemotePtr, ServerId};
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman, ShmCluster,
-    Verbs,
+    Cluster, ClusterName, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman,
+    ShmCluster, Verbs,
 };
 use futures::executor::block_on;
+
+type Failure = Box<dyn Error + Send + Sync>;
 
 const KEYS: u64 = 10_000;
 /// Of each kind, between two changes to the other kind: what else the machine does strikes both.
 const BATCH: usize = 50;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
     let fabric = words.next().unwrap_or_else(|| "embedded".to_owned());
     let batches: usize = words.next().map_or(Ok(100), |count| count.parse())?;
-    match fabric.split_once(':') {
-        None if fabric == "embedded" => compare(Cluster::embedded(EmbeddedConfig::default())?, batches),
-        Some(("shm", name)) => compare(ShmCluster::connect(&[name])?, batches),
+    match fabric.parse()? {
+        ClusterName::Embedded => compare(Cluster::embedded(EmbeddedConfig::default())?, batches),
+        ClusterName::Shm(names) => compare(ShmCluster::connect(&names)?, batches),
         #[cfg(feature = "verbs")]
-        Some(("verbs", address)) => {
+        ClusterName::Verbs(addresses) => {
             use farwood::{VerbsCluster, VerbsConfig};
-            compare(VerbsCluster::connect(&[address], &VerbsConfig::default())?, batches)
+            compare(VerbsCluster::connect(&addresses, &VerbsConfig::default())?, batches)
         }
-        _ => {
-            Err(format!("{fabric}: write embedded, shm:NAME or (with --features verbs) verbs:HOST:PORT")
-                .into())
-        }
+        #[cfg(not(feature = "verbs"))]
+        ClusterName::Verbs(_) => Err("verbs: build the example with --features verbs".into()),
     }
 }
 
-fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Error>> {
-    let node = ComputeNode::new(Arc::clone(&cluster), NodeConfig { shards: 1, ..NodeConfig::default() });
+fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Failure> {
+    let node = ComputeNode::new(Arc::clone(&cluster), NodeConfig { shards: 1, ..NodeConfig::default() })?;
     let name = format!("latency-{}", std::process::id());
     let tree = block_on(Sherman::create(&node, &name, Geometry::default(), Options::default()))?;
     let leaf_bytes = tree.leaf_bytes();
     let reads_name = format!("{name}-reads");
     let memory = reads_name.clone();
-    let measured = node.run(move |shard| {
+    let measured = node.try_run(move |shard| {
         let (index, reads_name) = (tree.attach(shard.clone()), reads_name.clone());
         async move {
             let pairs = (0..KEYS).map(|n| (n.to_be_bytes(), n.to_le_bytes()));
-            index.bulk_load(pairs, 0.8).await.map_err(|error| error.to_string())?;
-            let leaves = index.survey().await.map_err(|error| error.to_string())?.leaves;
+            index.bulk_load(pairs, 0.8).await?;
+            let leaves = index.survey().await?.leaves;
             let places = places(&shard, &reads_name, leaves, leaf_bytes).await?;
             let (mut gets, mut reads) = (Vec::new(), Vec::new());
             for batch in 0..=batches {
                 for _ in 0..BATCH {
                     let key = (shard.random() % KEYS).to_be_bytes();
                     let begun = shard.now();
-                    let got = index.get(&key).await.map_err(|error| error.to_string())?;
+                    let got = index.get(&key).await?;
                     gets.push(shard.now() - begun);
                     assert!(got.is_some(), "every key was loaded");
                 }
@@ -67,7 +67,7 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Err
                     let at = places[(shard.random() % places.len() as u64) as usize];
                     let meter = Meter::default();
                     let begun = shard.now();
-                    shard.read(&meter, at, leaf_bytes).await.map_err(|error| error.to_string())?;
+                    shard.read(&meter, at, leaf_bytes).await.map_err(FabricError::from)?;
                     reads.push(shard.now() - begun);
                 }
                 if batch == 0 {
@@ -76,11 +76,10 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Box<dyn Err
                     reads.clear();
                 }
             }
-            Ok::<_, String>((gets, reads))
+            Ok::<_, Failure>((gets, reads))
         }
     })?;
-    for measured in measured {
-        let (mut gets, mut reads) = measured?;
+    for (mut gets, mut reads) in measured {
         println!("{} gets and {} READs of {leaf_bytes} bytes, in us", gets.len(), reads.len());
         for (name, part) in [("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
             let (get, read) = (percentile(&mut gets, part), percentile(&mut reads, part));
@@ -99,19 +98,19 @@ async fn places<V: Verbs>(
     name: &str,
     leaves: u64,
     leaf_bytes: usize,
-) -> Result<Vec<RemotePtr>, String> {
+) -> Result<Vec<RemotePtr>, Failure> {
     let control = Arc::clone(shard.control());
-    let index = control.create(name, "raw", &[]).await.map_err(|error| error.to_string())?.id;
+    let index = control.create(name, "raw", &[]).await?.id;
     let mut places = Vec::new();
     while (places.len() as u64) < leaves {
-        let chunk = control.chunk(ServerId(0), index).await.map_err(|error| error.to_string())?;
+        let chunk = control.chunk(ServerId(0), index).await?;
         let all = (0..chunk.bytes / leaf_bytes as u64).map(|n| chunk.start.add(n * leaf_bytes as u64));
         places.extend(all.take(leaves as usize - places.len()));
     }
     for &place in &places {
         let mut chain = Chain::with_buffer(place.server(), shard.lease(leaf_bytes));
         chain.write(place, 0..leaf_bytes);
-        shard.submit(&Meter::default(), chain).await.map_err(|error| error.to_string())?;
+        shard.submit(&Meter::default(), chain).await.map_err(FabricError::from)?;
     }
     Ok(places)
 }

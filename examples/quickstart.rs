@@ -8,38 +8,38 @@
 use std::error::Error;
 
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, IndexError, NodeConfig, Options, RangeIndex, Shard,
-    Sherman, ShermanIndex,
+    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Shard, Sherman,
+    ShermanIndex,
 };
 use futures::TryStreamExt;
 use futures::executor::block_on;
 
-fn main() -> Result<(), Box<dyn Error>> {
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
     // Memory servers hold the data. This one has 64 MiB.
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() })?;
 
     // A compute node works on it. It consists of shards, one per core; one is enough here.
-    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() })?;
 
     // An index has a name in the cluster's catalog, and limits on its keys and values: both are byte strings.
     let geometry = Geometry { max_key: 16, max_value: 32, ..Geometry::default() };
     let fruit = block_on(Sherman::create(&node, "fruit", geometry, Options::default()))?;
 
-    // `run` starts an executor per shard and runs this function on each. `attach` makes the index usable there; what it
-    // returns is cheap to clone, so that hundreds of tasks of the shard can work at the same time.
-    let outcomes = node.run(move |shard| {
+    // `try_run` starts an executor per shard and runs this function on each, until one of them fails. `attach` makes
+    // the index usable there; what it returns is cheap to clone, so that hundreds of tasks of the shard can work at
+    // the same time.
+    node.try_run(move |shard| {
         let index = fruit.attach(shard);
         async move { tour(&index).await }
     })?;
-    for outcome in outcomes {
-        outcome?;
-    }
     Ok(())
 }
 
 /// Every operation is a future: it posts verbs to the memory server and yields until they are done.
-async fn tour(index: &ShermanIndex<Shard>) -> Result<(), IndexError> {
+async fn tour(index: &ShermanIndex<Shard>) -> Result<(), Failure> {
     index.put(b"apple", b"red").await?;
     index.put(b"banana", b"yellow").await?;
     println!(" 1,2. put apple = red, banana = yellow");
@@ -69,7 +69,7 @@ async fn tour(index: &ShermanIndex<Shard>) -> Result<(), IndexError> {
 
     // Any range of keys, in ascending order, as a stream.
     println!("scan from apple on, at most ten pairs:");
-    let mut pairs = index.scan(b"apple".as_slice().., Some(10));
+    let mut pairs = index.scan("apple".., Some(10));
     while let Some((key, value)) = pairs.try_next().await? {
         println!("      {} = {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
     }

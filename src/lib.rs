@@ -12,6 +12,34 @@
 //!   first is re-exported here, what goes with the second is in [`smart`].
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.
 //!
+//! An index is created once, opened by each compute node, and attached to each of its shards:
+//!
+//! ```
+//! use farwood::{Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman};
+//! use farwood::{Smart, smart};
+//! use futures::executor::block_on;
+//!
+//! # type Failure = Box<dyn std::error::Error + Send + Sync>;
+//! # fn main() -> Result<(), Failure> {
+//! let cluster = Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() })?;
+//! let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
+//! let geometry = Geometry { max_key: 16, max_value: 32, ..Default::default() };
+//! block_on(Sherman::create(&node, "users", geometry, Options::default()))?;
+//! let users = block_on(Sherman::open(&node, "users", Options::default()))?;
+//! let words = Smart::create(&node, "words", smart::Geometry::default(), smart::Options::default());
+//! let words = block_on(words)?;
+//! node.try_run(move |shard| {
+//!     let (users, words) = (users.attach(shard.clone()), words.attach(shard));
+//!     async move {
+//!         users.put(b"anna", b"1").await?;
+//!         words.put(b"index", b"a list").await?;
+//!         Ok::<_, Failure>(())
+//!     }
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! `examples/quickstart.rs` is the place to begin; ARCHITECTURE.md says what is where and why.
 #![forbid(unsafe_code)]
 
@@ -22,14 +50,19 @@ pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, AnyTree, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
-    IndexStats, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman, ShermanIndex,
-    Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
+    AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
+    IndexStats, KeyRange, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
+    ShermanIndex, Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
 };
 pub use farwood_runtime::{
-    Cluster, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig, NodeError, Shard, ShmCluster,
-    ShmName, ShmServer, ShmServerConfig, Verbs, run_executor,
+    Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig,
+    NodeError, Shard, ShmCluster, ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs, run_executor,
 };
 
 #[cfg(feature = "verbs")]
 pub use farwood_runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsServer, VerbsServerConfig};
+
+/// Compiles and runs the README's program.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,6 +10,7 @@ mod kit;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::time::Duration;
 
 use farwood::{NodeConfig, RangeIndex};
 use kit::kind::shared;
@@ -98,7 +99,11 @@ where
     R: Future<Output = ()> + 'static,
 {
     // Pollers that neither nap nor park: both take timers of the executor.
-    let config = NodeConfig { reactor_us: 0, spin_us: 10_000_000, ..NodeConfig::default() };
+    let config = NodeConfig {
+        reactor_interval: Duration::ZERO,
+        spin: Duration::from_secs(10),
+        ..NodeConfig::default()
+    };
     kit::with_parties_in(&kit::cluster(), config, parties, sizes.shape().usual(kind), main);
 }
 

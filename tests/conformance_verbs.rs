@@ -36,7 +36,7 @@ impl Fabric for Verbs {
         let node = |_| {
             let cluster = VerbsCluster::connect(&addresses, &VerbsConfig::default()).unwrap();
             let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
-            ComputeNode::new(cluster, config)
+            ComputeNode::new(cluster, config).unwrap()
         };
         run_nodes((0..parties.nodes()).map(node).collect(), make());
     }

@@ -26,7 +26,7 @@ const LEFT_BEHIND: [&str; 5] = [
     concat!("XX", "X"),
 ];
 const ONE_MACHINE: [&str; 3] = [concat!("..", "/shared"), concat!("/wo", "rk/"), concat!("/home", "/")];
-/// Where unsafe code may be, as DESIGN has it, and the allocators of tests and benches that count.
+/// Where unsafe code may be (CONTRIBUTING.md), and the allocators of tests and benches that count.
 const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/fabric/verbs/"];
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 

@@ -40,7 +40,7 @@ impl Batches {
         let shard = std::thread::spawn(move || {
             let config = EmbeddedConfig { bytes_per_server: REGION_BYTES, ..EmbeddedConfig::default() };
             let cluster = Cluster::embedded(config).expect("there is memory");
-            let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+            let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
             node.run(move |shard| {
                 let work = setup(shard.clone());
                 let ends = requests.lock().expect("one shard").take();

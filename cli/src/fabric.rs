@@ -3,17 +3,15 @@
 
 use std::net::SocketAddr;
 
-use farwood::EmbeddedConfig;
 #[cfg(feature = "verbs")]
 use farwood::runtime::ibverbs::VerbsConfig;
 use farwood::runtime::sim::Profile;
+use farwood::{ClusterName, ClusterNameError, EmbeddedConfig};
 
 use crate::error::CliError;
 
 /// The NICs that can be simulated.
 const PROFILES: &[Profile] = &Profile::ALL;
-/// The longest name of a region: a file name of 255 bytes, less a prefix.
-const SHM_NAME_BYTES_MAX: usize = 240;
 /// Where a memory server of the fabric verbs listens if it is not told.
 const LISTEN_DEFAULT: &str = "0.0.0.0:7077";
 
@@ -76,26 +74,24 @@ impl Fabric {
     /// # Errors
     /// If there is no such fabric, or the options do not fit it.
     pub(crate) fn parse(text: &str, options: VerbsOptions) -> Result<Self, CliError> {
-        let fabric = match text.split_once(':') {
-            Some(("shm", names)) => Fabric::Connected(Servers::Shm(shm_names(names)?)),
-            Some(("verbs", addresses)) => {
-                require_verbs()?;
-                return Ok(Fabric::Connected(Servers::Verbs(verbs_addresses(addresses)?, options)));
+        if text.starts_with("verbs:") {
+            require_verbs()?;
+        }
+        let fabric = match text.parse() {
+            Ok(ClusterName::Embedded) => Fabric::Embedded,
+            Ok(ClusterName::Shm(names)) => Fabric::Connected(Servers::Shm(names)),
+            Ok(ClusterName::Verbs(addresses)) => {
+                return Ok(Fabric::Connected(Servers::Verbs(addresses, options)));
             }
-            Some(("sim", profile)) => sim(profile)?,
-            None if text == "embedded" => Fabric::Embedded,
-            None if text == "sim" => sim("")?,
-            None if text == "shm" => {
-                return Err(CliError::usage("the fabric shm needs names: write shm:NAME"));
-            }
-            None if text == "verbs" => {
-                return Err(CliError::usage("the fabric verbs needs addresses: write verbs:HOST:PORT"));
-            }
-            _ => {
-                return Err(CliError::Usage(format!(
-                    "there is no fabric '{text}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE"
-                )));
-            }
+            Err(ClusterNameError::Unknown { .. }) => match text.split_once(':').unwrap_or((text, "")) {
+                ("sim", profile) => sim(profile)?,
+                _ => {
+                    return Err(CliError::Usage(format!(
+                        "there is no fabric '{text}': choose embedded, shm:NAME, verbs:HOST:PORT or sim:PROFILE"
+                    )));
+                }
+            },
+            Err(error) => return Err(named_wrongly(&error)),
         };
         if options.is_default() {
             Ok(fabric)
@@ -152,8 +148,8 @@ impl Servers {
     /// As the command line spells them.
     pub(crate) fn name(&self) -> String {
         match self {
-            Servers::Shm(names) => format!("shm:{}", names.join(",")),
-            Servers::Verbs(addresses, _) => format!("verbs:{}", addresses.join(",")),
+            Servers::Shm(names) => ClusterName::Shm(names.clone()).to_string(),
+            Servers::Verbs(addresses, _) => ClusterName::Verbs(addresses.clone()).to_string(),
         }
     }
 }
@@ -179,20 +175,20 @@ impl Place {
                 "--fabric verbs: a memory server has no HOST:PORT here; write --fabric verbs --listen ADDR:PORT",
             ));
         }
-        let Some(names) = text.strip_prefix("shm:") else {
+        if !text.starts_with("shm:") {
             return Err(CliError::Usage(format!(
                 "a memory server is for the fabrics shm and verbs, not for '{text}': choose shm:NAME or verbs"
             )));
-        };
+        }
         if listen.is_some() {
             return Err(only_verbs("--listen", text));
         }
         if !options.is_default() {
             return Err(only_verbs("--device, --port and --gid-index", text));
         }
-        match <[String; 1]>::try_from(shm_names(names)?) {
-            Ok([name]) => Ok(Place::Shm(name)),
-            Err(_) => Err(CliError::usage("a memory server has one region: start one per name")),
+        match text.parse().map_err(|error| named_wrongly(&error))? {
+            ClusterName::Shm(names) if names.len() == 1 => Ok(Place::Shm(names.concat())),
+            _ => Err(CliError::usage("a memory server has one region: start one per name")),
         }
     }
 }
@@ -221,47 +217,8 @@ pub(crate) fn without_verbs() -> CliError {
     )
 }
 
-fn list(text: &str, what: &str) -> Result<Vec<String>, CliError> {
-    let items: Vec<String> = text.split(',').map(str::to_owned).collect();
-    if let Some(twice) = items.iter().enumerate().find(|(at, item)| items[..*at].contains(item)) {
-        return Err(CliError::Usage(format!("--fabric names the {what} '{}' twice", twice.1)));
-    }
-    Ok(items)
-}
-
-/// Names of regions: NAME is /dev/shm/farwood-NAME; with a '/' it is the path of a file or a device.
-fn shm_names(text: &str) -> Result<Vec<String>, CliError> {
-    let names = list(text, "region")?;
-    for name in &names {
-        let problem = match name {
-            name if name.is_empty() => "a name is missing",
-            name if name.contains('/') && name.ends_with('/') => "a path that ends with '/' is no file",
-            name if !name.contains('/') && name.len() > SHM_NAME_BYTES_MAX => {
-                "the name is too long for a file"
-            }
-            name if name.chars().any(char::is_control) => "the name has a control character",
-            _ => continue,
-        };
-        return Err(CliError::Usage(format!("--fabric shm:{text}: {problem}: write shm:NAME[,NAME..]")));
-    }
-    Ok(names)
-}
-
-fn verbs_addresses(text: &str) -> Result<Vec<String>, CliError> {
-    let addresses = list(text, "address")?;
-    for address in &addresses {
-        let parts = address.rsplit_once(':').filter(|(host, port)| {
-            // An IPv6 address without brackets would lose its last group to the port.
-            let bracketed = host.starts_with('[') && host.ends_with(']');
-            !host.is_empty() && (bracketed || !host.contains(':')) && port.parse::<u16>().is_ok_and(|n| n > 0)
-        });
-        if parts.is_none() {
-            return Err(CliError::Usage(format!(
-                "--fabric verbs: '{address}' is not HOST:PORT (an IPv6 address goes in brackets)"
-            )));
-        }
-    }
-    Ok(addresses)
+fn named_wrongly(error: &ClusterNameError) -> CliError {
+    CliError::Usage(format!("--fabric {error}"))
 }
 
 #[cfg(test)]
@@ -296,16 +253,6 @@ mod tests {
         for text in bad {
             let error = parse(text).unwrap_err();
             assert!(matches!(error, CliError::Usage(_)), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn addresses_are_host_and_port() {
-        for text in ["a:1", "10.0.0.1:7077,b:7077", "[fe80::1]:7077"] {
-            verbs_addresses(text).unwrap();
-        }
-        for text in ["", "a", "a:", ":1", "a:0", "a:65536", "fe80::1:7077", "a:1,", "a:1,a:1", "a:x"] {
-            assert!(verbs_addresses(text).is_err(), "{text}");
         }
     }
 

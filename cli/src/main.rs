@@ -1,4 +1,5 @@
-//! The `farwood` command. Its contract with other programs is `CLI.md` of the design; `farwood help` explains it.
+//! The `farwood` command. Arguments, exit statuses and JSON are its contract with other programs; `farwood help`
+//! explains it.
 //!
 //! A map: [`args`] is what was typed, [`config`] what it means, [`command`] what is done about it. A benchmark is
 //! made of [`workload`] (what clients do), [`driver`] (shards and clients that do it) and [`report`] (what came out,

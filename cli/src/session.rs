@@ -35,6 +35,7 @@ where
     T: Send + 'static,
 {
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = node.map_err(CliError::failed)?;
     let index = block_on(index::open(&node, name, CACHE_BYTES))?;
     let interrupt = interrupt.clone();
     let results = node.run(move |shard| {

@@ -1,4 +1,4 @@
-//! The JSON contract of `farwood bench` (CLI.md), for every workload, and the other things that a run leaves.
+//! The JSON contract of `farwood bench`, for every workload, and the other things that a run leaves.
 
 mod kit;
 

@@ -1,6 +1,6 @@
 //! What shows the service at work: a client that sends it requests, and other clients of the same index, inside the
 //! service, that keep its cores busy meanwhile. A busy shard still lets the executor look at its sockets, every 500 us
-//! (`NodeConfig::reactor_us`).
+//! (`NodeConfig::reactor_interval`).
 
 use std::io;
 use std::net::SocketAddr;

@@ -59,7 +59,7 @@ fn main() -> Result<(), Failure> {
 
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 256 << 20, ..EmbeddedConfig::default() })?;
-    let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() })?;
     let index = block_on(Sherman::create(&node, "service", GEOMETRY, Options::default()))?;
     let address = Mutex::new(listen.unwrap_or((Ipv4Addr::LOCALHOST, 0).into()));
     let service = Arc::new(Service { node, index, address, load: demo::Load::default() });

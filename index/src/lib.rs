@@ -2,7 +2,8 @@
 //!
 //! A map:
 //!
-//! - [`range_index`]: [`RangeIndex`], what every index does; [`registry`]: all kinds behind one type.
+//! - [`range_index`]: [`RangeIndex`], what every index does; [`KeyRange`], what scans take; [`registry`]: all kinds
+//!   behind one type.
 //! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
 //!   tabulate their round trips.
@@ -19,6 +20,7 @@ mod btree;
 pub mod check;
 pub mod error;
 pub mod intent;
+mod key_range;
 pub mod layout;
 pub mod range_index;
 pub mod registry;
@@ -31,10 +33,11 @@ pub mod value;
 
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use error::IndexError;
+pub use key_range::KeyRange;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, Survey};
 pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
-pub use shell::{Algorithm, Limits, Nodes, Switches};
+pub use shell::{Algorithm, Backoff, Limits, Nodes, Switches};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};

@@ -2,7 +2,8 @@
 //! the simulator and the tests know kinds by what is made from those lines, and match on none themselves.
 
 use std::fmt;
-use std::ops::{RangeBounds, RangeInclusive};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
@@ -11,11 +12,12 @@ use farwood_runtime::{CatalogEntry, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
+use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{RangeIndex, Scan, Survey};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::shell::handle::{Index, Tree};
-use crate::shell::options::Options;
+use crate::shell::options::{Backoff, Options};
 use crate::shell::techniques::Switches;
 use crate::sherman::ShermanAlgorithm;
 use crate::smart::SmartAlgorithm;
@@ -295,18 +297,18 @@ macro_rules! registry {
                 self
             }
 
-            /// Sets [`Options::backoff_ns`].
-            pub fn with_backoff_ns(mut self, backoff_ns: (u64, u64)) -> Self {
+            /// Sets [`Options::backoff`].
+            pub fn with_backoff(mut self, backoff: Backoff) -> Self {
                 match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.backoff_ns = backoff_ns,)+
+                    $(IndexSpec::$kind(spec) => spec.options.backoff = backoff,)+
                 }
                 self
             }
 
-            /// Sets [`Options::lock_wait_ns_max`].
-            pub fn with_lock_wait_ns_max(mut self, lock_wait_ns_max: u64) -> Self {
+            /// Sets [`Options::lock_wait_max`].
+            pub fn with_lock_wait_max(mut self, lock_wait_max: Duration) -> Self {
                 match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.lock_wait_ns_max = lock_wait_ns_max,)+
+                    $(IndexSpec::$kind(spec) => spec.options.lock_wait_max = lock_wait_max,)+
                 }
                 self
             }
@@ -473,7 +475,7 @@ macro_rules! registry {
                 }
             }
 
-            fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+            fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan {
                 match self {
                     $(AnyIndex::$kind(index) => index.scan(range, limit),)+
                 }

@@ -28,7 +28,7 @@ async fn meet(shard: &Shard, met: &AtomicUsize, round: usize) {
 fn node() -> Arc<ComputeNode> {
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() });
-    ComputeNode::new(cluster.unwrap(), NodeConfig { shards: SHARDS, ..NodeConfig::default() })
+    ComputeNode::new(cluster.unwrap(), NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap()
 }
 
 /// Clients of all shards work on few keys, some of them are dropped on their way; then the index is closed.

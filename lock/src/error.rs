@@ -52,7 +52,7 @@ fn advice(other_index: bool) -> &'static str {
              shows who is connected): the locks of a dead one stop no other index"
         }
         false => {
-            "if that compute node is only busy, wait longer (lock_wait_ns_max or lock_attempts_max in the options of \
+            "if that compute node is only busy, wait longer (lock_wait_max or lock_attempts_max in the options of \
              an index); if it is dead (`farwood stat` shows who is connected), the node may be half written and stays \
              locked: copy what `farwood scan` still reads into a new index, and drop this one"
         }

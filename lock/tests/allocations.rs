@@ -104,7 +104,7 @@ fn warm_windows_allocate_nothing() {
     for shards in [1, 2] {
         let memory = EmbeddedConfig { bytes_per_server: 16 << 20, ..EmbeddedConfig::default() };
         let cluster = Cluster::embedded(memory).expect("16 MiB");
-        let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
+        let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() }).unwrap();
         let done = Arc::new(AtomicUsize::new(0));
         let results = node.run(move |shard| cheapest_round(shard, Arc::clone(&done))).expect("io_uring");
         for (allocations, shared) in results {

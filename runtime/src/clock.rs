@@ -1,5 +1,7 @@
 //! The one clock of the runtime: cheap (the CPU's time stamp counter where it is stable), monotonic, in nanoseconds.
 
+use std::time::Duration;
+
 /// A clock. Clones read the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
@@ -22,6 +24,12 @@ impl Clock {
     }
 }
 
+/// Counts the nanoseconds of `span`, as everything below configurations does; those of more than 584 years are
+/// `u64::MAX`, which never comes.
+pub fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Default for Clock {
     fn default() -> Self {
         Self::new()
@@ -37,8 +45,14 @@ mod tests {
         let clock = Clock::new();
         let before = clock.now();
         #[expect(clippy::disallowed_methods, reason = "tests the clock against the system's")]
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         let passed = clock.now() - before;
         assert!((19_000_000..2_000_000_000).contains(&passed), "{passed} ns");
+    }
+
+    #[test]
+    fn spans_that_are_too_long_never_end() {
+        assert_eq!(nanoseconds(Duration::from_micros(3)), 3_000);
+        assert_eq!(nanoseconds(Duration::MAX), u64::MAX);
     }
 }

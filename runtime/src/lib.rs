@@ -48,7 +48,7 @@ pub use executor::run_executor;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
-pub use fabric::{DeviceError, Fabric, shm, sim};
+pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
 pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};
@@ -59,7 +59,7 @@ pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::{Abandoned, JoinError, JoinHandle};
 pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
-pub use verbs::{Capabilities, Completion, FabricError, Failed, Verbs};
+pub use verbs::{Capabilities, Completion, FabricError, Failed, TimedOut, Verbs};
 pub use waiter::Waiter;
 
 /// A compute node, [`node::ComputeNode`]: on the embedded fabric unless another one is named.

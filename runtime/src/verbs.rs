@@ -17,15 +17,19 @@
 //! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
 
 use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
+use std::time::Duration;
 
+use futures::future::{Either, select};
 use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::buffer::Buf;
 use crate::chain::Chain;
+use crate::clock::nanoseconds;
 use crate::control::Control;
 use crate::message::{Message, Port, ShardId};
 use crate::meter::Meter;
@@ -184,6 +188,15 @@ impl PartialEq<FabricError> for Failed {
     }
 }
 
+/// Says that an operation has not ended in time and was dropped ([`Verbs::timeout`]). What it had posted may have taken
+/// effect or not: of a write the outcome is unknown.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the operation has not ended within {limit:?} and was dropped; if it writes, its outcome is unknown")]
+pub struct TimedOut {
+    /// The time that it was given.
+    pub limit: Duration,
+}
+
 /// What a shard receives the messages of a [`Port`] with.
 pub type Handler = Rc<dyn Fn(ShardId, Message)>;
 
@@ -253,6 +266,42 @@ pub trait Verbs: Clone + 'static {
     fn random(&self) -> u64;
     /// Waits for at least `ns` nanoseconds.
     fn pause(&self, ns: u64) -> Self::Pause;
+    /// Awaits `operation`, but no longer than `limit` from this call on: then it is dropped. That is safe at any time,
+    /// and leaves no lock, buffer or waiter behind. A read that is dropped has no effect. A write may have taken effect
+    /// or not, and what it had posted last may take effect within a round trip after the error: read before you decide
+    /// whether to write again, or write what may be written twice.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
+    /// use std::time::Duration;
+    ///
+    /// let outcomes = node.run(async |shard: Shard| {
+    ///     let limit = Duration::from_millis(1);
+    ///     assert!(shard.timeout(limit, std::future::pending::<()>()).await.is_err());
+    ///     shard.timeout(limit, async { "in time" }).await
+    /// })?;
+    /// assert_eq!(outcomes, [Ok("in time")]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the time is over. An operation that is ready at once has an outcome even if there is no time.
+    fn timeout<T>(
+        &self,
+        limit: Duration,
+        operation: impl Future<Output = T>,
+    ) -> impl Future<Output = Result<T, TimedOut>> {
+        let over = self.pause(nanoseconds(limit));
+        async move {
+            match select(pin!(operation), over).await {
+                Either::Left((outcome, _)) => Ok(outcome),
+                Either::Right(_) => Err(TimedOut { limit }),
+            }
+        }
+    }
 
     /// A handle with which the task that is being polled can be resumed.
     fn waiter(&self, cx: &mut Context<'_>) -> Waiter;

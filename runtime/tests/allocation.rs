@@ -6,6 +6,7 @@ mod kit;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, ComputeNode, Meter, NodeConfig, RemotePtr, Shard, Verbs};
@@ -100,8 +101,9 @@ fn allocations(reactor_us: u64) -> u64 {
     let _watchdog = kit::Watchdog::new("allocation", 60);
     let cluster = kit::cluster(LineMode::Auto);
     let base = kit::area(&cluster, 0);
-    let config = NodeConfig { shards: 1, reactor_us, ..NodeConfig::default() };
-    let least = ComputeNode::new(cluster, config).run(move |shard| async move {
+    let reactor_interval = Duration::from_micros(reactor_us);
+    let config = NodeConfig { shards: 1, reactor_interval, ..NodeConfig::default() };
+    let least = ComputeNode::new(cluster, config).unwrap().run(move |shard| async move {
         let progress: Rc<Progress> = Rc::default();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| shard.spawn(operate(shard.clone(), base.add(client * 4096), Rc::clone(&progress))))

@@ -49,7 +49,8 @@ fn refusing(shards: usize, refusals: usize) -> (Arc<ComputeNode<Refusing>>, Remo
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
     let fabric = Arc::new(Refusing { cluster, refusals: AtomicUsize::new(refusals) });
-    (ComputeNode::new(fabric, NodeConfig { shards, attach_ms: 200, ..NodeConfig::default() }), at)
+    let config = NodeConfig { shards, attach_timeout: Duration::from_millis(200), ..NodeConfig::default() };
+    (ComputeNode::new(fabric, config).unwrap(), at)
 }
 
 async fn works(shard: &Shard, at: RemotePtr) {
@@ -106,16 +107,14 @@ fn shards_that_are_never_attached_are_named() {
     let _watchdog = kit::Watchdog::new("shards that are never attached", 60);
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
-    let node = ComputeNode::new(
-        Arc::clone(&cluster),
-        NodeConfig { shards: 3, attach_ms: 100, ..NodeConfig::default() },
-    );
+    let attach_timeout = Duration::from_millis(100);
+    let config = NodeConfig { shards: 3, attach_timeout, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
     for ends in [attach_two(&node, at), attach_two(&node, at)] {
         for end in ends {
-            let Err(error @ NodeError::NotAttached { shards: 3, waited_ms: 100, .. }) = end else {
-                panic!("{end:?}")
-            };
-            assert!(error.to_string().contains("2"), "{error}");
+            let Err(error @ NodeError::NotAttached { shards: 3, .. }) = end else { panic!("{end:?}") };
+            let said = error.to_string();
+            assert!(said.contains("not attached within 100ms (number") && said.contains('2'), "{said}");
         }
     }
 }
@@ -142,4 +141,18 @@ fn attach_outside_an_executor_is_an_error() {
     let end = block_on(node.attach()).map(|shard| shard.id());
     assert!(matches!(&end, Err(NodeError::NoExecutor)), "{end:?}");
     assert!(node.run(|_| async {}).is_ok());
+}
+
+#[test]
+fn a_node_that_cannot_be_is_an_error() {
+    let cluster = kit::cluster(LineMode::Auto);
+    let of = |shards| ComputeNode::new(Arc::clone(&cluster), NodeConfig { shards, ..NodeConfig::default() });
+    let refused = of(NodeConfig::SHARDS_MAX + 1).err().expect("there are too many shards");
+    assert!(matches!(refused, NodeError::TooManyShards { shards: 1025 }), "{refused}");
+    // It has taken no id.
+    assert_eq!(of(1).unwrap().id(), 1);
+    // A node that never began has given its id back. When all are taken, the cluster takes in no further node.
+    let ids = std::iter::repeat_with(|| cluster.admit());
+    assert_eq!(ids.take_while(Result::is_ok).count(), usize::from(u16::MAX));
+    assert!(matches!(of(1), Err(NodeError::Control(_))));
 }

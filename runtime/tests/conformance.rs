@@ -6,6 +6,7 @@ mod conformance;
 mod kit;
 
 use std::future::Future;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
@@ -29,8 +30,9 @@ impl Fabric for Embedded {
             for (pooled, credits) in [(false, 4096), (true, 3)] {
                 let cluster = kit::cluster(line_mode);
                 let site = Site { starts: [0, 1].map(|id| kit::area(&cluster, id)), bytes: kit::AREA_BYTES };
-                let config = NodeConfig { shards, credits, ..NodeConfig::default() };
-                let node = ComputeNode::new(Arc::clone(&cluster), config);
+                let config =
+                    NodeConfig { shards, credits: NonZero::new(credits).unwrap(), ..NodeConfig::default() };
+                let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
                 let main = main.clone();
                 let body = move |shard: Shard| {
                     let body = main(shard.clone(), site);

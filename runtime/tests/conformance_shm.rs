@@ -7,6 +7,7 @@ mod conformance;
 mod kit;
 
 use std::future::Future;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use farwood_runtime::mapped::line::LineMode;
@@ -37,8 +38,9 @@ impl Fabric for Shm {
             let index = block_on(control.create("site", "memory", &[])).unwrap().id;
             let area = |id| block_on(control.chunk(ServerId(id), index)).unwrap().start;
             let site = Site { starts: [area(0), area(1)], bytes: kit::AREA_BYTES };
-            let config = NodeConfig { shards, credits, ..NodeConfig::default() };
-            let node = ComputeNode::new(Arc::clone(&cluster), config);
+            let config =
+                NodeConfig { shards, credits: NonZero::new(credits).unwrap(), ..NodeConfig::default() };
+            let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
             let main = main.clone();
             let body = move |shard: Shard| {
                 let body = main(shard.clone(), site);

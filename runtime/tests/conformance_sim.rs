@@ -5,6 +5,7 @@
 mod conformance;
 
 use std::future::Future;
+use std::num::NonZero;
 
 use farwood_runtime::sim::{SimConfig, SimShard, Simulation, Weather};
 use farwood_runtime::{IndexId, Verbs};
@@ -42,7 +43,7 @@ impl Fabric for Simulated {
                 seed,
                 weather,
                 colocated,
-                credits,
+                credits: NonZero::new(credits).unwrap(),
                 shards: shards as u16,
                 servers: 2,
                 bytes_per_server: 8 << 20,

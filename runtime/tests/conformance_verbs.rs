@@ -9,7 +9,9 @@ mod kit;
 mod verbs;
 
 use std::future::Future;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::time::Duration;
 
 use farwood_runtime::ibverbs::VerbsDevice;
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
@@ -35,8 +37,13 @@ impl Fabric for OverVerbs {
             let servers = verbs::Servers::start();
             let starts = [0, 1].map(|id| kit::area(&servers.memory, id));
             let site = Site { starts, bytes: kit::AREA_BYTES };
-            let config = NodeConfig { shards, credits, spin_us, ..NodeConfig::default() };
-            let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+            let config = NodeConfig {
+                shards,
+                credits: NonZero::new(credits).unwrap(),
+                spin: Duration::from_micros(spin_us),
+                ..NodeConfig::default()
+            };
+            let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
             let main = main.clone();
             let body = move |shard: V| {
                 let body = main(shard.clone(), site);

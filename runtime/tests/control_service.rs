@@ -568,8 +568,8 @@ fn a_parked_shard_is_woken_by_an_answer() {
         locks_per_server: 16,
         ..EmbeddedConfig::default()
     };
-    let config = NodeConfig { shards: 2, spin_us: 0, ..NodeConfig::default() };
-    let node = ComputeNode::new(Cluster::embedded(small).unwrap(), config);
+    let config = NodeConfig { shards: 2, spin: Duration::ZERO, ..NodeConfig::default() };
+    let node = ComputeNode::new(Cluster::embedded(small).unwrap(), config).unwrap();
     let taken = node.run(move |shard| {
         let control = Arc::clone(&control);
         async move {

@@ -22,7 +22,8 @@ fn starts() -> usize {
 
 /// A node whose pollers step aside in every eighth turn: one that does so while its shard is closed has to come back.
 fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
-    ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, reactor_us: 1, ..NodeConfig::default() })
+    let config = NodeConfig { shards, reactor_interval: Duration::from_micros(1), ..NodeConfig::default() };
+    ComputeNode::new(Arc::clone(cluster), config).unwrap()
 }
 
 /// Work whose last chains nobody waits for.

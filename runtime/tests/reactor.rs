@@ -23,10 +23,11 @@ async fn hammer(shard: Shard, at: RemotePtr) {
 }
 
 /// Yields how long some waits for a timer and a socket took all together, in ms.
-fn waits_beside_a_busy_shard(reactor_us: u64) -> u64 {
+fn waits_beside_a_busy_shard(reactor_interval: Duration) -> u64 {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
-    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, reactor_us, ..NodeConfig::default() });
+    let config = NodeConfig { shards: 1, reactor_interval, ..NodeConfig::default() };
+    let node = ComputeNode::new(cluster, config).unwrap();
     let executor = kit::on_executor(None, move || async move {
         let shard = node.attach().await.unwrap();
         for _ in 0..CLIENTS {
@@ -55,7 +56,7 @@ fn waits_beside_a_busy_shard(reactor_us: u64) -> u64 {
 fn a_busy_shard_lets_the_reactor_run() {
     let _alone = kit::alone();
     let _watchdog = kit::Watchdog::new("a busy shard beside a service", 60);
-    let took = waits_beside_a_busy_shard(NodeConfig::default().reactor_us);
+    let took = waits_beside_a_busy_shard(NodeConfig::default().reactor_interval);
     // Two or three quanta each. With glommio's own timer alone each would take 100 ms or more.
     assert!(took < u64::from(WAITS) * 50, "{WAITS} waits took {took} ms");
 }

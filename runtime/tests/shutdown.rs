@@ -17,7 +17,7 @@ use farwood_runtime::fabric::{DeviceError, Seat};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
-    Chain, Cluster, ComputeNode, Fabric, JoinError, Meter, NodeConfig, RemotePtr, Shard, Verbs,
+    Chain, Cluster, ComputeNode, Fabric, JoinError, Meter, NodeConfig, NodeError, RemotePtr, Shard, Verbs,
 };
 use futures::channel::oneshot;
 
@@ -61,8 +61,8 @@ impl Stage {
         let cluster = kit::cluster(LineMode::Auto);
         let at = kit::area(&cluster, 0);
         let fabric = Arc::new(Counting { cluster, ended: AtomicUsize::new(0) });
-        let config = NodeConfig { shards, close_ms: 50, ..NodeConfig::default() };
-        Stage { node: ComputeNode::new(Arc::clone(&fabric), config), fabric, at }
+        let config = NodeConfig { shards, close_timeout: Duration::from_millis(50), ..NodeConfig::default() };
+        Stage { node: ComputeNode::new(Arc::clone(&fabric), config).unwrap(), fabric, at }
     }
 
     /// How often the fabric heard that the node ended well.
@@ -298,4 +298,59 @@ fn a_client_may_close_its_shard() {
         closed
     });
     assert_eq!((closed.join().unwrap(), stage.ended()), (Default::default(), 1));
+}
+
+/// The first error of a shard ends the run: the others' `main` are dropped, all shards are closed.
+#[test]
+fn an_error_ends_the_run() {
+    let _watchdog = kit::Watchdog::new("a run with an error", 60);
+    for failing in 0..3 {
+        let stage = Stage::new(3);
+        let at = stage.at;
+        let ran: Result<Vec<()>, Failure> = stage.node.try_run(move |shard: Shard| async move {
+            add(&shard, at).await;
+            match shard.id().0 == failing {
+                true => Err(Failure::Main(failing)),
+                false => pending().await,
+            }
+        });
+        assert!(matches!(ran, Err(Failure::Main(shard)) if shard == failing), "{ran:?}");
+        assert_eq!((stage.node.abandoned(), stage.ended()), (Default::default(), 1));
+        // What the node refuses comes as the caller's error, too.
+        let again = stage.node.try_run(async |_| Ok::<_, Failure>(()));
+        assert!(matches!(again, Err(Failure::Node(NodeError::AllAttached { shards: 3 }))), "{again:?}");
+    }
+}
+
+#[test]
+fn a_run_without_an_error_yields_all_results() {
+    let _watchdog = kit::Watchdog::new("a run that may fail", 60);
+    let stage = Stage::new(3);
+    let at = stage.at;
+    let ran = stage.node.try_run(move |shard: Shard| async move {
+        add(&shard, at).await;
+        Ok::<_, Failure>(shard.id().0)
+    });
+    assert_eq!((ran.unwrap(), stage.ended()), (vec![0, 1, 2], 1));
+}
+
+#[derive(Debug)]
+enum Failure {
+    Main(u16),
+    Node(NodeError),
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        Failure::Node(error)
+    }
+}
+
+/// A node of which no shard has begun holds no lock.
+#[test]
+fn a_node_that_never_began_gives_its_id_back() {
+    let _watchdog = kit::Watchdog::new("a node that never began", 60);
+    let Stage { fabric, node, .. } = Stage::new(2);
+    drop(node);
+    assert_eq!(fabric.ended.load(Ordering::Relaxed), 1);
 }

@@ -98,3 +98,11 @@ fn ready_clients_go_on_in_any_order() {
     assert_eq!(order(1, false), [0, 1, 2, 3]);
     assert_eq!(order(7, true), order(7, true));
 }
+
+#[test]
+fn a_simulation_of_nothing_is_an_error() {
+    for (nodes, shards) in [(0, 1), (1, 0)] {
+        let error = Simulation::new(&SimConfig { nodes, shards, ..SimConfig::default() }).err();
+        assert!(error.is_some_and(|error| error.to_string().contains("at least one")));
+    }
+}

@@ -3,6 +3,7 @@
 #[path = "kit/simulated.rs"]
 mod kit;
 
+use std::num::NonZero;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{Mix, SimConfig, SimShard, Simulation, Weather};
@@ -46,8 +47,12 @@ async fn wander(v: SimShard, areas: [RemotePtr; 2]) {
 
 /// Hash and end of a run with everything in it.
 fn run(seed: u64, weather: Weather, mix: &Mix, credits: usize) -> (u64, u64) {
-    let simulation =
-        Simulation::new(&SimConfig { credits, colocated: credits < 9, ..config(seed, weather) }).unwrap();
+    let simulation = Simulation::new(&SimConfig {
+        credits: NonZero::new(credits).unwrap(),
+        colocated: credits < 9,
+        ..config(seed, weather)
+    })
+    .unwrap();
     let areas = [area(&simulation, 0), area(&simulation, 1)];
     simulation.set_faults(mix.rules);
     for place in 0..4 {

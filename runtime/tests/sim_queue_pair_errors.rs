@@ -6,6 +6,7 @@ mod kit;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::num::NonZero;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{Fault, SimConfig, SimShard, Simulation, Weather};
@@ -105,7 +106,9 @@ fn a_cas_that_failed_was_executed_or_was_not() {
 fn nothing_is_mixed_up_or_lost() {
     const ROUNDS: u64 = 150;
     for (seed, credits) in [(1, 2), (2, 4096), (3, 5)] {
-        let simulation = Simulation::new(&SimConfig { credits, ..config(seed, ROUGH) }).unwrap();
+        let simulation =
+            Simulation::new(&SimConfig { credits: NonZero::new(credits).unwrap(), ..config(seed, ROUGH) })
+                .unwrap();
         simulation.set_faults(&[
             rule(Fault::QueuePairError(20_000), 20, u32::MAX),
             rule(Fault::ServerAway(30_000), 300, u32::MAX),

@@ -9,6 +9,7 @@ mod verbs;
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
@@ -24,13 +25,13 @@ type V = Shard<VerbsDevice>;
 type Post = fn(&V, RemotePtr, u64) -> <V as Verbs>::Submission;
 
 /// Runs `body` on a node of one shard, and tests that it left nothing behind.
-fn on_one_shard<R>(servers: &Servers, spin_us: u64, body: impl Fn(V) -> R + Clone + Send + 'static)
+fn on_one_shard<R>(servers: &Servers, spin: Duration, body: impl Fn(V) -> R + Clone + Send + 'static)
 where
     R: Future<Output = ()> + 'static,
 {
     let _watchdog = kit::Watchdog::new("a scenario on one shard", 120);
-    let config = NodeConfig { shards: 1, spin_us, ..NodeConfig::default() };
-    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let config = NodeConfig { shards: 1, spin, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
     let main = move |shard: V| {
         let body = body(shard.clone());
         async move {
@@ -98,7 +99,7 @@ fn a_broken_queue_pair_is_replaced() {
         let servers = Servers::start();
         let at = kit::area(&servers.memory, 0);
         let wire = Arc::clone(&servers.wire);
-        on_one_shard(&servers, spin_us, move |v| {
+        on_one_shard(&servers, Duration::from_micros(spin_us), move |v| {
             let wire = Arc::clone(&wire);
             async move {
                 let broken = FabricError::QueuePair { server: ServerId(0) };
@@ -143,7 +144,7 @@ fn failures_are_reported_when_the_old_side_is_destroyed() {
     let servers = Servers::start();
     let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             wire.cut(0);
@@ -174,7 +175,7 @@ fn a_refused_access_is_a_typed_error() {
     // The first queue pair to server 0 gets a key that opens nothing.
     servers.wire.spoil_next(|answer| answer.region_key ^= 0x5a5a_5a00);
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             let refused = join_all((0..40).map(|n| mixed(&v, at, n))).await;
@@ -194,7 +195,7 @@ fn a_server_that_is_gone_is_a_typed_error() {
         let servers = Servers::start();
         let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
         let wire = Arc::clone(&servers.wire);
-        on_one_shard(&servers, 0, move |v| {
+        on_one_shard(&servers, Duration::ZERO, move |v| {
             let wire = Arc::clone(&wire);
             async move {
                 let gone = FabricError::ServerGone { server: ServerId(0) };
@@ -224,7 +225,7 @@ fn a_queue_pair_is_connected_at_another_try() {
     let servers = Servers::start();
     let (at, other) = (kit::area(&servers.memory, 0), kit::area(&servers.memory, 1));
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             let broken = FabricError::QueuePair { server: ServerId(0) };
@@ -265,7 +266,7 @@ fn two_nodes_share_a_cluster() {
                 let (both, servers) = (&both, &servers);
                 threads.spawn(move || {
                     let config = NodeConfig { shards: 1, ..NodeConfig::default() };
-                    let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config);
+                    let node_of = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
                     let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
                     run_executor(&executor, async {
                         let v = node_of.attach().await.unwrap();
@@ -291,7 +292,7 @@ fn a_server_that_is_gone_is_noticed_without_traffic() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 0);
     let wire = Arc::clone(&servers.wire);
-    on_one_shard(&servers, 50, move |v| {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| {
         let wire = Arc::clone(&wire);
         async move {
             assert!(faa(&v, at).await.is_ok());
@@ -306,7 +307,7 @@ fn a_server_that_is_gone_is_noticed_without_traffic() {
 fn a_full_send_queue_is_waited_for() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 1);
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let posted: Vec<_> = (0..2000u64)
             .map(|_| {
                 let mut chain = Chain::with_buffer(at.server(), v.lease(128));
@@ -340,7 +341,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
     for round in 0..10 {
         let _watchdog = kit::Watchdog::new("dropping a node", 120);
         let config = NodeConfig { shards: 1, ..NodeConfig::default() };
-        let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+        let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
         let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
         run_executor(&executor, async move {
             let v = node.attach().await.unwrap();
@@ -352,7 +353,7 @@ fn a_node_can_be_dropped_with_chains_in_flight() {
         });
         drop(executor);
     }
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let before = word(&v, at).await;
         assert!(faa(&v, at).await.is_ok());
         assert_eq!(word(&v, at).await, before + 1);
@@ -365,8 +366,8 @@ fn completions_wake_a_sleeping_shard() {
     let servers = Servers::start();
     let at = kit::area(&servers.memory, 0);
     let _watchdog = kit::Watchdog::new("sleeping shards", 120);
-    let config = NodeConfig { shards: 2, spin_us: 0, ..NodeConfig::default() };
-    let node = ComputeNode::new(Arc::clone(&servers.fabric), config);
+    let config = NodeConfig { shards: 2, spin: Duration::ZERO, ..NodeConfig::default() };
+    let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
     let main = move |v: V| async move {
         let at = at.add(u64::from(v.shard().0) * 64);
         for n in 0..500 {
@@ -403,7 +404,7 @@ fn a_device_may_have_little_room_within_work_requests() {
         let config = VerbsConfig { inline_bytes: Some(inline_bytes), ..VerbsConfig::default() };
         let servers = Servers::start_with(&config);
         let at = kit::area(&servers.memory, 0);
-        on_one_shard(&servers, 50, move |v| async move {
+        on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
             // More than the send queue has room for: words are used again.
             let posted: Vec<_> = (1..=CHAINS).map(|n| words_and_bytes(&v, at, n)).collect();
             for (n, done) in (1..).zip(join_all(posted).await) {
@@ -435,7 +436,7 @@ fn words_and_bytes(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
 fn capabilities_are_measured() {
     let servers = Servers::start();
     servers.wire.spoil_next(|answer| answer.write_ns = 700);
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         let capabilities = v.capabilities();
         assert_eq!((capabilities.fabric, capabilities.device_memory), ("verbs", 0));
         assert!(!capabilities.in_order_write && !capabilities.masked_atomic);
@@ -443,7 +444,7 @@ fn capabilities_are_measured() {
         assert_eq!(v.control().servers().len(), 2);
     });
     let servers = Servers::start();
-    on_one_shard(&servers, 50, move |v| async move {
+    on_one_shard(&servers, Duration::from_micros(50), move |v| async move {
         assert!((500..1_000_000_000).contains(&v.capabilities().write_interval_ns));
     });
 }

@@ -5,8 +5,10 @@
 //! lines, lock words that many nodes share, caches of a few nodes. Knows nothing of how a scenario is run.
 
 use std::fmt;
+use std::num::NonZero;
+use std::time::Duration;
 
-use farwood_index::{IndexKind, IndexSpec};
+use farwood_index::{Backoff, IndexKind, IndexSpec};
 use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -14,11 +16,11 @@ use rand::{Rng, SeedableRng};
 
 /// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
 /// longer than living clients keep one from each other, so that who gives up has met the dead.
-const WAIT_NS_WITH_DEATHS: u64 = 100_000_000;
+const WAIT_WITH_DEATHS: Duration = Duration::from_millis(100);
 /// The same where a client may stand still; longer outages are among its faults.
-const WAIT_NS_WITH_THE_STILL: u64 = 300_000_000;
+const WAIT_WITH_THE_STILL: Duration = Duration::from_millis(300);
 /// The same where none does, so that giving up is a failure.
-const WAIT_NS: u64 = 1_000_000_000;
+const WAIT: Duration = Duration::from_secs(1);
 /// Retries of an operation where nodes die: so many it spends on a node that a dead client left torn.
 const RETRIES_WITH_DEATHS: u32 = 2_000;
 /// Retries of an operation where none dies: to freeze a large node takes many chains, of which most may fail.
@@ -95,7 +97,7 @@ pub struct Cluster {
     /// How rough the fabric is without any fault.
     pub weather: Weather,
     /// Chains in flight per queue pair.
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     /// Lock words per server in host memory. Few make nodes share them.
     pub locks: u64,
     /// Lock words per server in on-chip memory; 0 is none.
@@ -174,12 +176,12 @@ impl Scenario {
             Shape::Plain => Adversary::default(),
             Shape::Hard => draw_adversary(rng, &mix),
         };
-        let lock_wait_ns = match adversary.stands_still {
-            _ if may_kill(&mix) => WAIT_NS_WITH_DEATHS,
-            true => WAIT_NS_WITH_THE_STILL,
-            false => WAIT_NS,
+        let lock_wait = match adversary.stands_still {
+            _ if may_kill(&mix) => WAIT_WITH_DEATHS,
+            true => WAIT_WITH_THE_STILL,
+            false => WAIT,
         };
-        let spec = spec.with_lock_wait_ns_max(lock_wait_ns);
+        let spec = spec.with_lock_wait_max(lock_wait);
         let mut nodes: Vec<IndexSpec> = (0..nodes).map(|_| draw_options(rng, spec, shape)).collect();
         for (name, on) in &wish.techniques {
             nodes.iter_mut().for_each(|node| {
@@ -329,7 +331,7 @@ fn draw_cluster(rng: &mut SmallRng) -> Cluster {
         servers: rng.random_range(1..=3),
         colocated: rng.random(),
         weather: draw_weather(rng),
-        credits: *[1, 2, 4, 32, 4096].choose(rng).expect("not empty"),
+        credits: NonZero::new(*[1, 2, 4, 32, 4096].choose(rng).expect("not empty")).expect("none is 0"),
         locks: *[2, 16, 64, 256].choose(rng).expect("not empty"),
         device_locks: *[0, 2, 64].choose(rng).expect("not empty"),
         slow_control: rng.random(),
@@ -357,10 +359,13 @@ fn draw_options(rng: &mut SmallRng, spec: IndexSpec, shape: Shape) -> IndexSpec 
     };
     draw_techniques(rng, spec, shape == Shape::Hard)
         .with_cache_bytes(*budgets.choose(rng).expect("not empty"))
-        .with_backoff_ns(
-            *[(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty"),
-        )
+        .with_backoff(draw_backoff(rng))
         .with_scan_window(*[1, 3, 32].choose(rng).expect("not empty"))
+}
+
+fn draw_backoff(rng: &mut SmallRng) -> Backoff {
+    let &(min, max) = [(0, 0), (500, 16_000), (100, 2_000), (2_000, 2_000)].choose(rng).expect("not empty");
+    Backoff { min: Duration::from_nanos(min), max: Duration::from_nanos(max) }
 }
 
 /// A third has what users get, which is what is used most. Plain seeds draw the switches that are on by default, others

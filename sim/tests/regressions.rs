@@ -1,7 +1,10 @@
 //! Bugs that the swarm has found, each with the kind of scenario that showed it, as explicit values: how seeds are
 //! drawn may change. Several seeds of each, since the simulated fabric may change too.
 
-use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
+use std::num::NonZero;
+use std::time::Duration;
+
+use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
@@ -9,13 +12,15 @@ use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 2, scatter_ns: 1_000, jitter_ns: 1_000, in_order_write: false };
 
+const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration::from_micros(16) };
+
 /// As small as they can be: splits all the time.
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
 
 /// How a compute node works on an index: with a small cache, and patience for 20 ms.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
-    let spec = spec.into().with_cache_bytes(2_000).with_backoff_ns((500, 16_000));
-    spec.with_lock_wait_ns_max(20_000_000).with_scan_window(3)
+    let spec = spec.into().with_cache_bytes(2_000).with_backoff(BACKOFF);
+    spec.with_lock_wait_max(Duration::from_millis(20)).with_scan_window(3)
 }
 
 /// One compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
@@ -27,7 +32,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             servers: 1,
             colocated: false,
             weather: ROUGH,
-            credits: 4,
+            credits: NonZero::new(4).unwrap(),
             locks: 64,
             device_locks: 0,
             slow_control: true,
@@ -80,7 +85,7 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
         let mut scenario = growing(seed, &BREAKS);
         scenario.cluster.servers = 3;
         assert!(scenario.nodes[0].set_technique("combine", false));
-        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_ns_max(1_000_000_000);
+        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_max(Duration::from_secs(1));
         passes(&scenario);
     }
 }
@@ -110,7 +115,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
         scenario.cluster.shards = 1;
         scenario.work.clients = 12;
         scenario.work.ops = 30;
-        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_ns_max(1_000_000_000);
+        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_max(Duration::from_secs(1));
         passes(&scenario);
     }
 }
@@ -125,7 +130,7 @@ fn nobody_knows_what_a_broken_insert_did() {
     for seed in 0..20 {
         let mut scenario = growing(seed, &BREAKS);
         scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
-            .with_lock_wait_ns_max(1_000_000_000);
+            .with_lock_wait_max(Duration::from_secs(1));
         scenario.nodes.push(scenario.nodes[0]);
         scenario.work.keys = 6;
         scenario.work.ops = 60;
@@ -142,7 +147,7 @@ fn the_last_slots_are_claimed_and_never_shown() {
     for seed in 0..60 {
         let mut scenario = growing(seed, &AWAY);
         scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
-            .with_lock_wait_ns_max(1_000_000_000);
+            .with_lock_wait_max(Duration::from_secs(1));
         scenario.work.shares = Shares { get: 1, put: 5, insert: 5, update: 1, remove: 4, scan: 1 };
         passes(&scenario);
     }

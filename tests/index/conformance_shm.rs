@@ -32,7 +32,7 @@ impl Fabric for Shm {
         let node = |_| {
             let cluster = ShmCluster::connect(&names).unwrap();
             let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
-            ComputeNode::new(Arc::clone(&cluster), config)
+            ComputeNode::new(Arc::clone(&cluster), config).unwrap()
         };
         run_nodes((0..parties.nodes()).map(node).collect(), make());
     }

@@ -2,6 +2,7 @@
 //! and with control services that take their time. One thread and virtual time, so that a failure comes again.
 
 use std::future::Future;
+use std::num::NonZero;
 
 use farwood::runtime::sim::{SimConfig, SimShard};
 
@@ -28,7 +29,7 @@ impl Fabric for Simulated {
             seed: 2,
             weather: ROUGH,
             colocated: true,
-            credits: 3,
+            credits: NonZero::new(3).unwrap(),
             slow_control: true,
             ..calm.clone()
         };

@@ -2,10 +2,11 @@
 //! stays taken.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use farwood::index::layout::{Malformed, Rejection};
 use farwood::runtime::RemotePtr;
-use farwood::{ComputeNode, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex};
+use farwood::{Backoff, ComputeNode, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 use rand::rngs::SmallRng;
@@ -20,8 +21,8 @@ const FEW: Options = Options {
     cache_bytes: 1 << 20,
     eviction: farwood::cache::Policy::TwoChoices,
     retries_max: 200,
-    backoff_ns: (100, 1_000),
-    lock_wait_ns_max: 5_000_000_000,
+    backoff: Backoff { min: Duration::from_nanos(100), max: Duration::from_micros(1) },
+    lock_wait_max: Duration::from_secs(5),
     lock_attempts_max: 100,
     scan_window: 4,
 };

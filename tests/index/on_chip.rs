@@ -6,7 +6,9 @@ use std::sync::Arc;
 use farwood::lock::{LockError, LockWord};
 use farwood::runtime::control::LockRegion;
 use farwood::runtime::{Chain, Meter, RemotePtr};
-use farwood::{Cluster, EmbeddedConfig, IndexError, Options, RangeIndex, Shard, Sherman, Techniques, Verbs};
+use farwood::{
+    Backoff, Cluster, EmbeddedConfig, IndexError, Options, RangeIndex, Shard, Sherman, Techniques, Verbs,
+};
 use futures::executor::block_on;
 
 use crate::kit;
@@ -32,7 +34,7 @@ fn cluster(device_bytes: u64) -> Arc<Cluster> {
 fn options(on_chip: bool) -> Options {
     Options {
         techniques: Techniques { on_chip, ..Techniques::ALL },
-        backoff_ns: (0, 0),
+        backoff: Backoff::NONE,
         lock_attempts_max: ATTEMPTS,
         ..Options::default()
     }

@@ -1,5 +1,7 @@
 //! In which words tests ask for an index of a kind. Tests of what every index does know no kind, and nor does this.
 
+use std::time::Duration;
+
 use farwood::{IndexKind, IndexSpec, IndexStats, Limits, Nodes};
 
 /// What a test wants an index to be like.
@@ -106,5 +108,5 @@ pub(crate) fn shared(stats: &IndexStats) -> u64 {
 /// Makes an index fit for a fabric of any speed: no client gives up on a lock that others hold in turn. In an emulated
 /// guest each of them takes some 50 ms.
 pub(crate) fn patient(spec: IndexSpec) -> IndexSpec {
-    spec.with_lock_wait_ns_max(600_000_000_000)
+    spec.with_lock_wait_max(Duration::from_secs(600))
 }

@@ -49,7 +49,7 @@ pub(crate) fn cluster_of(bytes_per_server: u64) -> Arc<Cluster> {
 }
 
 pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
-    ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, ..NodeConfig::default() })
+    ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, ..NodeConfig::default() }).unwrap()
 }
 
 /// Runs `main` on every shard of a fresh node with a fresh Sherman tree.
@@ -108,7 +108,7 @@ where
     T: Send + 'static,
 {
     let config = NodeConfig { shards: parties.shards(), ..config };
-    let nodes = (0..parties.nodes()).map(|_| ComputeNode::new(Arc::clone(cluster), config.clone()));
+    let nodes = (0..parties.nodes()).map(|_| ComputeNode::new(Arc::clone(cluster), config.clone()).unwrap());
     nodes::run_parties(nodes.collect(), parties, recipe, main)
 }
 

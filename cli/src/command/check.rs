@@ -188,7 +188,8 @@ mod tests {
     }
 
     fn write_word(cluster: &Arc<farwood::Cluster>, at: RemotePtr, word: u64) {
-        let node = ComputeNode::new(Arc::clone(cluster), NodeConfig { shards: 1, ..NodeConfig::default() });
+        let node =
+            ComputeNode::new(Arc::clone(cluster), NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
         let written = node.run(move |shard| async move {
             let mut buf = shard.lease(8);
             buf.copy_from_slice(&word.to_le_bytes());

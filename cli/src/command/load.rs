@@ -106,6 +106,7 @@ impl Action for Load {
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
         let Load { name, source, shards, interrupt } = self;
         let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
+        let node = node.map_err(CliError::failed)?;
         let index = block_on(index::open(&node, &name, CACHE_BYTES))?;
         let progress = Progress::new(shards, false);
         progress.enter(Stage::Load);

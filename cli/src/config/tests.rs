@@ -106,7 +106,7 @@ fn bad_input_says_what_to_do() {
         ),
         ("--technique rear_lock=off", "sherman has no technique 'rear_lock': it has combine"),
         ("--index smart --memory 64MiB", "10000000 keys in leaves of 64 bytes"),
-        ("--fabric shm:", "a name is missing"),
+        ("--fabric shm:", "it is empty"),
         ("--fabric shm:x --servers 2", "--servers is for the embedded"),
         ("--fabric shm:x --memory 1GiB", "--memory is for the embedded"),
         ("--fabric shm:x --device mlx5_0", "--device"),

@@ -14,10 +14,8 @@ use crate::error::CliError;
 /// Runs the plan on that cluster. Yields what the shards bring home, in their order.
 pub(crate) fn run<F: Fabric>(plan: &Arc<Plan>, cluster: Arc<F>) -> Result<Vec<ShardResult>, CliError> {
     let config = &plan.config;
-    let node = ComputeNode::new(
-        cluster,
-        NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() },
-    );
+    let config = NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() };
+    let node = ComputeNode::new(cluster, config).map_err(|error| not_started(&error))?;
     let stage = Arc::new(Stage::new(&*node, plan)?);
     let plan = Arc::clone(plan);
     let results = node.run(move |shard| run_shard(shard, Arc::clone(&plan), Arc::clone(&stage)));

@@ -1,4 +1,4 @@
-//! The result for machines: the object that CLI.md promises, schema 1.
+//! The result for machines: the object that other programs read, schema 1.
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};

@@ -2,7 +2,7 @@
 //! those of the radix tree in [`radix`].
 //!
 //! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
-//! about the order or the time in which the lines of one READ or WRITE are accessed (DESIGN.md section 2). So each
+//! about the order or the time in which the lines of one READ or WRITE are accessed (`farwood_runtime::verbs`). So each
 //! line carries versions (`version.rs`), and all other bytes form one payload stream (`stream.rs`):
 //!
 //! ```text

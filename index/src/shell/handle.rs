@@ -3,7 +3,6 @@
 //! and count. What an operation does, the [`Algorithm`] knows.
 
 use std::cell::RefCell;
-use std::ops::RangeBounds;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -16,7 +15,8 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::intent::Intent;
-use crate::range_index::{RangeIndex, Scan, Survey, owned_bounds};
+use crate::key_range::{KeyRange, owned_bounds};
+use crate::range_index::{RangeIndex, Scan, Survey};
 use crate::shell::algorithm::{Algorithm, Geometry};
 use crate::shell::meeting::Meeting;
 use crate::shell::options::Options;
@@ -295,7 +295,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         self.write(OpKind::Remove, key, Intent::Remove).await
     }
 
-    fn scan<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: Option<usize>) -> Scan {
+    fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan {
         A::scan(Rc::clone(&self.0), owned_bounds(&range), limit)
     }
 

@@ -1,7 +1,10 @@
 //! How one compute node works on an index of any kind. Knows no algorithm.
 
+use std::time::Duration;
+
 use farwood_cache::Policy;
 use farwood_lock::LockConfig;
+use farwood_runtime::clock::nanoseconds;
 
 use crate::shell::algorithm::Algorithm;
 
@@ -18,26 +21,39 @@ pub struct Options<A: Algorithm> {
     pub eviction: Policy,
     /// Retries that one operation may spend on torn reads, moved nodes, lost races and stale cache entries.
     pub retries_max: u32,
-    /// Pauses of a writer that finds a lock taken, in ns: the first and the longest; they double in between, and a
-    /// part of it is chance. (0, 0) tries again at once, as FG+ does in Sherman's paper.
-    pub backoff_ns: (u64, u64),
-    /// The longest time in ns that an operation waits for a lock, or for another client that works for it: after that a
-    /// lock is an error that names its owner ([`farwood_lock::LockError::Contended`]). `u64::MAX`: it waits for ever.
-    pub lock_wait_ns_max: u64,
+    /// Pauses of a writer that finds a lock taken.
+    pub backoff: Backoff,
+    /// The longest time that an operation waits for a lock, or for another client that works for it: after that a lock
+    /// is an error that names its owner ([`farwood_lock::LockError::Contended`]). [`Duration::MAX`]: it waits for ever.
+    pub lock_wait_max: Duration,
     /// Attempts at a lock before an operation gives up with that error. At least 1.
     pub lock_attempts_max: u32,
     /// Nodes that a scan reads in parallel at most.
     pub scan_window: usize,
 }
 
+/// Bounds pauses that double from one attempt to the next. A part of each is chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    /// The first pause.
+    pub min: Duration,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// Tries again at once, as FG+ does in Sherman's paper.
+    pub const NONE: Backoff = Backoff { min: Duration::ZERO, max: Duration::ZERO };
+}
+
 impl<A: Algorithm> Options<A> {
     /// Yields what lock tables are told by these options. Which kinds of locks there are is the algorithm's to say.
     pub(crate) fn locks(&self) -> LockConfig {
         LockConfig {
-            wait_ns_max: self.lock_wait_ns_max,
+            wait_ns_max: nanoseconds(self.lock_wait_max),
             attempts_max: self.lock_attempts_max,
-            backoff_ns_min: self.backoff_ns.0,
-            backoff_ns_max: self.backoff_ns.1,
+            backoff_ns_min: nanoseconds(self.backoff.min),
+            backoff_ns_max: nanoseconds(self.backoff.max),
             ..LockConfig::default()
         }
     }
@@ -51,8 +67,11 @@ impl<A: Algorithm> Default for Options<A> {
             cache_bytes: 512 << 20,
             eviction: Policy::TwoChoices,
             retries_max: 100_000,
-            backoff_ns: (locks.backoff_ns_min, locks.backoff_ns_max),
-            lock_wait_ns_max: locks.wait_ns_max,
+            backoff: Backoff {
+                min: Duration::from_nanos(locks.backoff_ns_min),
+                max: Duration::from_nanos(locks.backoff_ns_max),
+            },
+            lock_wait_max: Duration::from_nanos(locks.wait_ns_max),
             lock_attempts_max: locks.attempts_max,
             scan_window: A::SCAN_WINDOW,
         }

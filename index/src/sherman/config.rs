@@ -106,6 +106,8 @@ impl Default for Geometry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use farwood_lock::LockConfig;
     use farwood_runtime::control::LockRegion;
     use farwood_runtime::{RemotePtr, ServerId, ServerInfo};
@@ -114,6 +116,7 @@ mod tests {
     use super::*;
     use crate::shell::algorithm::Algorithm;
     use crate::shell::handle::agreed_of;
+    use crate::shell::options::Backoff;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
@@ -176,7 +179,11 @@ mod tests {
 
     #[test]
     fn lock_tables_are_told_what_the_options_say() {
-        let options = Options { backoff_ns: (0, 7), lock_attempts_max: 3, ..Options::default() };
+        let options = Options {
+            backoff: Backoff { min: Duration::ZERO, max: Duration::from_nanos(7) },
+            lock_attempts_max: 3,
+            ..Options::default()
+        };
         let locks = ShermanAlgorithm::meet(Techniques::NONE, options.locks()).0;
         assert_eq!((locks.backoff_ns_min, locks.backoff_ns_max, locks.attempts_max), (0, 7, 3));
         assert!(!locks.hierarchical && !locks.handover && !locks.on_chip);

@@ -29,7 +29,7 @@ fn a_lock_of_a_dead_node_is_an_error_that_names_it() {
     let error = failed.take().expect("the budget is spent");
     assert!(matches!(error, LockError::Contended { owner: 77, attempts: 5, .. }), "{error:?}");
     assert!(
-        ["index \"books\"", &node(0).to_string(), "compute node 77", "lock_wait_ns_max", "if it is dead"]
+        ["index \"books\"", &node(0).to_string(), "compute node 77", "lock_wait_max", "if it is dead"]
             .iter()
             .all(|part| error.to_string().contains(part)),
         "{error}"

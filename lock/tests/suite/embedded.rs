@@ -87,7 +87,7 @@ fn counts_on_the_embedded_fabric() {
             cluster.create("locks", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
         let chunk =
             cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
-        let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() });
+        let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap();
         let (done, hierarchical) = (Arc::new(AtomicUsize::new(0)), config.hierarchical);
         let results = node
             .run(move |shard| run_shard(shard, config.clone(), chunk.start, rear, Arc::clone(&done)))

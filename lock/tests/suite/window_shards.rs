@@ -107,7 +107,7 @@ fn counts_on_the_embedded_fabric() {
         cluster.create("windows", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
     let chunk =
         cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
-    let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap();
     let shared = Shared { start: chunk.start, announced: Arc::default(), done: Arc::default() };
     let results = node.run(move |shard| shared.clone().run(shard)).expect("io_uring");
     let sum = |pick: fn(&WindowStats) -> u64| results.iter().map(pick).sum::<u64>();

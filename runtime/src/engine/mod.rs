@@ -13,6 +13,7 @@
 mod slots;
 
 use std::collections::VecDeque;
+use std::num::NonZero;
 use std::task::Poll;
 
 pub use self::slots::{Outcome, SlotKey, Slots};
@@ -56,9 +57,8 @@ struct Credits {
 
 impl<D: Device> Engine<D> {
     /// An idle engine for `servers` queue pairs with `credits` chains in flight on each at most.
-    pub fn new(device: D, servers: usize, credits: usize) -> Self {
-        assert!(credits > 0, "a queue pair without credits never sends");
-        let credits = (0..servers).map(|_| Credits { left: credits, line: VecDeque::new() }).collect();
+    pub fn new(device: D, servers: usize, credits: NonZero<usize>) -> Self {
+        let credits = (0..servers).map(|_| Credits { left: credits.get(), line: VecDeque::new() }).collect();
         Engine { device, slots: Slots::default(), credits }
     }
 
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn keeps_to_the_credits_in_fifo_order() {
-        let mut engine = Engine::new(OneByOne::default(), 1, 2);
+        let mut engine = Engine::new(OneByOne::default(), 1, NonZero::new(2).unwrap());
         let keys: Vec<SlotKey> = (0..7).map(|_| engine.submit(Chain::new(ServerId(0)))).collect();
         for (i, &key) in keys.iter().enumerate() {
             assert!(engine.take(key, client(i as u32)).is_pending());
@@ -221,7 +221,8 @@ mod tests {
     fn an_orphan_keeps_its_buffer_until_it_is_executed() {
         let pool = BufferPool::new();
         for fail in [false, true] {
-            let mut engine = Engine::new(OneByOne { fail, ..OneByOne::default() }, 1, 1);
+            let mut engine =
+                Engine::new(OneByOne { fail, ..OneByOne::default() }, 1, NonZero::new(1).unwrap());
             let posted = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
             let in_line = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
             engine.orphan(posted);
@@ -237,7 +238,8 @@ mod tests {
     #[test]
     fn a_failed_chain_comes_back_as_it_was_posted() {
         let pool = BufferPool::new();
-        let mut engine = Engine::new(OneByOne { fail: true, ..OneByOne::default() }, 1, 1);
+        let mut engine =
+            Engine::new(OneByOne { fail: true, ..OneByOne::default() }, 1, NonZero::new(1).unwrap());
         let at = RemotePtr::new(ServerId(0), 64);
         let mut chain = Chain::with_buffer(ServerId(0), pool.lease(64));
         chain.write(at, 0..64).write_word(at, 7);
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn orphaning_a_finished_chain_frees_it() {
         let pool = BufferPool::new();
-        let mut engine = Engine::new(OneByOne::default(), 1, 1);
+        let mut engine = Engine::new(OneByOne::default(), 1, NonZero::new(1).unwrap());
         let key = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
         engine.poll(&mut |_| {});
         assert_eq!(pool.leased(), 1);

@@ -7,17 +7,22 @@
 //! - `verbs`: hosts with RDMA devices (feature `verbs`).
 //! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
 //!   executors: it has its own, and no [`Fabric`].
+//!
+//! [`ClusterName`] is how text names one of the first three.
 
 pub mod embedded;
+mod name;
 pub mod shm;
 pub mod sim;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
+use std::num::NonZero;
 use std::sync::Arc;
 
 use thiserror::Error;
 
+pub use self::name::{ClusterName, ClusterNameError};
 use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
 use crate::control::{Control, ControlError};
@@ -62,7 +67,7 @@ pub struct Seat {
     /// Its compute node's id.
     pub node_id: u16,
     /// Chains in flight at most, per queue pair.
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     /// The node's clock.
     pub clock: Clock,
     /// Wakes the shard when it sleeps.

@@ -67,14 +67,14 @@ impl ShmName {
     /// Takes a name as the command line has it behind `shm:`.
     ///
     /// # Errors
-    /// If it is empty, has a zero or a comma in it, or is too long for a socket's address.
+    /// If it is empty, has a control character or a comma in it, or is too long for a socket's address.
     pub fn new(name: &str) -> Result<Self, ShmError> {
         let refused = |reason| Err(ShmError::Name { name: name.into(), reason });
         if name.is_empty() {
             return refused("it is empty");
         }
-        if name.contains(['\0', ',']) || name.ends_with('/') {
-            return refused("it has a comma or a zero in it, or a slash at its end");
+        if name.contains(|c: char| c == ',' || c.is_control()) || name.ends_with('/') {
+            return refused("it has a comma or a control character in it, or a slash at its end");
         }
         // A path means the same in every folder: the name of the socket is made of it.
         let parsed = match name.contains('/') {

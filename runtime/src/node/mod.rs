@@ -7,6 +7,7 @@ mod downfall;
 
 use std::any::Any;
 use std::future::Future;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use glommio::PoolPlacement;
 use thiserror::Error;
 
 use self::downfall::Downfall;
-use crate::clock::Clock;
+use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceError, Fabric, Seat};
@@ -29,39 +30,43 @@ use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Tak
 /// How often a shard that waits for the others to be attached looks.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// How a compute node is laid out.
+/// Lays out a compute node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Shards, one per executor; 0 means one per core of this machine.
+    /// Shards, one per executor, 1024 at most ([`NodeConfig::SHARDS_MAX`]); 0 means one per core of this machine.
     pub shards: usize,
     /// Chains in flight per queue pair; more wait in line.
-    pub credits: usize,
-    /// How long an idle poller spins before it parks, in microseconds; twenty times as long while it waits for chains
-    /// (on fabrics where it can sleep then).
-    pub spin_us: u64,
-    /// How often a busy poller lets its executor's reactor run, in microseconds: how long the network and the timers
-    /// of a service on the same executor may wait. Each time takes 7 to 9 us. 0 leaves it to the executor's preemption
-    /// timer (100 ms by default in glommio).
-    pub reactor_us: u64,
-    /// How long a shard waits for the node's others to be attached, in milliseconds. None works without them: each is
-    /// home to locks that the others' clients wait for.
-    pub attach_ms: u64,
-    /// How long clients that nobody awaits may go on when their shard is closed, in milliseconds. Then they are
-    /// dropped.
-    pub close_ms: u64,
+    pub credits: NonZero<usize>,
+    /// How long an idle poller spins before it parks; twenty times as long while it waits for chains (on fabrics where
+    /// it can sleep then).
+    pub spin: Duration,
+    /// How often a busy poller lets its executor's reactor run: how long the network and the timers of a service on the
+    /// same executor may wait. Each time takes 7 to 9 us. Zero leaves it to the executor's preemption timer (100 ms by
+    /// default in glommio).
+    pub reactor_interval: Duration,
+    /// How long a shard waits for the node's others to be attached. None works without them: each is home to locks that
+    /// the others' clients wait for.
+    pub attach_timeout: Duration,
+    /// How long clients that nobody awaits may go on when their shard is closed. Then they are dropped.
+    pub close_timeout: Duration,
     /// Seed of the shards' random generators (back-off jitter, eviction).
     pub seed: u64,
+}
+
+impl NodeConfig {
+    /// The most shards of a compute node: every pair of them has rings of its own.
+    pub const SHARDS_MAX: usize = 1024;
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
         NodeConfig {
             shards: 0,
-            credits: 4096,
-            spin_us: 50,
-            reactor_us: 500,
-            attach_ms: 10_000,
-            close_ms: 1_000,
+            credits: const { NonZero::new(4096).unwrap() },
+            spin: Duration::from_micros(50),
+            reactor_interval: Duration::from_micros(500),
+            attach_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(1),
             seed: 1,
         }
     }
@@ -71,18 +76,22 @@ impl Default for NodeConfig {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
+    /// A node of more shards than there can be.
+    #[error("a compute node of {shards} shards is too large: {} are the most", NodeConfig::SHARDS_MAX)]
+    #[expect(missing_docs, reason = "the message names the field")]
+    TooManyShards { shards: usize },
     /// Every shard of the node has its executor already.
     #[error("all {shards} shards of this compute node are attached: make the node with more shards")]
     #[expect(missing_docs, reason = "the message names the field")]
     AllAttached { shards: usize },
     /// Other shards of the node were not attached in time.
     #[error(
-        "{} of this compute node's {shards} shards {} not attached within {waited_ms} ms (number {}): attach each of \
+        "{} of this compute node's {shards} shards {} not attached within {waited:?} (number {}): attach each of \
          them, on executors that run at the same time, or make the node with fewer shards",
         missing.len(), if missing.len() == 1 { "was" } else { "were" }, numbers(missing)
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
-    NotAttached { missing: Vec<ShardId>, shards: usize, waited_ms: u64 },
+    NotAttached { missing: Vec<ShardId>, shards: usize, waited: Duration },
     /// A shard was to be attached where no glommio executor runs.
     #[error(
         "a shard is attached on the glommio executor that it is to live on, and none runs on this thread"
@@ -104,9 +113,12 @@ pub enum NodeError {
 }
 
 /// One process's view of a cluster. Shared by its shards.
+///
+/// Its id goes back to the cluster when all its shards have ended well, or when the node is dropped before any of them
+/// began. A node whose executors ended without [`Shard::close`] keeps its id: lock words may bear it.
 pub struct ComputeNode<F: Fabric> {
     fabric: Arc<F>,
-    id: Result<u16, ControlError>,
+    id: u16,
     config: NodeConfig,
     clock: Clock,
     roster: Arc<Roster>,
@@ -114,22 +126,32 @@ pub struct ComputeNode<F: Fabric> {
 }
 
 impl<F: Fabric> ComputeNode<F> {
-    /// A node without attached shards. If the cluster does not take it in, attaching and running say why.
-    pub fn new(fabric: Arc<F>, mut config: NodeConfig) -> Arc<Self> {
+    /// Makes a node without attached shards, with an id that no other compute node of the cluster has.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..NodeConfig::default() })?;
+    /// assert_eq!(node.shards(), 2);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there cannot be such a node, or the cluster does not take it in.
+    pub fn new(fabric: Arc<F>, mut config: NodeConfig) -> Result<Arc<Self>, NodeError> {
         if config.shards == 0 {
             config.shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         }
-        let id = fabric.admit();
-        let (admitted_by, admitted) = (Arc::clone(&fabric), id.clone());
+        if config.shards > NodeConfig::SHARDS_MAX {
+            return Err(NodeError::TooManyShards { shards: config.shards });
+        }
+        let id = fabric.admit()?;
+        let admitted_by = Arc::clone(&fabric);
         let ends = mesh(config.shards);
         let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
-        let roster = Roster::new(ends, move || {
-            // Without an id no shard was attached.
-            if let Ok(id) = admitted {
-                admitted_by.ended(id);
-            }
-        });
-        Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports })
+        let roster = Roster::new(ends, move || admitted_by.ended(id));
+        Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports }))
     }
 
     /// How many shards the node has, attached or not.
@@ -137,12 +159,9 @@ impl<F: Fabric> ComputeNode<F> {
         self.config.shards
     }
 
-    /// The node's id in its cluster, never 0.
-    ///
-    /// # Errors
-    /// If the cluster did not take the node in.
-    pub fn id(&self) -> Result<u16, NodeError> {
-        Ok(self.id.clone()?)
+    /// Yields the node's id in its cluster, never 0.
+    pub fn id(&self) -> u16 {
+        self.id
     }
 
     /// Ports that are leased, or that actors still listen on.
@@ -162,16 +181,16 @@ impl<F: Fabric> ComputeNode<F> {
     ///
     /// # Errors
     /// When all shards are attached, the shard cannot be connected, others are not attached within
-    /// [`NodeConfig::attach_ms`], or no executor runs here. All but the first leave the shard to be attached again.
+    /// [`NodeConfig::attach_timeout`], or no executor runs here. All but the first leave the shard to be attached
+    /// again.
     pub async fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
         // glommio has no way to ask; its panic is printed.
         catch_unwind(|| glommio::executor().id()).map_err(|_| NodeError::NoExecutor)?;
-        let node_id = self.id()?;
         let taken = self.roster.take().ok_or(NodeError::AllAttached { shards: self.config.shards })?;
         let id = taken.ends().shard();
         let seat = Seat {
             shard: id,
-            node_id,
+            node_id: self.id,
             credits: self.config.credits,
             clock: self.clock.clone(),
             unpark: taken.ends().unpark(),
@@ -182,11 +201,11 @@ impl<F: Fabric> ComputeNode<F> {
         let (membership, ends) = taken.join().map_err(|missing| NodeError::NotAttached {
             missing,
             shards: self.config.shards,
-            waited_ms: self.config.attach_ms,
+            waited: self.config.attach_timeout,
         })?;
         let parts = ShardParts {
             id,
-            node_id,
+            node_id: self.id,
             control: self.control(),
             device,
             credits: self.config.credits,
@@ -195,16 +214,16 @@ impl<F: Fabric> ComputeNode<F> {
             membership,
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            spin_ns: self.config.spin_us * 1000,
-            reactor_ns: self.config.reactor_us * 1000,
-            close_ns: self.config.close_ms * 1_000_000,
+            spin_ns: nanoseconds(self.config.spin),
+            reactor_ns: nanoseconds(self.config.reactor_interval),
+            close_ns: nanoseconds(self.config.close_timeout),
         };
         Ok(Shard::start(parts))
     }
 
     /// Waits for the other shards, as long as they may take.
     async fn others(&self, taken: &Taken) {
-        let deadline = self.clock.now().saturating_add(self.config.attach_ms * 1_000_000);
+        let deadline = self.clock.now().saturating_add(nanoseconds(self.config.attach_timeout));
         while !taken.is_complete() && self.clock.now() < deadline {
             glommio::timer::sleep(LOOK_EVERY).await;
         }
@@ -217,6 +236,16 @@ impl<F: Fabric> ComputeNode<F> {
     /// Then the shards are closed ([`Shard::close`]). Tasks of glommio's that `main` left stand still; threads and
     /// executors are kept for nodes that run later, which such tasks may go on beside.
     ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
+    /// let numbers = node.run(async |shard: Shard| shard.id().0)?;
+    /// assert_eq!(numbers, [0, 1]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
     /// # Errors
     /// If an executor could not be started, or the shards were attached before.
     ///
@@ -227,6 +256,39 @@ impl<F: Fabric> ComputeNode<F> {
         M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
         R: Future<Output = T> + 'static,
         T: Send + 'static,
+    {
+        self.try_run(move |shard| main(shard).map(Ok))
+    }
+
+    /// Runs `main` on each shard as [`ComputeNode::run`] does, until one of them fails: then the others' `main` are
+    /// dropped, all shards are closed, and the error is returned. Of several that fail before they hear of each other
+    /// it is the error of the first shard.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
+    /// type Failure = Box<dyn std::error::Error + Send + Sync>;
+    /// let ran = node.try_run(async |shard: Shard| match shard.id().0 {
+    ///     0 => std::future::pending().await,
+    ///     _ => Err::<(), Failure>("shard 1 does not like it".into()),
+    /// });
+    /// assert_eq!(ran.unwrap_err().to_string(), "shard 1 does not like it");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `main` has it, or if an executor could not be started, or the shards were attached before.
+    ///
+    /// # Panics
+    /// As [`ComputeNode::run`] does.
+    pub fn try_run<M, R, T, E>(self: &Arc<Self>, main: M) -> Result<Vec<T>, E>
+    where
+        M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
+        R: Future<Output = Result<T, E>> + 'static,
+        T: Send + 'static,
+        E: From<NodeError> + Send + 'static,
     {
         let downfall = Arc::new(Downfall::default());
         let start = |core| {
@@ -245,7 +307,8 @@ impl<F: Fabric> ComputeNode<F> {
             match end {
                 Ok(Ok(Ok(result))) => results.extend(result),
                 Ok(Ok(Err(Failure::Panic(panic))) | Err(panic)) => panicked = panicked.or(Some(panic)),
-                Ok(Ok(Err(Failure::Error(error)))) | Err(error) => failed = failed.or(Some(error)),
+                Ok(Ok(Err(Failure::Error(error)))) => failed = failed.or(Some(error)),
+                Err(error) => failed = failed.or(Some(error.into())),
             }
         }
         if let Some(panic) = panicked {
@@ -273,16 +336,17 @@ impl<F: Fabric> ComputeNode<F> {
 
     /// The whole life of a shard, on this executor; nothing if another shard of the node failed. Also yields whether
     /// nothing of the shard is left.
-    async fn run_shard<M, R, T>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T>, bool)
+    async fn run_shard<M, R, T, E>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T, E>, bool)
     where
         M: Fn(Shard<F::Device>) -> R,
-        R: Future<Output = T>,
+        R: Future<Output = Result<T, E>>,
+        E: From<NodeError>,
     {
         // Also if this very executor panics.
         let guard = downfall.unless_well();
         let shard = match select(pin!(self.attach()), pin!(downfall.has_come())).await {
             Either::Left((Ok(shard), _)) => shard,
-            Either::Left((Err(error), _)) => return (Err(Failure::Error(error)), true),
+            Either::Left((Err(error), _)) => return (Err(Failure::Error(error.into())), true),
             Either::Right(_) => return (Ok(None), true),
         };
         let id = shard.id();
@@ -290,7 +354,8 @@ impl<F: Fabric> ComputeNode<F> {
             let work = AssertUnwindSafe(async { main(shard.clone()).await }).catch_unwind();
             let (unheard, fallen) = (pin!(shard.unheard_panic()), pin!(downfall.has_come()));
             match select(pin!(work), select(unheard, fallen)).await {
-                Either::Left((Ok(result), _)) => Ok(Some((id, result))),
+                Either::Left((Ok(Ok(result)), _)) => Ok(Some((id, result))),
+                Either::Left((Ok(Err(error)), _)) => Err(Failure::Error(error)),
                 Either::Left((Err(panic), _)) => Err(Failure::Panic(panic)),
                 Either::Right(_) => Ok(None),
             }
@@ -311,11 +376,11 @@ impl<F: Fabric> ComputeNode<F> {
 }
 
 /// What came of a shard; nothing if it ended because another one failed.
-type Ended<T> = Result<Option<(ShardId, T)>, Failure>;
+type Ended<T, E> = Result<Option<(ShardId, T)>, Failure<E>>;
 
 /// Why a shard did not end well.
-enum Failure {
-    Error(NodeError),
+enum Failure<E> {
+    Error(E),
     Panic(Box<dyn Any + Send>),
 }
 

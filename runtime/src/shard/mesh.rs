@@ -1,6 +1,6 @@
 //! Mailboxes between the shards of a node: one single-producer ring per ordered pair, drained by the receiver's poller.
 //!
-//! glommio's channels are served once per preemption quantum while a poller runs (RUNTIME-NOTES), a ring in 0.3 us.
+//! glommio's channels are served once per preemption quantum while a poller runs, a ring in 0.3 us.
 //! A full ring overflows into a queue on the sender's side, so sending never waits: two shards that waited for each
 //! other's ring would deadlock. Order between two shards is kept: nothing bypasses the overflow.
 

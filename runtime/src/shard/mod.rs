@@ -29,6 +29,7 @@ mod timers;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::num::NonZero;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -75,7 +76,7 @@ pub(crate) struct ShardParts<D> {
     pub node_id: u16,
     pub control: Arc<dyn Control>,
     pub device: D,
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     pub mesh: MeshEnds,
     pub ports: Arc<PortBook>,
     pub membership: Arc<Membership>,
@@ -87,6 +88,14 @@ pub(crate) struct ShardParts<D> {
 }
 
 /// A handle to a shard. Clones are cheap and stay on the shard's thread.
+///
+/// End a shard by [`Shard::close`]. Dropping handles waits for nothing, and so does less:
+///
+/// - When the last handle is dropped, the shard is closed. Nothing is left to be done then: clients, operations under
+///   way and indexes that are attached have handles of their own, and keep the shard at work.
+/// - So a shard with an attached index serves the node's other shards until its executor ends. After that their
+///   operations that need it fail at once, with an error that says so (`LockError::ShardEnded`), and the node's id
+///   is not used again ([`ComputeNode::abandoned`](crate::node::ComputeNode::abandoned)).
 pub struct Shard<D: Device>(Rc<Core<D>>);
 
 pub(crate) struct Core<D> {
@@ -197,6 +206,19 @@ impl<D: Device> Shard<D> {
     ///
     /// If it panics, the task that awaits the handle hears of it. If there is none, [`crate::ComputeNode::run`] ends
     /// with the panic, and [`Shard::close`] counts it.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
+    /// let sums = node.run(async |shard: Shard| {
+    ///     let clients: Vec<_> = (0..100).map(|n| shard.spawn(async move { n })).collect();
+    ///     futures::future::join_all(clients).await.into_iter().sum::<u64>()
+    /// })?;
+    /// assert_eq!(sums, [4950, 4950]);
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let core = Rc::downgrade(&self.0);
         let unheard = move |panic| {
@@ -211,13 +233,29 @@ impl<D: Device> Shard<D> {
     }
 
     /// Ends this shard's part in its node, and yields what it had to abandon. It gives clients that nobody awaits
-    /// [`NodeConfig::close_ms`](crate::NodeConfig::close_ms) to end, then drops them; waits for its janitor and for
-    /// chains; and then until no shard of the node has anything to do for itself, for a shard is home to locks that
-    /// clients of other shards wait for.
+    /// [`NodeConfig::close_timeout`](crate::NodeConfig::close_timeout) to end, then drops them; waits for its janitor
+    /// and for chains; and then until no shard of the node has anything to do for itself, for a shard is home to locks
+    /// that clients of other shards wait for.
     ///
     /// [`crate::ComputeNode::run`] does it by itself; a service that attached its shards does it on each before its
-    /// executors end. Afterwards no actor listens on this shard any more. A shard that is not closed is gone when
-    /// nobody holds it; if its executor ends before, the others' `close` says so.
+    /// executors end. Afterwards no actor listens on this shard any more. [`Shard`] says what becomes of a shard that
+    /// is not closed.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
+    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
+    /// # let cluster = Cluster::embedded(config)?;
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
+    /// let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
+    /// farwood_runtime::run_executor(&executor, async {
+    ///     let shard = node.attach().await?;
+    ///     shard.pause(1_000).await;
+    ///     let abandoned = shard.close().await;
+    ///     assert!(!abandoned.may_hold_locks());
+    ///     Ok::<_, farwood_runtime::NodeError>(())
+    /// })?;
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub async fn close(self) -> Abandoned {
         self.end().await.0
     }

@@ -1,7 +1,7 @@
 //! The poller: the one task of a shard that makes everything move. It spins while there is work, and parks when there
 //! has been none for a while, so that an idle service uses no CPU.
 //!
-//! Three facts of glommio 0.9 shape it (RUNTIME-NOTES). A task that is always runnable must share the clients' task
+//! Three facts of glommio 0.9 shape it. A task that is always runnable must share the clients' task
 //! queue and yield by waking itself. And if the preemption timer fires before the first task of a scheduling round, the
 //! executor goes to sleep although tasks are runnable: [`crate::executor`] sees to those that it runs, and the
 //! heartbeat below helps others. And tasks that an executor ends with are leaked, so the poller of a closed shard must

@@ -19,7 +19,7 @@ pub(crate) struct Roster {
     members: Mutex<Members>,
     /// Whether any shard is gone or lost: looked at often, and nearly never set.
     any_ended: AtomicBool,
-    /// Called when the last shard has gone and none of them may have left a lock behind.
+    /// Called when the last shard has gone and none of them may have left a lock behind, or no shard has ever begun.
     ended: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -74,6 +74,14 @@ impl Roster {
 
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Roster {
+    fn drop(&mut self) {
+        if !self.members().is_complete {
+            (self.ended)();
+        }
     }
 }
 

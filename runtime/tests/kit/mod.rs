@@ -60,9 +60,10 @@ pub(crate) fn shm_server(line_mode: LineMode) -> ShmServer {
     ShmServer::start(&config).unwrap()
 }
 
-/// A node of `shards` shards that parks after `spin_us`.
+/// A node of `shards` shards that parks after `spin_us` microseconds.
 pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize, spin_us: u64) -> Arc<ComputeNode> {
-    ComputeNode::new(Arc::clone(cluster), NodeConfig { shards, spin_us, ..NodeConfig::default() })
+    let config = NodeConfig { shards, spin: Duration::from_micros(spin_us), ..NodeConfig::default() };
+    ComputeNode::new(Arc::clone(cluster), config).unwrap()
 }
 
 /// Runs a service on an executor and a thread of its own. Without a preemption timer it has glommio's usual one.

@@ -1,9 +1,11 @@
 //! The index of an experiment: made, loaded, attached to every shard, caches as warm as the experiment wants them.
 //! Knows the kinds of indexes, and nothing of what clients do.
 
+use std::time::Duration;
+
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::smart::{self, Types};
-use farwood_index::{AnyIndex, AnyTree, Bytes, IndexError, IndexSpec, RangeIndex, Spec};
+use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, RangeIndex, Spec};
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
@@ -31,7 +33,7 @@ impl Tree {
                 Spec { geometry, options: smart::Options { techniques, ..Default::default() } }.into()
             }
         };
-        spec.with_backoff_ns((0, 0)).with_lock_wait_ns_max(u64::MAX)
+        spec.with_backoff(Backoff::NONE).with_lock_wait_max(Duration::MAX)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farwood_index::{
     AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, RangeIndex,
@@ -24,9 +25,9 @@ use crate::scenario::{Scenario, may_lose_servers};
 const INDEX: &str = "swarm";
 /// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find
 /// out that its owner is.
-const EARLIER: (&str, u64) = ("earlier", 20_000_000);
+const EARLIER: (&str, Duration) = ("earlier", Duration::from_millis(20));
 /// One that is made when the dead are known to be.
-const AFRESH: (&str, u64) = ("afresh", 1_000_000);
+const AFRESH: (&str, Duration) = ("afresh", Duration::from_millis(1));
 /// Keys that go into each of them, with this value.
 const OTHERS_KEYS: usize = 40;
 const OTHERS_VALUE: &[u8] = b"another";
@@ -393,7 +394,7 @@ impl<'r> Run<'r> {
     fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
         let spec = self.scenario.spec().with_cache_bytes(1 << 20).with_retries_max(500);
-        let tree = self.open(node, spec.with_lock_wait_ns_max(1_000_000), false)?;
+        let tree = self.open(node, spec.with_lock_wait_max(Duration::from_millis(1)), false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
         let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
@@ -481,10 +482,10 @@ impl<'r> Run<'r> {
     fn make_another(
         &self,
         node: u16,
-        (name, lock_wait_ns_max): (&'static str, u64),
+        (name, lock_wait_max): (&'static str, Duration),
     ) -> Result<AnyTree, String> {
         let (host, shard) = (self.simulation.node(node), self.simulation.shard(node, 0));
-        let spec = self.scenario.spec_of(0).with_lock_wait_ns_max(lock_wait_ns_max);
+        let spec = self.scenario.spec_of(0).with_lock_wait_max(lock_wait_max);
         let made = self.block_on(&shard, async move { spec.create(&*host, name).await })?;
         made.map_err(|error| format!("the index {name:?} cannot be made: {error}"))
     }

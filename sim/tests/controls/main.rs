@@ -8,7 +8,10 @@ mod drawn;
 mod radix;
 mod sabotage;
 
-use farwood_index::{Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
+use std::num::NonZero;
+use std::time::Duration;
+
+use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
 use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
@@ -19,13 +22,14 @@ const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 2, scatter_ns: 8_000, jitter_ns: 1_000, in_order_write: false };
 
 const TINY: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 6 } };
+const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration::from_micros(16) };
 /// Entries that cross lines.
 const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
 
 /// How a compute node works on an index: with a large cache, and patience for 100 ms.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
-    let spec = spec.into().with_cache_bytes(1 << 20).with_backoff_ns((500, 16_000));
-    spec.with_lock_wait_ns_max(100_000_000).with_scan_window(32)
+    let spec = spec.into().with_cache_bytes(1 << 20).with_backoff(BACKOFF);
+    spec.with_lock_wait_max(Duration::from_millis(100)).with_scan_window(32)
 }
 
 /// Two compute nodes on one memory server: tiny leaves, no faults.
@@ -37,7 +41,7 @@ fn plain(seed: u64) -> Scenario {
             servers: 1,
             colocated: false,
             weather: ROUGH,
-            credits: 4096,
+            credits: NonZero::new(4096).unwrap(),
             locks: 256,
             device_locks: 0,
             slow_control: false,

@@ -1,9 +1,7 @@
 //! Clients on an index that forgets everything: they must find out, and what they cost by themselves can be measured.
 
-use std::ops::RangeBounds;
-
 use farwood::runtime::{Host, Verbs};
-use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, NodeConfig, Scan, Survey, Value};
+use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, Survey, Value};
 
 use super::*;
 use crate::args::{self, Command, Request};
@@ -31,7 +29,7 @@ impl RangeIndex for Forgetful {
     async fn remove(&self, _key: &[u8]) -> Result<bool, IndexError> {
         Ok(false)
     }
-    fn scan<'k>(&self, _range: impl RangeBounds<&'k [u8]>, _limit: Option<usize>) -> Scan {
+    fn scan(&self, _range: impl KeyRange, _limit: Option<usize>) -> Scan {
         futures::stream::empty().boxed_local()
     }
     async fn multi_get<K: AsRef<[u8]>>(&self, _keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
@@ -61,7 +59,7 @@ fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
     let config = BenchConfig::new(*args, 1).unwrap();
     let cluster =
         Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() }).unwrap();
-    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
     assert_eq!(node.seed(), 1);
     let plan = Plan::new(config, Progress::new(1, false), Interrupt::default(), "t".to_owned());
     let shared = Arc::clone(&plan);

@@ -95,8 +95,14 @@ fn nothing_stays_behind_after_faults() {
     };
     for mix in Mix::ALL.iter().filter(|mix| !mix.rules.iter().any(|rule| rule.fault == Fault::NodeStop)) {
         for seed in 0..4 {
-            let config =
-                SimConfig { seed, weather, shards: 2, servers: 2, credits: 5, ..SimConfig::default() };
+            let config = SimConfig {
+                seed,
+                weather,
+                shards: 2,
+                servers: 2,
+                credits: std::num::NonZero::new(5).unwrap(),
+                ..SimConfig::default()
+            };
             let simulation = simulation(config);
             simulation.set_faults(mix.rules);
             for client in 0..16 {

@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -38,7 +39,7 @@ pub(super) struct HostCoreParts {
     pub(super) machine: u16,
     pub(super) control: Arc<dyn Control>,
     pub(super) capabilities: Capabilities,
-    pub(super) credits: usize,
+    pub(super) credits: NonZero<usize>,
     pub(super) any_order: bool,
     pub(super) seed: u64,
 }

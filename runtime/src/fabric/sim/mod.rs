@@ -25,6 +25,7 @@ mod world;
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,7 +71,7 @@ pub struct SimConfig {
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
     /// Chains in flight per queue pair.
-    pub credits: usize,
+    pub credits: NonZero<usize>,
     /// Whether control services take a few turns to answer.
     pub slow_control: bool,
     /// Whether a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
@@ -90,7 +91,7 @@ impl Default for SimConfig {
             bytes_per_server: 1 << 30,
             locks_per_server: 131_072,
             chunk_bytes: 8 << 20,
-            credits: 4096,
+            credits: const { NonZero::new(4096).unwrap() },
             slow_control: false,
             any_order: false,
         }
@@ -120,11 +121,12 @@ impl Simulation {
     ///
     /// # Errors
     /// If the configuration makes no sense, or the system refuses the memory.
-    ///
-    /// # Panics
-    /// If there are no nodes or no shards.
     pub fn new(config: &SimConfig) -> Result<Self, ClusterError> {
-        assert!(config.nodes > 0 && config.shards > 0, "somebody must do something");
+        if config.nodes == 0 || config.shards == 0 {
+            return Err(ClusterError::Config(
+                "a simulation needs at least one compute node and one shard".into(),
+            ));
+        }
         let cluster = Cluster::embedded(EmbeddedConfig {
             servers: config.servers,
             bytes_per_server: config.bytes_per_server,

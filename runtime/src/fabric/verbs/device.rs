@@ -72,7 +72,7 @@ impl VerbsDevice {
         let limits = port.limits;
         let count = servers.len().max(1) as u32;
         let room = limits.work_requests_max.min(limits.completions_max / count);
-        let depth = send_queue_depth(seat.credits, room);
+        let depth = send_queue_depth(seat.credits.get(), room);
         let cq = Arc::new(CompletionQueue::new(port.context(), depth * count, true)?);
         let watched = watch.watch(&cq, seat.unpark.clone())?;
         let tools = Tools {

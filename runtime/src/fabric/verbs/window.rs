@@ -127,6 +127,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZero;
+
     use super::*;
     use crate::chain::Chain;
     use crate::engine::{Device, Engine, Slots};
@@ -153,7 +155,7 @@ mod tests {
     }
 
     fn keys<const N: usize>() -> [SlotKey; N] {
-        let mut engine = Engine::new(Idle, 1, N);
+        let mut engine = Engine::new(Idle, 1, NonZero::new(N).unwrap());
         std::array::from_fn(|_| engine.submit(Chain::new(ServerId(0))))
     }
 

@@ -28,7 +28,7 @@ pub(crate) use self::messages::{early_messages_are_kept, messages_arrive_in_orde
 pub(crate) use self::order::{
     chains_keep_their_order, messages_follow_writes, order_is_seen_by_others, store_buffer_litmus,
 };
-pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, waiters};
+pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, timeouts, waiters};
 
 /// A shard that can be asked whether it lost anything.
 pub(crate) trait Probed: Verbs {
@@ -83,8 +83,8 @@ macro_rules! conformance_tests {
             order_is_seen_by_others [1, 2], atomics [1, 2], atomics_lose_no_increment [1, 2],
             errors_are_typed_and_local [1, 2], dropped_submissions [1, 2], credits_are_first_come_first_served [1, 2],
             servers_in_parallel [1, 2], messages_arrive_in_order [1, 2], early_messages_are_kept [1, 2],
-            messages_from_handlers [1, 2], pauses [1, 2], waiters [1, 2], deferred_tasks [1, 2], combinators [1, 2],
-            refused_chains_come_back [1, 2], time_never_goes_back [1, 2], store_buffer_litmus [2],
+            messages_from_handlers [1, 2], pauses [1, 2], timeouts [1, 2], waiters [1, 2], deferred_tasks [1, 2],
+            combinators [1, 2], refused_chains_come_back [1, 2], time_never_goes_back [1, 2], store_buffer_litmus [2],
             messages_follow_writes [2]);
     };
     ($fabric:ty: $($part:ident [$($shards:literal),+]),+) => {

@@ -1,11 +1,12 @@
 //! Time, wakes, deferred tasks and combinators, for clients of the pool and for tasks of the executor.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{pending, poll_fn, ready};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
-use farwood_runtime::{Chain, Message, Meter, Port, ShardId, Waiter};
+use farwood_runtime::{Chain, Message, Meter, Port, ShardId, TimedOut, Waiter};
 use futures::future::{join, join_all, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
@@ -30,6 +31,30 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
     let before = v.now();
     drop(select(v.pause(3_600_000_000_000), v.pause(100_000)).await);
     assert!(v.now() - before >= 100_000);
+}
+
+/// An operation that ends in time has its outcome; another one is dropped, and what it had posted is executed.
+pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+    let (limit, at) = (Duration::from_micros(200), site.own(0, v.shard()));
+    let before = v.now();
+    assert_eq!(v.timeout(limit, pending::<()>()).await, Err(TimedOut { limit }));
+    assert!(v.now() - before >= 200_000);
+    assert_eq!(v.timeout(Duration::MAX, async { v.pause(1_000).await }).await, Ok(()));
+    assert_eq!(v.timeout(Duration::ZERO, ready(7)).await, Ok(7));
+    let begun = Rc::new(Cell::new(0));
+    let adds = async |stays: bool| {
+        let mut chain = Chain::new(at.server());
+        chain.faa(at, 1);
+        begun.set(begun.get() + 1);
+        let posted = v.submit(&Meter::default(), chain);
+        if stays {
+            pending::<()>().await;
+        }
+        posted.await.unwrap().atomics[0]
+    };
+    assert!(v.timeout(limit, adds(true)).await.is_err());
+    assert_eq!(v.timeout(Duration::from_secs(3600), adds(false)).await, Ok(1));
+    assert_eq!(begun.get(), 2);
 }
 
 /// Lets 50 clients pause; yields whether they went on in the order of their deadlines.
