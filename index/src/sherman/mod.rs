@@ -129,6 +129,7 @@ impl Algorithm for ShermanAlgorithm {
     const FILLED: Filled = Filled::Leaves;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "cache.evicted",
             "lock.redo.reached",
             "lock.redo.unreached",
             "sherman.inner.right",
@@ -174,10 +175,6 @@ impl Algorithm for ShermanAlgorithm {
     ) -> Result<Agreed, IndexError> {
         geometry.layouts()?;
         Ok(Agreed { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
-    }
-
-    fn check_agreed(_: &Agreed) -> Result<(), String> {
-        Ok(())
     }
 
     fn check_cluster(name: &str, agreed: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
