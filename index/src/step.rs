@@ -65,8 +65,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Yields what to post again after a chain to `node` failed that leaves nothing half done, or of which the poster finds
-    /// out what it did. Spends a retry.
+    /// Yields what to post again after a chain to `node` failed that leaves nothing half done, or of which the poster
+    /// finds out what it did. Spends a retry.
     ///
     /// # Errors
     /// The cause, if asking again does not help or the budget is spent.

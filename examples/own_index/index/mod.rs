@@ -33,7 +33,7 @@ mod operation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use farwood_index::check::{Broken, CheckOptions, CheckReport};
 use farwood_index::intent::Intent;
@@ -200,6 +200,7 @@ impl Algorithm for OwnIndex {
         let mut fresh = Fresh::new(local, local.shared.entry.root);
         let mut words = local.verbs.lease(sizes.table_bytes());
         words.fill(0);
+        let mut heads = Vec::with_capacity(chains.len() + 1);
         for (chain, pairs) in chains {
             let mut next = RemotePtr::NULL;
             for part in pairs.chunks(sizes.slots_at(fill)).rev() {
@@ -209,9 +210,16 @@ impl Algorithm for OwnIndex {
                 next = fresh.write(&mut operation, near, image).await?;
             }
             words[8 * chain..][..8].copy_from_slice(&next.to_bits().to_le_bytes());
+            heads.push((chain, next));
         }
         let table = fresh.write(&mut operation, None, words).await?;
-        if operation.claim(fresh).await? == table { Ok(position) } else { Err(IndexError::NotEmpty) }
+        if operation.claim(fresh).await? != table {
+            return Err(IndexError::NotEmpty);
+        }
+        for (place, node) in heads.into_iter().chain([(sizes.chains, table)]) {
+            local.shared.state[place].store(node.to_bits(), Ordering::Relaxed);
+        }
+        Ok(position)
     }
 
     async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<Survey, IndexError> {

@@ -198,7 +198,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     }
 
     /// Yields what remains of the switches of who creates an index, where locks can be in on-chip memory
-    /// ([`farwood_lock::on_chip_possible`]) or cannot: by default all, since they do not depend on it, nor on each other.
+    /// ([`farwood_lock::on_chip_possible`]) or cannot: by default all, as they depend on nothing.
     fn effective(techniques: Self::Techniques, _on_chip_possible: bool) -> Self::Techniques {
         techniques
     }
