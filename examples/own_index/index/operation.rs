@@ -321,7 +321,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
     ) -> Result<BTreeMap<Bytes, Bytes>, IndexError> {
         let (sizes, locks, mut pairs) = (self.sizes, self.local.locks.clone(), BTreeMap::new());
         let mut depths = vec![1u8; sizes.chains];
-        self.each(may_lock, |chain, head, node, found| {
+        let see = |chain: usize, head, node, found: Result<&[u8], Broken>| {
             let mut note = |broken| report.violations.push(Violation { node, level: None, broken });
             match found {
                 Ok(image) => {
@@ -335,19 +335,32 @@ impl<'o, V: Verbs> Operation<'o, V> {
                         }
                     }
                 }
-                Err(_) if exempt.contains(&locks.word_of(head)) => report.torn.push(node),
+                Err(Broken::Unreadable { .. }) if exempt.contains(&locks.word_of(head)) => {
+                    report.torn.push(node)
+                }
                 Err(broken) => note(broken),
             }
             depths[chain] = depths[chain].saturating_add(1);
             report.survey.leaves += 1;
-        })
-        .await?;
+        };
+        let table = match self.each(may_lock, see).await {
+            Ok(()) => self.table(false).await,
+            Err(error) => Err(error),
+        };
         let survey = &mut report.survey;
-        if self.table(false).await?.is_some() {
-            (survey.keys, survey.inner_nodes) = (pairs.len() as u64, 1);
-            survey.height = depths.into_iter().max().unwrap_or(1);
-            survey.used_bytes = (sizes.table_bytes() as u64) + survey.leaves * sizes.bucket_bytes() as u64;
-            survey.load_factor = survey.keys as f64 / (survey.leaves.max(1) * sizes.slots as u64) as f64;
+        match table {
+            Ok(Some(_)) => {
+                (survey.keys, survey.inner_nodes) = (pairs.len() as u64, 1);
+                survey.height = depths.into_iter().max().unwrap_or(1);
+                survey.used_bytes = sizes.table_bytes() as u64 + survey.leaves * sizes.bucket_bytes() as u64;
+                survey.load_factor = survey.keys as f64 / (survey.leaves.max(1) * sizes.slots as u64) as f64;
+            }
+            Ok(None) => {}
+            // A root word that leads nowhere is a finding, too.
+            Err(IndexError::Corrupt { node, what }) => {
+                report.violations.push(Violation { node, level: None, broken: Broken::Rule { what } });
+            }
+            Err(error) => return Err(error),
         }
         Ok(pairs)
     }
