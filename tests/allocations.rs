@@ -124,6 +124,8 @@ impl Operation {
             }
             // What inserts and removes do not wait for is a task of the janitor's.
             IndexKind::Smart => &[Operation::Get, Operation::Update, Operation::Put],
+            // What all indexes promise.
+            _ => &[Operation::Get, Operation::Update],
         }
     }
 

@@ -59,7 +59,8 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    pub(crate) fn new(kept_max: usize) -> Self {
+    /// Makes the report of a check that has found nothing yet; it keeps so many findings of each sort.
+    pub fn new(kept_max: usize) -> Self {
         CheckReport {
             survey: Survey::default(),
             violations: Kept::new(kept_max),
@@ -72,7 +73,7 @@ impl CheckReport {
     }
 
     /// Notes the locks that are held of an index at rest; yields those of the dead, under which nodes may be torn.
-    pub(crate) fn note_locks(
+    pub fn note_locks(
         &mut self,
         options: &CheckOptions,
         held: Vec<(RemotePtr, LockWord)>,
@@ -104,7 +105,7 @@ impl CheckReport {
     ///
     /// # Errors
     /// The first violation: the shape of a damaged index means nothing.
-    pub(crate) fn shape(self) -> Result<Survey, IndexError> {
+    pub fn shape(self) -> Result<Survey, IndexError> {
         match self.violations.first() {
             None => Ok(self.survey),
             Some(Violation { node, broken, .. }) => {
@@ -132,7 +133,8 @@ impl<T> Kept<T> {
         Kept { first: Vec::new(), total: 0, max }
     }
 
-    pub(crate) fn push(&mut self, found: T) {
+    /// Adds one; it is kept if there is room, and counted.
+    pub fn push(&mut self, found: T) {
         self.total += 1;
         if self.first.len() < self.max {
             self.first.push(found);
@@ -254,6 +256,9 @@ pub enum Broken {
     /// A lock that somebody holds who is not known to be dead.
     #[error("the lock is taken by compute node {}, index {}, nonce {:#x}", .word.owner(), .word.tag(), .word.nonce())]
     LockHeld { word: LockWord },
+    /// A rule that only one kind of index has.
+    #[error("{what}")]
+    Rule { what: String },
 }
 
 /// The sorts of pointers.
@@ -323,8 +328,11 @@ pub struct HeldLock {
     pub word: LockWord,
 }
 
-/// Whether `bytes` bytes of a node can be at `at`.
-pub(crate) fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
+/// Checks whether `bytes` bytes of a node can be at `at`.
+///
+/// # Errors
+/// Why they cannot.
+pub fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
     if at.is_null() {
         return Err(AddressFault::Null);
     }

@@ -10,11 +10,14 @@
 //! - `btree`: what B+trees have above their leaves; its `mod.rs` tabulates what a tree supplies.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
-//! - `step`: what an operation does next, as a value, and the budget that bounds it.
+//! - `step`: what an operation does next, as a value, and the [`Budget`] that bounds it.
 //! - [`error`], [`stats`], [`value`]: what users see.
 //!
 //! Nothing here knows an executor, a clock or a fabric.
 #![forbid(unsafe_code)]
+
+// An index may call this crate by its name wherever its file lies (docs/own-index.md).
+extern crate self as farwood_index;
 
 mod btree;
 pub mod check;
@@ -41,4 +44,5 @@ pub use shell::{Algorithm, Backoff, Limits, Nodes, Switches};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
+pub use step::Budget;
 pub use value::Value;

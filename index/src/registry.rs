@@ -45,8 +45,9 @@ macro_rules! registry {
             };
         }
 
-        /// A kind of index.
+        /// A kind of index. There will be more.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
         pub enum IndexKind {
             $($(#[$doc])* $kind,)+
         }
@@ -124,6 +125,7 @@ macro_rules! registry {
 
         /// Describes an index of any kind: its sizes and its options, for creating and opening it.
         #[derive(Clone, Copy, PartialEq, Debug)]
+        #[non_exhaustive]
         #[expect(missing_docs, reason = "named as the kinds")]
         pub enum IndexSpec {
             $($kind(Spec<$algorithm>),)+

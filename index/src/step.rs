@@ -31,9 +31,9 @@ impl<T> Step<T> {
     }
 }
 
-/// Retries that one operation may spend.
+/// Counts the retries that one operation may spend.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     max: u32,
     spent: u32,
     moves_right: u32,
@@ -48,7 +48,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`IndexError::RetriesExhausted`] with what was wrong last.
-    pub(crate) fn spend(
+    pub fn spend(
         &mut self,
         meter: &Meter,
         node: RemotePtr,
@@ -65,13 +65,13 @@ impl Budget {
         Ok(())
     }
 
-    /// What to post again after a chain to `node` failed that leaves nothing half done, or of which the poster finds
-    /// out what it did. Spends a retry.
+    /// Yields what to post again after a chain to `node` failed that leaves nothing half done, or of which the poster
+    /// finds out what it did. Spends a retry.
     ///
     /// # Errors
     /// The cause, if asking again does not help or the budget is spent.
     #[cold]
-    pub(crate) fn post_again(
+    pub fn post_again(
         &mut self,
         meter: &Meter,
         node: RemotePtr,

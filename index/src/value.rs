@@ -26,8 +26,8 @@ impl Value {
         Value(Kept::Leased { buf, range })
     }
 
-    /// The bytes at `range` of `buf`.
-    pub(crate) fn at(buf: Buf, range: Range<usize>) -> Self {
+    /// Makes a value of the bytes at `range` of `buf`.
+    pub fn at(buf: Buf, range: Range<usize>) -> Self {
         Value(Kept::Leased { buf, range })
     }
 

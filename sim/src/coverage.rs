@@ -17,8 +17,7 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::waits;
 
 /// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
-const COMMON: [&str; 16] = [
-    "cache.evicted",
+const COMMON: [&str; 15] = [
     "index.failed",
     "index.torn",
     "lock.cas.settled",

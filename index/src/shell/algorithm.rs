@@ -65,11 +65,11 @@ impl Filled {
 
 /// The sizes that an index is created with. What a geometry says of bytes holds for one that [`Geometry::check`] has
 /// found good.
-pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
+pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// Limits of an index whose creator names none.
     const USUAL_LIMITS: Limits;
-    /// True if a leaf is as large as its entry needs; false if all leaves have one size.
-    const LEAVES_DIFFER: bool;
+    /// True if a leaf is as large as its entry needs; false, as by default, if all leaves have one size.
+    const LEAVES_DIFFER: bool = false;
 
     /// Chooses a geometry for keys and values up to those limits. It may turn out to make no node.
     fn new(limits: Limits, nodes: Nodes) -> Self;
@@ -89,8 +89,10 @@ pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
     /// Bytes of a leaf on a memory server: of the largest, where they differ.
     fn leaf_bytes(&self) -> usize;
 
-    /// Bytes that a get of a key of the longest reads.
-    fn get_bytes(&self) -> usize;
+    /// Yields the bytes that a get of a key of the longest reads; by default those of a leaf.
+    fn get_bytes(&self) -> usize {
+        self.leaf_bytes()
+    }
 
     /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
     fn leaves(&self, keys: u64, fill: f64) -> u64;
@@ -103,8 +105,11 @@ pub trait Geometry: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
     /// were replaced stay behind.
     fn kept_node_bytes(&self) -> Option<u64>;
 
-    /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them.
-    fn touching(&self, keys: &[Bytes]) -> Vec<Bytes>;
+    /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them; by
+    /// default all of them.
+    fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
+        keys.to_vec()
+    }
 }
 
 /// Tells tests and swarms what is particular to an algorithm.
@@ -167,27 +172,36 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         servers: &[ServerInfo],
     ) -> Result<Self::Agreed, IndexError>;
 
-    /// Checks what a catalog holds.
+    /// Checks what a catalog holds. By default all that can be read is good.
     ///
     /// # Errors
     /// The end of a sentence that says what does not go together.
-    fn check_agreed(agreed: &Self::Agreed) -> Result<(), String>;
+    fn check_agreed(_agreed: &Self::Agreed) -> Result<(), String> {
+        Ok(())
+    }
 
-    /// Checks whether the index `name` can be on these memory servers.
+    /// Checks whether the index `name` can be on these memory servers. By default it can be on any.
     ///
     /// # Errors
     /// Why it cannot.
-    fn check_cluster(name: &str, agreed: &Self::Agreed, servers: &[ServerInfo]) -> Result<(), IndexError>;
+    fn check_cluster(_name: &str, _agreed: &Self::Agreed, _servers: &[ServerInfo]) -> Result<(), IndexError> {
+        Ok(())
+    }
 
     /// Yields the sizes among what was agreed on.
     fn geometry(agreed: &Self::Agreed) -> Self::Geometry;
 
-    /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on.
-    fn in_effect(techniques: Self::Techniques, agreed: &Self::Agreed) -> Self::Techniques;
+    /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on:
+    /// by default all.
+    fn in_effect(techniques: Self::Techniques, _agreed: &Self::Agreed) -> Self::Techniques {
+        techniques
+    }
 
     /// Yields what remains of the switches of who creates an index, where locks can be in on-chip memory
-    /// ([`farwood_lock::on_chip_possible`]) or cannot.
-    fn effective(techniques: Self::Techniques, on_chip_possible: bool) -> Self::Techniques;
+    /// ([`farwood_lock::on_chip_possible`]) or cannot: by default all, as they depend on nothing.
+    fn effective(techniques: Self::Techniques, _on_chip_possible: bool) -> Self::Techniques {
+        techniques
+    }
 
     /// Yields the round trips of a get, and those of an update of a present key that has room: caches warm, no
     /// conflict.
@@ -215,8 +229,10 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// Bytes that the compute node's cache takes now.
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
-    /// Yields what caches have counted.
-    fn cache_counters(node: &Self::NodeState, shard: &Self::ShardState) -> CacheCounters;
+    /// Yields what caches have counted; by default only how large they are.
+    fn cache_counters(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheCounters {
+        CacheCounters { bytes: Self::cache_bytes(node) as u64, ..CacheCounters::default() }
+    }
 
     /// Yields the value of `key`.
     fn lookup<V: Verbs>(

@@ -36,11 +36,15 @@ impl<A: Algorithm> Clone for Tree<A> {
 }
 
 /// Holds what the shards of a compute node share of an index.
-pub(crate) struct Shared<A: Algorithm> {
-    pub(crate) entry: CatalogEntry,
-    pub(crate) agreed: A::Agreed,
-    pub(crate) options: Options<A>,
-    pub(crate) state: A::NodeState,
+pub struct Shared<A: Algorithm> {
+    /// The index in the catalog; the address of its root word is here.
+    pub entry: CatalogEntry,
+    /// What all compute nodes have agreed on.
+    pub agreed: A::Agreed,
+    /// How this compute node works on the index.
+    pub options: Options<A>,
+    /// The algorithm's own.
+    pub state: A::NodeState,
     meeting: Meeting,
 }
 
@@ -150,17 +154,22 @@ pub(crate) fn agreed_of<A: Algorithm>(config: &[u8]) -> Result<A::Agreed, IndexE
     })
 }
 
-/// Holds what one shard needs to work on an index.
+/// Holds what one shard needs to work on an index. Algorithms are shown it, and read its fields; the shell makes it.
 pub struct Local<A: Algorithm, V: Verbs> {
-    /// For what outlives an operation.
-    pub(crate) me: Weak<Self>,
-    pub(crate) shared: Arc<Shared<A>>,
+    /// Itself, for what outlives an operation.
+    pub me: Weak<Self>,
+    /// What the shards of the compute node share.
+    pub shared: Arc<Shared<A>>,
     /// The switches in effect.
-    pub(crate) techniques: A::Techniques,
-    pub(crate) verbs: V,
-    pub(crate) locks: LockTable<V>,
-    pub(crate) allocator: NodeAllocator,
-    pub(crate) state: A::ShardState,
+    pub techniques: A::Techniques,
+    /// The fabric: chains, buffers, time, chance, the janitor.
+    pub verbs: V,
+    /// The locks of this index's nodes.
+    pub locks: LockTable<V>,
+    /// Memory for nodes.
+    pub allocator: NodeAllocator,
+    /// The algorithm's own.
+    pub state: A::ShardState,
     sharing: Sharing<V>,
     stats: RefCell<IndexStats>,
 }
@@ -168,7 +177,7 @@ pub struct Local<A: Algorithm, V: Verbs> {
 impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// Makes the budget of one operation ([`Options::retries_max`]).
     #[inline]
-    pub(crate) fn budget(&self) -> Budget {
+    pub fn budget(&self) -> Budget {
         Budget::new(self.shared.options.retries_max)
     }
 

@@ -15,6 +15,6 @@ mod sharing;
 pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
-pub use handle::{Index, Local, Tree};
+pub use handle::{Index, Local, Shared, Tree};
 pub use options::{Backoff, Options};
 pub use techniques::Switches;

@@ -121,6 +121,7 @@ impl Algorithm for ShermanAlgorithm {
             "btree.separator.owed",
             "btree.separator.repaired",
             "btree.split.unknown",
+            "cache.evicted",
             "lock.redo.reached",
             "lock.redo.unreached",
             "sherman.leaf.split",
@@ -154,10 +155,6 @@ impl Algorithm for ShermanAlgorithm {
     ) -> Result<Agreed, IndexError> {
         geometry.layouts()?;
         Ok(Agreed { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
-    }
-
-    fn check_agreed(_: &Agreed) -> Result<(), String> {
-        Ok(())
     }
 
     fn check_cluster(name: &str, agreed: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {

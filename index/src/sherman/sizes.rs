@@ -15,7 +15,6 @@ const KEYS_PER_INNER_NODE: usize = 500;
 impl algorithm::Geometry for Geometry {
     /// Every entry takes room for the longest key and value.
     const USUAL_LIMITS: Limits = Limits { max_key: 32, max_value: 32 };
-    const LEAVES_DIFFER: bool = false;
 
     /// Chooses the paper's 1 KiB for users, or larger nodes where few entries would fit.
     fn new(Limits { max_key, max_value }: Limits, nodes: Nodes) -> Self {
@@ -56,10 +55,6 @@ impl algorithm::Geometry for Geometry {
 
     fn leaf_bytes(&self) -> usize {
         checked(self).0.node_bytes()
-    }
-
-    fn get_bytes(&self) -> usize {
-        self.leaf_bytes()
     }
 
     fn leaves(&self, keys: u64, fill: f64) -> u64 {

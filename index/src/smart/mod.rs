@@ -149,6 +149,7 @@ impl Algorithm for SmartAlgorithm {
     const FILLED: Filled = Filled::InnerNodes;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "cache.evicted",
             "smart.header.split",
             "smart.leaf.estranged",
             "smart.leaf.moved",

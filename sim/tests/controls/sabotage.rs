@@ -61,6 +61,7 @@ impl Nodes {
                 Nodes::BTree(geometry.layouts().expect("the scenario has a tree").0)
             }
             IndexSpec::Smart(Spec { geometry, .. }) => Nodes::Radix(Radix::new(*geometry)),
+            other => panic!("the controls know no nodes of {}", other.kind()),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What operations cost on an index of usual nodes, with a warm cache and nobody else there: the table of each kind.
+//! What operations cost on an index of usual nodes, with a warm cache and nobody else there: the table of each kind. A
+//! kind without a table here is held to what it says itself of its gets and updates (`Algorithm::round_trips`).
 
 mod sherman;
 mod smart;
@@ -48,6 +49,7 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
         IndexSpec::Sherman(Spec { options, .. }) => sherman::costs(options.techniques, work),
         IndexSpec::Smart(Spec { options, .. }) => smart::costs(options.techniques, work),
+        other => own_word(&other, work),
     }
 }
 
@@ -56,7 +58,20 @@ pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
     match mix {
         IndexSpec::Sherman(_) => 0,
         IndexSpec::Smart(_) => smart::second_looks(work),
+        _ => 0,
     }
+}
+
+/// What a kind says itself of its round trips.
+fn own_word(spec: &IndexSpec, work: Work) -> Costs {
+    let (get, update) = spec.round_trips();
+    let (least, most) = match work {
+        Work::Get { present: true } => get.into_inner(),
+        Work::Change(OpKind::Update) => update.into_inner(),
+        _ => (1, u64::MAX),
+    };
+    let with = |round_trips, others| Cost { round_trips, ..Cost::of([others; 7]) };
+    Costs::Between(with(least, 0), with(most, u64::MAX))
 }
 
 impl Costs {
@@ -92,7 +107,7 @@ impl Cost {
     }
 
     fn times(self, n: u64) -> Self {
-        Self::of(self.parts().map(|part| n * part))
+        Self::of(self.parts().map(|part| part.saturating_mul(n)))
     }
 
     fn and(&self, other: &Self) -> Self {
