@@ -5,7 +5,8 @@
 //!     refused, or too late        └──────────────┴─────> lost    (its executor ended first)
 //! ```
 //! A shard begins when all places are attached: one that never comes would leave messages to it unanswered. A shard
-//! that is leaving serves the others until all of them are leaving, gone or lost.
+//! that is leaving serves the others until all of them are leaving, gone or lost. One that is given up when all are
+//! attached is gone at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +76,23 @@ impl Roster {
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Notes how a shard of a complete roster ended, once.
+    fn end(&self, mut members: MutexGuard<'_, Members>, shard: usize, how: Place, abandoned: Abandoned) {
+        let place = &mut members.places[shard];
+        if matches!(place, Place::Gone | Place::Lost) {
+            return;
+        }
+        *place = how;
+        self.any_ended.store(true, Ordering::Relaxed);
+        members.abandoned += abandoned;
+        let all_gone = members.places.iter().all(|place| matches!(place, Place::Gone));
+        let is_well = all_gone && !members.abandoned.may_hold_locks();
+        drop(members);
+        if is_well {
+            (self.ended)();
+        }
+    }
 }
 
 impl Drop for Roster {
@@ -136,8 +154,12 @@ impl Drop for Taken {
         if let Some(ends) = self.ends.take() {
             let place = usize::from(ends.shard().0);
             let mut members = self.roster.members();
-            // It may have become complete in this very moment: then the shard is missing for good.
-            members.places[place] = if members.is_complete { Place::Lost } else { Place::Free(ends) };
+            if members.is_complete {
+                // Complete in this very moment, but the shard does not begin: it has done nothing, and serves no other.
+                self.roster.end(members, place, Place::Gone, Abandoned::default());
+            } else {
+                members.places[place] = Place::Free(ends);
+            }
         }
     }
 }
@@ -175,20 +197,7 @@ impl Membership {
     }
 
     fn end(&self, how: Place, abandoned: Abandoned) {
-        let mut members = self.roster.members();
-        let place = &mut members.places[usize::from(self.shard.0)];
-        if matches!(place, Place::Gone | Place::Lost) {
-            return;
-        }
-        *place = how;
-        self.roster.any_ended.store(true, Ordering::Relaxed);
-        members.abandoned += abandoned;
-        let all_gone = members.places.iter().all(|place| matches!(place, Place::Gone));
-        let is_well = all_gone && !members.abandoned.may_hold_locks();
-        drop(members);
-        if is_well {
-            (self.roster.ended)();
-        }
+        self.roster.end(self.roster.members(), usize::from(self.shard.0), how, abandoned);
     }
 }
 
