@@ -6,3 +6,8 @@ pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, 
 
 /// Segments of the radix cache are at least so big, bytes.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 4 << 10;
+
+/// The square of a segment of its in bytes is about this often the budget, so that both grow: a 16th of 600 MB are
+/// 570 segments of 64 KiB, one of which is emptied in some 100 us. Measured with 2 M keys on one shard: gets are 11 %
+/// slower with half of it, and not faster with twice as much.
+pub(crate) const SEGMENT_SCALE: usize = 32;

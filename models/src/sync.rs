@@ -7,6 +7,8 @@ pub use loom::sync::atomic::Ordering;
 
 /// Segments of the radix cache are at least so big: a few copies.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 128;
+/// The square of a segment's bytes is about this often the budget: small segments, which are soon used anew.
+pub(crate) const SEGMENT_SCALE: usize = 8;
 
 /// A hint that models have no use for.
 pub(crate) fn prefetch<T: ?Sized>(_: *const T) {}

@@ -17,12 +17,8 @@
 use std::sync::OnceLock;
 
 use super::copy::{Copy, GRANULE_BITS};
-use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, fence, prefetch};
+use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, SEGMENT_SCALE, fence, prefetch};
 
-/// The square of a segment's bytes is about this often the budget, so that both grow: a 16th of 600 MB are 570 segments
-/// of 64 KiB, one of which is emptied in some 100 us. Measured with 2 M keys on one shard: gets are 11 % slower with
-/// half of it, and not faster with twice as much.
-const SEGMENT_SCALE: usize = 32;
 const GRANULE_BYTES: usize = GRANULE_BITS / 8;
 /// A copy has at least four granules: each has a stamp of its own.
 const GRANULES_PER_STAMP: u32 = 4;
