@@ -75,7 +75,7 @@ fn an_idle_node_uses_no_cpu_and_wakes() {
         kit::wait(Duration::from_millis(10));
     }
     kit::wait(Duration::from_millis(300));
-    // What else runs here can only add to it (seen: 11 to 16 ms, and once 44 beside builds), so one good window will do.
+    // What else runs here can only add to it (seen: 11 to 16 ms, once 44 beside builds), so one good window will do.
     let in_a_window = || {
         let before = cpu_ns();
         kit::wait(Duration::from_secs(2));
