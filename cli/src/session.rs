@@ -52,16 +52,16 @@ where
 }
 
 /// Who only talks to the control services: no shard, no compute node.
-pub(crate) struct Desk(Arc<dyn Control>);
+pub(crate) struct ControlOnly(Arc<dyn Control>);
 
-impl Desk {
+impl ControlOnly {
     /// At the control services of that cluster.
     pub(crate) fn at<F: Fabric>(cluster: &Arc<F>) -> Self {
-        Desk(cluster.control())
+        ControlOnly(cluster.control())
     }
 }
 
-impl Host for Desk {
+impl Host for ControlOnly {
     fn control(&self) -> Arc<dyn Control> {
         Arc::clone(&self.0)
     }
@@ -84,7 +84,7 @@ pub(crate) mod kit {
     use farwood::{Cluster, EmbeddedConfig, IndexKind, Limits};
     use futures::executor::block_on;
 
-    use super::Desk;
+    use super::ControlOnly;
     use crate::index;
 
     /// Keys and values of the index of [`cluster`] have that many bytes at most.
@@ -106,7 +106,7 @@ pub(crate) mod kit {
         let cluster = Cluster::embedded(config).unwrap();
         let limits = Limits { max_key: BYTES_MAX, max_value: BYTES_MAX };
         let spec = index::spec(kind, limits, &[]).unwrap().with_cache_bytes(0);
-        block_on(index::create(&Desk::at(&cluster), "t", &spec)).unwrap();
+        block_on(index::create(&ControlOnly::at(&cluster), "t", &spec)).unwrap();
         cluster
     }
 }

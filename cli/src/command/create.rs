@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
 use crate::report::output::print;
-use crate::session::Desk;
+use crate::session::ControlOnly;
 
 /// Creates the index and says so.
 ///
@@ -53,7 +53,7 @@ impl Action for Create {
         // Nobody works with what is opened here.
         const CACHE_BYTES: usize = 0;
         let spec = self.spec.with_cache_bytes(CACHE_BYTES);
-        block_on(index::create(&Desk::at(&cluster), &self.name, &spec))?;
+        block_on(index::create(&ControlOnly::at(&cluster), &self.name, &spec))?;
         let (Limits { max_key, max_value }, leaf_bytes) = (spec.limits(), spec.leaf_bytes());
         let up_to = if spec.leaves_differ() { "up to " } else { "" };
         Ok(format!(
@@ -96,7 +96,7 @@ mod tests {
             let error = create_on(&cluster, &words).unwrap_err();
             assert_eq!(error.exit_code(), 1);
             assert!(error.one_line().contains("an index named \"users\" already"), "{error}");
-            let opened = block_on(index::open(&Desk::at(&cluster), "users", 0)).unwrap();
+            let opened = block_on(index::open(&ControlOnly::at(&cluster), "users", 0)).unwrap();
             assert_eq!(opened.limits(), Limits { max_key: 200, max_value: 8 });
         }
     }

@@ -9,7 +9,7 @@ use crate::report::{CacheFigures, KindFigures, LockFigures, SharingFigures};
 /// Kinds of operations that are counted apart: those of an index in the order of [`OpKind`], of which clients use all
 /// but remove, and those of workloads without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum OpClass {
     Get = OpKind::Get as isize,
     Put = OpKind::Put as isize,
     Insert = OpKind::Insert as isize,
@@ -20,9 +20,9 @@ pub(crate) enum Lane {
 }
 
 /// How many there are.
-pub(crate) const LANES: usize = 8;
+pub(crate) const CLASSES: usize = 8;
 /// Their names, in order.
-pub(crate) const LANE_NAMES: [&str; LANES] =
+pub(crate) const CLASS_NAMES: [&str; CLASSES] =
     ["get", "put", "insert", "update", "remove", "scan", "lock", "read"];
 
 const ROUND_TRIPS_MAX: usize = 64;
@@ -117,8 +117,8 @@ impl From<&KindStats> for Tally {
 /// Everything that one shard, or all of them, counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    /// By kind, in the order of [`Lane`].
-    pub(crate) lanes: [Tally; LANES],
+    /// By kind, in the order of [`OpClass`].
+    pub(crate) classes: [Tally; CLASSES],
     /// Locks.
     pub(crate) locks: LockFigures,
     /// Operations that others did along with theirs.
@@ -135,8 +135,8 @@ impl Counters {
     /// What happened since `earlier`, on the same shard. Bytes are those held now.
     pub(crate) fn since(&self, earlier: &Counters) -> Counters {
         let mut since = self.clone();
-        for (lane, earlier) in since.lanes.iter_mut().zip(&earlier.lanes) {
-            lane.combine(earlier, u64::wrapping_sub);
+        for (class, earlier) in since.classes.iter_mut().zip(&earlier.classes) {
+            class.combine(earlier, u64::wrapping_sub);
         }
         since.combine(earlier, u64::wrapping_sub, u64::wrapping_sub);
         since
@@ -144,8 +144,8 @@ impl Counters {
 
     /// Adds another shard's counters; what is of the whole node is taken once.
     pub(crate) fn add(&mut self, other: &Counters) {
-        for (lane, other) in self.lanes.iter_mut().zip(&other.lanes) {
-            lane.combine(other, u64::wrapping_add);
+        for (class, other) in self.classes.iter_mut().zip(&other.classes) {
+            class.combine(other, u64::wrapping_add);
         }
         self.combine(other, u64::wrapping_add, u64::max);
         self.cache_bytes = self.cache_bytes.max(other.cache_bytes);
@@ -187,8 +187,8 @@ impl From<&IndexStats> for Counters {
             lock_table_bytes: stats.lock_table_bytes,
             ..Counters::default()
         };
-        for (lane, kind) in counters.lanes.iter_mut().zip(OpKind::ALL) {
-            *lane = Tally::from(stats.kind(kind));
+        for (class, kind) in counters.classes.iter_mut().zip(OpKind::ALL) {
+            *class = Tally::from(stats.kind(kind));
         }
         counters
     }
@@ -212,11 +212,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lanes_are_named_as_the_index_names_them() {
+    fn classes_are_named_as_the_index_names_them() {
         for kind in OpKind::ALL {
-            assert_eq!(LANE_NAMES[kind as usize], kind.name());
+            assert_eq!(CLASS_NAMES[kind as usize], kind.name());
         }
-        assert_eq!(LANE_NAMES[Lane::Read as usize], "read");
+        assert_eq!(CLASS_NAMES[OpClass::Read as usize], "read");
     }
 
     #[test]
@@ -239,21 +239,21 @@ mod tests {
     fn counts_merge_and_subtract() {
         let usage = Usage { round_trips: 2, cas: 1, ..Usage::default() };
         let mut early = Counters::default();
-        early.lanes[Lane::Lock as usize].record(usage);
+        early.classes[OpClass::Lock as usize].record(usage);
         early.locks = LockFigures { refused: 1, orphaned: 3, ..LockFigures::default() };
         early.sharing.reads_delegated = 2;
         early.cache.evicted = 5;
         let mut late = early.clone();
-        late.lanes[Lane::Lock as usize].record(Usage { round_trips: 9, ..usage });
+        late.classes[OpClass::Lock as usize].record(Usage { round_trips: 9, ..usage });
         late.locks = LockFigures { refused: 5, orphaned: 10, ..early.locks };
         late.sharing.reads_delegated = 5;
         late.cache.evicted = 7;
         let since = late.since(&early);
-        let figures = since.lanes[Lane::Lock as usize].figures();
+        let figures = since.classes[OpClass::Lock as usize].figures();
         assert_eq!((figures.ops, figures.round_trips, figures.round_trips_p99), (1, 9, 9));
         let mut sum = since.clone();
         sum.add(&since);
-        assert_eq!(sum.lanes[Lane::Lock as usize].figures().cas, 2);
+        assert_eq!(sum.classes[OpClass::Lock as usize].figures().cas, 2);
         assert_eq!((sum.locks.refused, sum.locks.orphaned), (8, 14));
         assert_eq!(sum.sharing.reads_delegated, 6);
         assert_eq!(sum.cache.evicted, 2, "of the whole node, not twice");

@@ -6,8 +6,8 @@ use farwood::runtime::Fabric;
 use farwood::{ComputeNode, NodeConfig};
 
 use crate::driver::plan::Plan;
+use crate::driver::setup::BenchSetup;
 use crate::driver::shard::ShardResult;
-use crate::driver::stage::Stage;
 use crate::driver::{not_started, run_shard};
 use crate::error::CliError;
 
@@ -16,8 +16,8 @@ pub(crate) fn run<F: Fabric>(plan: &Arc<Plan>, cluster: Arc<F>) -> Result<Vec<Sh
     let config = &plan.config;
     let config = NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() };
     let node = ComputeNode::new(cluster, config).map_err(|error| not_started(&error))?;
-    let stage = Arc::new(Stage::new(&*node, plan)?);
+    let setup = Arc::new(BenchSetup::new(&*node, plan)?);
     let plan = Arc::clone(plan);
-    let results = node.run(move |shard| run_shard(shard, Arc::clone(&plan), Arc::clone(&stage)));
+    let results = node.run(move |shard| run_shard(shard, Arc::clone(&plan), Arc::clone(&setup)));
     results.map_err(|error| not_started(&error))
 }

@@ -13,11 +13,11 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{Counters, Lane};
+use crate::driver::counters::{Counters, OpClass};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::{Recorder, Timed};
-use crate::driver::subject::{Client, Subject};
+use crate::driver::target::{BenchTarget, Client};
 use crate::error::CliError;
 use crate::footprint::BULK_FILL;
 use crate::report::MemoryFigures;
@@ -30,36 +30,36 @@ use crate::workload::mix::Step;
 use crate::workload::values::tag_of;
 
 /// An index as one shard measures it.
-pub(crate) struct IndexSubject<V, I> {
+pub(crate) struct IndexTarget<V, I> {
     index: I,
     shard: V,
     plan: Arc<Plan>,
-    shared: Rc<SubjectShared>,
+    shared: Rc<TargetShared>,
 }
 
 /// What the clients of one shard share.
-struct SubjectShared {
+struct TargetShared {
     frontier: ShardFrontier,
     /// The number of the next value that is written here.
     stamp: Cell<u64>,
     stamp_step: u64,
 }
 
-impl<V: BenchShard, I: RangeIndex> IndexSubject<V, I> {
+impl<V: BenchShard, I: RangeIndex> IndexTarget<V, I> {
     /// The index on that shard.
     pub(crate) fn new(index: I, shard: V, plan: Arc<Plan>) -> Self {
         let at = usize::from(shard.shard().0);
-        let shared = SubjectShared {
+        let shared = TargetShared {
             frontier: ShardFrontier::new(Arc::clone(&plan.frontier), at),
             // The load has used the numbers below.
             stamp: Cell::new(plan.config.keys + at as u64),
             stamp_step: plan.config.shards as u64,
         };
-        IndexSubject { index, shard, plan, shared: Rc::new(shared) }
+        IndexTarget { index, shard, plan, shared: Rc::new(shared) }
     }
 }
 
-impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
+impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
     type Client = IndexClient<V, I>;
 
     fn load<'a>(&'a self, recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
@@ -149,7 +149,7 @@ impl<V: BenchShard, I: RangeIndex> Subject<V> for IndexSubject<V, I> {
 pub(crate) struct IndexClient<V, I> {
     index: I,
     plan: Arc<Plan>,
-    shared: Rc<SubjectShared>,
+    shared: Rc<TargetShared>,
     pace: Rc<Pace>,
     recorder: Rc<Recorder<V>>,
     rng: SmallRng,
@@ -231,7 +231,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
     #[inline]
     async fn get(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
         let got = self.index.get(&self.key).await;
-        let end_ns = self.recorder.end(Lane::Get, timed);
+        let end_ns = self.recorder.end(OpClass::Get, timed);
         match got {
             Ok(Some(value)) => {
                 self.note(Op::Get, Outcome::Found, timed, end_ns, Some(&value));
@@ -253,10 +253,10 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         let stamp = self.shared.stamp.get();
         self.shared.stamp.set(stamp + self.shared.stamp_step);
         self.plan.config.values.write(tag_of(&self.key), stamp, &mut self.value);
-        let (op, lane, name) = match how {
-            Write::Put => (Op::Put, Lane::Put, "a put"),
-            Write::Update => (Op::Update, Lane::Update, "an update"),
-            Write::Insert => (Op::Insert, Lane::Insert, "an insert"),
+        let (op, class, name) = match how {
+            Write::Put => (Op::Put, OpClass::Put, "a put"),
+            Write::Update => (Op::Update, OpClass::Update, "an update"),
+            Write::Insert => (Op::Insert, OpClass::Insert, "an insert"),
         };
         self.writing = timed.map(|timed| (op, timed));
         let (key, value) = (&self.key[..], &self.value[..]);
@@ -266,7 +266,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             Write::Insert => self.index.insert(key, value).await,
         };
         self.writing = None;
-        let end_ns = self.recorder.end(lane, timed);
+        let end_ns = self.recorder.end(class, timed);
         let outcome = match (&written, how) {
             (Ok(true), _) => Outcome::Ok,
             (Ok(false), Write::Insert) => Outcome::Exists,
@@ -331,7 +331,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             last = Bytes::from_slice(&key);
             entries += 1;
         }
-        let end_ns = self.recorder.end(Lane::Scan, timed);
+        let end_ns = self.recorder.end(OpClass::Scan, timed);
         if let Some(timed) = timed.filter(|_| self.recorder.keeps_history()) {
             let outcome = if verdict.is_ok() { Outcome::Ok } else { Outcome::Unknown };
             let times = (timed.start_ns, end_ns);

@@ -11,16 +11,16 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{Counters, Lane, Tally};
+use crate::driver::counters::{Counters, OpClass, Tally};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
-use crate::driver::subject::{Client, Subject};
+use crate::driver::target::{BenchTarget, Client};
 use crate::error::CliError;
 use crate::report::{LockFigures, MemoryFigures};
 
 /// The lock tables as one shard measures them.
-pub(crate) struct LockSubject<V: Verbs> {
+pub(crate) struct LockTarget<V: Verbs> {
     shard: V,
     table: LockTable<V>,
     /// Whether the unlock goes with the last WRITE.
@@ -29,18 +29,18 @@ pub(crate) struct LockSubject<V: Verbs> {
     tally: Rc<RefCell<Tally>>,
 }
 
-impl<V: BenchShard> LockSubject<V> {
+impl<V: BenchShard> LockTarget<V> {
     /// The locks on that shard. `port` is the same on all of them.
     pub(crate) fn new(shard: V, port: Port, plan: Arc<Plan>) -> Self {
         let possible = on_chip_possible(shard.control().servers());
         let spec = plan.config.spec.effective(possible);
         let (config, combine) = (spec.locks(), spec.technique("combine") != Some(false));
         let table = LockTable::attach(shard.clone(), port, config);
-        LockSubject { shard, table, combine, plan, tally: Rc::default() }
+        LockTarget { shard, table, combine, plan, tally: Rc::default() }
     }
 }
 
-impl<V: BenchShard> Subject<V> for LockSubject<V> {
+impl<V: BenchShard> BenchTarget<V> for LockTarget<V> {
     type Client = LockClient<V>;
 
     fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
@@ -65,7 +65,7 @@ impl<V: BenchShard> Subject<V> for LockSubject<V> {
             lock_table_bytes: self.table.bytes() as u64,
             ..Counters::default()
         };
-        counters.lanes[Lane::Lock as usize] = self.tally.borrow().clone();
+        counters.classes[OpClass::Lock as usize] = self.tally.borrow().clone();
         counters
     }
 
@@ -107,7 +107,7 @@ impl<V: BenchShard> Client for LockClient<V> {
         held.lock(&meter).await.map_err(failed)?;
         let nothing = Chain::new(node.server());
         held.release(&meter, nothing, self.combine).await.map_err(failed)?;
-        self.recorder.end(Lane::Lock, timed);
+        self.recorder.end(OpClass::Lock, timed);
         self.tally.borrow_mut().record(meter.usage());
         Ok(())
     }

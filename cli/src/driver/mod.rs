@@ -1,6 +1,7 @@
 //! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts
 //! together what they bring home.
 
+pub(crate) mod barrier;
 pub(crate) mod bench_shard;
 mod connected;
 mod counters;
@@ -9,15 +10,14 @@ mod executors;
 pub(crate) mod in_flight;
 mod index;
 mod locks;
-pub(crate) mod meeting;
 mod pace;
 mod plan;
 mod raw;
 mod recorder;
+mod setup;
 mod shard;
 mod simulated;
-mod stage;
-mod subject;
+mod target;
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use farwood::runtime::sim::Profile;
 
 use self::bench_shard::BenchShard;
 use self::connected::ConnectedRun;
-use self::counters::{Counters, LANE_NAMES};
-use self::index::IndexSubject;
-use self::locks::LockSubject;
+use self::counters::{CLASS_NAMES, Counters};
+use self::index::IndexTarget;
+use self::locks::LockTarget;
 use self::plan::Plan;
-use self::raw::RawSubject;
+use self::raw::RawTarget;
+use self::setup::BenchSetup;
 use self::shard::{ShardResult, ShardRun};
-use self::stage::Stage;
 use crate::config::{BenchConfig, SIM_DURATION_NS};
 use crate::connect::with_cluster;
 use crate::error::CliError;
@@ -81,7 +81,7 @@ pub(crate) fn run(
 
 fn finish(plan: &Plan, mut results: Vec<ShardResult>) -> Finished {
     let histories = results.iter_mut().map(|result| std::mem::take(&mut result.history)).collect();
-    let report = match plan.verdict.take() {
+    let report = match plan.first_error.take() {
         Some(error) => Err(error),
         None => Ok(report(plan, &results)),
     };
@@ -92,19 +92,19 @@ fn not_started(error: &dyn Display) -> CliError {
     CliError::Run(error.to_string())
 }
 
-async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, stage: Arc<Stage>) -> ShardResult {
-    match &*stage {
-        Stage::Locks(port) => {
-            let subject = LockSubject::new(shard.clone(), port.port(), Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject).run().await
+async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, setup: Arc<BenchSetup>) -> ShardResult {
+    match &*setup {
+        BenchSetup::Locks(port) => {
+            let target = LockTarget::new(shard.clone(), port.port(), Arc::clone(&plan));
+            ShardRun::new(shard, plan, target).run().await
         }
-        Stage::Raw(area) => {
-            let subject = RawSubject::new(shard.clone(), Arc::clone(area), Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject).run().await
+        BenchSetup::Raw(area) => {
+            let target = RawTarget::new(shard.clone(), Arc::clone(area), Arc::clone(&plan));
+            ShardRun::new(shard, plan, target).run().await
         }
-        Stage::Index(index) => {
-            let subject = IndexSubject::new(index.attach(shard.clone()), shard.clone(), Arc::clone(&plan));
-            ShardRun::new(shard, plan, subject).run().await
+        BenchSetup::Index(index) => {
+            let target = IndexTarget::new(index.attach(shard.clone()), shard.clone(), Arc::clone(&plan));
+            ShardRun::new(shard, plan, target).run().await
         }
     }
 }
@@ -145,17 +145,17 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
 
 fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[ShardResult]) -> Phase {
     let mut kinds = Vec::new();
-    for (lane, lane_name) in LANE_NAMES.into_iter().enumerate() {
-        let figures = counters.lanes[lane].figures();
+    for (class, class_name) in CLASS_NAMES.into_iter().enumerate() {
+        let figures = counters.classes[class].figures();
         // The kinds of an index are always there; the others only where they happened.
-        if lane >= KINDS.len() && figures.ops == 0 {
+        if class >= KINDS.len() && figures.ops == 0 {
             continue;
         }
         let mut latency = latencies();
         for result in results {
-            latency.add(&result.latency[lane]).expect("histograms of the same bounds");
+            latency.add(&result.latency[class]).expect("histograms of the same bounds");
         }
-        kinds.push(Kind { name: lane_name, figures, latency });
+        kinds.push(Kind { name: class_name, figures, latency });
     }
     Phase {
         name,
@@ -221,12 +221,12 @@ fn sim_notes(config: &BenchConfig, profile: &Profile) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::counters::Lane;
+    use super::counters::OpClass;
     use super::*;
 
     #[test]
-    fn lanes_begin_with_the_kinds_of_an_index() {
-        assert_eq!(&LANE_NAMES[..KINDS.len()], &KINDS);
-        assert!(Lane::Lock as usize >= KINDS.len());
+    fn classes_begin_with_the_kinds_of_an_index() {
+        assert_eq!(&CLASS_NAMES[..KINDS.len()], &KINDS);
+        assert!(OpClass::Lock as usize >= KINDS.len());
     }
 }

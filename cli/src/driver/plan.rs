@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::config::BenchConfig;
-use crate::driver::meeting::{Meeting, Verdict};
+use crate::driver::barrier::{Barrier, FirstError};
 use crate::driver::pace::share;
 use crate::footprint::BULK_FILL;
 use crate::interrupt::Interrupt;
@@ -12,14 +12,14 @@ use crate::progress::Progress;
 use crate::workload::Workload;
 use crate::workload::distribution::Ranks;
 use crate::workload::frontier::Frontier;
-use crate::workload::mix::Mix;
+use crate::workload::mix::OpMix;
 
 /// What all shards of a run share.
 pub(crate) struct Plan {
     /// What was asked for.
     pub(crate) config: BenchConfig,
     /// What clients choose from.
-    pub(crate) mix: Mix,
+    pub(crate) mix: OpMix,
     /// Ranks of keys (of locks, of places).
     pub(crate) ranks: Ranks,
     /// Keys that the run adds.
@@ -27,9 +27,9 @@ pub(crate) struct Plan {
     /// Leaves that the raw workload reads, as many as the keys would take.
     pub(crate) places: u64,
     /// Where shards wait for each other.
-    pub(crate) meeting: Meeting,
+    pub(crate) barrier: Barrier,
     /// Whether the run goes well.
-    pub(crate) verdict: Verdict,
+    pub(crate) first_error: FirstError,
     /// How far it is.
     pub(crate) progress: Arc<Progress>,
     /// Whether somebody wants it to end.
@@ -59,8 +59,8 @@ impl Plan {
             ranks: config.distribution.ranks(population),
             frontier: Arc::new(Frontier::new(loaded, active)),
             places,
-            meeting: Meeting::new(config.shards),
-            verdict: Verdict::default(),
+            barrier: Barrier::new(config.shards),
+            first_error: FirstError::default(),
             progress,
             interrupt,
             index_name,
@@ -70,7 +70,7 @@ impl Plan {
 
     /// Whether the run is to end before its time: it has failed, or was interrupted.
     pub(crate) fn is_cut_short(&self) -> bool {
-        self.interrupt.is_set() || self.verdict.has_failed()
+        self.interrupt.is_set() || self.first_error.is_set()
     }
 
     /// Shards that have clients.

@@ -13,11 +13,11 @@ use rand::{RngCore, SeedableRng};
 
 use crate::config::BenchConfig;
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{Counters, Lane, Tally};
+use crate::driver::counters::{Counters, OpClass, Tally};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
-use crate::driver::subject::{Client, Subject};
+use crate::driver::target::{BenchTarget, Client};
 use crate::error::CliError;
 use crate::report::MemoryFigures;
 use crate::workload::distribution::Distribution;
@@ -40,17 +40,17 @@ impl Area {
 }
 
 /// The fabric as one shard measures it.
-pub(crate) struct RawSubject<V> {
+pub(crate) struct RawTarget<V> {
     shard: V,
     plan: Arc<Plan>,
     area: Arc<OnceLock<Area>>,
     tally: Rc<RefCell<Tally>>,
 }
 
-impl<V: BenchShard> RawSubject<V> {
+impl<V: BenchShard> RawTarget<V> {
     /// The fabric on that shard. `area` is the same for all of them; the first one's load fills it.
     pub(crate) fn new(shard: V, area: Arc<OnceLock<Area>>, plan: Arc<Plan>) -> Self {
-        RawSubject { shard, plan, area, tally: Rc::default() }
+        RawTarget { shard, plan, area, tally: Rc::default() }
     }
 
     async fn allocate(&self) -> Result<Area, CliError> {
@@ -95,7 +95,7 @@ impl<V: BenchShard> RawSubject<V> {
     }
 }
 
-impl<V: BenchShard> Subject<V> for RawSubject<V> {
+impl<V: BenchShard> BenchTarget<V> for RawTarget<V> {
     type Client = RawClient<V>;
 
     fn load<'a>(&'a self, _recorder: &'a Recorder<V>) -> LocalBoxFuture<'a, Result<u64, CliError>> {
@@ -122,7 +122,7 @@ impl<V: BenchShard> Subject<V> for RawSubject<V> {
 
     fn counters(&self) -> Counters {
         let mut counters = Counters::default();
-        counters.lanes[Lane::Read as usize] = self.tally.borrow().clone();
+        counters.classes[OpClass::Read as usize] = self.tally.borrow().clone();
         counters
     }
 
@@ -169,7 +169,7 @@ impl<V: BenchShard> Client for RawClient<V> {
         let meter = Meter::default();
         let read = self.shard.read(&meter, place, config.spec.get_bytes()).await;
         let buf = read.map_err(|error| CliError::Run(format!("a read: {error}")))?.into_buf();
-        self.recorder.end(Lane::Read, timed);
+        self.recorder.end(OpClass::Read, timed);
         self.tally.borrow_mut().record(meter.usage());
         if buf[..8] == place.to_bits().to_le_bytes() {
             return Ok(());

@@ -16,7 +16,7 @@ use crate::driver::in_flight::{InFlight, PATIENCE_NS};
 use crate::driver::pace::{Pace, Schedule};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
-use crate::driver::subject::{Client, Subject};
+use crate::driver::target::{BenchTarget, Client};
 use crate::progress::Stage;
 use crate::report::MemoryFigures;
 use crate::report::history::History;
@@ -36,7 +36,7 @@ pub(crate) struct ShardResult {
     pub(crate) load: Counters,
     /// What was counted in the measured phase.
     pub(crate) run: Counters,
-    /// Latencies of the measured phase, by lane.
+    /// Latencies of the measured phase, by class.
     pub(crate) latency: Vec<Histogram<u64>>,
     /// What is on the memory servers; of the first shard.
     pub(crate) memory: MemoryFigures,
@@ -50,23 +50,23 @@ pub(crate) struct ShardResult {
 pub(crate) struct ShardRun<V, S> {
     shard: V,
     plan: Arc<Plan>,
-    subject: S,
+    target: S,
     recorder: Rc<Recorder<V>>,
     /// Meetings attended so far.
     round: usize,
 }
 
-impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
+impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
     /// A run that has attended no meeting yet.
-    pub(crate) fn new(shard: V, plan: Arc<Plan>, subject: S) -> Self {
+    pub(crate) fn new(shard: V, plan: Arc<Plan>, target: S) -> Self {
         let recorder = Rc::new(Recorder::new(shard.clone(), &plan.config));
-        ShardRun { shard, plan, subject, recorder, round: 0 }
+        ShardRun { shard, plan, target, recorder, round: 0 }
     }
 
     /// All phases, to the end.
     pub(crate) async fn run(mut self) -> ShardResult {
         let (load_seconds, loaded) = self.load().await;
-        let after_load = self.subject.counters();
+        let after_load = self.target.counters();
         let warmup_ns = self.plan.config.warmup_ns;
         if warmup_ns > 0 {
             self.enter(Stage::WarmUp).await;
@@ -74,12 +74,12 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
             self.recorder.take_latencies();
         }
         self.enter(Stage::Run).await;
-        let before = self.subject.counters();
+        let before = self.target.counters();
         let End { after_ns, .. } = self.plan.config.end;
         let ops = self.plan.ops_of(self.me());
         let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
         // Clients of this shard have ended; its counters say all about them.
-        let run = self.subject.counters().since(&before);
+        let run = self.target.counters().since(&before);
         let rss_bytes = resident_bytes();
         self.enter(Stage::Survey).await;
         let memory = self.survey().await;
@@ -104,7 +104,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
 
     async fn meet(&mut self) {
         self.round += 1;
-        self.plan.meeting.attend(&self.shard, self.round).await;
+        self.plan.barrier.wait(&self.shard, self.round).await;
     }
 
     /// Meets before the next phase. The first shard announces it.
@@ -123,8 +123,8 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
             return (0.0, 0);
         }
         let start_ns = self.shard.now();
-        let loaded = self.subject.load(&self.recorder).await.unwrap_or_else(|error| {
-            self.plan.verdict.fail(error);
+        let loaded = self.target.load(&self.recorder).await.unwrap_or_else(|error| {
+            self.plan.first_error.set(error);
             0
         });
         ((self.shard.now() - start_ns) as f64 / 1e9, loaded)
@@ -150,7 +150,7 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
         let first = self.plan.first_client_of(self.me());
         for number in first..first + clients as u32 {
             let seed = client_seed(self.plan.config.seed, number, phase);
-            let client = self.subject.client(number, seed, &pace, &self.recorder);
+            let client = self.target.client(number, seed, &pace, &self.recorder);
             let paced = (Rc::clone(&pace), Rc::clone(&in_flight));
             self.shard.spawn(run_client(client, self.shard.clone(), paced, Arc::clone(&self.plan)));
         }
@@ -194,10 +194,10 @@ impl<V: BenchShard, S: Subject<V>> ShardRun<V, S> {
             return MemoryFigures::default();
         }
         let interrupted = pin!(self.plan.interrupt.asked(&self.shard));
-        match select(self.subject.survey(), interrupted).await {
+        match select(self.target.survey(), interrupted).await {
             Either::Left((Ok(memory), _)) => memory,
             Either::Left((Err(error), _)) => {
-                self.plan.verdict.fail(error);
+                self.plan.first_error.set(error);
                 MemoryFigures::default()
             }
             Either::Right(_) => MemoryFigures::default(),
@@ -215,7 +215,7 @@ async fn run_client<V: BenchShard>(
     let steps = async {
         while let Some(start) = pace.next(&shard).await {
             if let Err(error) = client.step(start).await {
-                plan.verdict.fail(error);
+                plan.first_error.set(error);
                 pace.stop();
             }
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use farwood::runtime::sim::{Profile, SimConfig, Simulation};
 
 use crate::driver::plan::Plan;
+use crate::driver::setup::BenchSetup;
 use crate::driver::shard::ShardResult;
-use crate::driver::stage::Stage;
 use crate::driver::{not_started, run_shard};
 use crate::error::CliError;
 use crate::footprint;
@@ -27,11 +27,11 @@ pub(crate) fn run(plan: &Arc<Plan>, profile: &Profile) -> Result<Vec<ShardResult
         ..SimConfig::default()
     });
     let simulation = simulation.map_err(|error| not_started(&error))?;
-    let stage = Arc::new(Stage::new(&*simulation.node(0), plan)?);
+    let setup = Arc::new(BenchSetup::new(&*simulation.node(0), plan)?);
     let results = Rc::new(RefCell::new(Vec::new()));
     for number in 0..config.shards as u16 {
         let shard = simulation.shard(0, number);
-        let run = run_shard(shard.clone(), Arc::clone(plan), Arc::clone(&stage));
+        let run = run_shard(shard.clone(), Arc::clone(plan), Arc::clone(&setup));
         let results = Rc::clone(&results);
         drop(shard.spawn(async move {
             let result = run.await;

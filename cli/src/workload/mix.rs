@@ -23,13 +23,13 @@ const STEPS_MAX: usize = 3;
 
 /// Steps with their shares.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mix {
+pub(crate) struct OpMix {
     /// The upper bound of each step's part of the range of 32-bit numbers; the last one is open.
     bounds: [(u64, Step); STEPS_MAX],
     steps: usize,
 }
 
-impl Mix {
+impl OpMix {
     /// A mix of at most three steps whose shares sum up to 1.
     pub(crate) fn new(shares: &[(f64, Step)]) -> Self {
         assert!(shares.len() <= STEPS_MAX, "a mix has at most {STEPS_MAX} steps");
@@ -44,7 +44,7 @@ impl Mix {
             // Rounding must not leave numbers beyond the last step.
             bounds[last].0 = u64::MAX;
         }
-        Mix { bounds, steps: shares.len() }
+        OpMix { bounds, steps: shares.len() }
     }
 
     /// The step for that random number.

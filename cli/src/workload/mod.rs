@@ -8,7 +8,7 @@ pub(crate) mod keys;
 pub(crate) mod mix;
 pub(crate) mod values;
 
-use mix::{Mix, Step};
+use mix::{OpMix, Step};
 
 /// A named workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,27 +91,27 @@ impl Workload {
     }
 
     /// Which operations its clients choose, and how often. Empty where there is no index.
-    pub(crate) fn mix(self) -> Mix {
+    pub(crate) fn mix(self) -> OpMix {
         // Of the puts of Sherman's mixes about two thirds are updates of existing keys (paper section 5.1.3).
         let puts = |share: f64| [(share * 2.0 / 3.0, Step::PutOld), (share / 3.0, Step::PutNew)];
         let with_puts = |share: f64, other: (f64, Step)| {
             let [old, new] = puts(share);
-            Mix::new(&[old, new, other])
+            OpMix::new(&[old, new, other])
         };
         match self {
-            Workload::Load => Mix::new(&[(1.0, Step::Insert)]),
-            Workload::YcsbA => Mix::new(&[(0.5, Step::Get), (0.5, Step::Update)]),
-            Workload::YcsbB => Mix::new(&[(0.95, Step::Get), (0.05, Step::Update)]),
-            Workload::YcsbC => Mix::new(&[(1.0, Step::Get)]),
-            Workload::YcsbD => Mix::new(&[(0.95, Step::Get), (0.05, Step::Insert)]),
-            Workload::YcsbE => Mix::new(&[(0.95, Step::Scan), (0.05, Step::Insert)]),
-            Workload::YcsbF => Mix::new(&[(0.5, Step::Get), (0.5, Step::ReadModifyWrite)]),
-            Workload::WriteOnly => Mix::new(&puts(1.0)),
+            Workload::Load => OpMix::new(&[(1.0, Step::Insert)]),
+            Workload::YcsbA => OpMix::new(&[(0.5, Step::Get), (0.5, Step::Update)]),
+            Workload::YcsbB => OpMix::new(&[(0.95, Step::Get), (0.05, Step::Update)]),
+            Workload::YcsbC => OpMix::new(&[(1.0, Step::Get)]),
+            Workload::YcsbD => OpMix::new(&[(0.95, Step::Get), (0.05, Step::Insert)]),
+            Workload::YcsbE => OpMix::new(&[(0.95, Step::Scan), (0.05, Step::Insert)]),
+            Workload::YcsbF => OpMix::new(&[(0.5, Step::Get), (0.5, Step::ReadModifyWrite)]),
+            Workload::WriteOnly => OpMix::new(&puts(1.0)),
             Workload::WriteIntensive => with_puts(0.5, (0.5, Step::Get)),
             Workload::ReadIntensive => with_puts(0.05, (0.95, Step::Get)),
-            Workload::RangeOnly => Mix::new(&[(1.0, Step::Scan)]),
+            Workload::RangeOnly => OpMix::new(&[(1.0, Step::Scan)]),
             Workload::RangeWrite => with_puts(0.5, (0.5, Step::Scan)),
-            Workload::Lock | Workload::Raw => Mix::new(&[]),
+            Workload::Lock | Workload::Raw => OpMix::new(&[]),
         }
     }
 }

@@ -18,9 +18,9 @@ use futures::future::{Either, select};
 use super::CLIENTS;
 use super::blocks::{Block, Line};
 use super::reader::Inbox;
+use crate::driver::barrier::FirstError;
 use crate::driver::bench_shard::BenchShard;
 use crate::driver::in_flight::{InFlight, PATIENCE_NS};
-use crate::driver::meeting::Verdict;
 use crate::error::CliError;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -36,14 +36,14 @@ const TOLD_EVERY: u64 = 256;
 pub(super) struct Shared {
     /// What ends the load early.
     pub(super) interrupt: Interrupt,
-    verdict: Verdict,
+    first_error: FirstError,
     /// How far the load is.
     pub(super) progress: Arc<Progress>,
 }
 
 impl Shared {
     pub(super) fn new(interrupt: Interrupt, progress: Arc<Progress>) -> Self {
-        Shared { interrupt, verdict: Verdict::default(), progress }
+        Shared { interrupt, first_error: FirstError::default(), progress }
     }
 
     /// Whether somebody wants the load to end.
@@ -53,11 +53,11 @@ impl Shared {
 
     /// What made storing end, if anything did.
     pub(super) fn failure(&self) -> Option<CliError> {
-        self.verdict.take()
+        self.first_error.take()
     }
 
     fn is_over(&self) -> bool {
-        self.interrupt.is_set() || self.verdict.has_failed()
+        self.interrupt.is_set() || self.first_error.is_set()
     }
 }
 
@@ -262,7 +262,7 @@ async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: u
                 Ok(()) => store.line_done(&work),
                 Err(error) => {
                     let number = work.block.number(line);
-                    store.shared.verdict.fail(CliError::Failed(format!("line {number}: {error}")));
+                    store.shared.first_error.set(CliError::Failed(format!("line {number}: {error}")));
                 }
             }
         }

@@ -66,21 +66,21 @@ fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
     let took = node.run(move |shard| {
         let plan = Arc::clone(&shared);
         async move {
-            let subject = IndexSubject::new(Forgetful, shard.clone(), plan.clone());
+            let target = IndexTarget::new(Forgetful, shard.clone(), plan.clone());
             let recorder = Rc::new(Recorder::new(shard.clone(), &plan.config));
             let pace = Rc::new(Pace::new(1, Some(ops), None));
-            let mut client = subject.client(0, 1, &pace, &recorder);
+            let mut client = target.client(0, 1, &pace, &recorder);
             let start_ns = shard.now();
             while let Some(start) = pace.next(&shard).await {
                 if let Err(error) = client.step(start).await {
-                    plan.verdict.fail(error);
+                    plan.first_error.set(error);
                     pace.stop();
                 }
             }
             shard.now() - start_ns
         }
     });
-    (took.unwrap()[0] as f64 / ops as f64, plan.verdict.take())
+    (took.unwrap()[0] as f64 / ops as f64, plan.first_error.take())
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::error::CliError;
 use crate::report::MemoryFigures;
 
 /// Access to what is measured, from one shard `V`.
-pub(crate) trait Subject<V> {
+pub(crate) trait BenchTarget<V> {
     /// A logical client.
     type Client: Client;
 

@@ -14,7 +14,7 @@ use crate::index;
 use crate::workload::Workload;
 
 /// What the shards of a run work on.
-pub(crate) enum Stage {
+pub(crate) enum BenchSetup {
     /// An index, empty still.
     Index(AnyTree),
     /// The port of the lock tables.
@@ -23,18 +23,18 @@ pub(crate) enum Stage {
     Raw(Arc<OnceLock<Area>>),
 }
 
-impl Stage {
+impl BenchSetup {
     /// Makes what the workload needs on that compute node.
     pub(crate) fn new(node: &impl Host, plan: &Plan) -> Result<Self, CliError> {
         let config = &plan.config;
         match config.workload {
-            Workload::Lock => Ok(Stage::Locks(node.allocate_port())),
-            Workload::Raw => Ok(Stage::Raw(Arc::default())),
+            Workload::Lock => Ok(BenchSetup::Locks(node.allocate_port())),
+            Workload::Raw => Ok(BenchSetup::Raw(Arc::default())),
             _ => {
                 let cache_bytes = config.cache_bytes as usize;
                 let spec = config.spec.with_cache_bytes(cache_bytes);
                 let created = index::create(node, &plan.index_name, &spec);
-                block_on(created).map(Stage::Index).map_err(|error| not_started(&error))
+                block_on(created).map(BenchSetup::Index).map_err(|error| not_started(&error))
             }
         }
     }
