@@ -1,4 +1,4 @@
-//! How shards agree without talking: meetings that all of them attend, and the one verdict on the run.
+//! Agreement of shards without messages: a barrier that all of them pass, and the first error of a run.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,22 +9,22 @@ use crate::error::CliError;
 
 const LOOK_AGAIN_NS: u64 = 20_000;
 
-/// Places in time that no shard passes before all others have come there.
+/// A point that no shard passes before all others have reached it, round after round.
 pub(crate) struct Barrier {
     parties: usize,
     arrived: AtomicUsize,
 }
 
 impl Barrier {
-    /// Meetings of `parties` shards.
+    /// Makes a barrier for `parties` shards.
     pub(crate) fn new(parties: usize) -> Self {
         Barrier { parties, arrived: AtomicUsize::new(0) }
     }
 
-    /// Waits until every shard has come to its `round`-th meeting, counted from 1. Every shard must come to every one:
-    /// also one that has failed.
+    /// Waits until every shard has reached the barrier for the `round`-th time, counted from 1. Every shard must wait
+    /// in every round, also one that has failed.
     pub(crate) async fn wait(&self, shard: &impl Verbs, round: usize) {
-        // Who comes first publishes its phase; who leaves has seen all of them.
+        // Arriving publishes what the shard did; leaving makes it see what all others did.
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < round * self.parties {
             shard.pause(LOOK_AGAIN_NS).await;
@@ -32,7 +32,7 @@ impl Barrier {
     }
 }
 
-/// What ended the run before its time, if anything did. The first one counts.
+/// The first error of a run, which ends the run before its time.
 #[derive(Default)]
 pub(crate) struct FirstError {
     failed: AtomicBool,
@@ -40,18 +40,18 @@ pub(crate) struct FirstError {
 }
 
 impl FirstError {
-    /// The run has failed.
+    /// Records a failure of the run; only the first one counts.
     pub(crate) fn set(&self, error: CliError) {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.failed.store(true, Ordering::Release);
     }
 
-    /// Whether the run has failed.
+    /// Tells whether the run has failed.
     pub(crate) fn is_set(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The failure.
+    /// Takes the failure.
     pub(crate) fn take(&self) -> Option<CliError> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -1,4 +1,4 @@
-//! What the driver needs of a fabric's shards beside the fabric contract. The driver itself is the same on all fabrics.
+//! The driver's needs of a fabric's shards beside the fabric contract. The driver itself is the same on all fabrics.
 
 use std::future::Future;
 
@@ -9,13 +9,13 @@ use farwood::runtime::sim::SimShard;
 
 /// A shard that a benchmark can run on.
 pub(crate) trait BenchShard: Verbs {
-    /// How often a shard looks at the clock and the verdict, and reports progress: seldom by the clock of the run.
+    /// Time between two looks of a shard at the clock and the first error, after each of which it reports progress.
     const TICK_NS: u64;
 
     /// Runs `client` as one of the shard's clients, to its end.
     fn spawn(&self, client: impl Future<Output = ()> + 'static);
 
-    /// The core computes for `ns` nanoseconds, where time is virtual. Elsewhere computing takes as long as it takes.
+    /// Keeps the core busy for `ns` nanoseconds, where time is virtual. Elsewhere computing takes as long as it takes.
     fn compute(&self, ns: u64);
 }
 
@@ -39,8 +39,8 @@ impl BenchShard for SimShard {
         drop(SimShard::spawn(self, client));
     }
 
-    /// No two operations take exactly as long: without the chance, clients that began together would post together
-    /// for ever.
+    /// Keeps the core busy for about `ns`: without the variation, clients that began together would post together for
+    /// ever.
     fn compute(&self, ns: u64) {
         if ns > 0 {
             self.work(ns * 8 / 10 + self.random() % (ns * 4 / 10 + 1));

@@ -18,13 +18,13 @@ use crate::note;
 use crate::progress::Progress;
 use crate::workload::Workload;
 
-/// A run, to be carried out on whatever cluster.
+/// A run, to be carried out on any cluster.
 pub(crate) struct ConnectedRun {
-    /// What to run.
+    /// Configuration of the run.
     pub(crate) config: BenchConfig,
-    /// How far it is.
+    /// Progress of the run.
     pub(crate) progress: Arc<Progress>,
-    /// Whether somebody wants it to end.
+    /// Set when the run is to end early.
     pub(crate) interrupt: Interrupt,
 }
 
@@ -48,19 +48,19 @@ impl Action for ConnectedRun {
                 Ok(report)
             }
             (Ok(_), Err(error)) => Err(error),
-            // What made the run fail says more than what came of it.
+            // The run's own failure says more than that of the drop.
             (report, _) => report,
         };
         Ok(finished)
     }
 }
 
-/// A name that no other run uses, on this host or another: a random one.
+/// Makes a random name, which no other run uses, on this host or another.
 fn unique_name() -> String {
     format!("bench-{:016x}", RandomState::new().hash_one(std::process::id()))
 }
 
-/// Drops the index of the run, if it came to have one.
+/// Drops the index of the run, if it was created.
 fn drop_index(control: &dyn Control, name: &str) -> Result<(), CliError> {
     match block_on(control.drop_index(name)) {
         Ok(_) | Err(ControlError::NotFound { .. }) => Ok(()),
@@ -114,7 +114,7 @@ mod tests {
             let cluster = cluster();
             let interrupt = Interrupt::default();
             interrupt.set();
-            // Without the interrupt it would not end within the test.
+            // Without the interrupt the run would not end within the test.
             let line = format!("--keys 20k --duration 10000s --workload {workload}");
             let report = run(&cluster, &line, interrupt).unwrap().report;
             let report = report.unwrap_or_else(|error| panic!("{workload}: {error}"));

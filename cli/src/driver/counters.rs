@@ -1,4 +1,4 @@
-//! What a shard counted: sums that are merged over shards and subtracted from later ones.
+//! Counters of a shard: sums that are merged over shards and subtracted from later ones.
 
 use farwood::index::{IndexStats, KindStats, OpKind};
 use farwood::lock::LockStats;
@@ -6,8 +6,8 @@ use farwood::runtime::Usage;
 
 use crate::report::{CacheFigures, KindFigures, LockFigures, SharingFigures};
 
-/// Kinds of operations that are counted apart: those of an index in the order of [`OpKind`], of which clients use all
-/// but remove, and those of workloads without one.
+/// Classes of operations that are counted apart: those of an index in the order of [`OpKind`], of which clients use all
+/// but remove, and those of workloads without an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpClass {
     Get = OpKind::Get as isize,
@@ -19,9 +19,9 @@ pub(crate) enum OpClass {
     Read,
 }
 
-/// How many there are.
+/// Number of classes.
 pub(crate) const CLASSES: usize = 8;
-/// Their names, in order.
+/// Names of the classes, in order.
 pub(crate) const CLASS_NAMES: [&str; CLASSES] =
     ["get", "put", "insert", "update", "remove", "scan", "lock", "read"];
 
@@ -41,7 +41,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Adds one operation, which reached its end.
+    /// Adds one completed operation.
     pub(crate) fn record(&mut self, usage: Usage) {
         let sums = &mut self.sums;
         sums.ops += 1;
@@ -57,7 +57,7 @@ impl Tally {
         self.round_trips[(usage.round_trips as usize).min(ROUND_TRIPS_MAX - 1)] += 1;
     }
 
-    /// The sums, with the 99th percentile of round trips.
+    /// Returns the sums, with the 99th percentile of round trips.
     pub(crate) fn figures(&self) -> KindFigures {
         let all: u64 = self.round_trips.iter().sum();
         let mut seen = 0;
@@ -114,25 +114,25 @@ impl From<&KindStats> for Tally {
     }
 }
 
-/// Everything that one shard, or all of them, counted.
+/// Counters of one shard, or of all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    /// By kind, in the order of [`OpClass`].
+    /// Sums by class, in the order of [`OpClass`].
     pub(crate) classes: [Tally; CLASSES],
     /// Locks.
     pub(crate) locks: LockFigures,
-    /// Operations that others did along with theirs.
+    /// Operations that other clients did along with theirs.
     pub(crate) sharing: SharingFigures,
     /// The cache; `invalidated` and `evicted` are of the whole node.
     pub(crate) cache: CacheFigures,
-    /// Bytes of the node's cache now.
+    /// Bytes that the node's cache holds now.
     pub(crate) cache_bytes: u64,
-    /// Bytes of the shard's lock tables now, with those where operations are shared.
+    /// Bytes that the shard's lock tables hold now, with those where operations are shared.
     pub(crate) lock_table_bytes: u64,
 }
 
 impl Counters {
-    /// What happened since `earlier`, on the same shard. Bytes are those held now.
+    /// Returns the counts since `earlier`, on the same shard. Bytes are those held now.
     pub(crate) fn since(&self, earlier: &Counters) -> Counters {
         let mut since = self.clone();
         for (class, earlier) in since.classes.iter_mut().zip(&earlier.classes) {
@@ -142,7 +142,7 @@ impl Counters {
         since
     }
 
-    /// Adds another shard's counters; what is of the whole node is taken once.
+    /// Adds another shard's counters; figures of the whole node are taken once.
     pub(crate) fn add(&mut self, other: &Counters) {
         for (class, other) in self.classes.iter_mut().zip(&other.classes) {
             class.combine(other, u64::wrapping_add);

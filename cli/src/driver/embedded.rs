@@ -10,7 +10,7 @@ use crate::driver::{executors, not_started};
 use crate::error::CliError;
 use crate::footprint;
 
-/// Runs the plan. Yields what the shards bring home, in their order.
+/// Runs the plan. Yields the results of the shards, in their order.
 pub(crate) fn run(plan: &Arc<Plan>) -> Result<Vec<ShardResult>, CliError> {
     let config = &plan.config;
     let cluster = Cluster::embedded(EmbeddedConfig {

@@ -11,7 +11,7 @@ use crate::driver::shard::ShardResult;
 use crate::driver::{not_started, run_shard};
 use crate::error::CliError;
 
-/// Runs the plan on that cluster. Yields what the shards bring home, in their order.
+/// Runs the plan on that cluster. Yields the results of the shards, in their order.
 pub(crate) fn run<F: Fabric>(plan: &Arc<Plan>, cluster: Arc<F>) -> Result<Vec<ShardResult>, CliError> {
     let config = &plan.config;
     let config = NodeConfig { shards: config.shards, seed: config.seed, ..NodeConfig::default() };

@@ -1,5 +1,5 @@
-//! Operations in flight that can be given up: one may wait for a lock, or a server, that never comes. What is dropped
-//! of an index cleans up behind itself.
+//! Operations in flight that can be given up: one may wait for a lock, or a server, that never comes. An index
+//! operation that is dropped cleans up behind itself.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -10,7 +10,7 @@ use farwood::runtime::Waiter;
 
 use crate::driver::bench_shard::BenchShard;
 
-/// The time that operations may still take when their run is cut short, in ns.
+/// Time that operations may still take when their run is cut short, in ns.
 pub(crate) const PATIENCE_NS: u64 = 200_000_000;
 
 /// The operations in flight of one shard's clients.
@@ -22,13 +22,14 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// The client that this runs in is woken when operations are abandoned. Once, before its first one.
+    /// Registers the client that this runs in, to be woken when operations are abandoned. Called once, before its first
+    /// one.
     pub(crate) async fn enlist<V: BenchShard>(&self, shard: &V) {
         let waiter = poll_fn(|cx| Poll::Ready(shard.waiter(cx))).await;
         self.clients.borrow_mut().push(waiter);
     }
 
-    /// Runs `operations`, one client's, one after another. Yields their result; `None` if they were abandoned.
+    /// Runs the `operations` of one client, one after another. Yields their result; `None` if they were abandoned.
     ///
     /// The client's loop is wrapped as one: an operation's future takes kilobytes, and wrapping each would move it.
     pub(crate) fn until_abandoned<'a, F: Future>(
@@ -38,7 +39,7 @@ impl InFlight {
         UntilAbandoned { abandoned: &self.abandoned, operations }
     }
 
-    /// Gives up what has not ended.
+    /// Abandons the operations that have not ended.
     pub(crate) fn abandon<V: BenchShard>(&self, shard: &V) {
         self.abandoned.set(true);
         self.clients.take().into_iter().for_each(|client| shard.wake(client));
@@ -54,7 +55,7 @@ pub(crate) struct UntilAbandoned<'a, F> {
 impl<F: Future> Future for UntilAbandoned<'_, F> {
     type Output = Option<F::Output>;
 
-    // What clients run is within it: a call here would be one more for each poll of an operation.
+    // All that clients run is polled through here: a call would be one more for each poll of an operation.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.operations.as_mut().poll(cx) {

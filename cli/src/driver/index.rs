@@ -37,7 +37,7 @@ pub(crate) struct IndexTarget<V, I> {
     shared: Rc<TargetShared>,
 }
 
-/// What the clients of one shard share.
+/// State that the clients of one shard share.
 struct TargetShared {
     frontier: ShardFrontier,
     /// The number of the next value that is written here.
@@ -46,7 +46,7 @@ struct TargetShared {
 }
 
 impl<V: BenchShard, I: RangeIndex> IndexTarget<V, I> {
-    /// The index on that shard.
+    /// Makes the target of one shard.
     pub(crate) fn new(index: I, shard: V, plan: Arc<Plan>) -> Self {
         let at = usize::from(shard.shard().0);
         let shared = TargetShared {
@@ -93,7 +93,8 @@ impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
                 return Err(CliError::Check(format!("{loaded} of {} keys were loaded", config.keys)));
             }
             if recorder.keeps_history() {
-                // All pairs become visible at some moment of the load. One more client than the run has did it.
+                // All pairs become visible at some moment of the load, by a client with the number after the run's last
+                // one.
                 let times = (start_ns, self.shard.now());
                 for (at, key) in keys.iter().enumerate() {
                     config.values.write(tag_of(&key), at as u64, &mut value);
@@ -160,7 +161,7 @@ pub(crate) struct IndexClient<V, I> {
     writing: Option<(Op, Timed)>,
 }
 
-/// How a client writes.
+/// Kind of a client's write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Write {
     Put,
@@ -190,7 +191,7 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
             Step::ReadModifyWrite => {
                 self.choose();
                 self.get(timed).await?;
-                // Two operations, counted as two: the last one of a run may have no room for the second.
+                // A read-modify-write is two operations: the last one of a run may have no room for the second.
                 if !self.pace.take() {
                     return Ok(());
                 }
@@ -209,7 +210,7 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
     }
 
     fn abandoned(&mut self) {
-        // It may have taken effect; others may have read what it wrote.
+        // The write may have taken effect; others may have read its value.
         if let Some((op, timed)) = self.writing.take() {
             self.note(op, Outcome::Unknown, Some(timed), self.recorder.now(), Some(&self.value));
         }
@@ -217,7 +218,7 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
 }
 
 impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
-    /// Makes the next key by the distribution: one that is in the index.
+    /// Draws the next key by the distribution, from those in the index.
     #[inline]
     fn choose(&mut self) {
         let rank = self.plan.ranks.sample(&mut self.rng);
@@ -276,7 +277,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         self.note(op, outcome, timed, end_ns, Some(&self.value));
         match written {
             Ok(true) => Ok(()),
-            // New keys that are made of a file's may be in the file themselves.
+            // A new key that is made of a file's key may be in the file itself.
             Ok(false) if how == Write::Insert && !self.plan.config.key_set.is_injective() => Ok(()),
             Ok(false) => Err(CliError::Check(format!(
                 "{name} of {} had no effect: the key was {}",
@@ -375,7 +376,7 @@ fn failed(what: &str, error: &IndexError) -> CliError {
     CliError::Run(format!("{what}: {error}"))
 }
 
-/// The first bytes of a key or value, for a message.
+/// Shows the first bytes of a key or value, for a message.
 #[cold]
 fn hex(bytes: &[u8]) -> String {
     const SHOWN: usize = 32;

@@ -23,14 +23,14 @@ use crate::report::{LockFigures, MemoryFigures};
 pub(crate) struct LockTarget<V: Verbs> {
     shard: V,
     table: LockTable<V>,
-    /// Whether the unlock goes with the last WRITE.
+    /// Set if the unlock goes with the last WRITE.
     combine: bool,
     plan: Arc<Plan>,
     tally: Rc<RefCell<Tally>>,
 }
 
 impl<V: BenchShard> LockTarget<V> {
-    /// The locks on that shard. `port` is the same on all of them.
+    /// Attaches the locks on one shard. `port` is the same on all of them.
     pub(crate) fn new(shard: V, port: Port, plan: Arc<Plan>) -> Self {
         let possible = on_chip_possible(shard.control().servers());
         let spec = plan.config.spec.effective(possible);

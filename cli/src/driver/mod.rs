@@ -1,5 +1,5 @@
-//! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts
-//! together what they bring home.
+//! Shards and clients that carry out a workload: makes a cluster and a compute node, runs every shard, and puts their
+//! results together.
 
 pub(crate) mod barrier;
 pub(crate) mod bench_shard;
@@ -44,18 +44,18 @@ use crate::report::{ComputeFigures, KINDS, Kind, Phase, Report, latencies};
 use crate::units::show_time;
 use crate::workload::keys::KeySet;
 
-/// What a run leaves: a report, or why there is none, and the history up to there.
+/// Outcome of a run: a report, or why there is none, and the history up to there.
 pub(crate) struct Finished {
-    /// The report, or what failed.
+    /// The report, or the failure.
     pub(crate) report: Result<Report, CliError>,
     /// One history per shard.
     pub(crate) histories: Vec<History>,
 }
 
-/// What the index of a run is named on memory servers of its own.
+/// Name of a run's index on memory servers of its own.
 const INDEX_NAME: &str = "bench";
 
-/// Explains the result of a run that was interrupted.
+/// Explanation of an interrupted run's result.
 const PARTIAL: &str = "the clients were ended, and the result is partial";
 
 /// Runs the benchmark.
@@ -147,7 +147,7 @@ fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[Shard
     let mut kinds = Vec::new();
     for (class, class_name) in CLASS_NAMES.into_iter().enumerate() {
         let figures = counters.classes[class].figures();
-        // The kinds of an index are always there; the others only where they happened.
+        // The kinds of an index are always shown; the others only if they happened.
         if class >= KINDS.len() && figures.ops == 0 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! When a shard's clients may start their next operation: at once (closed loop), or when the schedule says so (open
+//! Pace of a shard's clients: the next operation starts at once (closed loop), or when the schedule says so (open
 //! loop), until the operations are used up or time is over.
 //!
 //! The open loop's schedule belongs to the shard, not to a client: whichever client is free takes the next operation.
@@ -25,13 +25,13 @@ pub(crate) struct Pace {
 /// An open loop's times: of every `stride`-th operation of the whole node, beginning with `first`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
-    /// When the phase began.
+    /// Start of the phase.
     pub(crate) start_ns: u64,
     /// Operations a second of the whole node.
     pub(crate) rate: u64,
     /// The shard's place among those that have clients.
     pub(crate) first: u64,
-    /// How many shards have clients.
+    /// Number of shards that have clients.
     pub(crate) stride: u64,
 }
 
@@ -41,7 +41,7 @@ impl Schedule {
         self.start_ns.saturating_add((place * SECOND_NS / u128::from(self.rate)) as u64)
     }
 
-    /// How many operations had their time before `end_ns`.
+    /// Counts the operations whose time came before `end_ns`.
     fn due(&self, end_ns: u64) -> u64 {
         let places = u128::from(end_ns.saturating_sub(self.start_ns)) * u128::from(self.rate);
         let places = places.div_ceil(SECOND_NS) as u64;
@@ -49,15 +49,15 @@ impl Schedule {
     }
 }
 
-/// Leave to start an operation.
+/// Permission to start an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// When it should have started, in an open loop.
+    /// Time at which the operation should have started, in an open loop.
     pub(crate) intended_ns: Option<u64>,
 }
 
 impl Pace {
-    /// A pace for `clients` clients and at most `ops` operations.
+    /// Makes a pace for `clients` clients and at most `ops` operations.
     pub(crate) fn new(clients: usize, ops: Option<u64>, schedule: Option<Schedule>) -> Self {
         Pace {
             stopped: Cell::new(false),
@@ -69,7 +69,7 @@ impl Pace {
         }
     }
 
-    /// Leave for the next operation, or none any more.
+    /// Waits for the permission to start the next operation; `None` if there is no next one.
     #[inline]
     pub(crate) async fn next<V: BenchShard>(&self, shard: &V) -> Option<Start> {
         if self.stopped.get() || !self.take() {
@@ -104,45 +104,45 @@ impl Pace {
             if now >= intended_ns {
                 return Some(Start { intended_ns: Some(intended_ns) });
             }
-            // Not for longer without a look at whether the run has ended.
+            // Wakes every tick, to see whether the run has ended.
             shard.pause((intended_ns - now).min(V::TICK_NS)).await;
         }
     }
 
-    /// No operation starts any more.
+    /// Lets no further operation start.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
     }
 
-    /// A client has ended; the time of the last one is the end of the phase on this shard.
+    /// Notes the end of a client; the time of the last one is the end of the phase on this shard.
     pub(crate) fn client_ended(&self, now_ns: u64) {
         self.clients.set(self.clients.get() - 1);
         self.ended_ns.set(now_ns);
     }
 
-    /// Whether clients still run.
+    /// Tells whether clients still run.
     pub(crate) fn is_running(&self) -> bool {
         self.clients.get() > 0
     }
 
-    /// When the last client ended.
+    /// Returns the time at which the last client ended.
     pub(crate) fn ended_ns(&self) -> u64 {
         self.ended_ns.get()
     }
 
-    /// Operations started so far.
+    /// Counts the operations started so far.
     pub(crate) fn started(&self) -> u64 {
         self.started.get()
     }
 
-    /// Operations of the schedule whose time came before `end_ns`, and that were not started.
+    /// Counts the operations of the schedule whose time came before `end_ns`, and that were not started.
     pub(crate) fn unstarted(&self, end_ns: u64) -> u64 {
         let due = self.schedule.map_or(0, |schedule| schedule.due(end_ns));
         due.saturating_sub(self.started.get()).min(self.left.get())
     }
 }
 
-/// The part of `total` that falls to member `at` of `of`.
+/// Returns the part of `total` that falls to member `at` of `of`.
 pub(crate) fn share(total: u64, at: usize, of: usize) -> u64 {
     let (at, of) = (at as u64, of as u64);
     total / of + u64::from(at < total % of)

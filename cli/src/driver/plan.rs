@@ -1,5 +1,5 @@
-//! What all shards of a run share: the configuration, and what follows from it. Read-only but for meetings, verdict,
-//! progress and the frontier of new keys, which are made for many.
+//! State that all shards of a run share: the configuration, and what follows from it. Read-only but for the barrier,
+//! the first error, progress and the frontier of new keys, which are made to be shared.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::workload::distribution::Ranks;
 use crate::workload::frontier::Frontier;
 use crate::workload::mix::OpMix;
 
-/// What all shards of a run share.
+/// Configuration and state that all shards of a run share.
 pub(crate) struct Plan {
-    /// What was asked for.
+    /// Configuration of the run.
     pub(crate) config: BenchConfig,
-    /// What clients choose from.
+    /// Operations that clients choose from.
     pub(crate) mix: OpMix,
     /// Ranks of keys (of locks, of places).
     pub(crate) ranks: Ranks,
@@ -26,20 +26,20 @@ pub(crate) struct Plan {
     pub(crate) frontier: Arc<Frontier>,
     /// Leaves that the raw workload reads, as many as the keys would take.
     pub(crate) places: u64,
-    /// Where shards wait for each other.
+    /// Barrier at which shards wait for each other.
     pub(crate) barrier: Barrier,
-    /// Whether the run goes well.
+    /// Failure of the run, if there is one.
     pub(crate) first_error: FirstError,
-    /// How far it is.
+    /// Progress of the run.
     pub(crate) progress: Arc<Progress>,
-    /// Whether somebody wants it to end.
+    /// Set when the run is to end early.
     pub(crate) interrupt: Interrupt,
     /// The catalog's name for the index of the run, or for its memory.
     pub(crate) index_name: String,
 }
 
 impl Plan {
-    /// The plan of a run. It takes its memory under the name `index_name`.
+    /// Makes the plan of a run, which takes its memory under the name `index_name`.
     pub(crate) fn new(
         config: BenchConfig,
         progress: Arc<Progress>,
@@ -68,27 +68,27 @@ impl Plan {
         })
     }
 
-    /// Whether the run is to end before its time: it has failed, or was interrupted.
+    /// Tells whether the run is to end before its time: it has failed, or was interrupted.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.interrupt.is_set() || self.first_error.is_set()
     }
 
-    /// Shards that have clients.
+    /// Counts the shards that have clients.
     pub(crate) fn active_shards(&self) -> usize {
         self.config.clients.min(self.config.shards)
     }
 
-    /// Clients of a shard: the first ones have one more if they cannot be shared out evenly.
+    /// Counts the clients of a shard: the first shards have one more if they cannot be shared out evenly.
     pub(crate) fn clients_of(&self, shard: usize) -> usize {
         share(self.config.clients as u64, shard, self.config.shards) as usize
     }
 
-    /// The number of a shard's first client.
+    /// Returns the number of a shard's first client.
     pub(crate) fn first_client_of(&self, shard: usize) -> u32 {
         (0..shard).map(|earlier| self.clients_of(earlier)).sum::<usize>() as u32
     }
 
-    /// Operations of the measured phase that fall to a shard, if their number is given.
+    /// Counts the operations of the measured phase that fall to a shard, if their number is given.
     pub(crate) fn ops_of(&self, shard: usize) -> Option<u64> {
         let ops = self.config.end.ops;
         let total = match self.config.workload {

@@ -48,7 +48,7 @@ pub(crate) struct RawTarget<V> {
 }
 
 impl<V: BenchShard> RawTarget<V> {
-    /// The fabric on that shard. `area` is the same for all of them; the first one's load fills it.
+    /// Makes the target of one shard. All shards share `area`, which the first one's load fills.
     pub(crate) fn new(shard: V, area: Arc<OnceLock<Area>>, plan: Arc<Plan>) -> Self {
         RawTarget { shard, plan, area, tally: Rc::default() }
     }
@@ -102,7 +102,7 @@ impl<V: BenchShard> BenchTarget<V> for RawTarget<V> {
         async move {
             let area = self.allocate().await?;
             self.fill(&area).await?;
-            // Nobody else sets it.
+            // No other shard sets it.
             let _ = self.area.set(area);
             Ok(0)
         }

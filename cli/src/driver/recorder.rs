@@ -1,6 +1,6 @@
-//! What a shard notes about its operations besides the index's own counters: latencies of those that are timed, and the
-//! history if one is asked for. No clock is read for an operation that is neither. In virtual time, what an operation
-//! costs its client is spent here, half of it before and half of it after what the index does.
+//! Records of a shard's operations besides the index's own counters: latencies of those that are timed, and the history
+//! if one is asked for. No clock is read for an operation that needs neither. In virtual time, the CPU time that an
+//! operation costs its client is spent here, half of it before and half of it after the index's work.
 
 use std::cell::RefCell;
 
@@ -12,28 +12,28 @@ use crate::driver::counters::{CLASSES, OpClass};
 use crate::report::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
 use crate::report::latencies;
 
-/// The notes of one shard.
+/// Recorder of one shard's operations.
 pub(crate) struct Recorder<V> {
     shard: V,
-    /// What an operation costs the client, before and after what the index does, each; in virtual time.
+    /// Half of what an operation costs the client, spent before the index's work and again after it; in virtual time.
     half_client_ns: u64,
-    /// One operation in so many (a power of two) is timed.
+    /// One operation in this mask plus one (a power of two) is timed.
     sampling_mask: u32,
     latency: RefCell<Vec<Histogram<u64>>>,
     history: Option<RefCell<History>>,
 }
 
-/// An operation in flight that will be noted.
+/// An operation in flight that will be recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
-    /// When it began.
+    /// Time at which the operation began.
     pub(crate) start_ns: u64,
-    /// What its latency counts from.
+    /// Time that its latency counts from.
     from_ns: u64,
 }
 
 impl<V: BenchShard> Recorder<V> {
-    /// Empty notes.
+    /// Makes an empty recorder.
     pub(crate) fn new(shard: V, config: &BenchConfig) -> Self {
         let history = config.output.history.is_some().then(RefCell::default);
         Recorder {
@@ -45,7 +45,7 @@ impl<V: BenchShard> Recorder<V> {
         }
     }
 
-    /// An operation begins. `random` decides whether it is timed; one of an open loop always is.
+    /// Begins an operation. `random` decides whether it is timed; one of an open loop always is.
     #[inline]
     pub(crate) fn begin(&self, random: u32, intended_ns: Option<u64>) -> Option<Timed> {
         if intended_ns.is_none() && random & self.sampling_mask != 0 {
@@ -57,12 +57,12 @@ impl<V: BenchShard> Recorder<V> {
         Some(Timed { start_ns, from_ns: intended_ns.unwrap_or(start_ns) })
     }
 
-    /// The time by the shard's clock.
+    /// Returns the time by the shard's clock.
     pub(crate) fn now(&self) -> u64 {
         self.shard.now()
     }
 
-    /// It has ended. Yields when, if it was timed.
+    /// Ends an operation. Yields the time if it was timed, 0 if not.
     #[inline]
     pub(crate) fn end(&self, class: OpClass, timed: Option<Timed>) -> u64 {
         self.shard.compute(self.half_client_ns);
@@ -72,13 +72,13 @@ impl<V: BenchShard> Recorder<V> {
         end_ns
     }
 
-    /// Whether operations have to be noted one by one.
+    /// Tells whether operations have to be recorded one by one.
     #[inline]
     pub(crate) fn keeps_history(&self) -> bool {
         self.history.is_some()
     }
 
-    /// Notes an operation on one key.
+    /// Records an operation on one key.
     pub(crate) fn note(
         &self,
         (client, op, outcome): (u32, Op, Outcome),
@@ -91,7 +91,7 @@ impl<V: BenchShard> Recorder<V> {
         }
     }
 
-    /// Notes a scan.
+    /// Records a scan.
     pub(crate) fn note_scan(
         &self,
         (client, outcome): (u32, Outcome),
@@ -104,18 +104,18 @@ impl<V: BenchShard> Recorder<V> {
         }
     }
 
-    /// The latencies noted so far; the next ones are counted anew.
+    /// Takes the latencies recorded so far; the next ones are counted anew.
     pub(crate) fn take_latencies(&self) -> Vec<Histogram<u64>> {
         self.latency.replace(empty())
     }
 
-    /// The history.
+    /// Takes the history.
     pub(crate) fn take_history(&self) -> History {
         self.history.as_ref().map(RefCell::take).unwrap_or_default()
     }
 }
 
-/// All clients are of one compute node, and all its shards read one clock: its time also orders.
+/// Makes an event. All clients are of one compute node, and all its shards read one clock: its time also orders.
 fn event((client, op, outcome): (u32, Op, Outcome), (start_ns, end_ns): (u64, u64)) -> Event {
     Event { process: 1, client, op, outcome, start: start_ns, end: end_ns, start_ns, end_ns }
 }

@@ -1,4 +1,4 @@
-//! What is there before any shard runs: the index of the run, or what the workloads without one share.
+//! Things made before any shard runs: the index of the run, or what the workloads without one share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,9 +13,9 @@ use crate::error::CliError;
 use crate::index;
 use crate::workload::Workload;
 
-/// What the shards of a run work on.
+/// The thing that the shards of a run work on.
 pub(crate) enum BenchSetup {
-    /// An index, empty still.
+    /// An index that is still empty.
     Index(AnyTree),
     /// The port of the lock tables.
     Locks(PortLease),

@@ -1,6 +1,6 @@
-//! What one shard does in a run, phase by phase. Shards meet between phases, so that all of them load, warm up, measure
-//! and rest at the same time. A shard that has failed still comes to every meeting, and stays until the last one: it is
-//! the home of locks that clients elsewhere use.
+//! Phases of one shard's run. Shards wait for each other between phases, so that all of them load, warm up, measure and
+//! rest at the same time. A shard that has failed still waits at every barrier, and stays until the last one: it is the
+//! home of locks that clients elsewhere use.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -21,28 +21,28 @@ use crate::progress::Stage;
 use crate::report::MemoryFigures;
 use crate::report::history::History;
 
-/// What one shard brings home.
+/// Results of one shard.
 #[derive(Default)]
 pub(crate) struct ShardResult {
     /// Seconds that the load took; of the first shard.
     pub(crate) load_seconds: f64,
     /// Keys that were loaded; of the first shard.
     pub(crate) loaded: u64,
-    /// When the measured phase began and ended here, in ns.
+    /// Begin and end of the measured phase on this shard, in ns.
     pub(crate) run_ns: (u64, u64),
     /// Operations of an open loop that were due and not started.
     pub(crate) unstarted: u64,
-    /// What was counted in the load.
+    /// Counters of the load.
     pub(crate) load: Counters,
-    /// What was counted in the measured phase.
+    /// Counters of the measured phase.
     pub(crate) run: Counters,
     /// Latencies of the measured phase, by class.
     pub(crate) latency: Vec<Histogram<u64>>,
-    /// What is on the memory servers; of the first shard.
+    /// Memory in use on the memory servers; of the first shard.
     pub(crate) memory: MemoryFigures,
     /// Resident memory of this process when the measured phase ended and nothing had been given back.
     pub(crate) rss_bytes: u64,
-    /// Everything that happened, if it was asked for.
+    /// Every operation, if a history was asked for.
     pub(crate) history: History,
 }
 
@@ -52,18 +52,18 @@ pub(crate) struct ShardRun<V, S> {
     plan: Arc<Plan>,
     target: S,
     recorder: Rc<Recorder<V>>,
-    /// Meetings attended so far.
+    /// Barriers reached so far.
     round: usize,
 }
 
 impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
-    /// A run that has attended no meeting yet.
+    /// Makes a run that has reached no barrier yet.
     pub(crate) fn new(shard: V, plan: Arc<Plan>, target: S) -> Self {
         let recorder = Rc::new(Recorder::new(shard.clone(), &plan.config));
         ShardRun { shard, plan, target, recorder, round: 0 }
     }
 
-    /// All phases, to the end.
+    /// Runs all phases.
     pub(crate) async fn run(mut self) -> ShardResult {
         let (load_seconds, loaded) = self.load().await;
         let after_load = self.target.counters();
@@ -78,12 +78,12 @@ impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
         let End { after_ns, .. } = self.plan.config.end;
         let ops = self.plan.ops_of(self.me());
         let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
-        // Clients of this shard have ended; its counters say all about them.
+        // The clients of this shard have ended: its counters are complete.
         let run = self.target.counters().since(&before);
         let rss_bytes = resident_bytes();
         self.enter(Stage::Survey).await;
         let memory = self.survey().await;
-        self.meet().await;
+        self.wait_for_all().await;
         ShardResult {
             load_seconds,
             loaded,
@@ -102,21 +102,21 @@ impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
         usize::from(self.shard.shard().0)
     }
 
-    async fn meet(&mut self) {
+    async fn wait_for_all(&mut self) {
         self.round += 1;
         self.plan.barrier.wait(&self.shard, self.round).await;
     }
 
-    /// Meets before the next phase. The first shard announces it.
+    /// Waits for all shards before the next phase. The first shard announces it.
     async fn enter(&mut self, stage: Stage) {
         self.plan.progress.set_ops(self.me(), 0);
-        self.meet().await;
+        self.wait_for_all().await;
         if self.me() == 0 {
             self.plan.progress.enter(stage);
         }
     }
 
-    /// Yields the seconds that it took, and how many keys were loaded.
+    /// Loads the keys, on the first shard. Yields the seconds that it took, and how many keys were loaded.
     async fn load(&mut self) -> (f64, u64) {
         self.enter(Stage::Load).await;
         if self.me() != 0 || self.plan.is_cut_short() {
@@ -226,13 +226,13 @@ async fn run_client<V: BenchShard>(
     pace.client_ended(shard.now());
 }
 
-/// A seed for each client and phase; the mixing is [`crate::workload::keys::mix64`]'s.
+/// Derives the seed of a client in a phase; the mixing is [`crate::workload::keys::mix64`]'s.
 fn client_seed(seed: u64, number: u32, phase: u64) -> u64 {
     use crate::workload::keys::mix64;
     mix64(mix64(seed ^ mix64(u64::from(number))) ^ phase)
 }
 
-/// Resident memory of this process.
+/// Reads the resident memory of this process.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -14,7 +14,7 @@ use crate::driver::{not_started, run_shard};
 use crate::error::CliError;
 use crate::footprint;
 
-/// Runs the plan on NICs of that profile. Yields what the shards bring home, in their order.
+/// Runs the plan on NICs of that profile. Yields the results of the shards, in their order.
 pub(crate) fn run(plan: &Arc<Plan>, profile: &Profile) -> Result<Vec<ShardResult>, CliError> {
     let config = &plan.config;
     let simulation = Simulation::new(&SimConfig {

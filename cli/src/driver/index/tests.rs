@@ -1,4 +1,4 @@
-//! Clients on an index that forgets everything: they must find out, and what they cost by themselves can be measured.
+//! Clients on an index that forgets everything: they must find out, and their own cost can be measured.
 
 use farwood::runtime::{Host, Verbs};
 use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, Survey, Value};
@@ -50,8 +50,8 @@ impl RangeIndex for Forgetful {
     }
 }
 
-/// Runs one client of `workload` on the forgetful index for `ops` operations. Yields ns per operation, and the
-/// verdict.
+/// Runs one client of `workload` on the forgetful index for `ops` operations. Yields ns per operation, and the first
+/// error.
 fn run_forgetful(workload: &str, ops: u64) -> (f64, Option<CliError>) {
     let words = ["farwood", "bench", "--workload", workload, "--shards", "1", "--clients", "1"];
     let Ok(Request::Run(cli)) = args::parse(words) else { panic!("a good command line") };
@@ -94,7 +94,7 @@ fn an_index_that_forgets_is_found_out() {
     assert!(run_forgetful("write-only", 1000).1.is_none());
 }
 
-/// `cargo test --release -p farwood-cli overhead -- --ignored --nocapture`
+/// Measures the clients' own cost: `cargo test --release -p farwood-cli overhead -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn overhead_per_operation() {
