@@ -1,5 +1,5 @@
-//! The command line as it was typed: names, types and help texts, nothing decided yet. What the values mean together
-//! is for [`crate::config`] to say.
+//! The command line as it was typed: names, types and help texts, nothing decided yet. The meaning of the values
+//! together is for [`crate::config`] to say.
 
 mod cluster;
 
@@ -26,7 +26,7 @@ use crate::units::{parse_count, parse_size, parse_time};
     second one ends it at once. Under nohup SIGHUP ends none.\n\
     `farwood help COMMAND` explains a command. FARWOOD_LOG=debug writes events to standard error.")]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Run the index on simulated nodes, NICs and faults
     Sim {
-        /// What to simulate
+        /// The kind of simulation
         #[command(subcommand)]
         command: SimCommand,
     },
@@ -71,8 +71,7 @@ pub(crate) struct SimPaperArgs {
     /// The experiment [default: all, one after the other]
     #[arg(value_parser = experiments())]
     pub(crate) name: Option<String>,
-    /// Keys that are stored in Sherman's experiments, and ten times those of SMART's; popularity is that of the papers'
-    /// numbers of keys
+    /// Keys that Sherman's experiments store; SMART's store a tenth. Popularity is that of the papers' numbers of keys
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub(crate) keys: u64,
     /// Virtual time, in percent of what each experiment takes by itself
@@ -146,12 +145,12 @@ pub(crate) struct BenchArgs {
     pub(crate) fabric: String,
     #[command(flatten)]
     pub(crate) verbs: VerbsArgs,
-    /// What clients do: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only, range-write
-    /// (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw (READs of
-    /// what a get of the index reads, no index)
+    /// Workload of the clients: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only,
+    /// range-write (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw
+    /// (READs of what a get of the index reads, no index)
     #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
     pub(crate) workload: String,
-    /// How many keys are loaded before the run; `load` inserts them in the run [default: 10M, or all of a key file]
+    /// Keys that are loaded before the run; `load` inserts them in the run [default: 10M, or all of a key file]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) keys: Option<u64>,
     /// End after that many operations (of `load`: at most so many of its keys)
@@ -163,7 +162,8 @@ pub(crate) struct BenchArgs {
     /// Run that long before the figures begin [default: 1s, simulated 10ms; `load` has no warm-up]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) warmup: Option<u64>,
-    /// Which keys are asked for: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw: uniform]
+    /// Distribution of accesses over the keys: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw:
+    /// uniform]
     #[arg(long, value_name = "DIST")]
     pub(crate) dist: Option<String>,
     /// The keys: int (8 bytes), string (generated, of various lengths) or file:PATH (one per line; - is standard
@@ -220,14 +220,14 @@ pub(crate) struct BenchArgs {
 
 fn faults_help() -> String {
     let names: Vec<&str> = Mix::ALL.iter().map(|mix| mix.name).collect();
-    format!("Which faults strike: one of {} [default: each seed draws a mix]", names.join(", "))
+    format!("Faults that strike: one of {} [default: each seed draws a mix]", names.join(", "))
 }
 
 fn experiments() -> PossibleValuesParser {
     Experiment::ALL.map(|experiment| PossibleValue::new(experiment.name).help(experiment.about)).into()
 }
 
-/// What the command line asks for.
+/// A parsed command line.
 pub(crate) enum Request {
     /// Run a command.
     Run(Cli),
@@ -253,7 +253,8 @@ where
     }
 }
 
-/// The first paragraph of a clap error and its tips, on one line. (The rest is usage, which `farwood help` has.)
+/// Returns the first paragraph of a clap error and its tips, on one line. (The rest is usage, which `farwood help`
+/// has.)
 fn one_line(rendered: &str) -> String {
     let text = rendered.strip_prefix("error: ").unwrap_or(rendered);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -263,7 +264,7 @@ fn one_line(rendered: &str) -> String {
     if tips.is_empty() { first } else { format!("{first} ({})", tips.join("; ")) }
 }
 
-/// Completes clap's tip to write `--` before a value, as which nothing behind it would be an option any more.
+/// Completes clap's tip to write `--` before a value, behind which nothing is an option any more.
 fn last(tip: String) -> String {
     match tip.split_once(", use '-- ") {
         Some((value, _)) => format!("{value}, write '--' before it, and all options before that"),

@@ -1,5 +1,5 @@
-//! What a benchmark will do, decided and checked: arguments in, a [`BenchConfig`] out that cannot be wrong any more, or
-//! one error. Nothing has been started or written when this fails.
+//! Benchmarks, decided and checked: arguments in, a [`BenchConfig`] out that cannot be wrong any more, or one error.
+//! Nothing has been started or written when this fails.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ const CLIENTS_PER_SHARD: usize = 64;
 const CLIENTS_MAX: u64 = 1 << 20;
 const DURATION_DEFAULT_NS: u64 = 10_000_000_000;
 const WARMUP_DEFAULT_NS: u64 = 1_000_000_000;
-/// Without --duration in virtual time, of which a second may take a minute.
+/// Duration of a run in virtual time without --duration: a virtual second may take a minute.
 pub(crate) const SIM_DURATION_NS: u64 = 100_000_000;
 const SIM_WARMUP_NS: u64 = 10_000_000;
 /// Shards of the papers' machines.
@@ -36,12 +36,12 @@ const SIM_SHARDS: usize = 22;
 const SIM_SHARDS_MAX: u64 = 1024;
 const SCAN_LENGTH_MAX: u64 = 1 << 24;
 const VALUE_BYTES_MAX: u64 = 4096;
-/// In a closed loop of millions of operations a second, one operation in so many has its latency taken: two readings of
+/// Operations of which one has its latency taken, in a closed loop of millions of operations a second: two readings of
 /// the clock cost as much as a fifth of an operation.
 const LATENCY_SAMPLING: u32 = 16;
 const SERVERS_DEFAULT: u64 = 1;
 const MEMORY_DEFAULT: u64 = 4 << 30;
-/// Runs of fewer operations than this have them all timed.
+/// Number of operations below which a run times them all.
 const SAMPLED_OPS_MIN: u64 = 1_000_000;
 
 /// Locks of the lock workload (Sherman figure 16).
@@ -49,13 +49,13 @@ pub(crate) const LOCKS: u64 = 10_240;
 
 /// A benchmark that can be started.
 pub(crate) struct BenchConfig {
-    /// What it runs on.
+    /// Fabric that the benchmark runs on.
     pub(crate) fabric: Fabric,
-    /// What clients do.
+    /// Workload of the clients.
     pub(crate) workload: Workload,
-    /// Which keys they ask for.
+    /// Distribution of accesses over the keys.
     pub(crate) distribution: Distribution,
-    /// How many keys are loaded.
+    /// Number of keys that are loaded.
     pub(crate) keys: u64,
     /// The keys.
     pub(crate) key_set: KeySet,
@@ -69,40 +69,40 @@ pub(crate) struct BenchConfig {
     pub(crate) shards: usize,
     /// Clients over all shards.
     pub(crate) clients: usize,
-    /// Memory servers. 0 until the run is connected to those that are there.
+    /// Number of memory servers. 0 until the run is connected to those that run already.
     pub(crate) servers: u16,
-    /// Bytes of each; of the smallest, where they are there already.
+    /// Bytes of each; of the smallest, where they run already.
     pub(crate) memory_bytes: u64,
     /// Byte budget of the cache.
     pub(crate) cache_bytes: u64,
     /// The index: its kind, sizes of its nodes, its switches as far as the fabric can follow.
     pub(crate) spec: IndexSpec,
-    /// Whether locks were to be in on-chip memory and the fabric has none.
+    /// True if locks were to be in on-chip memory and the fabric has none.
     pub(crate) no_on_chip: bool,
-    /// When the run ends.
+    /// End of the run.
     pub(crate) end: End,
-    /// How long it warms up.
+    /// Duration of the warm-up.
     pub(crate) warmup_ns: u64,
     /// Operations a second of an open loop.
     pub(crate) rate: Option<u64>,
-    /// One operation in so many is timed.
+    /// Operations of which one is timed.
     pub(crate) latency_sampling: u32,
     /// Seed of everything random.
     pub(crate) seed: u64,
-    /// Where results go.
+    /// Destinations of the results.
     pub(crate) output: Output,
 }
 
-/// When a run ends: at the first of both, or when there is nothing left to do.
+/// End of a run: at the first of both, or when there is nothing left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
-    /// After so many operations.
+    /// Number of operations that end it.
     pub(crate) ops: Option<u64>,
-    /// After so much time.
+    /// Time that ends it.
     pub(crate) after_ns: Option<u64>,
 }
 
-/// Where results go.
+/// Destinations of the results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Output {
     /// The result as JSON.
@@ -111,19 +111,19 @@ pub(crate) struct Output {
     pub(crate) report: Option<PathBuf>,
     /// Every operation.
     pub(crate) history: Option<PathBuf>,
-    /// No progress bar, no remarks.
+    /// True if there is to be no progress bar, and no remark.
     pub(crate) quiet: bool,
 }
 
 impl Output {
-    /// Whether standard output is for JSON alone.
+    /// Tells whether standard output is for JSON alone.
     pub(crate) fn json_on_stdout(&self) -> bool {
         self.json.as_deref() == Some(Path::new("-"))
     }
 }
 
 impl BenchConfig {
-    /// Decides what the arguments mean together. `cores` is how many this process may use.
+    /// Decides what the arguments mean together. This process may use `cores` cores.
     pub(crate) fn new(mut args: BenchArgs, cores: usize) -> Result<Self, CliError> {
         let kind = index::kind(&args.index)?;
         let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
@@ -131,7 +131,7 @@ impl BenchConfig {
         let (servers, memory_bytes) = servers(&args, &fabric)?;
         let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
         let distribution = distribution(&args, workload)?;
-        // Before a file of keys is read.
+        // Checked before a file of keys is read.
         index::switches(kind, &args.technique)?;
         let shards = match fabric {
             Fabric::Embedded | Fabric::Connected(_) => shards(&args, cores)?,
@@ -176,7 +176,7 @@ impl BenchConfig {
         Ok(config)
     }
 
-    /// Takes in what memory servers that were there already are like.
+    /// Takes in the properties of memory servers that run already.
     ///
     /// # Errors
     /// If what is left of their memory cannot hold the keys of the run.
@@ -189,8 +189,8 @@ impl BenchConfig {
         footprint::check_left(self, servers, usage)
     }
 
-    /// What an operation costs a client in virtual time, in ns, beside posting, polling and searching. What profiles
-    /// say of it was measured with an index: locks and bare READs alone cost nothing else.
+    /// Returns what an operation costs a client in virtual time, in ns, beside posting, polling and searching. The
+    /// profiles' figures were measured with an index: locks and bare READs alone cost nothing else.
     pub(crate) fn client_ns(&self) -> u64 {
         match self.fabric {
             Fabric::Sim(profile) if self.workload.uses_index() => profile.op_ns,
@@ -198,7 +198,8 @@ impl BenchConfig {
         }
     }
 
-    /// The configuration for machines: everything that decides what is measured, the digest of that, and the seed.
+    /// Returns the configuration for machines: everything that decides what is measured, the digest of that, and the
+    /// seed.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let techniques = self.spec.techniques().into_iter().map(|(name, on)| (name.to_owned(), json!(on)));
         let mut config = json!({
@@ -270,7 +271,7 @@ fn shards(args: &BenchArgs, cores: usize) -> Result<usize, CliError> {
     }
 }
 
-/// How many memory servers the run makes, and bytes of each: none, where they are there already.
+/// Returns the number of memory servers that the run makes, and bytes of each: none, where they run already.
 fn servers(args: &BenchArgs, fabric: &Fabric) -> Result<(u16, u64), CliError> {
     if fabric.is_connected() {
         let flag = match (args.servers, args.memory) {

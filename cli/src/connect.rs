@@ -1,4 +1,4 @@
-//! From the names of running memory servers to a cluster, whatever kind it is. What is done on a cluster is an
+//! Connections to running memory servers: from their names to a cluster, whatever kind it is. Work on a cluster is an
 //! [`Action`]: written once, generic over the fabric, and chosen here. No other file of the command names a kind of
 //! cluster that other processes serve.
 
@@ -18,7 +18,7 @@ use crate::units::show_bytes;
 
 /// A cluster of memory servers that run already.
 pub(crate) trait Connected: Fabric {
-    /// The connections to it, this one included.
+    /// Lists the connections to it, this one included.
     ///
     /// # Errors
     /// If a memory server does not answer.
@@ -28,13 +28,13 @@ pub(crate) trait Connected: Fabric {
 /// A connection: a compute node, or a command that only asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Its id, if it came to have one.
+    /// Its id, if it was given one.
     pub(crate) id: Option<u16>,
-    /// What it calls itself.
+    /// Name that it gave itself.
     pub(crate) name: String,
-    /// How long it has been connected.
+    /// Seconds since it connected.
     pub(crate) seconds: u64,
-    /// It says nothing any more, and its process still has the memory mapped.
+    /// True if nothing is heard of it any more while its process still has the memory mapped.
     pub(crate) silent: bool,
 }
 
@@ -51,14 +51,14 @@ impl Connected for VerbsCluster {
     }
 }
 
-/// The first server of a list knows all compute nodes and their ids.
+/// Lists the connections of the first server of a list, which knows all compute nodes and their ids.
 fn nodes(control: &RemoteControl) -> Result<Vec<Peer>, CliError> {
     let nodes = block_on(control.nodes(ServerId(0))).map_err(CliError::failed)?;
     let peer = |ConnectedNode { id, name, seconds, silent }| Peer { id, name, seconds, silent };
     Ok(nodes.into_iter().map(peer).collect())
 }
 
-/// Memory servers of this process, for tests: they know nobody.
+/// Memory servers of this process, for tests: they know no connections.
 #[cfg(test)]
 impl Connected for farwood::Cluster {
     fn nodes(&self) -> Result<Vec<Peer>, CliError> {
@@ -66,21 +66,21 @@ impl Connected for farwood::Cluster {
     }
 }
 
-/// What is done on a cluster.
+/// Work to be done on a cluster.
 pub(crate) trait Action {
-    /// What comes of it.
+    /// Result of the work.
     type Output;
     /// True if the indexes that it creates are for itself: they go with this process, however it ends.
     const TEMPORARY: bool = false;
 
-    /// Does it on that cluster.
+    /// Does the work on that cluster.
     ///
     /// # Errors
-    /// Whatever went wrong, for the person at the terminal.
+    /// Any failure, put for the person at the terminal.
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Self::Output, CliError>;
 }
 
-/// Connects to the memory servers and does it there.
+/// Connects to the memory servers and does the work there.
 ///
 /// # Errors
 /// If they cannot be connected to, or as the action has it.
@@ -121,7 +121,7 @@ fn epitaph(server: ServerId, name: &str, remains: &Remains) -> String {
     )
 }
 
-/// What usage reports call this process, and what becomes of its indexes.
+/// Names this process for usage reports, and says what becomes of its indexes.
 fn config<A: Action>() -> ConnectConfig {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("farwood, process {} on {}", std::process::id(), host.trim());

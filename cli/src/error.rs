@@ -1,5 +1,5 @@
-//! Why a command ends without having done what it was asked. Every error is one line for a person to act on, and an
-//! exit status.
+//! Errors that end a command before it has done what it was asked. Every error is one line for a person to act on, and
+//! an exit status.
 
 use std::fmt::Display;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) enum CliError {
     LongLine {
         /// The key file.
         path: PathBuf,
-        /// Which line, counted from 1.
+        /// Number of the line, counted from 1.
         line: u64,
         /// Its length.
         bytes: usize,
@@ -39,7 +39,7 @@ pub(crate) enum CliError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Cause that the system gave.
         source: io::Error,
     },
     /// The run started and did not complete.
@@ -54,7 +54,7 @@ pub(crate) enum CliError {
     /// A signal ended the command.
     #[error("{done}")]
     Interrupted {
-        /// How far it came.
+        /// Progress up to there.
         done: String,
         /// 128 and the number of the signal, as shells have it.
         exit_code: u8,
@@ -62,28 +62,28 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// A usage error from anything that can be shown.
+    /// Makes a usage error from anything that can be shown.
     pub(crate) fn usage(message: impl Display) -> Self {
         CliError::Usage(message.to_string())
     }
 
-    /// A failure from anything that can be shown.
+    /// Makes a failure from anything that can be shown.
     pub(crate) fn failed(cause: impl Display) -> Self {
         CliError::Failed(cause.to_string())
     }
 
-    /// A file that could not be read.
+    /// Makes the error of a file that could not be read.
     pub(crate) fn read(path: &Path, source: io::Error) -> Self {
         CliError::File { action: "read", path: path.to_owned(), source }
     }
 
-    /// A file that could not be written.
+    /// Makes the error of a file that could not be written.
     pub(crate) fn write(path: &Path, source: io::Error) -> Self {
         CliError::File { action: "write", path: path.to_owned(), source }
     }
 
-    /// The process's exit status: 2 for what could be known before the run, 1 for what happened in it, 128 and its
-    /// number if a signal ended it.
+    /// Returns the process's exit status: 2 for what could be known before the run, 1 for what happened in it, 128 and
+    /// its number if a signal ended it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             CliError::Usage(_) | CliError::LongLine { .. } | CliError::Memory(_) => 2,
@@ -93,7 +93,7 @@ impl CliError {
         }
     }
 
-    /// The line for the person at the terminal.
+    /// Renders the line for the person at the terminal.
     pub(crate) fn report(&self) -> String {
         match self {
             CliError::Interrupted { .. } => format!("interrupted: {}", self.one_line()),
@@ -101,7 +101,7 @@ impl CliError {
         }
     }
 
-    /// The message on one line, whatever it was made of.
+    /// Joins the message into one line.
     pub(crate) fn one_line(&self) -> String {
         let message = self.to_string();
         // Blanks inside a line may be part of a key.

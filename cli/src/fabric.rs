@@ -1,4 +1,4 @@
-//! What `--fabric` means: which kind of fabric, and where its memory servers are. Text in, a value out that can be
+//! Values of `--fabric`: the kind of fabric, and where its memory servers are. Text in, a value out that can be
 //! connected to, or one error. Nothing is opened or looked up here; that is for [`crate::connect`].
 
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use crate::error::CliError;
 
 /// The NICs that can be simulated.
 const PROFILES: &[Profile] = &Profile::ALL;
-/// Where a memory server of the fabric verbs listens if it is not told.
+/// Address at which a memory server of the fabric verbs listens if it is not told.
 const LISTEN_DEFAULT: &str = "0.0.0.0:7077";
 
-/// What connects compute node and memory servers.
+/// Connection of compute node and memory servers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fabric {
     /// Memory of this process.
@@ -35,7 +35,7 @@ pub(crate) enum Servers {
     Verbs(Vec<String>, VerbsOptions),
 }
 
-/// How this side of the fabric verbs is chosen.
+/// Options of this side of the fabric verbs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VerbsOptions {
     /// The RDMA device; the first one with an active port if none is named.
@@ -47,7 +47,7 @@ pub(crate) struct VerbsOptions {
 }
 
 impl VerbsOptions {
-    /// As the runtime takes them.
+    /// Converts the options to those of the runtime.
     #[cfg(feature = "verbs")]
     pub(crate) fn config(&self) -> VerbsConfig {
         let VerbsOptions { device, port, gid_index } = self.clone();
@@ -59,7 +59,7 @@ impl VerbsOptions {
     }
 }
 
-/// Where a memory server of this process is to be reached.
+/// Place at which a memory server of this process is to be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// On this host, by the name of its region.
@@ -69,7 +69,7 @@ pub(crate) enum Place {
 }
 
 impl Fabric {
-    /// What `--fabric TEXT` with these options means.
+    /// Parses `--fabric TEXT` with these options.
     ///
     /// # Errors
     /// If there is no such fabric, or the options do not fit it.
@@ -100,7 +100,7 @@ impl Fabric {
         }
     }
 
-    /// As the command line spells it.
+    /// Returns its name as the command line spells it.
     pub(crate) fn name(&self) -> String {
         match self {
             Fabric::Embedded => "embedded".to_owned(),
@@ -109,7 +109,7 @@ impl Fabric {
         }
     }
 
-    /// Whether the memory servers may have memory on their NICs. Of servers that run already only they know.
+    /// Tells whether the memory servers may have memory on their NICs. Only servers that run already know for sure.
     pub(crate) fn may_have_on_chip_memory(&self) -> bool {
         match self {
             // The servers are made with the default's device area.
@@ -119,22 +119,22 @@ impl Fabric {
         }
     }
 
-    /// Whether time is virtual.
+    /// Tells whether time is virtual.
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self, Fabric::Sim(_))
     }
 
-    /// Whether the memory servers are there already, with all they hold.
+    /// Tells whether the memory servers run already, with all they hold.
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self, Fabric::Connected(_))
     }
 }
 
 impl Servers {
-    /// The same for commands that work on what running memory servers hold.
+    /// Parses `--fabric TEXT` for commands that work on what running memory servers hold.
     ///
     /// # Errors
-    /// Also of fabrics whose servers end with the command.
+    /// Also if the fabric's servers end with the command.
     pub(crate) fn parse(text: &str, options: VerbsOptions) -> Result<Self, CliError> {
         match Fabric::parse(text, options)? {
             Fabric::Connected(servers) => Ok(servers),
@@ -145,7 +145,7 @@ impl Servers {
         }
     }
 
-    /// As the command line spells them.
+    /// Returns their names as the command line spells them.
     pub(crate) fn name(&self) -> String {
         match self {
             Servers::Shm(names) => ClusterName::Shm(names.clone()).to_string(),
@@ -155,7 +155,7 @@ impl Servers {
 }
 
 impl Place {
-    /// What `memory-server --fabric TEXT` with these options means.
+    /// Parses `memory-server --fabric TEXT` with these options.
     ///
     /// # Errors
     /// If there is no such fabric, it takes no memory server of its own, or the options do not fit it.
@@ -209,7 +209,7 @@ fn require_verbs() -> Result<(), CliError> {
     if cfg!(feature = "verbs") { Ok(()) } else { Err(without_verbs()) }
 }
 
-/// Why a build without the cargo feature refuses.
+/// Explains why a build without the cargo feature refuses.
 pub(crate) fn without_verbs() -> CliError {
     CliError::usage(
         "this farwood was built without the fabric verbs: build it with `cargo build --release -p farwood-cli \

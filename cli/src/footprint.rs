@@ -1,5 +1,5 @@
-//! How much remote memory a run will need, before anything is started. An estimate from above: better to ask for a
-//! little more than to fail after a minute of loading. What the keys of an index take is for its geometry to say.
+//! Estimates of the remote memory that a run will need, before anything is started. They err upwards: better to ask for
+//! a little more than to fail after a minute of loading. The geometry of an index says what its keys take.
 
 use farwood::runtime::ServerInfo;
 use farwood::runtime::control::ServerUsage;
@@ -9,9 +9,9 @@ use crate::error::CliError;
 use crate::units::show_bytes;
 use crate::workload::Workload;
 
-/// How full leaves are after a bulk load.
+/// Fill of leaves after a bulk load.
 pub(crate) const BULK_FILL: f64 = 0.8;
-/// How full they are after inserts in random order: ln 2, less a reserve.
+/// Fill of leaves after inserts in random order: ln 2, less a reserve.
 const INSERT_FILL: f64 = 0.65;
 const CHUNK_BYTES_MAX: u64 = 8 << 20;
 const CHUNK_BYTES_MIN: u64 = 256 << 10;
@@ -19,13 +19,13 @@ const CHUNK_STEP: u64 = 4096;
 /// Header, root words and lock words of a memory server.
 const RESERVED_BYTES: u64 = 2 << 20;
 
-/// The chunks that memory servers hand out: the paper's 8 MiB, smaller where memory is scarce, so that what shards have
-/// taken and not yet used stays a small part of it.
+/// Returns the size of the chunks that memory servers hand out: the paper's 8 MiB, smaller where memory is scarce, so
+/// that what shards have taken and not yet used stays a small part of it.
 pub(crate) fn chunk_bytes(config: &BenchConfig) -> u64 {
     chunk_bytes_for(config.memory_bytes, config.shards as u64)
 }
 
-/// The same for a server of that much memory, if that many shards take chunks of it at the same time.
+/// Returns the size of chunks of a server of that much memory, if that many shards take them at the same time.
 pub(crate) fn chunk_bytes_for(memory_bytes: u64, shards: u64) -> u64 {
     let share = memory_bytes / (16 * (shards + 1));
     share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX) / CHUNK_STEP * CHUNK_STEP
@@ -87,7 +87,7 @@ fn bytes_needed(config: &BenchConfig, chunk_bytes: u64) -> u64 {
     let keys = match config.workload {
         Workload::Lock => 0,
         Workload::Load => config.spec.bytes_for(config.keys, INSERT_FILL),
-        // What is read there are leaves alone, as many as the index would have.
+        // Only leaves are read there, as many as the index would have.
         _ => config.spec.bytes_for(config.keys, BULK_FILL),
     };
     keys.saturating_add(chunks)

@@ -13,7 +13,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// Kinds that are planned, by name.
 const LATER: [&str; 2] = ["chime", "dolphin"];
 
-/// Fails if no index can be named so.
+/// Fails if no index can have that name.
 pub(crate) fn check_name(name: &str) -> Result<(), CliError> {
     let problem = match name {
         "" => "it is empty",
@@ -70,7 +70,7 @@ fn switch(kind: IndexKind, word: &str) -> Result<(&'static str, bool), CliError>
     }
 }
 
-/// Makes what an index is created with, up to those limits, with the switches that `words` name.
+/// Makes the specification of an index with those limits and the switches that `words` name.
 ///
 /// # Errors
 /// If no node is large enough, or a word names no switch of the kind.
@@ -108,7 +108,7 @@ pub(crate) async fn open(host: &impl Host, name: &str, cache_bytes: usize) -> Re
     spec.open(host, name).await.map_err(CliError::failed)
 }
 
-/// Reads what the index takes that the catalog describes so, if this release can.
+/// Reads the limits of the index of a catalog entry, if this release can.
 pub(crate) fn limits_of(entry: &CatalogEntry) -> Option<Limits> {
     IndexKind::named(&entry.kind)?.limits_of(entry).ok()
 }

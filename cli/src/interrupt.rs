@@ -1,6 +1,6 @@
 //! Ctrl-C and its kin. The first SIGINT, SIGTERM or SIGHUP asks the command to end: it finishes or drops what is in
-//! flight, so that no lock stays behind, and says how far it came. What does not end so within a second, such as a
-//! call to a server that does not answer, and what a second signal finds, is ended by force.
+//! flight, so that no lock stays behind, and says how far it came. A command that does not end within a second, as in a
+//! call to a server that does not answer, or that gets a second signal, is ended by force.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,10 +21,10 @@ use crate::note;
 const GRACE: Duration = Duration::from_millis(900);
 /// The pause between looks at whether it is time to end: signals know no shard.
 const LOOK: Duration = Duration::from_millis(20);
-/// What shells add to the number of a signal that ended a command.
+/// Number that shells add to that of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
-/// Whether the command was asked to end. Clones ask the same question.
+/// A request to end the command. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupt(Arc<Asked>);
 
@@ -32,11 +32,11 @@ pub(crate) struct Interrupt(Arc<Asked>);
 struct Asked {
     /// The signal that asked.
     signal: Arc<AtomicUsize>,
-    /// Whether one has. Set by the signal itself, after the other one.
+    /// True if a signal has. Set by the signal itself, after its number.
     is_set: Arc<AtomicBool>,
-    /// Filled as soon as a thread has heard of it.
+    /// Filled as soon as a thread has noticed.
     told: OnceLock<()>,
-    /// Whether the command takes the time that it takes.
+    /// True if the command may take its own time to end.
     is_patient: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Interrupt {
     /// Takes over the signals of this process, from now on.
     ///
     /// # Errors
-    /// If the system does not let it.
+    /// If the system does not allow it.
     pub(crate) fn listen() -> Result<Self, CliError> {
         let failed = |cause| CliError::Failed(format!("cannot listen to signals: {cause}"));
         let interrupt = Interrupt::default();
@@ -60,7 +60,7 @@ impl Interrupt {
         let mut signals = Signals::new(&caught).map_err(failed)?;
         let asked = interrupt.clone();
         let waiting = move || {
-            // It ends only when it is closed, which nobody can do here.
+            // It ends only when it is closed, which does not happen here.
             signals.forever().next();
             asked.end_in_time();
         };
@@ -71,7 +71,7 @@ impl Interrupt {
     /// Ends the command if it has not ended when its time is over.
     fn end_in_time(&self) {
         self.0.told.get_or_init(|| ());
-        let (_nobody, grace) = channel::<()>();
+        let (_sender, grace) = channel::<()>();
         let _passed = grace.recv_timeout(GRACE);
         if !self.0.is_patient.load(Ordering::Relaxed) {
             let forced = "it did not end by itself and was ended by force: locks that it held stay held";
@@ -81,12 +81,12 @@ impl Interrupt {
         }
     }
 
-    /// From now on the command ends in its own time, unless a second signal comes.
+    /// Lets the command end in its own time from now on, unless a second signal comes.
     pub(crate) fn be_patient(&self) {
         self.0.is_patient.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is time to end.
+    /// Tells whether it is time to end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::Acquire)
     }
@@ -108,13 +108,13 @@ impl Interrupt {
         }
     }
 
-    /// The error of a command that was asked to end, and how far it came.
+    /// Makes the error of a command that was asked to end; `done` says how far it came.
     pub(crate) fn error(&self, done: &str) -> CliError {
         let signal = self.0.signal.load(Ordering::Relaxed) as i32;
         CliError::Interrupted { done: done.to_owned(), exit_code: (SIGNALLED + signal) as u8 }
     }
 
-    /// An error that says what was done, if it is time to end.
+    /// Fails with what was done, if it is time to end.
     ///
     /// # Errors
     /// [`CliError::Interrupted`] with that text.

@@ -36,7 +36,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::args::{Command, Request};
 use crate::error::CliError;
 
-/// The environment variable that says which events are shown.
+/// The environment variable that chooses the events that are shown.
 const LOG: &str = "FARWOOD_LOG";
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ fn run() -> Result<(), CliError> {
     }
 }
 
-/// Events go to standard error if FARWOOD_LOG asks for them.
+/// Writes events to standard error from now on, if FARWOOD_LOG asks for them.
 fn start_tracing() -> Result<(), CliError> {
     let Some(wanted) = std::env::var_os(LOG).filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
     let wanted = wanted.to_string_lossy();
@@ -88,7 +88,8 @@ fn start_tracing() -> Result<(), CliError> {
     Ok(())
 }
 
-/// A lone word that is no level would be the name of a target that there may not be, and nothing would be said.
+/// Parses the filter of events. A lone word that is no level is refused: as the name of an unknown target it would hide
+/// all events.
 fn log_filter(wanted: &str) -> Result<EnvFilter, String> {
     let is_word = |part: &&str| part.chars().all(|c| c.is_ascii_alphanumeric());
     let unknown = |part: &&str| part.parse::<LevelFilter>().is_err();
@@ -98,7 +99,7 @@ fn log_filter(wanted: &str) -> Result<EnvFilter, String> {
     }
 }
 
-/// A panic on one shard would leave the others waiting for it: it ends the process, with one line.
+/// Makes a panic end the process, with one line: one on a single shard would leave the others waiting for it.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let message = CliError::Run(format!("internal error, please report it: {panic}"));
@@ -107,7 +108,7 @@ fn end_on_panic() {
     }));
 }
 
-/// A line for the person at the terminal.
+/// Writes a line for the person at the terminal.
 pub(crate) fn note(line: impl Display) {
     // There is nowhere left to complain to.
     let _ = writeln!(io::stderr(), "farwood: {line}");

@@ -16,7 +16,7 @@ use crate::units::show_count;
 const REFRESH: Duration = Duration::from_millis(200);
 const WIDTH: u64 = 30;
 
-/// What the benchmark is doing.
+/// Stage of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -36,24 +36,24 @@ const STAGES: [&str; 5] = ["prepare", "load", "warm-up", "run", "survey"];
 const PER_MILLE: u64 = 1000;
 const UNKNOWN: u64 = u64::MAX;
 
-/// How far the run is. Written by shards, read by the bar.
+/// Progress of the run. Written by shards, read by the bar.
 pub(crate) struct Progress {
     stage: AtomicU8,
     /// Part of the stage that is done, in thousandths, or [`UNKNOWN`]; only one thread writes it.
     done: AtomicU64,
     /// The run's clock in ns; only the first shard writes it.
     now_ns: AtomicU64,
-    /// Whether that is not the time of whoever watches.
+    /// True if that is virtual time.
     is_virtual: bool,
     ops: Box<[ShardOps]>,
 }
 
-/// Operations of one shard in this stage, on lines of their own.
+/// Operations of one shard in this stage, on cache lines of their own.
 #[repr(align(128))]
 struct ShardOps(AtomicU64);
 
 impl Progress {
-    /// Nothing done yet on `shards` shards, whose clock is that of the world or not.
+    /// Makes the progress of `shards` shards that have done nothing yet, by a virtual clock or not.
     pub(crate) fn new(shards: usize, is_virtual: bool) -> Arc<Self> {
         Arc::new(Progress {
             stage: AtomicU8::new(Stage::Prepare as u8),
@@ -64,28 +64,28 @@ impl Progress {
         })
     }
 
-    /// The next stage begins. Said by the first shard.
+    /// Begins the next stage. Called by the first shard.
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
     }
 
-    /// Nobody knows how long the stage will be: the bar counts operations instead.
+    /// Marks the length of the stage as unknown: the bar counts operations instead.
     pub(crate) fn set_unknown(&self) {
         self.done.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// That part of the stage is done. Said by the first shard.
+    /// Sets the part of the stage that is done. Called by the first shard.
     pub(crate) fn set_done(&self, part: f64) {
         self.done.store((part * PER_MILLE as f64) as u64, Ordering::Relaxed);
     }
 
-    /// So late is it by the run's clock. Said by the first shard.
+    /// Sets the time by the run's clock. Called by the first shard.
     pub(crate) fn set_now(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Operations of `shard` in this stage so far.
+    /// Sets the operations of `shard` in this stage so far.
     pub(crate) fn set_ops(&self, shard: usize, ops: u64) {
         self.ops[shard].0.store(ops, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl Progress {
 pub(crate) struct Bar(Option<ProgressBar>);
 
 impl Bar {
-    /// A bar that follows `progress`, if there is someone to see it.
+    /// Shows a bar that follows `progress`, unless told to be `quiet` or where there is no terminal.
     pub(crate) fn show(progress: &Arc<Progress>, quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Bar(None);

@@ -1,5 +1,5 @@
-//! Memory servers of this process: how one is started, whatever the fabric, and what it says of itself. What it serves
-//! and over what, the runtime knows.
+//! Memory servers of this process: starts one, whatever the fabric, and asks it what it holds. The runtime knows what a
+//! server serves and over what.
 
 #[cfg(feature = "verbs")]
 use std::net::SocketAddr;
@@ -20,28 +20,28 @@ use crate::interrupt::Interrupt;
 /// A memory server to be started.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerPlan {
-    /// Where it is to be reached.
+    /// Place at which the server is to be reached.
     pub(crate) place: Place,
     /// Bytes of its region, all included.
     pub(crate) memory_bytes: u64,
     /// Bytes of the chunks that it hands out.
     pub(crate) chunk_bytes: u64,
-    /// Whether its memory has to be in huge pages.
+    /// True if its memory has to be in huge pages.
     pub(crate) huge_pages: bool,
-    /// How long a compute node may say nothing.
+    /// Time after which a silent compute node is given up.
     pub(crate) silence: Duration,
 }
 
 /// A memory server that runs. It stops when it is dropped.
 pub(crate) trait Serving {
-    /// What clients write behind `--fabric`.
+    /// Returns the address that clients write behind `--fabric`.
     fn address(&self) -> String;
 
-    /// What would be lost if it stopped now.
+    /// Counts what would be lost if the server stopped now.
     fn holdings(&self) -> Holdings;
 }
 
-/// What a memory server holds.
+/// Contents of a memory server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
     /// Indexes of its catalog.
@@ -52,7 +52,7 @@ pub(crate) struct Holdings {
     pub(crate) compute_nodes: usize,
 }
 
-/// Starts it, which an interrupt ends.
+/// Starts a memory server, which an interrupt ends.
 ///
 /// # Errors
 /// If it cannot be reached there, or the memory cannot be had.
@@ -102,7 +102,7 @@ impl Serving for ShmServer {
 impl Serving for VerbsServer {
     fn address(&self) -> String {
         let address = VerbsServer::address(self);
-        // All addresses of this host: which of them a client can reach, it has to know.
+        // It listens on all addresses of this host: the client has to know which of them it can reach.
         match address.parse::<SocketAddr>() {
             Ok(all) if all.ip().is_unspecified() => format!("verbs:HOST:{}", all.port()),
             _ => format!("verbs:{address}"),

@@ -1,4 +1,4 @@
-//! A compute node for the time of one command: how the commands that work on an index get at it.
+//! A compute node for the time of one command, for the commands that work on an index.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::interrupt::Interrupt;
 const CACHE_BYTES: usize = 16 << 20;
 
 /// Opens the index `name` and runs `main` with it, on a compute node of one shard. An interrupt drops `main`, wherever
-/// it waits, and `undone` is what is said then.
+/// it waits, and `undone` is the error's text then.
 ///
 /// # Errors
 /// If the index cannot be opened or the shard not be started, as `main` has it, or if it was interrupted.
@@ -51,11 +51,11 @@ where
     results.into_iter().next().expect("a node of one shard yields one result")
 }
 
-/// Who only talks to the control services: no shard, no compute node.
+/// A host with the control services alone: no shard, no compute node.
 pub(crate) struct ControlOnly(Arc<dyn Control>);
 
 impl ControlOnly {
-    /// At the control services of that cluster.
+    /// Makes the host of that cluster's control services.
     pub(crate) fn at<F: Fabric>(cluster: &Arc<F>) -> Self {
         ControlOnly(cluster.control())
     }
@@ -90,12 +90,12 @@ pub(crate) mod kit {
     /// Keys and values of the index of [`cluster`] have that many bytes at most.
     pub(crate) const BYTES_MAX: usize = 16;
 
-    /// Two memory servers of 32 MiB with an empty index "t" of that kind.
+    /// Makes two memory servers of 32 MiB with an empty index "t" of that kind.
     pub(crate) fn cluster(kind: IndexKind) -> Arc<Cluster> {
         cluster_of(kind, 32 << 20)
     }
 
-    /// The same with servers of that many bytes.
+    /// Makes two memory servers of that many bytes with an empty index "t" of that kind.
     pub(crate) fn cluster_of(kind: IndexKind, bytes_per_server: u64) -> Arc<Cluster> {
         let config = EmbeddedConfig {
             servers: 2,

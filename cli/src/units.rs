@@ -8,17 +8,17 @@ const SIZES: [Unit; 4] = [("", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1
 const COUNTS: [Unit; 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
 const TIMES: [Unit; 3] = [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// A size in bytes: `4GiB`, `1.5MiB`, `4096`.
+/// Parses a size in bytes: `4GiB`, `1.5MiB`, `4096`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     parse(text, &SIZES, "a size is a number with KiB, MiB or GiB, or plain bytes")
 }
 
-/// A count: `10M`, `2.5k`, `128`.
+/// Parses a count: `10M`, `2.5k`, `128`.
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     parse(text, &COUNTS, "a count is a number, or a number with k, M or G")
 }
 
-/// A span of time in nanoseconds: `10s`, `250ms`, `0.5us`; a bare `0` is no time.
+/// Parses a span of time into nanoseconds: `10s`, `250ms`, `0.5us`; a bare `0` is no time.
 pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
@@ -47,7 +47,7 @@ fn parse(text: &str, units: &[Unit], expected: &str) -> Result<u64, String> {
     u64::try_from(scaled / scale).map_err(|_| "the number is too large".to_owned())
 }
 
-/// Bytes for a table: `512.0 MiB`.
+/// Writes bytes for a table: `512.0 MiB`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     let (name, factor) = SIZES.iter().rev().find(|(_, factor)| bytes >= *factor).unwrap_or(&SIZES[0]);
     match name {
@@ -56,7 +56,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// A count for a table: `12.35 M`.
+/// Writes a count for a table: `12.35 M`.
 pub(crate) fn show_count(count: u64) -> String {
     let (name, factor) = COUNTS.iter().rev().find(|(_, factor)| count >= *factor).unwrap_or(&COUNTS[0]);
     match name {
@@ -65,7 +65,7 @@ pub(crate) fn show_count(count: u64) -> String {
     }
 }
 
-/// Nanoseconds for a table: `12.4 us`.
+/// Writes nanoseconds for a table: `12.4 us`.
 pub(crate) fn show_time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -115,7 +115,7 @@ fn check_every_workload(index: &str) {
     }
 }
 
-/// It used to be measured when the memory servers of the embedded fabric were gone.
+/// Resident memory used to be measured when the memory servers of the embedded fabric were gone.
 #[test]
 fn resident_memory_is_that_of_the_run() {
     let ran = farwood(&["bench", "--index", "smart", "--workload", "load", "--keys", "500k", "--json", "-"]);
@@ -143,7 +143,7 @@ fn check_keys(index: &str) {
     // The warm-up added some too.
     assert!(added > 0 && inserts["memory"]["keys"].as_u64() >= Some(5000 + added));
     assert_eq!(inserts["config"]["dist"], "latest");
-    // What a survey counts.
+    // Figures of the survey.
     let memory = &loaded["memory"];
     let (leaves, full) = (memory["leaves"].as_u64(), memory["leaf_load_factor"].as_f64().expect("a number"));
     assert!(full > 0.1 && full <= 1.0, "{memory}");

@@ -42,7 +42,7 @@ fn json(flags: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-/// Everything but the one figure that is of this process.
+/// Removes the one figure that is of this process.
 #[track_caller]
 fn virtual_part(mut result: Value) -> Value {
     let rss = result["compute"].as_object_mut().expect("an object").remove("rss_bytes");

@@ -20,7 +20,7 @@ fn with_index(kind: &str, memory: &str) -> Server {
     server
 }
 
-/// An index for keys and values of up to 32 bytes, with room for a few hundred thousand.
+/// Starts a server with an index for keys and values of up to 32 bytes, with room for a few hundred thousand.
 fn with_index_of_32(kind: &str) -> Server {
     let server = Server::start("256MiB");
     let sizes = ["--max-key", "32", "--max-value", "32"];
@@ -166,7 +166,7 @@ fn bench<'w>(rest: &[&'w str]) -> Vec<&'w str> {
     SMALL.iter().chain(rest).copied().collect()
 }
 
-/// Indexes of the catalog.
+/// Lists the indexes of the catalog.
 fn indexes(server: &Server) -> Vec<String> {
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);
@@ -241,7 +241,7 @@ fn a_benchmark_that_is_interrupted_drops_its_index() {
     }
 }
 
-/// The killed process takes its own index with it and disturbs nobody. Locks of all indexes share the words of a
+/// The killed process takes its own index with it and disturbs no other one. Locks of all indexes share the words of a
 /// server: one client holds one lock at most, and the other index has so few nodes that hardly one of 131,072 is theirs
 /// too.
 #[test]
@@ -304,7 +304,7 @@ fn a_scan_whose_reader_leaves_ends_quietly() {
 
 #[test]
 fn a_server_that_is_not_there_is_a_clear_error() {
-    let nobody = format!("shm:test-{}-nobody", std::process::id());
+    let absent = format!("shm:test-{}-absent", std::process::id());
     let commands: [&[&str]; 7] = [
         &["create", "t", "--index", "sherman"],
         &["drop", "t"],
@@ -315,7 +315,7 @@ fn a_server_that_is_not_there_is_a_clear_error() {
         &["bench", "--keys", "1k"],
     ];
     for words in commands {
-        let words: Vec<&str> = words.iter().copied().chain(["--fabric", nobody.as_str()]).collect();
+        let words: Vec<&str> = words.iter().copied().chain(["--fabric", absent.as_str()]).collect();
         let ran = kit::farwood(&words);
         assert_failed(&ran, 1, "memory");
         assert_eq!((ran.stdout.as_str(), ran.stderr.lines().count()), ("", 1), "{}", ran.stderr);
@@ -380,7 +380,7 @@ fn a_server_that_is_killed_ends_its_clients_with_an_error() {
         let name = fabric.strip_prefix("shm:").expect("it is one of shm");
         for ran in [bench.finish(), load.finish()] {
             assert_failed(&ran, 1, "memory server 0");
-            // What became of it, and of what it left.
+            // The error names the server, and what it left behind.
             assert!(ran.stderr.contains("has ended: all that it held is lost"), "{}", ran.stderr);
             assert!(ran.stderr.contains(&format!("rm /dev/shm/farwood-{name} ")), "{}", ran.stderr);
         }

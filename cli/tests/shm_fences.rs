@@ -14,7 +14,7 @@ use servers::{Running, Server};
 
 const MEMORY: &str = "128MiB";
 
-/// The index of a benchmark that runs.
+/// Returns the name of a running benchmark's index.
 fn index_of(bench: &mut Running, server: &Server) -> String {
     loop {
         assert!(bench.runs(), "the benchmark has ended");
@@ -26,14 +26,14 @@ fn index_of(bench: &mut Running, server: &Server) -> String {
     }
 }
 
-/// A benchmark that writes until it is ended, with so many clients.
+/// Starts a benchmark that writes until it is ended, with so many clients.
 fn writing(server: &Server, kind: &str, clients: &str) -> Running {
     let words = ["--index", kind, "--keys", "20k", "--warmup", "0", "--shards", "1", "--quiet"];
     let endless = ["--duration", "1000s", "--workload", "write-only", "--clients", clients];
     server.beside("bench", &[&words[..], &endless].concat())
 }
 
-/// What `stat` says.
+/// Returns the output of `stat`.
 fn stat(server: &Server) -> String {
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);

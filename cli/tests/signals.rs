@@ -24,7 +24,7 @@ fn end_by(mut process: Running, signal: &str) -> Ran {
     process.finish()
 }
 
-/// Long enough for a process to come to where it waits; what is tested does not depend on it.
+/// Waits long enough for a process to come to where it waits; tests do not depend on it.
 fn moment() {
     #[expect(clippy::disallowed_methods, reason = "no shard runs in this process")]
     std::thread::sleep(Duration::from_millis(300));

@@ -41,7 +41,7 @@ pub(crate) struct ServersArgs {
 }
 
 impl ServersArgs {
-    /// What they mean.
+    /// Returns the memory servers that the arguments name.
     ///
     /// # Errors
     /// If that is no fabric with memory servers that run already.
@@ -107,7 +107,7 @@ pub(crate) struct CreateArgs {
 
 /// Drop an index with all that is in it. Asks nothing, and says what it freed.
 ///
-/// Nobody may be using the index any more: its memory goes to other indexes.
+/// No client may be using the index any more: its memory goes to other indexes.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 if it was dropped, 1 if not, 2 if the arguments make no sense.")]
 pub(crate) struct DropArgs {

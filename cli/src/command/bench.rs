@@ -9,11 +9,11 @@ use crate::progress::{Bar, Progress};
 use crate::report::output::print;
 use crate::report::{Report, files, history, json, percentiles, table};
 
-/// Runs a benchmark and writes what it found to wherever it was asked for.
+/// Runs a benchmark and writes its results to wherever they were asked for.
 ///
 /// # Errors
 /// If the arguments make no benchmark, the run or one of its checks failed, or a result could not be written; also if
-/// it was interrupted, after what it came to was written.
+/// it was interrupted, after the partial result was written.
 pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let config = BenchConfig::new(args, cores)?;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), CliError> {
         let _bar = Bar::show(&progress, output.quiet);
         driver::run(config, progress, interrupt)?
     };
-    // Of a run that failed the history is worth most.
+    // The history is worth most if the run failed.
     let written = match &output.history {
         Some(path) => history::write(path, &finished.histories),
         None => Ok(()),

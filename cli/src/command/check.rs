@@ -38,7 +38,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
     verdict(&args.name, &found.report)
 }
 
-/// What the walk has found.
+/// Findings of the walk.
 struct Found {
     kind: IndexKind,
     report: CheckReport,
@@ -87,7 +87,7 @@ fn parted(mut owners: BTreeSet<u16>, nodes: &[Peer]) -> (BTreeSet<u16>, BTreeSet
     (owners, silent)
 }
 
-/// The compute nodes that hold locks.
+/// Collects the compute nodes that hold locks.
 fn owners(report: &CheckReport) -> BTreeSet<u16> {
     let owner = |violation: &Violation| match violation.broken {
         Broken::LockHeld { word } => Some(word.owner()),

@@ -50,7 +50,7 @@ impl Action for Create {
     type Output = String;
 
     fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
-        // Nobody works with what is opened here.
+        // The index that is opened here is not used.
         const CACHE_BYTES: usize = 0;
         let spec = self.spec.with_cache_bytes(CACHE_BYTES);
         block_on(index::create(&ControlOnly::at(&cluster), &self.name, &spec))?;

@@ -39,7 +39,7 @@ impl Action for Drop {
     }
 }
 
-/// Explains an index that is not there to a user who wants none: making one does not help.
+/// Explains an index that is not there without the usual advice to create one, which does not help here.
 fn explain(error: ControlError) -> CliError {
     match error {
         ControlError::NotFound { name } => CliError::Failed(format!(

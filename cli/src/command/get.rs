@@ -13,7 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::report::output::print_bytes;
 use crate::session::on_index;
 
-/// What came of it if it was interrupted.
+/// Message of a get that was interrupted.
 const NOTHING: &str = "nothing is printed";
 
 /// Prints the value and a newline.
@@ -54,7 +54,7 @@ impl Action for Get {
     }
 }
 
-/// What is said of a key that is not there.
+/// Makes the error of a key that is not there.
 pub(crate) fn absent(name: &str, key: &[u8]) -> CliError {
     CliError::Failed(format!("the index {name:?} has no key \"{}\"", key.escape_ascii()))
 }

@@ -49,7 +49,7 @@ pub(crate) fn run(args: LoadArgs) -> Result<(), CliError> {
     outcome.verdict
 }
 
-/// What is loaded.
+/// Input of a load.
 struct Source {
     input: Box<dyn Read + Send>,
     /// Its length, where it has one.
@@ -77,7 +77,7 @@ struct Load {
     interrupt: Interrupt,
 }
 
-/// How a load ended.
+/// Outcome of a load.
 #[derive(Debug)]
 struct Outcome {
     read: u64,

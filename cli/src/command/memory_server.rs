@@ -15,7 +15,7 @@ use crate::units::show_bytes;
 /// Shards that a server expects to take chunks at the same time: so many chunks may be taken and mostly unused.
 const SHARDS_EXPECTED: u64 = 15;
 
-/// Compute nodes that have nothing to say send a sign of life every second.
+/// Least `--silence`: compute nodes that have nothing to say send a sign of life every second.
 const SILENCE_NS_MIN: u64 = 2_000_000_000;
 
 /// Serves until a signal comes.
@@ -24,12 +24,12 @@ const SILENCE_NS_MIN: u64 = 2_000_000_000;
 /// If the server cannot be started, or a signal comes before it is.
 pub(crate) fn run(args: MemoryServerArgs) -> Result<(), CliError> {
     let plan = plan(args)?;
-    // Before the server is there: a signal that comes early is not to leave half of one behind.
+    // Before the server is there: a signal that comes early must not leave half of one behind.
     let interrupt = Interrupt::listen()?;
     let started = serve::start(&plan, &interrupt);
     interrupt.check("the memory server was not started")?;
     let server = started?;
-    // To give much memory back may take longer than a second.
+    // Giving much memory back may take longer than a second.
     interrupt.be_patient();
     print(&ready(&plan, &*server))?;
     interrupt.wait();
@@ -56,7 +56,7 @@ fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
     })
 }
 
-/// The one line that says that clients can come.
+/// Renders the one line that says that clients can come.
 fn ready(plan: &ServerPlan, server: &dyn Serving) -> String {
     let address = server.address();
     let host = match plan.place {
@@ -70,7 +70,7 @@ fn ready(plan: &ServerPlan, server: &dyn Serving) -> String {
     )
 }
 
-/// What is said before it stops.
+/// Renders the line that is said before it stops.
 fn stopping(holdings: &Holdings) -> String {
     let Holdings { indexes, used_bytes, compute_nodes } = *holdings;
     if (indexes, used_bytes, compute_nodes) == (0, 0, 0) {

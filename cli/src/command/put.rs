@@ -25,7 +25,7 @@ pub(crate) fn run(args: PutArgs) -> Result<(), CliError> {
     interrupt.check("the value was stored")
 }
 
-/// A put, to be done on whatever cluster.
+/// A put, to be done on any cluster.
 pub(crate) struct Put {
     /// The index.
     pub(crate) name: String,
@@ -33,7 +33,7 @@ pub(crate) struct Put {
     pub(crate) key: Vec<u8>,
     /// Its new value.
     pub(crate) value: Vec<u8>,
-    /// What ends it early.
+    /// Interrupt that ends it early.
     pub(crate) interrupt: Interrupt,
 }
 

@@ -26,13 +26,13 @@ pub(crate) fn run(args: RemoveArgs) -> Result<(), CliError> {
     interrupt.check("the key was removed")
 }
 
-/// A remove, to be done on whatever cluster.
+/// A remove, to be done on any cluster.
 pub(crate) struct Remove {
     /// The index.
     pub(crate) name: String,
     /// The key.
     pub(crate) key: Vec<u8>,
-    /// What ends it early.
+    /// Interrupt that ends it early.
     pub(crate) interrupt: Interrupt,
 }
 

@@ -16,10 +16,10 @@ use crate::interrupt::Interrupt;
 use crate::report::output;
 use crate::session::on_index;
 
-/// Output is written in pieces of that many bytes.
+/// Size of the pieces in which output is written.
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// What is said of a scan that was interrupted.
+/// Message of a scan that was interrupted.
 const EARLY: &str = "the scan did not come to its end";
 
 /// Prints the range.
@@ -39,7 +39,7 @@ pub(crate) fn run(args: ScanArgs) -> Result<(), CliError> {
     with_cluster(&servers, Scan { name: args.name, range, interrupt })
 }
 
-/// What is printed.
+/// Range that is printed.
 #[derive(Clone)]
 struct Range {
     from: Option<Vec<u8>>,
@@ -72,7 +72,7 @@ impl Action for Scan {
         on_index(cluster, &name, &interrupt, EARLY, move |index| {
             let range = range.clone();
             async move {
-                // What was found before an interrupt is written when this is dropped.
+                // Pairs found before an interrupt are written when this is dropped.
                 let mut out = BufWriter::with_capacity(OUTPUT_BYTES, io::stdout());
                 copy(&index, &range, &mut out).await
             }
@@ -83,7 +83,7 @@ impl Action for Scan {
 /// Copies the range to `out`, whose reader may leave.
 async fn copy<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Write) -> Result<(), CliError> {
     let copied = copy_pairs(index, range, out).await;
-    // What was found before an error is printed too.
+    // Pairs found before an error are printed too.
     let copied = match out.flush() {
         Ok(()) => copied,
         Err(error) => copied.and(Err(Stopped::Output(error))),
@@ -96,7 +96,7 @@ async fn copy<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Write) -> 
     }
 }
 
-/// Why a scan ended before its end.
+/// Reason why a scan ended before its end.
 enum Stopped {
     Output(io::Error),
     Early(CliError),

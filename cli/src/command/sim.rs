@@ -1,4 +1,4 @@
-//! `farwood sim`: what the simulated fabric is for.
+//! `farwood sim`: the commands that need the simulated fabric.
 
 use crate::args::SimCommand;
 use crate::command::{sim_paper, sim_run};

@@ -23,30 +23,30 @@ use crate::index;
 use crate::report::files;
 use crate::report::output::print;
 
-/// More of one client would be more memory, and hours of the oracles, rather than more bugs.
+/// Most operations of a client: more would be more memory, and hours of the oracles, rather than more bugs.
 const OPS_MAX: u32 = 100_000;
 
-/// One of so many seeds is run twice: that a run does the same again is a matter of the code, and not of the seed.
+/// Seeds of which one is run twice: whether a run repeats exactly is a matter of the code, and not of the seed.
 const AGAIN_ONE_IN: u64 = 8;
-/// Of so many histories one may be beyond what the oracles can decide.
+/// Histories of which one may be beyond what the oracles can decide.
 const UNDECIDED_ONE_IN: u64 = 10_000;
 
-/// What is to be done, checked.
+/// A swarm to be run, checked.
 struct Plan {
     seeds: Range<u64>,
     wish: Wish,
     history: Option<PathBuf>,
-    /// What a command line needs beside the seeds to do the same.
+    /// Arguments that a command line needs beside the seeds to do the same.
     rest: String,
 }
 
-/// What one seed has to say.
+/// Result of one seed.
 struct Said {
     text: String,
     failed: bool,
     undecided: bool,
     coverage: Coverage,
-    /// What kept its history from being written.
+    /// Error that kept its history from being written.
     unwritten: Option<CliError>,
 }
 
@@ -71,14 +71,14 @@ pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
     total.verdict(plan.wish.kind, args.require_coverage)
 }
 
-/// What all seeds have to say.
+/// Sums over all seeds.
 #[derive(Default)]
 struct Total {
     seeds: u64,
     failed: u64,
     undecided: u64,
     events: Coverage,
-    /// In how many seeds each path was taken.
+    /// Number of seeds in which each path was taken.
     seeds_with: Coverage,
 }
 
@@ -91,7 +91,7 @@ impl Total {
         self.seeds_with += said.coverage.taken();
     }
 
-    /// How often each rare path was taken, and in how many seeds.
+    /// Tabulates how often each rare path was taken, and in how many seeds.
     fn table(&self, kind: IndexKind) -> String {
         let mut text = format!("{:<27}{:>12}{:>10}\n", "coverage", "events", "seeds");
         for ((name, events), (_, seeds)) in self.events.of(kind).zip(self.seeds_with.of(kind)) {
@@ -158,7 +158,7 @@ impl Plan {
     fn perform(&self, seed: u64) -> Said {
         let scenario = Scenario::draw(seed, &self.wish);
         let mut report = runner::run(&scenario, false);
-        // The same seed does the same: checked, not trusted.
+        // That a seed repeats exactly is checked, not trusted.
         if seed.is_multiple_of(AGAIN_ONE_IN) && report.failure.is_none() {
             let again = runner::run(&scenario, false).trace_hash;
             if again != report.trace_hash {
@@ -175,7 +175,7 @@ impl Plan {
         Said { text, failed: report.failure.is_some(), undecided, coverage, unwritten }
     }
 
-    /// What is wrong, what struck before, and how to see it again.
+    /// Explains what is wrong, what struck before, and how to see it again.
     fn explain(&self, seed: u64, scenario: &Scenario, report: &Report, failure: &str) -> String {
         let mut text = String::new();
         let mut add = |line: &str| {
@@ -184,7 +184,7 @@ impl Plan {
             text += "\n";
         };
         failure.lines().for_each(&mut add);
-        // Once more, with notes; that it does the same is part of what is checked.
+        // Once more, with notes; whether it repeats exactly is checked as well.
         let again = runner::run(scenario, true);
         if again.trace_hash != report.trace_hash {
             add(&format!("(run again it did something else: trace {:016x})", again.trace_hash));
@@ -224,7 +224,7 @@ fn write_history(directory: &Path, seed: u64, report: &Report) -> Result<(), Cli
     files::write_file(&path, |out| write_json_lines(std::slice::from_ref(&report.history), out))
 }
 
-/// Performs all seeds on all cores, and hands what they say to `tell` in their order.
+/// Runs all seeds on all cores, and hands their results to `tell` in their order.
 fn in_order(plan: &Plan, mut tell: impl FnMut(Said) -> Result<(), CliError>) -> Result<(), CliError> {
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
     let next = AtomicU64::new(plan.seeds.start);

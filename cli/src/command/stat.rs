@@ -44,7 +44,7 @@ impl Action for Stat {
         let usage = block_on(control.usage()).map_err(CliError::failed)?;
         let entries = block_on(control.list()).map_err(CliError::failed)?;
         let listed = |entry: CatalogEntry| {
-            // Without opening it: whoever has an index open keeps others from dropping it.
+            // Without opening it: a client that has an index open keeps others from dropping it.
             let limits = limits_of(&entry);
             Listed { entry, limits }
         };

@@ -1,4 +1,4 @@
-//! What arguments come to mean, and which are refused.
+//! Arguments: what they come to mean, and which are refused.
 
 use farwood::index::{sherman, smart};
 use farwood::runtime::sim::Profile;
@@ -34,7 +34,7 @@ fn no_flags_are_the_canonical_run() {
     assert!(config.no_on_chip);
 }
 
-/// The switches of a benchmark of Sherman.
+/// Returns the switches of a benchmark of Sherman.
 fn sherman(config: &BenchConfig) -> sherman::Techniques {
     match config.spec {
         IndexSpec::Sherman(spec) => spec.options.techniques,

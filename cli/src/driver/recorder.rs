@@ -17,7 +17,7 @@ pub(crate) struct Recorder<V> {
     shard: V,
     /// Half of what an operation costs the client, spent before the index's work and again after it; in virtual time.
     half_client_ns: u64,
-    /// One operation in this mask plus one (a power of two) is timed.
+    /// Mask of the random bits that choose the timed operations: one in a power of two.
     sampling_mask: u32,
     latency: RefCell<Vec<Histogram<u64>>>,
     history: Option<RefCell<History>>,

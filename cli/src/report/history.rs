@@ -1,5 +1,5 @@
 //! Histories of a benchmark: recorded per shard without any output, written at the end into one file, so that any
-//! checker can judge the run. What a history is and how it is written, `farwood-sim` says.
+//! checker can judge the run. `farwood-sim` defines a history and its format.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::report::{Kind, Phase, Report, ratio};
 
-/// The whole result.
+/// Renders the whole result.
 pub(crate) fn to_json(report: &Report) -> Value {
     let memory = &report.memory;
     let compute = &report.compute;

@@ -1,4 +1,4 @@
-//! What a run found out, as one value, and the forms that it is shown in. Knows nothing of how it was measured.
+//! Results of a run, as one value, and the forms that they are shown in. Knows nothing of how they were measured.
 
 pub(crate) mod files;
 pub(crate) mod history;
@@ -15,17 +15,17 @@ use crate::error::CliError;
 pub(crate) struct Report {
     /// The configuration, with its digest and seed.
     pub(crate) config: serde_json::Value,
-    /// What was measured, in order: the load, if there was one, and the run.
+    /// Phases that were measured, in order: the load, if there was one, and the run.
     pub(crate) phases: Vec<Phase>,
-    /// What the index occupies on the memory servers.
+    /// Memory that the index occupies on the memory servers.
     pub(crate) memory: MemoryFigures,
-    /// What the memory's load factor is about.
+    /// Kind of nodes whose load factor is reported.
     pub(crate) filled: &'static str,
-    /// What the compute node holds for the index.
+    /// Memory that the compute node holds for the index.
     pub(crate) compute: ComputeFigures,
-    /// What the reader should know about the figures.
+    /// Remarks that the reader of the figures should know.
     pub(crate) notes: Vec<String>,
-    /// What the command ends with if the run was interrupted: the figures are of what had run until then.
+    /// Error that the command ends with if the run was interrupted: the figures are of what had run until then.
     pub(crate) interrupted: Option<CliError>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Report {
 pub(crate) struct Phase {
     /// "load" or "run".
     pub(crate) name: &'static str,
-    /// How long it took, in virtual time where there is such.
+    /// Seconds that it took, in virtual time where there is such.
     pub(crate) seconds: f64,
     /// Keys that were loaded in bulk, which no kind counts.
     pub(crate) loaded: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Phase {
     pub(crate) kinds: Vec<Kind>,
     /// Locks.
     pub(crate) locks: LockFigures,
-    /// Operations that others did along with theirs.
+    /// Operations that other clients did along with theirs.
     pub(crate) sharing: SharingFigures,
     /// The cache.
     pub(crate) cache: CacheFigures,
@@ -53,12 +53,12 @@ pub(crate) struct Phase {
 pub(crate) const KINDS: [&str; 6] = ["get", "put", "insert", "update", "remove", "scan"];
 
 impl Phase {
-    /// Operations of all kinds; keys, where they were loaded in bulk.
+    /// Counts the operations of all kinds; the keys, where they were loaded in bulk.
     pub(crate) fn ops(&self) -> u64 {
         self.loaded + self.kinds.iter().map(|kind| kind.figures.ops).sum::<u64>()
     }
 
-    /// Operations a second.
+    /// Returns the operations a second.
     pub(crate) fn throughput(&self) -> f64 {
         ratio(self.ops() as f64, self.seconds)
     }
@@ -68,7 +68,7 @@ impl Phase {
 pub(crate) struct Kind {
     /// Its name.
     pub(crate) name: &'static str,
-    /// What they did.
+    /// Sums over the operations.
     pub(crate) figures: KindFigures,
     /// Latencies in ns, of those that were timed.
     pub(crate) latency: Histogram<u64>,
@@ -92,13 +92,13 @@ pub(crate) struct KindFigures {
 }
 
 impl KindFigures {
-    /// A sum over the operations as a mean per operation.
+    /// Returns the mean per operation of a sum over the operations.
     pub(crate) fn per_op(&self, sum: u64) -> f64 {
         ratio(sum as f64, self.ops as f64)
     }
 }
 
-/// What happened to locks.
+/// Counts of what happened to locks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LockFigures {
     pub(crate) acquired: u64,
@@ -109,14 +109,14 @@ pub(crate) struct LockFigures {
     pub(crate) orphaned: u64,
 }
 
-/// Operations that others did along with theirs.
+/// Operations that other clients did along with theirs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SharingFigures {
     pub(crate) reads_delegated: u64,
     pub(crate) writes_combined: u64,
 }
 
-/// What happened in the cache.
+/// Counts of what happened in the cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheFigures {
     pub(crate) lookups: u64,
@@ -125,7 +125,7 @@ pub(crate) struct CacheFigures {
     pub(crate) evicted: u64,
 }
 
-/// What the index occupies on the memory servers.
+/// Memory that the index occupies on the memory servers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryFigures {
     pub(crate) used_bytes: u64,
@@ -135,7 +135,7 @@ pub(crate) struct MemoryFigures {
     pub(crate) inner_nodes: u64,
 }
 
-/// What the compute node holds for the index.
+/// Memory that the compute node holds for the index.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ComputeFigures {
     pub(crate) cache_bytes: u64,
@@ -143,12 +143,12 @@ pub(crate) struct ComputeFigures {
     pub(crate) rss_bytes: u64,
 }
 
-/// `part / whole`, and 0 where there is nothing.
+/// Returns `part / whole`, and 0 where there is nothing.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// An empty latency histogram: 1 ns to 10 minutes, three digits.
+/// Makes an empty latency histogram: 1 ns to 10 minutes, three digits.
 pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("constant bounds in order")
 }

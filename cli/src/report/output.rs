@@ -9,7 +9,7 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     print_bytes(text.as_bytes())
 }
 
-/// The same with whatever bytes.
+/// Writes bytes to standard output, of any kind; a reader that has gone away is no failure.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -18,7 +18,7 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     }
 }
 
-/// Standard output cannot be written to.
+/// Makes the error of a standard output that cannot be written to.
 pub(crate) fn failed(error: io::Error) -> CliError {
     CliError::write("standard output".as_ref(), error)
 }

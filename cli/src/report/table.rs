@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use crate::report::{Kind, Phase, Report, ratio};
 use crate::units::{show_bytes, show_count, show_time};
 
-/// The whole result as text.
+/// Renders the whole result as text.
 pub(crate) fn render(report: &Report) -> String {
     let mut out = String::new();
     write_report(report, &mut out).expect("a string takes everything");

@@ -1,5 +1,5 @@
-//! Which of n items is asked for: uniform, or zipfian of any skew. Yields ranks; rank 0 is the most popular one. That
-//! neighbouring ranks are strangers in key order is the key set's business.
+//! Distributions over n items: uniform, or zipfian of any skew. They yield ranks; rank 0 is the most popular one. The
+//! key set makes neighbouring ranks strangers in key order.
 //!
 //! The zipfian sampler is exact for every theta and costs no power function in the usual case: the first ranks are
 //! outcomes of an alias table of their own; the others are grouped in buckets whose width grows with the rank, so that
@@ -14,7 +14,7 @@ use rand_distr::weighted::WeightedAliasIndex;
 /// The distribution as the command line names it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Distribution {
-    /// Every key alike.
+    /// All keys equally often.
     Uniform,
     /// Zipf's law with that exponent.
     Zipf(f64),
@@ -40,7 +40,7 @@ impl Distribution {
         }
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub(crate) fn name(self) -> String {
         match self {
             Distribution::Uniform => "uniform".to_owned(),
@@ -49,7 +49,7 @@ impl Distribution {
         }
     }
 
-    /// A sampler of ranks below `n`.
+    /// Makes a sampler of ranks below `n`.
     pub(crate) fn ranks(self, n: u64) -> Ranks {
         assert!(n > 0, "a distribution is over one item at least");
         match self {
@@ -62,14 +62,14 @@ impl Distribution {
 
 /// A sampler of ranks. Immutable, so that all clients share one.
 pub(crate) enum Ranks {
-    /// Every rank alike.
+    /// All ranks equally often.
     Uniform(u64),
     /// By Zipf's law.
     Zipf(Box<Zipf>),
 }
 
 impl Ranks {
-    /// The next rank.
+    /// Draws the next rank.
     #[inline]
     pub(crate) fn sample(&self, rng: &mut impl RngCore) -> u64 {
         match self {
@@ -79,7 +79,7 @@ impl Ranks {
     }
 }
 
-/// A number below `n`; the bias of at most n / 2^64 is far below what any run can see.
+/// Draws a number below `n`; the bias of at most n / 2^64 is far below what any run can see.
 #[inline]
 pub(crate) fn below(rng: &mut impl RngCore, n: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(n)) >> 64) as u64
@@ -87,7 +87,7 @@ pub(crate) fn below(rng: &mut impl RngCore, n: u64) -> u64 {
 
 /// Ranks that are outcomes of their own.
 const HEAD: u64 = 1024;
-/// A bucket is this part of its first rank wide.
+/// Part of a bucket's first rank that the bucket is wide, as a divisor.
 const WIDTH_DIVISOR: u64 = 32;
 
 /// A zipfian sampler.
@@ -143,8 +143,8 @@ impl Zipf {
     }
 }
 
-/// The sum of r^-theta for r from `first` to `last` (Euler-Maclaurin: beyond the head the terms left out are below
-/// 1e-12 of it).
+/// Sums r^-theta for r from `first` to `last` (Euler-Maclaurin: beyond the head the terms left out are below 1e-12 of
+/// it).
 fn weight_of(first: u64, last: u64, theta: f64) -> f64 {
     let (a, b) = (first as f64, last as f64);
     // The integral of x^-theta over a..b is a^(1-theta) * (exp(s (1-theta)) - 1) / (1-theta), where s = ln(b/a); near
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Frequencies over ranks grouped by powers of two, against the law: a chi-square test with a generous bound.
+    /// Compares frequencies over ranks grouped by powers of two with the law: a chi-square test with a generous bound.
     #[test]
     fn frequencies_follow_zipfs_law() {
         let (n, draws) = (300_000u64, 2_000_000u32);

@@ -1,33 +1,34 @@
-//! Keys that the run adds: which number each new one gets, and which of them everybody may count on.
+//! Keys that the run adds: the number of each new one, and which of them all clients may count on.
 //!
-//! Invariants: no two clients get the same number, without asking each other (shard s of S adds the keys
-//! `loaded + s, loaded + s + S, ...`); a number below a shard's acknowledged count was inserted before anyone reads of
-//! it here, so a get of it must find it.
+//! Invariants: no two clients get the same number, without asking each other (shard s of S adds the keys `loaded + s,
+//! loaded + s + S, ...`); a number below a shard's acknowledged count was inserted before any client reads of it here,
+//! so a get of it must find it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What all shards know of the keys added so far.
+/// Keys added so far, as far as all shards know.
 pub(crate) struct Frontier {
     loaded: u64,
     acknowledged: Box<[Acknowledged]>,
 }
 
-/// On lines of its own (two: processors fetch them in pairs), since one shard writes what the others read.
+/// A count on cache lines of its own (two: processors fetch them in pairs), since one shard writes what the others
+/// read.
 #[repr(align(128))]
 struct Acknowledged(AtomicU64);
 
 impl Frontier {
-    /// Nothing added to `loaded` keys yet, by any of `shards` shards.
+    /// Makes a frontier to whose `loaded` keys none of `shards` shards has added any.
     pub(crate) fn new(loaded: u64, shards: usize) -> Self {
         let acknowledged = (0..shards).map(|_| Acknowledged(AtomicU64::new(0))).collect();
         Frontier { loaded, acknowledged }
     }
 
-    /// The number of the key at `rank` in order of age, 0 for the newest: the shards' newest keys in turn, below them
-    /// the loaded ones.
+    /// Returns the number of the key at `rank` in order of age, 0 for the newest: the shards' newest keys in turn,
+    /// below them the loaded ones.
     #[inline]
     pub(crate) fn latest(&self, rank: u64) -> u64 {
         let shards = self.acknowledged.len() as u64;
@@ -45,12 +46,12 @@ impl Frontier {
     }
 }
 
-/// One shard's end of the [`Frontier`].
+/// One shard's part of the [`Frontier`].
 pub(crate) struct ShardFrontier {
     shared: Arc<Frontier>,
     shard: usize,
     taken: Cell<u64>,
-    /// Whether each ticket from the acknowledged count on is inserted.
+    /// Tickets from the acknowledged count on: true if the key is inserted.
     pending: RefCell<VecDeque<bool>>,
 }
 
@@ -59,24 +60,24 @@ pub(crate) struct ShardFrontier {
 pub(crate) struct Ticket(u64);
 
 impl ShardFrontier {
-    /// The end of shard number `shard`. There is one per shard for the whole run.
+    /// Makes the part of shard number `shard`. There is one per shard for the whole run.
     pub(crate) fn new(shared: Arc<Frontier>, shard: usize) -> Self {
         ShardFrontier { shared, shard, taken: Cell::new(0), pending: RefCell::default() }
     }
 
-    /// What all shards know.
+    /// Returns the frontier of all shards.
     pub(crate) fn shared(&self) -> &Frontier {
         &self.shared
     }
 
-    /// A key that nobody used yet: its number, and the ticket to acknowledge it with.
+    /// Takes an unused key: its number, and the ticket to acknowledge it with.
     pub(crate) fn take(&self) -> (Ticket, u64) {
         let ticket = self.taken.replace(self.taken.get() + 1);
         self.pending.borrow_mut().push_back(false);
         (Ticket(ticket), self.shared.number(self.shard as u64, ticket))
     }
 
-    /// The key of that ticket is in the index.
+    /// Notes that the key of that ticket is in the index.
     pub(crate) fn acknowledge(&self, ticket: Ticket) {
         let mut pending = self.pending.borrow_mut();
         let mut done = self.taken.get() - pending.len() as u64;

@@ -15,7 +15,7 @@ use crate::workload::keys::push_base36;
 
 /// The greatest length of a line.
 pub(crate) const LINE_BYTES_MAX: usize = 1024;
-/// What tells a new key from the key of the file that it is made of: a separator and a round in base 36.
+/// Bytes that tell a new key from the key of the file that it is made of: a separator and a round in base 36.
 const SUFFIX_BYTES_MAX: usize = 1 + 8;
 
 /// The different keys of a file, in a shuffled order.
@@ -92,17 +92,17 @@ impl FileKeys {
         FileKeys { bytes, keys, longest, duplicates }
     }
 
-    /// How many different keys the file has.
+    /// Counts the different keys of the file.
     pub(crate) fn count(&self) -> u64 {
         self.keys.len() as u64
     }
 
-    /// How many lines repeat another one.
+    /// Counts the lines that repeat another one.
     pub(crate) fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// The length of the longest key, those that a run adds included if it does.
+    /// Returns the length of the longest key, those that a run adds included if it does.
     pub(crate) fn bytes_max(&self, adds_keys: bool) -> usize {
         let suffix = if adds_keys { SUFFIX_BYTES_MAX } else { 0 };
         (self.longest + suffix).min(LINE_BYTES_MAX)

@@ -1,4 +1,4 @@
-//! Key sets: the key of every number, without an end. Numbers are spread over the key space, so that popular ranks and
+//! Key sets: a key for every number, without an end. Numbers are spread over the key space, so that popular ranks and
 //! new keys fall everywhere in key order.
 
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use crate::workload::key_file::FileKeys;
 /// A key or value on its way into a bulk load: short ones live in place.
 pub(crate) type Bytes = SmallVec<[u8; 32]>;
 
-/// Which keys a run uses.
+/// Keys that a run uses.
 pub(crate) enum KeySet {
     /// 8 bytes, big-endian: a bijective hash of the number.
     Int,
@@ -68,7 +68,7 @@ impl KeySet {
         }
     }
 
-    /// The greatest length of a key of this set, whatever its number.
+    /// Returns the greatest length of a key of this set, whatever its number.
     pub(crate) fn bytes_max(&self, adds_keys: bool) -> usize {
         match self {
             KeySet::Int => 8,
@@ -77,12 +77,12 @@ impl KeySet {
         }
     }
 
-    /// Whether keys of different numbers always differ (a file may hold what looks like one of its own new keys).
+    /// Tells whether keys of different numbers always differ (a file may hold what looks like one of its own new keys).
     pub(crate) fn is_injective(&self) -> bool {
         !matches!(self, KeySet::File(_))
     }
 
-    /// The keys of the numbers below `count`, ascending.
+    /// Returns the keys of the numbers below `count`, ascending.
     pub(crate) fn sorted(&self, count: u64) -> SortedKeys {
         if let KeySet::Int = self {
             let mut keys: Vec<u64> = (0..count).map(mix64).collect();
@@ -108,7 +108,7 @@ pub(crate) enum SortedKeys {
     Bytes {
         /// All keys, one after the other.
         bytes: Vec<u8>,
-        /// Where each one is.
+        /// Places of the keys.
         keys: Vec<Piece>,
     },
 }
@@ -128,7 +128,7 @@ impl Piece {
 }
 
 impl SortedKeys {
-    /// How many there are.
+    /// Counts the keys.
     pub(crate) fn len(&self) -> usize {
         match self {
             SortedKeys::Int(keys) => keys.len(),
@@ -136,7 +136,7 @@ impl SortedKeys {
         }
     }
 
-    /// The keys, ascending.
+    /// Yields the keys, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Bytes> + '_ {
         (0..self.len()).map(|at| match self {
             SortedKeys::Int(keys) => Bytes::from_slice(&keys[at].to_be_bytes()),
@@ -152,13 +152,13 @@ fn prefix_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// The integer key of a number.
+/// Returns the integer key of a number.
 #[inline]
 pub(crate) fn int_key(number: u64) -> [u8; 8] {
     mix64(number).to_be_bytes()
 }
 
-/// A bijection of 64-bit words (the finaliser of SplitMix64, with its increment so that 0 is no fixed point).
+/// Permutes the words of 64 bits (the finaliser of SplitMix64, with its increment so that 0 is no fixed point).
 #[inline]
 pub(crate) fn mix64(word: u64) -> u64 {
     let mut x = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -167,8 +167,8 @@ pub(crate) fn mix64(word: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Two or three words, then the number's own name: a permutation of 40 bits (of all 64 beyond that) in base 36. The
-/// last part alone tells numbers apart, and no word contains a slash.
+/// Writes two or three words, then the number's own name: a permutation of 40 bits (of all 64 beyond that) in base 36.
+/// The last part alone tells numbers apart, and no word contains a slash.
 fn write_string(number: u64, out: &mut Vec<u8>) {
     let random = mix64(number ^ 0x5747_1265);
     let word = |shift: u32| WORDS[(random >> shift) as usize % WORDS.len()];

@@ -1,19 +1,19 @@
-//! A mix of operations: which one comes next, chosen by 32 random bits and a few compares.
+//! A mix of operations, from which 32 random bits and a few compares choose the next one.
 
-/// What a client does next.
+/// Next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Read a key by the distribution.
+    /// Read of a key by the distribution.
     Get,
-    /// Update a key by the distribution.
+    /// Update of a key by the distribution.
     Update,
-    /// Read a key by the distribution, then update it.
+    /// Read of a key by the distribution, then its update.
     ReadModifyWrite,
-    /// Put a key by the distribution.
+    /// Put of a key by the distribution.
     PutOld,
-    /// Put a key that nobody used yet.
+    /// Put of a new key.
     PutNew,
-    /// Insert a key that nobody used yet.
+    /// Insert of a new key.
     Insert,
     /// Scan from a key by the distribution.
     Scan,
@@ -30,7 +30,7 @@ pub(crate) struct OpMix {
 }
 
 impl OpMix {
-    /// A mix of at most three steps whose shares sum up to 1.
+    /// Makes a mix of at most three steps whose shares sum up to 1.
     pub(crate) fn new(shares: &[(f64, Step)]) -> Self {
         assert!(shares.len() <= STEPS_MAX, "a mix has at most {STEPS_MAX} steps");
         let mut bounds = [(u64::MAX, Step::Get); STEPS_MAX];
@@ -47,7 +47,7 @@ impl OpMix {
         OpMix { bounds, steps: shares.len() }
     }
 
-    /// The step for that random number.
+    /// Returns the step for that random number.
     #[inline]
     pub(crate) fn step(&self, random: u32) -> Step {
         let random = u64::from(random);
@@ -58,7 +58,7 @@ impl OpMix {
         }
     }
 
-    /// Whether a step of that kind is part of it.
+    /// Tells whether a step of that kind is part of the mix.
     pub(crate) fn has(&self, is: impl Fn(Step) -> bool) -> bool {
         self.bounds[..self.steps].iter().any(|&(_, step)| is(step))
     }

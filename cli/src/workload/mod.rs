@@ -1,5 +1,5 @@
-//! What clients do, as pure values: named workloads, which keys are asked for, what keys and values look like. Nothing
-//! here knows of an index, a shard or a clock.
+//! Workloads as pure values: their names, the keys that they ask for, the form of keys and values. Nothing here knows
+//! of an index, a shard or a clock.
 
 pub(crate) mod distribution;
 pub(crate) mod frontier;
@@ -13,7 +13,7 @@ use mix::{OpMix, Step};
 /// A named workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// Clients insert all keys into an empty index.
+    /// Inserts of all keys into an empty index.
     Load,
     /// YCSB A: half reads, half updates.
     YcsbA,
@@ -62,7 +62,7 @@ pub(crate) const WORKLOADS: [(&str, Workload); 14] = [
 ];
 
 impl Workload {
-    /// The workload of that name.
+    /// Finds the workload of that name.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         WORKLOADS.iter().find(|(known, _)| *known == name).map(|(_, workload)| *workload).ok_or_else(|| {
             let names: Vec<&str> = WORKLOADS.iter().map(|(name, _)| *name).collect();
@@ -70,27 +70,27 @@ impl Workload {
         })
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         WORKLOADS.iter().find(|(_, workload)| *workload == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it works on an index at all.
+    /// Tells whether it works on an index at all.
     pub(crate) fn uses_index(self) -> bool {
         !matches!(self, Workload::Lock | Workload::Raw)
     }
 
-    /// Whether the keys are in the index before the run.
+    /// Tells whether the keys are in the index before the run.
     pub(crate) fn is_preloaded(self) -> bool {
         self.uses_index() && self != Workload::Load
     }
 
-    /// Whether it adds keys beyond the loaded ones.
+    /// Tells whether it adds keys beyond the loaded ones.
     pub(crate) fn adds_keys(self) -> bool {
         self.uses_index() && self.mix().has(|step| matches!(step, Step::Insert | Step::PutNew))
     }
 
-    /// Which operations its clients choose, and how often. Empty where there is no index.
+    /// Returns the operations that its clients choose from, and their shares. Empty where there is no index.
     pub(crate) fn mix(self) -> OpMix {
         // Of the puts of Sherman's mixes about two thirds are updates of existing keys (paper section 5.1.3).
         let puts = |share: f64| [(share * 2.0 / 3.0, Step::PutOld), (share / 3.0, Step::PutNew)];

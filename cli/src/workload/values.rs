@@ -13,7 +13,7 @@ use crate::workload::keys::mix64;
 /// The least size at which values are unique (2^32 of them).
 pub(crate) const UNIQUE_BYTES_MIN: u64 = 8;
 
-/// The hash of a key that its values carry.
+/// Returns the hash of a key that its values carry.
 #[inline]
 pub(crate) fn tag_of(key: &[u8]) -> u64 {
     match <[u8; 8]>::try_from(key) {
@@ -22,7 +22,7 @@ pub(crate) fn tag_of(key: &[u8]) -> u64 {
     }
 }
 
-/// How values of one size are made and checked.
+/// Maker and checker of the values of one size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueFormat {
     size: usize,
@@ -31,7 +31,7 @@ pub(crate) struct ValueFormat {
 }
 
 impl ValueFormat {
-    /// The format of values of `size` bytes.
+    /// Makes the format of values of `size` bytes.
     pub(crate) fn new(size: usize) -> Self {
         let (tag, stamp) = match size {
             0..8 => (size.div_ceil(2), size / 2),
@@ -41,7 +41,7 @@ impl ValueFormat {
         ValueFormat { size, tag, stamp }
     }
 
-    /// The size of a value.
+    /// Returns the size of a value.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -64,7 +64,7 @@ impl ValueFormat {
         }
     }
 
-    /// Whether the value is one that was written for the key with that tag.
+    /// Tells whether the value is one that was written for the key with that tag.
     #[inline]
     pub(crate) fn belongs(&self, tag: u64, value: &[u8]) -> bool {
         if value.len() != self.size {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// What a run of the binary left.
+/// Output of a run of the binary.
 pub(crate) struct Ran {
     /// Exit status.
     pub(crate) code: i32,
@@ -45,19 +45,19 @@ pub(crate) fn farwood_with_input(words: &[&str], input: &[u8]) -> Ran {
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty directory; `name` is the test's.
+    /// Makes an empty directory; `name` is the test's.
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("farwood-cli-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("a temporary directory");
         Scratch(path)
     }
 
-    /// A path inside it, as a word of a command line.
+    /// Returns a path inside it, as a word of a command line.
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("text").to_owned()
     }
 
-    /// Names of the files in it.
+    /// Lists the names of the files in it.
     pub(crate) fn files(&self) -> Vec<String> {
         let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("text");
         let mut names: Vec<String> =
@@ -115,19 +115,19 @@ pub(crate) fn costs(json: &serde_json::Value, leaf_bytes: f64) -> [[f64; 6]; 2] 
     })
 }
 
-/// It succeeded and said nothing on standard error.
+/// Asserts that it succeeded and said nothing on standard error.
 #[track_caller]
 pub(crate) fn assert_ok(ran: &Ran) {
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
 }
 
-/// The JSON that it printed.
+/// Parses the JSON that it printed.
 pub(crate) fn json_of(ran: &Ran) -> serde_json::Value {
     assert_ok(ran);
     serde_json::from_str(&ran.stdout).expect("JSON")
 }
 
-/// It failed with that status and one line that has `part` in it.
+/// Asserts that it failed with that status and one line that has `part` in it.
 #[track_caller]
 pub(crate) fn assert_failed(ran: &Ran, code: i32, part: &str) {
     assert_eq!(ran.code, code, "{}", ran.stderr);
@@ -136,7 +136,7 @@ pub(crate) fn assert_failed(ran: &Ran, code: i32, part: &str) {
     assert!(last.starts_with(begin) && last.contains(part), "{part:?} is not in {}", ran.stderr);
 }
 
-/// Lines for `load`, with keys in the order of the numbers.
+/// Makes lines for `load`, with keys in the order of the numbers.
 pub(crate) fn lines(numbers: std::ops::Range<u32>) -> Vec<u8> {
     numbers.flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
 }

@@ -16,8 +16,8 @@ impl Running {
         Self::start_by(&[], words)
     }
 
-    /// Starts it by the command `launcher`. Signals that end commands are not ignored before, even if the test is: what
-    /// a process ignores, as under `nohup`, its children ignore, too.
+    /// Starts `farwood` by the command `launcher`. Signals that end commands are not ignored before, even if the test
+    /// is: what a process ignores, as under `nohup`, its children ignore, too.
     pub(crate) fn start_by(launcher: &[&str], words: &[&str]) -> Self {
         let child = Command::new("env")
             .arg("--default-signal=HUP,INT,TERM")
@@ -32,14 +32,14 @@ impl Running {
         Running(child.expect("the binary starts"))
     }
 
-    /// Its standard output; once.
+    /// Takes its standard output; once.
     pub(crate) fn stdout(&mut self) -> BufReader<ChildStdout> {
-        BufReader::new(self.0.stdout.take().expect("it was piped, and nobody took it"))
+        BufReader::new(self.0.stdout.take().expect("it was piped, and not taken yet"))
     }
 
-    /// Its standard input; dropping it ends it.
+    /// Takes its standard input; dropping it ends the input.
     pub(crate) fn stdin(&mut self) -> std::process::ChildStdin {
-        self.0.stdin.take().expect("it was piped, and nobody took it")
+        self.0.stdin.take().expect("it was piped, and not taken yet")
     }
 
     /// Sends it a signal, as `kill -SIGNAL` does.
@@ -49,7 +49,7 @@ impl Running {
         assert!(sent.expect("there is a kill").success(), "kill -{signal} {pid}");
     }
 
-    /// Whether it has come to handle Ctrl-C itself.
+    /// Tells whether it handles Ctrl-C itself by now.
     pub(crate) fn listens_to_signals(&self) -> bool {
         const INTERRUPT: u64 = 1 << (2 - 1);
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
@@ -57,7 +57,7 @@ impl Running {
         u64::from_str_radix(caught.trim(), 16).expect("a mask") & INTERRUPT != 0
     }
 
-    /// Whether it still runs.
+    /// Tells whether it still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.0.try_wait().expect("it can be asked").is_none()
     }
@@ -67,15 +67,15 @@ impl Running {
         self.0.wait().expect("it ends")
     }
 
-    /// Waits for its end. Yields its status and what it said that nobody has read.
+    /// Waits for its end. Yields its status and the output that was not read yet.
     pub(crate) fn finish(mut self) -> Ran {
         self.said()
     }
 
-    /// The same, once.
+    /// Waits for its end, as `finish` does; once.
     fn said(&mut self) -> Ran {
         drop(self.0.stdin.take());
-        let mut errors = self.0.stderr.take().expect("it was piped, and nobody took it");
+        let mut errors = self.0.stderr.take().expect("it was piped, and not taken yet");
         let reader = std::thread::spawn(move || {
             let mut text = String::new();
             errors.read_to_string(&mut text).expect("text");
@@ -105,7 +105,7 @@ impl Drop for Running {
     }
 }
 
-/// Long enough for a process to be at work; what is tested does not depend on how far it came.
+/// Waits long enough for a process to be at work; tests do not depend on how far it came.
 pub(crate) fn pause() {
     #[expect(clippy::disallowed_methods, reason = "no shard runs in this process")]
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -114,11 +114,11 @@ pub(crate) fn pause() {
 /// A memory server that is ready.
 pub(crate) struct Server {
     process: Running,
-    /// What clients write behind `--fabric`.
+    /// Address that clients write behind `--fabric`.
     pub(crate) fabric: String,
     /// The line that it said when it was ready.
     pub(crate) ready: String,
-    /// Whether what it leaves behind if it is killed is removed with it.
+    /// True if what it leaves behind when it is killed is removed with it.
     tidy: bool,
 }
 
@@ -127,7 +127,7 @@ impl Drop for Server {
         let killed = self.process.end();
         if let Some(name) = self.fabric.strip_prefix("shm:").filter(|_| self.tidy && killed) {
             for file in [format!("farwood-{name}"), format!("farwood.{name}.sock")] {
-                // One that ended by itself has removed them.
+                // A server that ended by itself has removed them.
                 let _ = std::fs::remove_file(std::path::Path::new("/dev/shm").join(file));
             }
         }
@@ -135,7 +135,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts one with a name of its own and that much memory.
+    /// Starts a server with a name of its own and that much memory.
     pub(crate) fn start(memory: &str) -> Self {
         Self::start_at(&Self::new_name(), memory)
     }
@@ -146,18 +146,18 @@ impl Server {
         format!("shm:test-{}-{number}", std::process::id())
     }
 
-    /// Starts one there.
+    /// Starts a server at that address.
     pub(crate) fn start_at(fabric: &str, memory: &str) -> Self {
         Self::start_with(fabric, &["--fabric", fabric, "--memory", memory])
     }
 
-    /// Starts one that gives compute nodes up which say nothing for that long.
+    /// Starts a server that gives up compute nodes which say nothing for that long.
     pub(crate) fn start_impatient(memory: &str, silence: &str) -> Self {
         let fabric = Self::new_name();
         Self::start_with(&fabric, &["--fabric", &fabric, "--memory", memory, "--silence", silence])
     }
 
-    /// Starts one on the fabric verbs, at that port of this host.
+    /// Starts a server on the fabric verbs, at that port of this host.
     pub(crate) fn start_verbs(port: u16, memory: &str) -> Self {
         let listen = format!("127.0.0.1:{port}");
         let words = ["--fabric", "verbs", "--memory", memory, "--listen", &listen];
@@ -168,7 +168,7 @@ impl Server {
         Self::ready(fabric, Running::start(&[&["memory-server"], words].concat()))
     }
 
-    /// One that was started and is to be reached there.
+    /// Waits until a server that was started there says that it is ready.
     pub(crate) fn ready(fabric: &str, mut process: Running) -> Self {
         let mut ready = String::new();
         process.stdout().read_line(&mut ready).expect("text");
@@ -183,12 +183,12 @@ impl Server {
         farwood(&self.words(command, rest))
     }
 
-    /// The same with something on standard input.
+    /// Runs `farwood COMMAND --fabric ... REST` on it with `input` on standard input.
     pub(crate) fn farwood_with_input(&self, command: &str, rest: &[&str], input: &[u8]) -> Ran {
         farwood_with_input(&self.words(command, rest), input)
     }
 
-    /// The same, beside the test.
+    /// Starts `farwood COMMAND --fabric ... REST` on it, beside the test.
     pub(crate) fn beside(&self, command: &str, rest: &[&str]) -> Running {
         Running::start(&self.words(command, rest))
     }

@@ -27,9 +27,9 @@ pub(super) struct Block {
     bytes: Vec<u8>,
     /// Number of the first line, counted from 1.
     first: u64,
-    /// How many lines there are, rejected ones included.
+    /// Number of lines, rejected ones included.
     lines: u64,
-    /// What is to be stored, by shard; in the order of the hashes of keys, equal keys in the order of the file.
+    /// Lines to be stored, by shard; in the order of the hashes of keys, equal keys in the order of the file.
     shares: Vec<Vec<Line>>,
 }
 
@@ -41,36 +41,36 @@ pub(super) struct Line {
     start: u32,
     key_len: u32,
     value_len: u32,
-    /// Half of the key's hash: what decides which client of the shard stores it.
+    /// Half of the key's hash, which decides which client of the shard stores it.
     hash: u32,
 }
 
 impl Line {
-    /// Which client stores it, of so many.
+    /// Chooses the client that stores it, of so many.
     pub(super) fn client(self, clients: usize) -> usize {
         self.hash as usize % clients
     }
 }
 
 impl Block {
-    /// What that shard is to store.
+    /// Returns the lines that the shard is to store.
     pub(super) fn share(&self, shard: usize) -> &[Line] {
         &self.shares[shard]
     }
 
-    /// Key and value of a line.
+    /// Returns key and value of a line.
     pub(super) fn pair(&self, line: Line) -> (&[u8], &[u8]) {
         let rest = &self.bytes[line.start as usize..];
         let (key, rest) = rest.split_at(line.key_len as usize);
         (key, &rest[1..][..line.value_len as usize])
     }
 
-    /// The number of a line in the file.
+    /// Returns the number of a line in the file.
     pub(super) fn number(&self, line: Line) -> u64 {
         self.first + u64::from(line.place)
     }
 
-    /// The number of the last line, 0 if there never was one.
+    /// Returns the number of the last line, 0 if there never was one.
     pub(super) fn last(&self) -> u64 {
         self.first + self.lines - 1
     }
@@ -81,11 +81,11 @@ pub(super) struct Blocks<R> {
     input: R,
     limits: Limits,
     shards: usize,
-    /// What was read and is in no block yet: the begin of a line.
+    /// Bytes that were read and are in no block yet: the begin of a line.
     rest: Vec<u8>,
     /// Number of the line that comes next.
     next_line: u64,
-    /// Whether the rest of an over-long line is still to come; it has its number and was rejected.
+    /// True while the rest of an over-long line is still to come; the line has its number and was rejected.
     skipping: bool,
     bytes: u64,
     ended: bool,
@@ -97,17 +97,17 @@ impl<R: Read> Blocks<R> {
         Blocks { input, limits, shards, rest, next_line, skipping, bytes, ended }
     }
 
-    /// Lines read so far.
+    /// Counts the lines read so far.
     pub(super) fn lines(&self) -> u64 {
         self.next_line - 1
     }
 
-    /// Bytes read so far.
+    /// Counts the bytes read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next block, after one read that brought the end of a line; none at the end.
+    /// Yields the next block, after one read that brought the end of a line; none at the end.
     ///
     /// # Errors
     /// If reading fails. What came before was in blocks already, but for an incomplete line.
@@ -160,7 +160,7 @@ impl<R: Read> Blocks<R> {
         count
     }
 
-    /// A line that does not end within a block is too long, whatever follows.
+    /// Rejects a line that does not end within a block: it is too long, whatever follows.
     fn reject_if_full(&mut self, rejects: &mut Rejects) {
         if self.rest.len() == BLOCK_BYTES {
             let reason = match self.judge(&self.rest) {
@@ -184,7 +184,7 @@ impl<R: Read> Blocks<R> {
             match self.judge(&rest[..len]) {
                 Ok(key_len) => {
                     let hash = xxh3_64(&rest[..key_len]);
-                    // Halves that do not depend on each other choose shard and client.
+                    // Independent halves of the hash choose shard and client.
                     shares[hash as u32 as usize % self.shards].push(Line {
                         place: (self.next_line - first) as u32,
                         start: start as u32,
@@ -205,7 +205,7 @@ impl<R: Read> Blocks<R> {
         Block { bytes, first, lines: self.next_line - first, shares }
     }
 
-    /// Where the key of a line ends.
+    /// Finds the end of a line's key.
     fn judge(&self, line: &[u8]) -> Result<usize, Reason> {
         let Limits { max_key, max_value } = self.limits;
         let key_len = line.iter().position(|&byte| byte == b'\t').ok_or(Reason::NoTab)?;

@@ -1,6 +1,6 @@
 //! The thread that reads the file: a read may block for ever (a terminal, a pipe), and no shard may. It hands every
-//! block to every shard, and waits when one of them lags behind. Nobody waits for the thread: at an interrupt it may
-//! sit in a read, and ends with the process.
+//! block to every shard, and waits when one of them lags behind. The command does not wait for the thread: at an
+//! interrupt it may sit in a read, and ends with the process.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::error::CliError;
 /// Blocks that wait for a shard, beside the one that its sender may always add.
 const WAITING_MAX: usize = 1;
 
-/// What the reading thread tells.
+/// State of the reading thread, as the command sees it.
 pub(super) struct Reader(Arc<State>);
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct State {
     failure: Mutex<Option<io::Error>>,
 }
 
-/// Where one shard gets its blocks from.
+/// Receiver of one shard's blocks.
 pub(super) type Inbox = Receiver<Arc<Block>>;
 
 /// The inboxes that no shard has taken yet.
@@ -40,7 +40,7 @@ pub(super) type Inbox = Receiver<Arc<Block>>;
 pub(super) struct Inboxes(Arc<Mutex<Vec<Option<Inbox>>>>);
 
 impl Inboxes {
-    /// The shard's own; once.
+    /// Takes the shard's own inbox; once.
     pub(super) fn take(&self, shard: ShardId) -> Inbox {
         let mut inboxes = lock(&self.0);
         inboxes[usize::from(shard.0)].take().expect("every shard takes its inbox once")
@@ -48,7 +48,7 @@ impl Inboxes {
 }
 
 impl Reader {
-    /// Begins to read.
+    /// Starts the thread.
     pub(super) fn start(
         source: Source,
         limits: Limits,
@@ -66,17 +66,17 @@ impl Reader {
         Ok((Reader(state), Inboxes(Arc::new(Mutex::new(receivers)))))
     }
 
-    /// Lines that were read.
+    /// Counts the lines that were read.
     pub(super) fn lines(&self) -> u64 {
         self.0.lines.load(Ordering::Acquire)
     }
 
-    /// Lines that were rejected.
+    /// Returns the lines that were rejected.
     pub(super) fn rejects(&self) -> Rejects {
         lock(&self.0.rejects).clone()
     }
 
-    /// Why reading ended before the end, if it did.
+    /// Takes the error that ended reading early, if there is one.
     pub(super) fn failure(&self) -> Option<io::Error> {
         lock(&self.0.failure).take()
     }
@@ -86,8 +86,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads to the end, or until nobody wants any more. The shards see the end when the senders are dropped: what is told
-/// has to be told before.
+/// Reads to the end, or until the shards take no more. The shards see the end when the senders are dropped: the state
+/// has to be complete before.
 fn read(
     mut blocks: Blocks<Box<dyn io::Read + Send>>,
     bytes: Option<u64>,
@@ -112,7 +112,7 @@ fn read(
         }
         let Some(block) = block.map(Arc::new) else { return };
         for sender in &mut senders {
-            // A shard that takes no more has failed, or was interrupted, and so have all.
+            // A shard that takes no more has failed or was interrupted, and so have all.
             if block_on(sender.send(Arc::clone(&block))).is_err() {
                 return;
             }

@@ -5,7 +5,7 @@ use std::fmt;
 /// Lines that are kept.
 const KEPT_MAX: usize = 1000;
 
-/// Why a line was rejected.
+/// Reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// There is no TAB in it.
@@ -14,7 +14,7 @@ pub(super) enum Reason {
     NoTabWithin { bytes: usize },
     /// The key is longer than the index takes.
     LongKey { max: usize },
-    /// The value is.
+    /// The value is longer than the index takes.
     LongValue { max: usize },
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Rejects {
 }
 
 impl Rejects {
-    /// One more; lines come in their order.
+    /// Adds a line; lines come in their order.
     pub(super) fn push(&mut self, line: u64, reason: Reason) {
         self.total += 1;
         if self.first.len() < KEPT_MAX {
@@ -51,12 +51,12 @@ impl Rejects {
         }
     }
 
-    /// How many there were.
+    /// Counts the rejected lines.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The first of them, for the person at the terminal.
+    /// Shows the first of them to the person at the terminal.
     pub(super) fn shown(&self) -> Vec<String> {
         self.first.iter().map(|(line, reason)| format!("line {line}: {reason}")).collect()
     }

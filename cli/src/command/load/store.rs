@@ -27,17 +27,17 @@ use crate::progress::Progress;
 
 /// Blocks that a shard works on at the same time.
 const BLOCKS_MAX: usize = 3;
-/// How often a feeder that waits for the reader looks whether somebody wants it to end.
+/// Time between two looks at the interrupt by a feeder that waits for the reader.
 const LOOK_NS: u64 = 20_000_000;
-/// Lines between two looks of a shard at its progress.
+/// Lines between two reports of a shard's progress.
 const TOLD_EVERY: u64 = 256;
 
-/// What shards and reader share.
+/// State that shards and reader share.
 pub(super) struct Shared {
-    /// What ends the load early.
+    /// Interrupt that ends the load early.
     pub(super) interrupt: Interrupt,
     first_error: FirstError,
-    /// How far the load is.
+    /// Progress of the load.
     pub(super) progress: Arc<Progress>,
 }
 
@@ -46,12 +46,12 @@ impl Shared {
         Shared { interrupt, first_error: FirstError::default(), progress }
     }
 
-    /// Whether somebody wants the load to end.
+    /// Tells whether the load was interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupt.is_set()
     }
 
-    /// What made storing end, if anything did.
+    /// Takes the error that ended storing, if there is one.
     pub(super) fn failure(&self) -> Option<CliError> {
         self.first_error.take()
     }
@@ -61,12 +61,12 @@ impl Shared {
     }
 }
 
-/// What one shard has stored.
+/// Lines that one shard has stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loaded {
-    /// How many lines.
+    /// Number of lines.
     pub(super) stored: u64,
-    /// Of the lines up to this one none is missing here.
+    /// Number of a line up to which none is missing here.
     pub(super) through: u64,
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn store<V: BenchShard, I: RangeIndex>(
     Loaded { stored: store.stored.get(), through: store.through.get() }
 }
 
-/// What the feeder and the clients of a shard share.
+/// State that the feeder and the clients of a shard share.
 struct Store<V> {
     shard: V,
     shared: Arc<Shared>,
@@ -114,13 +114,13 @@ struct Store<V> {
     stored: Cell<u64>,
     through: Cell<u64>,
     clients_alive: Cell<usize>,
-    /// Whether there may be more lines.
+    /// True while there may be more lines.
     is_fed: Cell<bool>,
     feeder: Cell<Option<Waiter>>,
     in_flight: InFlight,
 }
 
-/// What a client still has to store.
+/// Lines that a client still has to store.
 #[derive(Default)]
 struct Queue {
     lines: RefCell<VecDeque<(Rc<Work>, Line)>>,
@@ -134,7 +134,7 @@ struct Work {
 }
 
 impl<V: BenchShard> Store<V> {
-    /// The next block of the inbox; none at its end or when the load is over.
+    /// Yields the next block of the inbox; none at its end or when the load is over.
     async fn next_block(&self, inbox: &mut Inbox) -> Option<Arc<Block>> {
         while !self.shared.is_over() {
             match select(inbox.next(), self.shard.pause(LOOK_NS)).await {
@@ -165,7 +165,7 @@ impl<V: BenchShard> Store<V> {
 
     fn wake_clients(&self) {
         for client in &self.clients {
-            // Also one without lines: it finds out whether there will be more.
+            // Also a client without lines: it finds out whether there will be more.
             if let Some(waiter) = client.waiter.take() {
                 self.shard.wake(waiter);
             }
@@ -180,11 +180,11 @@ impl<V: BenchShard> Store<V> {
         }
     }
 
-    /// Waits until a client wakes the feeder, but not for long: signals wake nobody.
+    /// Waits until a client wakes the feeder, but not for long: a signal does not wake it.
     async fn rest(&self) {
         let mut rests = false;
         let woken = poll_fn(|cx| {
-            // Whoever wakes it takes the waiter.
+            // The client that wakes it takes the waiter.
             let feeder = self.feeder.take();
             if rests && feeder.is_none() {
                 return Poll::Ready(());
@@ -196,7 +196,7 @@ impl<V: BenchShard> Store<V> {
         select(woken, self.shard.pause(LOOK_NS)).await;
     }
 
-    /// Waits until all clients have ended. If the load is over, what they do is given up after a while.
+    /// Waits until all clients have ended. If the load is over, their operations are abandoned after a while.
     async fn end_clients(&self) {
         let mut give_up_ns = None;
         while self.clients_alive.get() > 0 {
@@ -267,7 +267,7 @@ async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: u
             }
         }
     };
-    // What was abandoned is not stored, as far as is known.
+    // An abandoned line is not stored, as far as is known.
     let _ = store.in_flight.until_abandoned(pin!(lines)).await;
     store.clients_alive.set(store.clients_alive.get() - 1);
     store.wake_feeder();

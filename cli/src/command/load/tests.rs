@@ -17,7 +17,7 @@ fn load(
     Load { name: "t".to_owned(), source, shards: 2, interrupt }.on(Arc::clone(cluster))
 }
 
-/// All lines of the index, which must be intact.
+/// Reads all lines of the index, which must be intact.
 fn stored(cluster: &Arc<Cluster>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let lines = on_index(Arc::clone(cluster), "t", &Interrupt::default(), "", |index| async move {
         assert!(index.check(&CheckOptions::default()).await.map_err(CliError::failed)?.is_intact());
@@ -31,7 +31,7 @@ fn numbered(lines: std::ops::Range<u64>) -> Vec<u8> {
     lines.flat_map(|n| format!("{n:08}\t{n}\n").into_bytes()).collect()
 }
 
-/// Lines without end, which do something when that many bytes were read.
+/// Lines without end; before a certain one is read, something is done.
 struct Endless<F> {
     next: u64,
     rest: io::Cursor<Vec<u8>>,
@@ -39,7 +39,7 @@ struct Endless<F> {
 }
 
 impl<F: FnOnce() -> io::Result<usize>> Endless<F> {
-    /// `after` is done before line number `line` (and some of its neighbours) would be read.
+    /// Makes lines of which number `line` (and some of its neighbours) is read only after `after` is done.
     fn new(line: u64, after: F) -> Self {
         Endless { next: 0, rest: io::Cursor::default(), after: Some((line, after)) }
     }
