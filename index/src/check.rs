@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::error::IndexError;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
-use crate::range_index::Survey;
+use crate::range_index::TreeShape;
 
 /// Bytes of a key that a message shows.
 const SHOWN_BYTES: usize = 32;
@@ -40,7 +40,7 @@ impl Default for CheckOptions {
 #[non_exhaustive]
 pub struct CheckReport {
     /// The shape of what could be read.
-    pub survey: Survey,
+    pub survey: TreeShape,
     /// Broken invariants. An intact index has none.
     pub violations: Kept<Violation>,
     /// Nodes that their parent does not know. No violation: a split failed or was interrupted before its separator was
@@ -62,7 +62,7 @@ impl CheckReport {
     /// Makes the report of a check that has found nothing yet; it keeps so many findings of each sort.
     pub fn new(kept_max: usize) -> Self {
         CheckReport {
-            survey: Survey::default(),
+            survey: TreeShape::default(),
             violations: Kept::new(kept_max),
             missing_separators: Kept::new(kept_max),
             unfinished: Kept::new(kept_max),
@@ -105,7 +105,7 @@ impl CheckReport {
     ///
     /// # Errors
     /// The first violation: the shape of a damaged index means nothing.
-    pub fn shape(self) -> Result<Survey, IndexError> {
+    pub fn shape(self) -> Result<TreeShape, IndexError> {
         match self.violations.first() {
             None => Ok(self.survey),
             Some(Violation { node, broken, .. }) => {

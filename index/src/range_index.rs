@@ -163,7 +163,7 @@ assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
 let survey = index.survey().await?;
 assert_eq!((survey.keys, survey.leaves, survey.height), (1, 1, 1));"#
     )]
-    fn survey(&self) -> impl Future<Output = Result<Survey, IndexError>>;
+    fn survey(&self) -> impl Future<Output = Result<TreeShape, IndexError>>;
 
     /// Yields what this shard's operations have counted so far.
     ///
@@ -178,7 +178,7 @@ assert_eq!(gets.ops, 1);"#
 
 /// The shape of a tree.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub struct Survey {
+pub struct TreeShape {
     /// Keys.
     pub keys: u64,
     /// Leaves.

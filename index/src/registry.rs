@@ -14,7 +14,7 @@ use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
-use crate::range_index::{RangeIndex, Scan, Survey};
+use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::shell::handle::{Index, Tree};
 use crate::shell::options::{Backoff, Options};
@@ -499,7 +499,7 @@ macro_rules! registry {
                 }
             }
 
-            async fn survey(&self) -> Result<Survey, IndexError> {
+            async fn survey(&self) -> Result<TreeShape, IndexError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.survey().await,)+
                 }

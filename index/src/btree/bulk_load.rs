@@ -47,11 +47,11 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     loader.drain(0).await?;
     let root = Root { ptr: children[0].1, level };
     let allocated = std::mem::take(&mut loader.allocated);
-    if !tree.swap_root(&loader.meter, None, root, allocated).await? {
+    if !tree.cas_root(&loader.meter, None, root, allocated).await? {
         return Err(IndexError::NotEmpty);
     }
     for (node, image) in &loader.inner_images {
-        tree.show_cache(*node, image);
+        tree.cache_node(*node, image);
     }
     Ok(count)
 }

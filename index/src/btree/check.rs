@@ -1,6 +1,6 @@
 //! Walks a tree at rest, read-only: level by level from the root, along sibling pointers, one node per round trip. It
-//! does the reading; `sighting.rs` and the format of leaves judge a node by itself, `check/level.rs` by its neighbours
-//! and parents.
+//! does the reading; `observed_node.rs` and the format of leaves judge a node by itself, `check/level.rs` by its
+//! neighbours and parents.
 //!
 //! It does not use the cache, nor tell it anything.
 
@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
+use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
-use super::sighting::{Depth, Sighting};
 use super::{BTree, LeafFormat};
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
-use crate::range_index::Survey;
+use crate::range_index::TreeShape;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -35,20 +35,20 @@ pub(crate) async fn run<A: BTree, V: Verbs>(
     let mut report = CheckReport::new(options.kept_max);
     let exempt =
         report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
-    let terms = Terms { depth: Depth::Entries, rereads: REREADS, exempt };
-    Walk::new(tree, &meter, terms, report).run(visit).await
+    let policy = CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt };
+    Walk::new(tree, &meter, policy, report).run(visit).await
 }
 
 /// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<Survey, IndexError> {
+pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<TreeShape, IndexError> {
     let meter = Meter::default();
     // Writers may be at work: a torn node is read again for as long as the budget lasts.
-    let terms = Terms { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
-    Walk::new(tree, &meter, terms, CheckReport::new(1)).run(|_, _| {}).await?.shape()
+    let policy = CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
+    Walk::new(tree, &meter, policy, CheckReport::new(1)).run(|_, _| {}).await?.shape()
 }
 
 /// What a walk looks at and puts up with.
-struct Terms {
+struct CheckPolicy {
     depth: Depth,
     /// How often it reads one torn node again; all of them together no more than the budget of an operation.
     rereads: u32,
@@ -60,7 +60,7 @@ struct Terms {
 struct Walk<'t, A: BTree, V: Verbs> {
     tree: &'t Local<A, V>,
     meter: &'t Meter,
-    terms: Terms,
+    policy: CheckPolicy,
     budget: Budget,
     /// All nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
@@ -69,14 +69,14 @@ struct Walk<'t, A: BTree, V: Verbs> {
 
 /// What a node's address led to.
 enum Look {
-    Seen(Sighting),
+    Seen(ObservedNode),
     Rejected(Rejection, Option<Glimpse>),
     Nowhere(AddressFault),
 }
 
 impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
-    fn new(tree: &'t Local<A, V>, meter: &'t Meter, terms: Terms, report: CheckReport) -> Self {
-        Walk { tree, meter, terms, budget: tree.budget(), visited: BTreeSet::new(), report }
+    fn new(tree: &'t Local<A, V>, meter: &'t Meter, policy: CheckPolicy, report: CheckReport) -> Self {
+        Walk { tree, meter, policy, budget: tree.budget(), visited: BTreeSet::new(), report }
     }
 
     /// Walks, and adds to the report what it finds.
@@ -133,7 +133,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     ) -> Result<Option<Step>, IndexError> {
         let (node, number) = (step.to, level.number());
         let look = self.look(number, node).await?;
-        let exempt = || self.terms.exempt.contains(&self.tree.locks.word_of(node));
+        let exempt = || self.policy.exempt.contains(&self.tree.locks.word_of(node));
         Ok(match look {
             Look::Nowhere(fault) => {
                 level.astray(step, fault, &mut self.report);
@@ -166,12 +166,12 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 Ok(read) => read,
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
-            let seen = self.tree.sight(level, &image, self.terms.depth);
+            let seen = self.tree.sight(level, &image, self.policy.depth);
             let good =
                 seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(level, span_ns);
             let last = seen.as_ref().err().copied();
             let may_pass = matches!(last, None | Some(Rejection::Torn | Rejection::Malformed(_)));
-            let again = !good && may_pass && attempt < self.terms.rereads;
+            let again = !good && may_pass && attempt < self.policy.rereads;
             if !again || self.budget.spend(self.meter, node, last).is_err() {
                 // A READ that took too long but fits together is taken as it is in the end: at rest nobody writes.
                 return Ok(match seen {
@@ -191,7 +191,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
 
     /// Whether no version can have wrapped around during a READ of that duration.
     fn is_timely(&self, level: u8, span_ns: u32) -> bool {
-        match self.terms.depth {
+        match self.policy.depth {
             Depth::Shape => self.tree.node_version_holds(level, span_ns),
             Depth::Entries => self.tree.entry_version_holds(level, span_ns),
         }
@@ -227,7 +227,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
     }
 
-    fn report_faults(&mut self, level: u8, node: RemotePtr, seen: &Sighting, exempt: bool) {
+    fn report_faults(&mut self, level: u8, node: RemotePtr, seen: &ObservedNode, exempt: bool) {
         if exempt && seen.has_torn_entry() {
             self.report.torn.push(node);
         }

@@ -108,7 +108,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                     continue;
                 }
                 Step::Done(child) => {
-                    self.show_cache(at.ptr, &buf);
+                    self.cache_node(at.ptr, &buf);
                     at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr) };
                 }
                 Step::MoveRight(sibling) => {
@@ -119,7 +119,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
-                    self.forget(at, key);
+                    self.invalidate_cached(at, key);
                     at = self.restart(meter, at.ptr).await?;
                 }
             }
@@ -159,7 +159,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Drops the cached node that led to `target` for `key`.
-    pub(crate) fn forget(&self, target: Target, key: &[u8]) {
+    pub(crate) fn invalidate_cached(&self, target: Target, key: &[u8]) {
         if let Via::Cached(via) | Via::Read(via) = target.via {
             self.cache().invalidate(target.level + 1, via, key);
         }
@@ -183,7 +183,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Offers the inner node in `image` to the cache. One that does not parse is not offered.
-    pub(super) fn show_cache(&self, address: RemotePtr, image: &[u8]) {
+    pub(super) fn cache_node(&self, address: RemotePtr, image: &[u8]) {
         let Ok(view) = self.inner().view(image) else { return };
         let entries: Result<Vec<_>, _> = view.entries().collect();
         let Ok(entries) = entries else { return };

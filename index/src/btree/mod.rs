@@ -38,10 +38,10 @@ pub(crate) mod bulk_load;
 pub(crate) mod check;
 pub(crate) mod descend;
 pub(crate) mod node;
+pub(crate) mod observed_node;
 mod repair;
 mod root;
 pub(crate) mod separator;
-pub(crate) mod sighting;
 pub(crate) mod split;
 mod window;
 
@@ -50,8 +50,8 @@ use std::sync::Arc;
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
+use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
-use self::sighting::{Depth, Sighting};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
 use crate::shell::algorithm::Algorithm;
@@ -110,7 +110,7 @@ pub trait LeafFormat: Send + Sync + 'static {
     ///
     /// # Errors
     /// If it is none, or is torn. What is wrong with single entries is among the faults of what is seen.
-    fn sight(&self, image: &[u8], depth: Depth) -> Result<Sighting, Rejection>;
+    fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection>;
 }
 
 /// Which verbs share a chain, and so a round trip.
@@ -199,10 +199,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Judges a node of `level` by itself.
-    fn sight(&self, level: u8, image: &[u8], depth: Depth) -> Result<Sighting, Rejection> {
+    fn sight(&self, level: u8, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         match level {
             0 => self.leaf().sight(image, depth),
-            _ => Sighting::inner(self.inner(), image),
+            _ => ObservedNode::inner(self.inner(), image),
         }
     }
 }

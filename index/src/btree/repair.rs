@@ -16,8 +16,8 @@ use farwood_runtime::{Meter, RemotePtr, Verbs};
 use super::BTree;
 use super::descend::{Target, Via};
 use super::node::RETRIES_BEFORE_LOCK;
+use super::observed_node::Depth;
 use super::separator::{Owed, Separator, separator_is_missing};
-use super::sighting::Depth;
 use crate::error::IndexError;
 use crate::layout::{Bytes, Rejection};
 use crate::shell::handle::Local;
@@ -102,7 +102,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let is_suspect = match from.via {
             _ if is_known => false,
             Via::Cached(_) => {
-                self.forget(from, key);
+                self.invalidate_cached(from, key);
                 is_inner || !self.missing().is_news(sibling, self.verbs.now())
             }
             Via::Read(_) => true,

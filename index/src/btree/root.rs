@@ -56,7 +56,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Gives an empty tree its first leaf, unless somebody else does at the same time.
-    pub(crate) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
+    pub(crate) async fn create_root_leaf(&self, meter: &Meter) -> Result<(), IndexError> {
         let bytes = self.leaf().node_bytes();
         let leaf = self.new_node(bytes).await?;
         let mut buf = self.verbs.lease(bytes);
@@ -64,7 +64,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.leaf().build(&mut buf, &header, []);
         self.write_new(meter, leaf.node, buf, 0..bytes).await?;
         let root = Root { ptr: leaf.node, level: 0 };
-        self.swap_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
+        self.cas_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// # Errors
     /// If the fabric fails for good. `new` may be the root then: the janitor finds out, as it does if the future is
     /// dropped.
-    pub(super) async fn swap_root(
+    pub(super) async fn cas_root(
         &self,
         meter: &Meter,
         old: Option<Root>,

@@ -224,7 +224,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..bytes);
         if let Some(buf) = held.release(meter, chain, self.chains().combine).await? {
-            self.show_cache(node, &buf);
+            self.cache_node(node, &buf);
         }
         Ok(())
     }
@@ -259,8 +259,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let sibling_node = sibling.node;
         let separator = Separator { level: level + 1, key: middle, child: sibling_node };
         let mut owed = self.publish_split(meter, held, sibling, buf, separator).await?;
-        self.show_cache(node, &images.0);
-        self.show_cache(sibling_node, &images.1);
+        self.cache_node(node, &images.0);
+        self.cache_node(sibling_node, &images.1);
         Ok(owed.separator.take().expect("a split owes its separator"))
     }
 
@@ -278,10 +278,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.inner().build(&mut buf, &header, entries);
         let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
         let root = Root { ptr: node.publish(), level: separator.level };
-        let grown = self.swap_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
+        let grown = self.cas_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
         if grown {
             tracing::debug!(name: "btree.root.grown", level = separator.level, "the tree has a new root");
-            self.show_cache(root.ptr, &buf);
+            self.cache_node(root.ptr, &buf);
         }
         Ok(grown)
     }

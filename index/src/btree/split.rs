@@ -58,7 +58,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         chain.write(node, 0..bytes);
         if together {
             // Every line of the node changes: its version does.
-            held.begins_with_new(1);
+            held.with_unpublished_prefix(1);
         }
         // From here on the split may take effect whatever happens to this future.
         sibling.publish();

@@ -1,7 +1,7 @@
 //! What tells one kind of index from another, for the shell that all share (`handle.rs`): formats, techniques, and what
 //! an operation does. A shell, not a generic tree: each algorithm keeps its own control flow.
 //!
-//! An algorithm knows neither the sharing of operations between clients, nor how it is created and opened.
+//! An algorithm knows neither the coalescing of operations between clients, nor how it is created and opened.
 
 use std::fmt::Debug;
 use std::ops::{Bound, RangeInclusive};
@@ -15,14 +15,14 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::{Bytes, LayoutError};
-use crate::range_index::{Scan, Survey};
+use crate::range_index::{Scan, TreeShape};
 use crate::shell::handle::Local;
 use crate::shell::options::Options;
 use crate::shell::techniques::Switches;
 use crate::stats::CacheCounters;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
 /// Chooses among sizes of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub struct Trial {
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
     pub height_min: u8,
-    /// The least load factor, 0 to 1, after keys came in any order ([`Survey::load_factor`]).
+    /// The least load factor, 0 to 1, after keys came in any order ([`TreeShape::load_factor`]).
     pub load_factor_min: f64,
 }
 
@@ -156,7 +156,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     type Techniques: Switches;
     /// Settings that all compute nodes of an index have to agree on: decided when it is created, kept in the catalog
     /// as JSON. A geometry, and those switches that say where locks are or what protects a node.
-    type Agreed: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
+    type PersistedConfig: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// State that the shards of a compute node share: formats, caches.
     type NodeState: Send + Sync + 'static;
     /// State of one shard, beside its locks and its allocator.
@@ -170,13 +170,13 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         geometry: Self::Geometry,
         techniques: Self::Techniques,
         servers: &[ServerInfo],
-    ) -> Result<Self::Agreed, IndexError>;
+    ) -> Result<Self::PersistedConfig, IndexError>;
 
     /// Checks what a catalog holds. By default all that can be read is good.
     ///
     /// # Errors
     /// The end of a sentence that says what does not go together.
-    fn check_agreed(_agreed: &Self::Agreed) -> Result<(), String> {
+    fn check_persisted(_persisted: &Self::PersistedConfig) -> Result<(), String> {
         Ok(())
     }
 
@@ -184,16 +184,20 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ///
     /// # Errors
     /// Why it cannot.
-    fn check_cluster(_name: &str, _agreed: &Self::Agreed, _servers: &[ServerInfo]) -> Result<(), IndexError> {
+    fn check_cluster(
+        _name: &str,
+        _persisted: &Self::PersistedConfig,
+        _servers: &[ServerInfo],
+    ) -> Result<(), IndexError> {
         Ok(())
     }
 
     /// Yields the sizes among what was agreed on.
-    fn geometry(agreed: &Self::Agreed) -> Self::Geometry;
+    fn geometry(persisted: &Self::PersistedConfig) -> Self::Geometry;
 
     /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on:
     /// by default all.
-    fn in_effect(techniques: Self::Techniques, _agreed: &Self::Agreed) -> Self::Techniques {
+    fn in_effect(techniques: Self::Techniques, _persisted: &Self::PersistedConfig) -> Self::Techniques {
         techniques
     }
 
@@ -218,7 +222,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// # Errors
     /// If the geometry makes no node.
     fn node_state(
-        agreed: &Self::Agreed,
+        persisted: &Self::PersistedConfig,
         options: &Options<Self>,
         seed: u64,
     ) -> Result<Self::NodeState, IndexError>;
@@ -241,12 +245,12 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         key: &[u8],
     ) -> impl Future<Output = Result<Option<Value>, IndexError>>;
 
-    /// Changes `key` as `intent` has it; yields whether that had an effect.
+    /// Changes `key` as `op` has it; yields whether that had an effect.
     fn write<V: Verbs>(
         local: &Rc<Local<Self, V>>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> impl Future<Output = Result<bool, IndexError>>;
 
     /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream has a meter of its own, and enters
@@ -266,7 +270,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ) -> impl Future<Output = Result<u64, IndexError>>;
 
     /// Reports the shape ([`crate::RangeIndex::survey`]).
-    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<Survey, IndexError>>;
+    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<TreeShape, IndexError>>;
 
     /// Checks the index, which is at rest, shows `visit` every key with its value, and reports what is wrong.
     ///

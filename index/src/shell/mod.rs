@@ -5,13 +5,13 @@
 //! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
 //!   [`options`]: how a compute node works on it.
 //! - `meeting`: the locks and windows in which clients of an index meet.
-//! - `sharing`: one client's work for several: read delegation, write combining.
+//! - `coalescing`: one client's work for several: read delegation, write combining.
 
 pub mod algorithm;
+mod coalescing;
 pub mod handle;
 mod meeting;
 pub mod options;
-mod sharing;
 pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};

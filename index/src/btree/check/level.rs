@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 use farwood_runtime::RemotePtr;
 
-use crate::btree::sighting::Sighting;
+use crate::btree::observed_node::ObservedNode;
 use crate::check::{AddressFault, Broken, CheckReport, Link, MissingSeparator, Violation};
 use crate::layout::{Bytes, Glimpse, Rejection};
 
@@ -148,7 +148,7 @@ impl Level {
     pub(super) fn meet(
         &mut self,
         step: &Step,
-        seen: &Sighting,
+        seen: &ObservedNode,
         visited: &BTreeSet<RemotePtr>,
         report: &mut CheckReport,
     ) -> Option<Step> {
@@ -174,7 +174,7 @@ impl Level {
     }
 
     /// Does the node begin where whoever led here says? If not, the level above may tell who is wrong.
-    fn judge_low(&mut self, step: &Step, seen: &Sighting, report: &mut CheckReport) {
+    fn judge_low(&mut self, step: &Step, seen: &ObservedNode, report: &mut CheckReport) {
         let Some(expected) = step.expected.as_ref().filter(|expected| **expected != seen.low) else { return };
         let (low, expected) = (seen.low.clone(), expected.clone());
         let confirmed = self.claims.get(&low).is_some_and(|claim| claim.child == step.to);
@@ -210,7 +210,7 @@ impl Level {
     }
 
     /// Remembers what the node says about the level below.
-    fn gather(&mut self, node: RemotePtr, seen: &Sighting) {
+    fn gather(&mut self, node: RemotePtr, seen: &ObservedNode) {
         let Some(below) = &mut self.below else { return };
         for (separator, child) in &seen.children {
             let claim = Claim { child: *child, parent: node, met: false };
@@ -224,7 +224,7 @@ impl Level {
     fn neighbour(
         &mut self,
         node: RemotePtr,
-        seen: &Sighting,
+        seen: &ObservedNode,
         visited: &BTreeSet<RemotePtr>,
         report: &mut CheckReport,
     ) -> Option<Step> {

@@ -13,8 +13,8 @@ fn key(bytes: &[u8]) -> Bytes {
 }
 
 /// A node from `low` to `high` with right neighbour `sibling` (0 for none).
-fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> Sighting {
-    Sighting {
+fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNode {
+    ObservedNode {
         level,
         low: key(low),
         high: high.map(key),
@@ -30,7 +30,7 @@ fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> Sighting {
 fn leaves_under(separators: &[(&[u8], u64)]) -> Level {
     let mut top = Level::top(1, ptr(1000), ptr(1));
     let children = separators.iter().map(|(separator, child)| (key(separator), ptr(*child))).collect();
-    let root = Sighting { children, ..node(1, b"", None, 0) };
+    let root = ObservedNode { children, ..node(1, b"", None, 0) };
     let (visited, mut report) = (BTreeSet::new(), CheckReport::new(100));
     let start = top.next_start(&visited, &mut report).unwrap();
     assert_eq!((start.to, start.link), (ptr(1), Link::Root));
@@ -43,7 +43,7 @@ fn leaves_under(separators: &[(&[u8], u64)]) -> Level {
 }
 
 /// Walks over `nodes` by number; one that is not there cannot be read.
-fn walk(mut level: Level, nodes: &[(u64, Sighting)]) -> (Vec<(u64, Broken)>, CheckReport) {
+fn walk(mut level: Level, nodes: &[(u64, ObservedNode)]) -> (Vec<(u64, Broken)>, CheckReport) {
     let mut visited = BTreeSet::from([ptr(1)]);
     let mut report = CheckReport::new(100);
     while let Some(start) = level.next_start(&visited, &mut report) {
@@ -63,7 +63,7 @@ fn walk(mut level: Level, nodes: &[(u64, Sighting)]) -> (Vec<(u64, Broken)>, Che
 }
 
 /// Nodes 2, 3, 4 and 5 from "", "d", "h" and "p" on.
-fn healthy() -> (Level, [(u64, Sighting); 4]) {
+fn healthy() -> (Level, [(u64, ObservedNode); 4]) {
     let level = leaves_under(&[(b"", 2), (b"d", 3), (b"h", 4), (b"p", 5)]);
     let nodes = [
         (2, node(0, b"", Some(b"d"), 3)),

@@ -17,7 +17,7 @@ pub enum Depth {
 
 /// A node whose lines agree and whose header can be read.
 #[derive(Debug)]
-pub struct Sighting {
+pub struct ObservedNode {
     pub(crate) level: u8,
     pub(crate) low: Bytes,
     pub(crate) high: Option<Bytes>,
@@ -31,10 +31,10 @@ pub struct Sighting {
     pub(crate) faults: Vec<Broken>,
 }
 
-impl Sighting {
+impl ObservedNode {
     /// What the header says.
     pub(crate) fn new(header: &Header<'_>) -> Self {
-        Sighting {
+        ObservedNode {
             level: header.level(),
             low: header.low(),
             high: header.high(),
@@ -48,7 +48,7 @@ impl Sighting {
 
     pub(super) fn inner(layout: &InnerLayout, image: &[u8]) -> Result<Self, Rejection> {
         let view = layout.view(image)?;
-        let mut seen = Sighting::new(view.header());
+        let mut seen = ObservedNode::new(view.header());
         for (slot, entry) in view.entries().enumerate() {
             let (separator, child) = match entry {
                 Ok(entry) => entry,
@@ -107,7 +107,7 @@ mod tests {
         let with = |old: u8, new: u8| {
             let mut image = image.clone();
             image.iter_mut().filter(|byte| **byte == old).for_each(|byte| *byte = new);
-            Sighting::inner(&layout, &image).unwrap()
+            ObservedNode::inner(&layout, &image).unwrap()
         };
         assert_eq!(with(0, 0).children.len(), 4);
         let seen = with(b'e', b'c');

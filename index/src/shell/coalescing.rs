@@ -18,9 +18,9 @@ use farwood_lock::window::{Access, Entered, Lead, Outcome, WindowConfig, WindowT
 use farwood_runtime::{Meter, Port, Verbs};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::intent::Intent;
 use crate::stats::SharingCounters;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
 /// Writes that may be combined: each with its own kind.
 const PUT: u8 = 0;
@@ -31,11 +31,11 @@ const COUNTERS: usize = 1 << 14;
 
 /// How many operations of a compute node are at which keys that are hot, by their hashes. Shared by its shards: 64 KiB.
 #[derive(Clone)]
-pub(crate) struct Crowd(Arc<[AtomicU32]>);
+pub(crate) struct InFlightSketch(Arc<[AtomicU32]>);
 
-impl Crowd {
+impl InFlightSketch {
     pub(crate) fn new() -> Self {
-        Crowd((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
+        InFlightSketch((0..COUNTERS).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Memory of the counters.
@@ -100,7 +100,7 @@ impl Nearby {
 }
 
 /// An operation that is counted, until it is dropped.
-struct Presence<'c> {
+struct InFlightGuard<'c> {
     nearby: &'c Nearby,
     /// None if more are there than can be counted.
     place: Option<usize>,
@@ -110,7 +110,7 @@ struct Presence<'c> {
     met: bool,
 }
 
-impl Drop for Presence<'_> {
+impl Drop for InFlightGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(place) = self.place {
@@ -132,7 +132,7 @@ pub(crate) enum Turn<'s, V: Verbs, T> {
 
 impl<V: Verbs, T> Turn<'_, V, T> {
     /// It works itself, and nobody can know.
-    const UNSEEN: Self = Turn::Own(Work { lead: None, presence: None });
+    const UNSEEN: Self = Turn::Own(Work { lead: None, guard: None });
 }
 
 /// That an operation works itself. Others that wait for it go on without it if this is dropped before
@@ -140,7 +140,7 @@ impl<V: Verbs, T> Turn<'_, V, T> {
 pub(crate) struct Work<'s, V: Verbs> {
     lead: Option<Lead<V>>,
     #[expect(dead_code, reason = "counts until it is dropped")]
-    presence: Option<Presence<'s>>,
+    guard: Option<InFlightGuard<'s>>,
 }
 
 impl<V: Verbs> Work<'_, V> {
@@ -154,11 +154,11 @@ impl<V: Verbs> Work<'_, V> {
 }
 
 /// The windows of one shard, unless both switches are off.
-pub(crate) struct Sharing<V: Verbs>(Option<Windows<V>>);
+pub(crate) struct Coalescing<V: Verbs>(Option<Windows<V>>);
 
 struct Windows<V: Verbs> {
     table: WindowTable<V>,
-    crowd: Crowd,
+    sketch: InFlightSketch,
     nearby: Nearby,
     delegation: bool,
     combining: bool,
@@ -167,23 +167,23 @@ struct Windows<V: Verbs> {
 impl<V: Verbs> Windows<V> {
     /// Adds an operation on `key`.
     #[inline]
-    fn join(&self, key: &[u8]) -> Presence<'_> {
+    fn join(&self, key: &[u8]) -> InFlightGuard<'_> {
         let place = xxh3_64_with_seed(key, 0) as usize % COUNTERS;
         let (present, hot) = self.nearby.join(place);
-        let counter = hot.then(|| &self.crowd.0[place]);
+        let counter = hot.then(|| &self.sketch.0[place]);
         let elsewhere = counter.is_some_and(|counter| counter.fetch_add(1, Ordering::Relaxed) > 0);
         let (met, place) = (present > 0 || elsewhere, (present < Nearby::MOST).then_some(place));
-        Presence { nearby: &self.nearby, place, counter, met }
+        InFlightGuard { nearby: &self.nearby, place, counter, met }
     }
 }
 
-impl<V: Verbs> Sharing<V> {
-    /// Once per shard, with the same configuration and the same crowd on all shards of a compute node.
-    pub(crate) fn attach(verbs: V, port: Port, config: WindowConfig, crowd: &Crowd) -> Self {
+impl<V: Verbs> Coalescing<V> {
+    /// Once per shard, with the same configuration and the same sketch on all shards of a compute node.
+    pub(crate) fn attach(verbs: V, port: Port, config: WindowConfig, sketch: &InFlightSketch) -> Self {
         let WindowConfig { delegation, combining, .. } = config;
-        Sharing((delegation || combining).then(|| Windows {
+        Coalescing((delegation || combining).then(|| Windows {
             table: WindowTable::attach(verbs, port, config),
-            crowd: crowd.clone(),
+            sketch: sketch.clone(),
             nearby: Nearby::new(),
             delegation,
             combining,
@@ -194,9 +194,9 @@ impl<V: Verbs> Sharing<V> {
     #[inline]
     pub(crate) async fn read(&self, meter: &Meter, key: &[u8]) -> Turn<'_, V, Option<Value>> {
         let Some(windows) = self.0.as_ref().filter(|windows| windows.delegation) else { return Turn::UNSEEN };
-        let presence = windows.join(key);
-        if !presence.met {
-            return Turn::Own(Work { lead: None, presence: Some(presence) });
+        let guard = windows.join(key);
+        if !guard.met {
+            return Turn::Own(Work { lead: None, guard: Some(guard) });
         }
         let lead = match windows.table.enter(meter, key, Access::Read).await {
             Entered::Read(value) => return Turn::Served(value.map(Value::shared)),
@@ -204,23 +204,23 @@ impl<V: Verbs> Sharing<V> {
             Entered::Alone => None,
             Entered::Written { .. } => unreachable!("readers are not told that they have written"),
         };
-        Turn::Own(Work { lead, presence: Some(presence) })
+        Turn::Own(Work { lead, guard: Some(guard) })
     }
 
     /// Begins a write to `key`; yields whether it took effect if somebody else's write has overwritten it since this
     /// was called.
     #[inline]
-    pub(crate) async fn write(&self, meter: &Meter, key: &[u8], intent: Intent<'_>) -> Turn<'_, V, bool> {
-        let kind = match intent {
-            Intent::Put(_) => PUT,
-            Intent::Update(_) => UPDATE,
+    pub(crate) async fn write(&self, meter: &Meter, key: &[u8], op: WriteOp<'_>) -> Turn<'_, V, bool> {
+        let kind = match op {
+            WriteOp::Put(_) => PUT,
+            WriteOp::Update(_) => UPDATE,
             // Of several inserts one has an effect, and of several removes: they are no matter of the last one.
-            Intent::Insert(_) | Intent::Remove => return Turn::UNSEEN,
+            WriteOp::Insert(_) | WriteOp::Remove => return Turn::UNSEEN,
         };
         let Some(windows) = self.0.as_ref().filter(|windows| windows.combining) else { return Turn::UNSEEN };
-        let presence = windows.join(key);
-        if !presence.met {
-            return Turn::Own(Work { lead: None, presence: Some(presence) });
+        let guard = windows.join(key);
+        if !guard.met {
+            return Turn::Own(Work { lead: None, guard: Some(guard) });
         }
         let lead = match windows.table.enter(meter, key, Access::Write(kind)).await {
             Entered::Written { applied } => return Turn::Served(applied),
@@ -228,7 +228,7 @@ impl<V: Verbs> Sharing<V> {
             Entered::Alone => None,
             Entered::Read(_) => unreachable!("writers are not told what was read"),
         };
-        Turn::Own(Work { lead, presence: Some(presence) })
+        Turn::Own(Work { lead, guard: Some(guard) })
     }
 
     /// What was shared so far.
@@ -268,7 +268,7 @@ mod tests {
 
     /// More than a byte counts: those beyond are not counted, and do not leave.
     #[test]
-    fn a_crowd_without_end() {
+    fn more_operations_than_a_byte_counts() {
         let nearby = Nearby::new();
         let counted = (0..1000).filter(|_| nearby.join(7).0 < Nearby::MOST).count();
         (0..counted).for_each(|_| nearby.leave(7));
