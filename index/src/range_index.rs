@@ -14,7 +14,7 @@ use crate::layout::Bytes;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// Makes a documentation test of lines that use `index`, which is empty: what is around them is hidden.
+/// Makes a documentation test of lines that use `index`, which is empty: the lines around them are hidden.
 macro_rules! example {
     ($code:literal) => {
         concat!(
@@ -143,7 +143,7 @@ assert!(values[0].is_some() && values[1].is_none());"#
     ) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>>;
 
     /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of
-    /// their slots. Yields how many pairs. Readers see all of them or none.
+    /// their slots. Yields the number of pairs. Readers see all of them or none.
     ///
     #[doc = example!(
         r#"let pairs = (0..1000_u64).map(|n| (n.to_be_bytes(), "value"));

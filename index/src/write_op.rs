@@ -1,6 +1,6 @@
-//! What an operation that changes one key wants. Pure.
+//! Operations that change one key. Pure.
 
-/// What an operation wants of a key.
+/// Change of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOp<'v> {
     /// Set its value, whether it is present or not.
@@ -22,7 +22,7 @@ impl<'v> WriteOp<'v> {
         }
     }
 
-    /// Tells whether it makes a key that was absent present.
+    /// Tells whether the operation makes an absent key present.
     pub fn creates(self) -> bool {
         matches!(self, WriteOp::Put(_) | WriteOp::Insert(_))
     }

@@ -2,7 +2,7 @@
 //! does the reading; `observed_node.rs` and the format of leaves judge a node by itself, `check/level.rs` by its
 //! neighbours and parents.
 //!
-//! It does not use the cache, nor tell it anything.
+//! It neither uses nor fills the cache.
 
 mod level;
 
@@ -21,7 +21,7 @@ use crate::range_index::TreeShape;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
-/// How often a check reads a torn node again. At rest once is enough, but for a READ that took too long.
+/// Rereads of a torn node by a check. At rest one is enough, unless a READ took too long.
 const REREADS: u32 = 8;
 
 /// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken. Shows
@@ -47,10 +47,10 @@ pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<Tre
     Walk::new(tree, &meter, policy, CheckReport::new(1)).run(|_, _| {}).await?.shape()
 }
 
-/// What a walk looks at and puts up with.
+/// Depth of a walk, and what it tolerates.
 struct CheckPolicy {
     depth: Depth,
-    /// How often it reads one torn node again; all of them together no more than the budget of an operation.
+    /// Rereads of one torn node; those of all nodes together are bounded by the budget of an operation.
     rereads: u32,
     /// Lock words under which nodes may be torn.
     exempt: BTreeSet<RemotePtr>,
@@ -67,7 +67,7 @@ struct Walk<'t, A: BTree, V: Verbs> {
     report: CheckReport,
 }
 
-/// What a node's address led to.
+/// Result of following a node's address.
 enum Look {
     Seen(ObservedNode),
     Rejected(Rejection, Option<Glimpse>),
@@ -99,7 +99,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         Ok(self.report)
     }
 
-    /// The level that the root word leads to; none if the tree has no node or the word leads nowhere.
+    /// Yields the level that the root word leads to; none if the tree has no node or the word leads nowhere.
     async fn root(&mut self) -> Result<Option<Level>, IndexError> {
         let at = self.tree.shared.entry.root;
         let buf = self.fetch(at, 8).await?.into_buf();
@@ -158,7 +158,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         })
     }
 
-    /// Reads a node until it can be trusted, or patience ends. One round trip per attempt.
+    /// Reads a node until it can be trusted, or the rereads are spent. One round trip per attempt.
     async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, IndexError> {
         let bytes = self.tree.node_bytes(level);
         for attempt in 0.. {
@@ -173,7 +173,8 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             let may_pass = matches!(last, None | Some(Rejection::Torn | Rejection::Malformed(_)));
             let again = !good && may_pass && attempt < self.policy.rereads;
             if !again || self.budget.spend(self.meter, node, last).is_err() {
-                // A READ that took too long but fits together is taken as it is in the end: at rest nobody writes.
+                // A READ that took too long but fits together is taken as it is in the end: at rest there are no
+                // writers.
                 return Ok(match seen {
                     Ok(seen) => Look::Seen(seen),
                     Err(rejection) => Look::Rejected(rejection, self.glimpse(level, &image)),
@@ -183,13 +184,13 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         unreachable!("patience ends")
     }
 
-    /// What the first line alone says of a node that is to be of that level.
+    /// Reads what the first line alone says of a node that should be of that level.
     fn glimpse(&self, level: u8, image: &[u8]) -> Option<Glimpse> {
         let said = if level == 0 { self.tree.leaf().glimpse(image) } else { glimpse(image) };
         said.ok()
     }
 
-    /// Whether no version can have wrapped around during a READ of that duration.
+    /// Tells whether a READ of that duration was too short for a version to wrap around.
     fn is_timely(&self, level: u8, span_ns: u32) -> bool {
         match self.policy.depth {
             Depth::Shape => self.tree.node_version_holds(level, span_ns),
@@ -197,7 +198,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
     }
 
-    /// READs `bytes` bytes at an address that nobody vouches for: one round trip.
+    /// Reads `bytes` bytes at an address that may be wrong: one round trip.
     async fn read(
         &mut self,
         at: RemotePtr,
@@ -217,7 +218,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
     }
 
-    /// READs: one round trip, and one more after each failure that passes.
+    /// Reads: one round trip, and one more after each transient failure.
     async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, IndexError> {
         loop {
             match self.tree.verbs.read(self.meter, at, bytes).await {

@@ -1,17 +1,17 @@
-//! What a check takes from one node's image, and what is wrong inside it: of an inner node here, of a leaf its format
-//! says. Pure; what its neighbours and its parent say is `check/level.rs`'s business.
+//! The content of one node's image as a check needs it, with the faults inside it: of an inner node here, of a leaf by
+//! its format. Pure; `check/level.rs` compares it with its neighbours and parents.
 
 use farwood_runtime::RemotePtr;
 
 use crate::check::Broken;
 use crate::layout::{Bytes, Header, InnerLayout, Position, Rejection};
 
-/// How far a walk looks into leaves.
+/// Depth to which a walk looks into leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// It counts their keys.
+    /// Their keys are counted.
     Shape,
-    /// It reads every entry.
+    /// Every entry is read.
     Entries,
 }
 
@@ -22,7 +22,7 @@ pub struct ObservedNode {
     pub(crate) low: Bytes,
     pub(crate) high: Option<Bytes>,
     pub(crate) sibling: RemotePtr,
-    /// Separators and children, ascending, but for those among the faults.
+    /// Separators and children, ascending, without those among the faults.
     pub(crate) children: Vec<(Bytes, RemotePtr)>,
     /// Keys that are in a leaf.
     pub(crate) keys: u64,
@@ -32,7 +32,7 @@ pub struct ObservedNode {
 }
 
 impl ObservedNode {
-    /// What the header says.
+    /// Makes a node of what its header says, without entries.
     pub(crate) fn new(header: &Header<'_>) -> Self {
         ObservedNode {
             level: header.level(),
@@ -70,7 +70,7 @@ impl ObservedNode {
         Ok(seen)
     }
 
-    /// Whether an entry's lines are of different versions.
+    /// Tells whether an entry's lines are of different versions.
     pub(crate) fn has_torn_entry(&self) -> bool {
         self.faults.contains(&Broken::Entry(Rejection::Torn))
     }

@@ -1,6 +1,6 @@
-//! What all indexes share around their algorithm: a [`Tree`] is an index as a compute node sees it, an [`Index`] is the
-//! handle of one shard's clients. They create, open and attach, check lengths, meter, share operations between clients,
-//! and count. What an operation does, the [`Algorithm`] knows.
+//! The handles of all indexes, around their algorithm: a [`Tree`] is an index as a compute node sees it, an [`Index`]
+//! is the handle of one shard's clients. They create, open and attach, check lengths, meter, coalesce operations of
+//! clients, and count. What an operation does, the [`Algorithm`] knows.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -35,13 +35,13 @@ impl<A: Algorithm> Clone for Tree<A> {
     }
 }
 
-/// Holds what the shards of a compute node share of an index.
+/// State of an index that the shards of a compute node share.
 pub struct Shared<A: Algorithm> {
     /// The index in the catalog; the address of its root word is here.
     pub entry: CatalogEntry,
-    /// What all compute nodes have agreed on.
+    /// Configuration that all compute nodes agree on.
     pub persisted: A::PersistedConfig,
-    /// How this compute node works on the index.
+    /// Options of this compute node.
     pub options: Options<A>,
     /// The algorithm's own.
     pub state: A::NodeState,
@@ -67,8 +67,7 @@ impl<A: Algorithm> Tree<A> {
         Self::from_entry(host, entry, options)
     }
 
-    /// Opens the index that the catalog has under `name`. What its creator has decided for all counts, whatever the
-    /// options say.
+    /// Opens the index that the catalog has under `name`. Its persisted configuration counts, whatever the options say.
     ///
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
@@ -129,7 +128,7 @@ impl<A: Algorithm> Tree<A> {
     }
 }
 
-/// Reads what all compute nodes have agreed on of the index of that catalog entry.
+/// Reads the configuration of the index of that catalog entry.
 fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, IndexError> {
     let CatalogEntry { name, kind, config, .. } = entry;
     if kind != A::KIND {
@@ -141,7 +140,7 @@ fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, I
     Ok(persisted)
 }
 
-/// Reads what a catalog entry holds that has this configuration.
+/// Reads the configuration from a catalog entry that holds these bytes.
 #[cfg(test)]
 pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedConfig, IndexError> {
     persisted::<A>(&CatalogEntry {
@@ -154,11 +153,11 @@ pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedCo
     })
 }
 
-/// Holds what one shard needs to work on an index. Algorithms are shown it, and read its fields; the shell makes it.
+/// State of one shard that works on an index. The shell makes it, algorithms read its fields.
 pub struct Local<A: Algorithm, V: Verbs> {
-    /// Itself, for what outlives an operation.
+    /// A pointer to itself, for tasks that outlive an operation.
     pub me: Weak<Self>,
-    /// What the shards of the compute node share.
+    /// State that the shards of the compute node share.
     pub shared: Arc<Shared<A>>,
     /// The switches in effect.
     pub techniques: A::Techniques,
@@ -201,7 +200,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 
-    /// Counts an operation that ended: whether it found its key or took effect, and how many pairs it returned.
+    /// Counts an operation that ended: whether it found its key or took effect, and the pairs it returned.
     #[inline]
     pub fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
         self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
@@ -223,7 +222,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         self.0.techniques
     }
 
-    /// Tells what became of the memory that this shard has taken from the memory servers.
+    /// Yields the books of the memory that this shard has taken from the memory servers.
     pub fn books(&self) -> Books {
         self.0.allocator.books()
     }

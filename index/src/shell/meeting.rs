@@ -1,5 +1,5 @@
-//! The meeting of an index's clients, of any kind of index: at locks and in windows. One for each compute node that
-//! works on the index; each shard gets tables of its own, which know each other by it. Knows no tree.
+//! The locks and windows in which the clients of an index of any kind meet. One for each compute node that works on the
+//! index; each shard gets tables of its own, which are connected by it. Knows no tree.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) struct Meeting {
     lock_port: PortLease,
     window_port: PortLease,
     sketch: InFlightSketch,
-    /// Of the hashes of keys.
+    /// Seed of the hashes of keys.
     seed: u64,
 }
 
@@ -56,7 +56,7 @@ impl Meeting {
         (locks, coalescing)
     }
 
-    /// Puts what these tables of one of so many `shards` have counted into `stats`.
+    /// Adds the counters of these tables, of one of so many `shards`, to `stats`.
     pub(crate) fn count<V: Verbs>(
         &self,
         locks: &LockTable<V>,
@@ -66,7 +66,7 @@ impl Meeting {
     ) {
         stats.locks = locks.stats();
         stats.sharing = coalescing.counters();
-        // The sketch is of the whole node: each shard reports its share of it.
+        // The sketch belongs to the whole compute node: each shard reports its share of it.
         stats.lock_table_bytes = (locks.bytes() + coalescing.bytes() + self.sketch.bytes() / shards) as u64;
     }
 }

@@ -1,4 +1,4 @@
-//! Levels of nodes that are made up: what the walk asks for next, and what it finds.
+//! Made-up levels of nodes: what the walk asks for next, and what it finds.
 
 use farwood_runtime::ServerId;
 
@@ -12,7 +12,7 @@ fn key(bytes: &[u8]) -> Bytes {
     Bytes::from_slice(bytes)
 }
 
-/// A node from `low` to `high` with right neighbour `sibling` (0 for none).
+/// Makes a node from `low` to `high` with right neighbour `sibling` (0 for none).
 fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNode {
     ObservedNode {
         level,
@@ -26,7 +26,7 @@ fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNod
     }
 }
 
-/// The leaves' level under a root, 1, with these separators.
+/// Makes the leaves' level under a root, 1, with these separators.
 fn leaves_under(separators: &[(&[u8], u64)]) -> Level {
     let mut top = Level::top(1, ptr(1000), ptr(1));
     let children = separators.iter().map(|(separator, child)| (key(separator), ptr(*child))).collect();
@@ -62,7 +62,7 @@ fn walk(mut level: Level, nodes: &[(u64, ObservedNode)]) -> (Vec<(u64, Broken)>,
     (found.collect(), report)
 }
 
-/// Nodes 2, 3, 4 and 5 from "", "d", "h" and "p" on.
+/// Makes nodes 2, 3, 4 and 5, from "", "d", "h" and "p" on.
 fn healthy() -> (Level, [(u64, ObservedNode); 4]) {
     let level = leaves_under(&[(b"", 2), (b"d", 3), (b"h", 4), (b"p", 5)]);
     let nodes = [
