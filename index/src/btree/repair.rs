@@ -34,7 +34,7 @@ const LEFT_ALONE_NS: u64 = 1_000_000_000;
 pub(super) struct Missing(RefCell<BTreeMap<RemotePtr, u64>>);
 
 impl Missing {
-    /// Most nodes that are noted; others will be met again.
+    /// Maximum of noted nodes; others will be met again.
     const MOST: usize = 64;
     const NOT_AT_ALL: u64 = 0;
     const UNDER_WAY: u64 = u64::MAX;

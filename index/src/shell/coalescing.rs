@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_meet_are_told() {
+    fn operations_that_meet_are_told() {
         let nearby = Nearby::new();
         assert_eq!([7, 8, 7].map(|place| nearby.join(place).0), [0, 0, 1]);
         nearby.leave(7);
@@ -277,7 +277,7 @@ mod tests {
 
     /// One operation in 500 is at place 7, and the others anywhere.
     #[test]
-    fn only_keys_that_many_come_to_are_hot() {
+    fn only_keys_of_many_operations_are_hot() {
         let nearby = Nearby::new();
         let (mut hot, mut others) = ([0; 2], 0);
         for n in 0..1_000_000usize {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_intent_on_a_present_and_an_absent_key() {
+    fn every_write_op_on_a_present_and_an_absent_key() {
         let one: &[(&[u8], &[u8])] = &[(b"c", b"1")];
         let patched = |step: &Step<Plan>| matches!(step, Step::Done(Plan::Patch(_)));
         for (entries, op, applied, after) in [

@@ -226,7 +226,8 @@ impl Slot {
         self.0 & SAME == other.0 & SAME
     }
 
-    /// Checks that a claimed slot is one that a writer leaves: it leads to a leaf, or to an inner node of a known type.
+    /// Checks that a claimed slot is one that a writer leaves: of a leaf, of an inner node of a known type, or a
+    /// tombstone.
     pub(super) const fn check(self, types: u8) -> Result<(), Malformed> {
         let class = self.class();
         let leads = self.0 & CHILD_MASK != 0;

@@ -174,7 +174,7 @@ fn a_torn_node_shows_the_way_on_and_is_exempt_under_a_dead_lock() {
     }
 }
 
-/// Nothing that a node's children say is known if the node cannot be read: its children are owed nothing.
+/// The claims of a node that cannot be read are unknown: none of its children counts as missing its separator.
 #[test]
 fn what_a_lost_parent_claims_is_unknown() {
     let mut level = leaves_under(&[(b"", 2), (b"h", 4)]);
@@ -193,7 +193,7 @@ fn other_levels_than_the_way_there_says() {
 }
 
 #[test]
-fn addresses_that_are_none_are_the_fault_of_who_has_them() {
+fn wrong_addresses_are_the_fault_of_the_node_that_has_them() {
     let (mut level, nodes) = healthy();
     let (mut visited, mut report) = (BTreeSet::new(), CheckReport::new(100));
     let start = level.next_start(&visited, &mut report).unwrap();
