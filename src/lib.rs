@@ -52,7 +52,7 @@ pub use farwood_runtime as runtime;
 pub use farwood_index::{
     AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
     IndexStats, KeyRange, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
-    ShermanIndex, Smart, SmartIndex, Spec, Survey, Switches, Techniques, Value, Violation,
+    ShermanIndex, Smart, SmartIndex, Spec, Switches, Techniques, TreeShape, Value, Violation,
 };
 pub use farwood_runtime::{
     Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig,

@@ -1,9 +1,9 @@
-//! What a check of an index finds, for whoever asks: violations that name a node and what is wrong with it, what dead
+//! Findings of a check of an index: violations that name a node and what is wrong with it, locks and nodes that dead
 //! clients left behind, the index's shape, and the pairs that are in it.
 //!
-//! A check only reads. It is meant for an index at rest: a writer at work is reported as what it leaves in between.
-//! It takes nothing for granted that comes from a memory server: whatever the bytes, it ends, and says so in a report.
-//! This file knows no node format; `check.rs` of each index walks its nodes.
+//! A check only reads. It is meant for an index at rest: a writer at work is reported by the intermediate state that it
+//! leaves. It does not trust bytes from a memory server: whatever they are, the check ends and reports them. This file
+//! knows no node format; `check.rs` of each index walks its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,12 +15,12 @@ use thiserror::Error;
 
 use crate::error::IndexError;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
-use crate::range_index::Survey;
+use crate::range_index::TreeShape;
 
 /// Bytes of a key that a message shows.
 const SHOWN_BYTES: usize = 32;
 
-/// What a check puts up with, and how much it keeps of what it finds.
+/// Tolerance of a check, and the number of findings that it keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Compute nodes that are gone for good. The locks that they hold are no violation, nor are torn nodes under them.
@@ -35,18 +35,18 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check found.
+/// Findings of a check.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CheckReport {
     /// The shape of what could be read.
-    pub survey: Survey,
+    pub survey: TreeShape,
     /// Broken invariants. An intact index has none.
     pub violations: Kept<Violation>,
     /// Nodes that their parent does not know. No violation: a split failed or was interrupted before its separator was
-    /// in, and the node is reached over its neighbour. Clients who do that have the separator put in.
+    /// in, and the node is reached over its neighbour. Clients that take this way have the separator put in.
     pub missing_separators: Kept<MissingSeparator>,
-    /// Inner nodes of a radix tree whose replacement was begun and not completed. No violation: who writes there next
+    /// Inner nodes of a radix tree whose replacement was begun and not completed. No violation: the next writer there
     /// completes it.
     pub unfinished: Kept<RemotePtr>,
     /// Locks of dead compute nodes.
@@ -62,7 +62,7 @@ impl CheckReport {
     /// Makes the report of a check that has found nothing yet; it keeps so many findings of each sort.
     pub fn new(kept_max: usize) -> Self {
         CheckReport {
-            survey: Survey::default(),
+            survey: TreeShape::default(),
             violations: Kept::new(kept_max),
             missing_separators: Kept::new(kept_max),
             unfinished: Kept::new(kept_max),
@@ -105,7 +105,7 @@ impl CheckReport {
     ///
     /// # Errors
     /// The first violation: the shape of a damaged index means nothing.
-    pub fn shape(self) -> Result<Survey, IndexError> {
+    pub fn shape(self) -> Result<TreeShape, IndexError> {
         match self.violations.first() {
             None => Ok(self.survey),
             Some(Violation { node, broken, .. }) => {
@@ -114,13 +114,13 @@ impl CheckReport {
         }
     }
 
-    /// Whether no invariant is broken.
+    /// Tells whether no invariant is broken.
     pub fn is_intact(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
-/// The first of what was found, as a slice, and how many there were.
+/// The first findings, as a slice, and the number of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<T> {
     first: Vec<T>,
@@ -141,12 +141,12 @@ impl<T> Kept<T> {
         }
     }
 
-    /// How many there were, those that were not kept included.
+    /// Counts all findings, those that were not kept included.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Whether there were none (with a `kept_max` of 0 the slice is always empty).
+    /// Tells whether there were none (with a `kept_max` of 0 the slice is always empty).
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -160,7 +160,7 @@ impl<T> Deref for Kept<T> {
     }
 }
 
-/// A broken invariant. Displays as one line that names the node and what is wrong.
+/// A finding: a broken invariant, and where. Displays as one line that names the node and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Where: the node whose bytes are wrong, as far as that can be told; the node (or root word) that holds a wrong
@@ -168,7 +168,7 @@ pub struct Violation {
     pub node: RemotePtr,
     /// The level at which the walk met the node, 0 for leaves; none for what is no node.
     pub level: Option<u8>,
-    /// What is wrong.
+    /// The broken invariant.
     pub broken: Broken,
 }
 
@@ -182,7 +182,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What is wrong.
+/// A broken invariant of an index, with its details.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -253,7 +253,7 @@ pub enum Broken {
     /// An inner node of a radix tree that two slots lead to.
     #[error("the walk was here before, and node {from} leads here again")]
     ReachedTwice { from: RemotePtr },
-    /// A lock that somebody holds who is not known to be dead.
+    /// A lock whose holder is not known to be dead.
     #[error("the lock is taken by compute node {}, index {}, nonce {:#x}", .word.owner(), .word.tag(), .word.nonce())]
     LockHeld { word: LockWord },
     /// A rule that only one kind of index has.
@@ -324,7 +324,7 @@ impl fmt::Display for MissingSeparator {
 pub struct HeldLock {
     /// The lock word's address.
     pub at: RemotePtr,
-    /// By whom.
+    /// The word, which names its owner.
     pub word: LockWord,
 }
 
@@ -348,8 +348,8 @@ pub fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(),
 
 /// Pairs that a check came across, to be compared with what must be there.
 ///
-/// That a key is among them says that it is in the tree. Whether clients find it is another question: ask
-/// [`crate::RangeIndex::get`] of a handle with a cold cache too, such as one from another `Sherman::open`.
+/// A key among them is in the tree. Whether clients find it is another question: ask [`crate::RangeIndex::get`] of a
+/// handle with a cold cache too, such as one from another `Sherman::open`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs(BTreeMap<Bytes, Bytes>);
 
@@ -366,33 +366,33 @@ impl Pairs {
         }
     }
 
-    /// The value of `key`.
+    /// Yields the value of `key`.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.0.get(key).map(|value| &value[..])
     }
 
-    /// Those of `keys` that were not found.
+    /// Yields those of `keys` that were not found.
     pub fn missing<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<K> {
         keys.into_iter().filter(|key| !self.0.contains_key(key.as_ref())).collect()
     }
 
-    /// All pairs, ascending.
+    /// Yields all pairs, ascending.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(key, value)| (&key[..], &value[..]))
     }
 
-    /// How many.
+    /// Counts the pairs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A key for a message: in quotes, on one line, and not all of a long one.
+/// Shows a key in a message: in quotes, on one line, a long one cut off.
 fn shown(key: &[u8]) -> String {
     let (begin, more) = match key.get(..SHOWN_BYTES) {
         Some(begin) if key.len() > SHOWN_BYTES => (begin, ".."),

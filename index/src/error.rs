@@ -1,5 +1,5 @@
-//! What can go wrong with an index, for its users. Contention, torn reads and stale cache entries are steps of an
-//! operation, not errors; they show here only when a budget is spent.
+//! Errors of an index, for its users. Contention, torn reads and stale cache entries are steps of an operation, not
+//! errors; they show here only when a budget is spent.
 
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
@@ -46,7 +46,7 @@ pub enum IndexError {
     /// The cluster is not one that this kind of index can work on.
     #[error("{what}")]
     Cluster { what: String },
-    /// Too many steps in vain: the node is damaged, or contention beyond what the budget was made for.
+    /// Too many retries: the node is damaged, or contention exceeds what the budget was made for.
     #[error("gave up after {retries} retries at node {node}{}", .last.map(|r| format!(" ({r})")).unwrap_or_default())]
     RetriesExhausted { node: RemotePtr, retries: u32, last: Option<Rejection> },
     /// The tree breaks one of its own rules.

@@ -1,5 +1,5 @@
-//! What a scan takes for a range: every range of the standard library whose bounds have bytes. A trait of its own, not
-//! [`RangeBounds`], for which the compiler would want to know what kind of keys `..` is without. Knows no index.
+//! Ranges that a scan takes: every range of the standard library whose bounds have bytes. A trait of its own, not
+//! [`RangeBounds`], for which the compiler could not infer the key type of `..`. Knows no index.
 
 use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 

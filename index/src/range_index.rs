@@ -14,7 +14,7 @@ use crate::layout::Bytes;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// Makes a documentation test of lines that use `index`, which is empty: what is around them is hidden.
+/// Makes a documentation test of lines that use `index`, which is empty: the lines around them are hidden.
 macro_rules! example {
     ($code:literal) => {
         concat!(
@@ -143,7 +143,7 @@ assert!(values[0].is_some() && values[1].is_none());"#
     ) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>>;
 
     /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of
-    /// their slots. Yields how many pairs. Readers see all of them or none.
+    /// their slots. Yields the number of pairs. Readers see all of them or none.
     ///
     #[doc = example!(
         r#"let pairs = (0..1000_u64).map(|n| (n.to_be_bytes(), "value"));
@@ -163,7 +163,7 @@ assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
 let survey = index.survey().await?;
 assert_eq!((survey.keys, survey.leaves, survey.height), (1, 1, 1));"#
     )]
-    fn survey(&self) -> impl Future<Output = Result<Survey, IndexError>>;
+    fn survey(&self) -> impl Future<Output = Result<TreeShape, IndexError>>;
 
     /// Yields what this shard's operations have counted so far.
     ///
@@ -178,7 +178,7 @@ assert_eq!(gets.ops, 1);"#
 
 /// The shape of a tree.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub struct Survey {
+pub struct TreeShape {
     /// Keys.
     pub keys: u64,
     /// Leaves.

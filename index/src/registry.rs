@@ -1,5 +1,5 @@
 //! The kinds of indexes: one line each, at the end of this file. Programs that choose at run time, the command line,
-//! the simulator and the tests know kinds by what is made from those lines, and match on none themselves.
+//! the simulator and the tests know kinds by the code that is made from those lines, and match on none themselves.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
-use crate::range_index::{RangeIndex, Scan, Survey};
+use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::shell::handle::{Index, Tree};
 use crate::shell::options::{Backoff, Options};
@@ -24,7 +24,7 @@ use crate::smart::SmartAlgorithm;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// Describes an index of one kind: its sizes and its options, for creating and opening it.
+/// An index of one kind as it is created and opened: its sizes and its options.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spec<A: Algorithm> {
     /// Sizes, which count when the index is created.
@@ -36,7 +36,7 @@ pub struct Spec<A: Algorithm> {
 macro_rules! registry {
     // The first token is a dollar sign, for the macro that this one defines.
     ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
-        /// Calls a macro once for each kind of index, with its name and its variant behind what it is given:
+        /// Calls a macro once for each kind of index, with its name and its variant behind the arguments given:
         /// `for_each_index_kind!(tests!(a b))` calls `tests!(a b sherman = Sherman)` and so on.
         #[macro_export]
         macro_rules! for_each_index_kind {
@@ -123,7 +123,7 @@ macro_rules! registry {
             }
         }
 
-        /// Describes an index of any kind: its sizes and its options, for creating and opening it.
+        /// An index of any kind as it is created and opened: its sizes and its options.
         #[derive(Clone, Copy, PartialEq, Debug)]
         #[non_exhaustive]
         #[expect(missing_docs, reason = "named as the kinds")]
@@ -499,7 +499,7 @@ macro_rules! registry {
                 }
             }
 
-            async fn survey(&self) -> Result<Survey, IndexError> {
+            async fn survey(&self) -> Result<TreeShape, IndexError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.survey().await,)+
                 }

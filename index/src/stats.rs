@@ -1,4 +1,4 @@
-//! What an index counts on one shard: per kind of operation, exact. Snapshots are plain values that can be merged over
+//! Counters of an index on one shard: per kind of operation, exact. Snapshots are plain values that can be merged over
 //! shards and subtracted.
 
 use std::ops::{AddAssign, SubAssign};
@@ -6,7 +6,7 @@ use std::ops::{AddAssign, SubAssign};
 use farwood_lock::LockStats;
 use farwood_runtime::Usage;
 
-/// The kinds of operations that are counted apart.
+/// Kinds of operations that are counted separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[expect(missing_docs, reason = "named as the operations of RangeIndex")]
 pub enum OpKind {
@@ -23,7 +23,7 @@ impl OpKind {
     pub const ALL: [OpKind; 6] =
         [OpKind::Get, OpKind::Put, OpKind::Insert, OpKind::Update, OpKind::Remove, OpKind::Scan];
 
-    /// The name in tables and JSON.
+    /// Yields the name in tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             OpKind::Get => "get",
@@ -152,7 +152,7 @@ pub struct IndexStats {
     pub kinds: [KindStats; OpKind::ALL.len()],
     /// Locks.
     pub locks: LockStats,
-    /// Sharing.
+    /// Operations done by one client for others.
     pub sharing: SharingCounters,
     /// Cache.
     pub cache: CacheCounters,
@@ -161,7 +161,7 @@ pub struct IndexStats {
 }
 
 impl IndexStats {
-    /// The counters of one kind.
+    /// Yields the counters of one kind.
     pub fn kind(&self, kind: OpKind) -> &KindStats {
         &self.kinds[kind as usize]
     }
@@ -171,7 +171,7 @@ impl IndexStats {
     }
 }
 
-/// Adds another shard's counters. What is of the whole node is taken once.
+/// Adds another shard's counters. Counters of the whole node are taken once.
 impl AddAssign<&IndexStats> for IndexStats {
     fn add_assign(&mut self, other: &IndexStats) {
         for (own, other) in self.kinds.iter_mut().zip(&other.kinds) {

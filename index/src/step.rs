@@ -1,26 +1,26 @@
-//! Steps: what an operation does next after it has read a node, as a value; and the budget that bounds them. Pure:
-//! decided without I/O, tested without a fabric. Contention and torn reads end here.
+//! Steps of an operation: what it does next after it has read a node, as a value; and the budget that bounds them.
+//! Pure: decided without I/O, tested without a fabric. Contention and torn reads end here.
 
 use farwood_runtime::{Chain, Failed, Meter, RemotePtr};
 
 use crate::error::IndexError;
 use crate::layout::Rejection;
 
-/// What to do after reading a node.
+/// Next step after reading a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
     /// The node answers.
     Done(T),
     /// The key belongs to the right neighbour: it was split off.
     MoveRight(RemotePtr),
-    /// The bytes do not vouch for themselves: read the same node again.
+    /// The bytes do not fit together: read the same node again.
     Reread(Option<Rejection>),
-    /// What led here was wrong: start from the root.
+    /// The pointer that led here was wrong: start from the root.
     Restart(Option<Rejection>),
 }
 
 impl<T> Step<T> {
-    /// The step that a rejected image calls for.
+    /// Yields the step that a rejected image calls for.
     pub(crate) fn after(rejection: Rejection) -> Self {
         match rejection {
             Rejection::Torn | Rejection::Slow | Rejection::Malformed(_) => Step::Reread(Some(rejection)),
@@ -31,7 +31,7 @@ impl<T> Step<T> {
     }
 }
 
-/// Counts the retries that one operation may spend.
+/// Retries that one operation may spend.
 #[derive(Debug)]
 pub struct Budget {
     max: u32,
@@ -65,8 +65,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Yields what to post again after a chain to `node` failed that leaves nothing half done, or of which the poster
-    /// finds out what it did. Spends a retry.
+    /// Yields the chain to post again after one to `node` failed that leaves nothing half done, or whose result tells
+    /// what it did before. Spends a retry.
     ///
     /// # Errors
     /// The cause, if asking again does not help or the budget is spent.
@@ -84,36 +84,37 @@ impl Budget {
         Err(failed.into())
     }
 
-    /// Counts a step from a leaf to its right neighbour; yields how many there were.
+    /// Counts a step from a leaf to its right neighbour; yields the number of such steps.
     pub(crate) fn count_move_right(&mut self) -> u32 {
         self.moves_right += 1;
         self.moves_right
     }
 
-    /// How many were spent.
+    /// Counts the retries that were spent.
     pub(crate) fn spent(&self) -> u32 {
         self.spent
     }
 }
 
-/// How a reader bears READs that take longer than versions vouch for, one after the other.
+/// Consecutive READs of a reader that took longer than versions cover.
 ///
-/// Where latency is that of a queue, reading again at once makes the queue longer: all who find their READs too slow
-/// then post more of them. So only a first time is taken for chance (a core that was taken away); after that the
-/// reader pauses, longer each time, which is what shortens the queue. In the end it takes the lock.
+/// Where latency is that of a queue, reading again at once makes the queue longer: all readers whose READs are too slow
+/// post more of them. So only the first slow READ is taken for chance (a core that was taken away); after that the
+/// reader pauses, longer each time, which shortens the queue. In the end it takes the lock.
 #[derive(Debug, Default)]
 pub(crate) struct SlowReads(u32);
 
 impl SlowReads {
     const MAX: u32 = 6;
 
-    /// For who has more READs under way than one, and so is a part of the queue: there is no chance about it.
+    /// Makes the count of a reader with several READs under way, which is a part of the queue itself: it pauses from
+    /// the first slow READ on.
     pub(crate) fn in_a_window() -> Self {
         SlowReads(1)
     }
 
-    /// One more: how long to pause before the next, as a multiple of the time that versions vouch for; none if there
-    /// should be no next.
+    /// Counts another slow READ; yields the pause before the next one, as a multiple of the time that versions cover,
+    /// or none if there should be no next.
     pub(crate) fn another(&mut self) -> Option<u64> {
         self.0 += 1;
         match self.0 {

@@ -1,4 +1,4 @@
-//! What a lookup returns: the value, still in the buffer that it was read into, or in one that clients share.
+//! The value that a lookup returns, still in the buffer that it was read into, or in one that clients share.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -11,7 +11,7 @@ use crate::layout::{StreamRange, make_contiguous};
 /// A value, as bytes. It keeps a leased buffer: copy it out (`to_vec`) to keep it for long.
 pub struct Value(Kept);
 
-/// Where a value is.
+/// Place of a value.
 enum Kept {
     /// In the buffer that it was read into.
     Leased { buf: Buf, range: Range<usize> },
@@ -20,7 +20,7 @@ enum Kept {
 }
 
 impl Value {
-    /// The bytes of `stream` in the node image in `buf`.
+    /// Makes a value of the bytes of `stream` in the node image in `buf`.
     pub(crate) fn in_node(mut buf: Buf, stream: StreamRange) -> Self {
         let range = make_contiguous(&mut buf, stream);
         Value(Kept::Leased { buf, range })
@@ -31,7 +31,7 @@ impl Value {
         Value(Kept::Leased { buf, range })
     }
 
-    /// What another client has found.
+    /// Makes a value of one that another client has read or written.
     pub(crate) fn shared(value: SharedValue) -> Self {
         Value(Kept::Shared(value))
     }

@@ -12,7 +12,7 @@ const SHARDS: usize = 2;
 const OPENS: usize = 30;
 const CLIENTS: u64 = 8;
 
-/// Another number is for runs by hand.
+/// Yields the number of openings; the environment may set another one for runs by hand.
 fn opens() -> usize {
     std::env::var("FARWOOD_TEST_OPENS").map_or(OPENS, |opens| opens.parse().expect("a number of opens"))
 }
@@ -31,7 +31,7 @@ fn node() -> Arc<ComputeNode> {
     ComputeNode::new(cluster.unwrap(), NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap()
 }
 
-/// Clients of all shards work on few keys, some of them are dropped on their way; then the index is closed.
+/// Lets clients of all shards work on few keys, and drops some of them half-way; then the index is closed.
 macro_rules! opened_and_closed {
     ($kind:ident, $index:ident) => {{
         let node = node();

@@ -35,7 +35,7 @@ pub struct Held<V: Verbs> {
     seat: Option<Seat>,
     depth: u8,
     handed_over: bool,
-    fresh: u8,
+    unpublished: u8,
     /// Until the global lock is had, what its free word is taken to hold; then what it is to hold after the release. A
     /// leftover that was taken over stays one.
     vacant: u64,
@@ -67,8 +67,8 @@ pub(crate) enum Global<S> {
 pub(crate) struct Parting {
     pub(crate) claim: Claim,
     pub(crate) exit: Exit,
-    /// See [`Held::begins_with_new`].
-    pub(crate) fresh: u8,
+    /// See [`Held::with_unpublished_prefix`].
+    pub(crate) unpublished: u8,
 }
 
 /// What a release chain does with the global word.
@@ -124,7 +124,7 @@ impl<V: Verbs> Held<V> {
             seat,
             depth: grant.depth,
             handed_over: grant.kept.is_some(),
-            fresh: 0,
+            unpublished: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
             global,
         }
@@ -242,8 +242,8 @@ impl<V: Verbs> Held<V> {
     ///   holder   WRITE new, WRITE node, unlock: both WRITEs arrive ✗ ················ WRITE new: X is lost
     ///   other                       READ node ─> new: locks it, WRITE X, unlock ─────^
     /// ```
-    pub fn begins_with_new(&mut self, verbs: u8) {
-        self.fresh = verbs;
+    pub fn with_unpublished_prefix(&mut self, verbs: u8) {
+        self.unpublished = verbs;
     }
 
     /// Writes back and releases. `chain` is the write-back, to the node's own server, and may be empty; its buffer
@@ -288,7 +288,7 @@ impl<V: Verbs> Held<V> {
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
-                self.depart(meter, chain, Parting { claim, exit, fresh: self.fresh });
+                self.depart(meter, chain, Parting { claim, exit, unpublished: self.unpublished });
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await?
             }
         };
@@ -299,7 +299,7 @@ impl<V: Verbs> Held<V> {
             } else {
                 let mut unlock = Chain::new(self.lock.server());
                 self.add_unlock(&mut unlock, claim);
-                self.depart(meter, unlock, Parting { claim, exit: Exit::Unlocked, fresh: 0 });
+                self.depart(meter, unlock, Parting { claim, exit: Exit::Unlocked, unpublished: 0 });
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
             }
         }
@@ -337,7 +337,7 @@ impl<V: Verbs> Held<V> {
     ///
     /// # Panics
     /// Without the global lock, if `data` is empty or the word's place is not in `buf`, or after
-    /// [`Held::begins_with_new`], which is about several WRITEs.
+    /// [`Held::with_unpublished_prefix`], which is about several WRITEs.
     pub async fn release_rear(
         mut self,
         meter: &Meter,
@@ -347,9 +347,9 @@ impl<V: Verbs> Held<V> {
         let claim = self.parting_claim().expect("a write-back needs the global lock");
         assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
         assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
-        assert_eq!(self.fresh, 0, "there is one WRITE only, to the locked node");
+        assert_eq!(self.unpublished, 0, "there is one WRITE only, to the locked node");
         let exit = if self.passes_on(claim) { Exit::Kept } else { Exit::Unlocked };
-        let parting = Parting { claim, exit, fresh: 0 };
+        let parting = Parting { claim, exit, unpublished: 0 };
         let chain = self.rear_chain(buf, data, parting);
         self.depart(meter, chain, parting);
         let buf = poll_fn(|cx| self.poll_leaving(meter, cx)).await?;

@@ -193,7 +193,7 @@ async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: C
 
 /// Clears a word that may be ours: what is read back tells.
 async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
-    let parting = Parting { claim, exit: Exit::Unlocked, fresh: 0 };
+    let parting = Parting { claim, exit: Exit::Unlocked, unpublished: 0 };
     match persist(table, lock, parting, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
         Err(failed) => Settled::Unfinished(Unfinished { parting, failed }),
@@ -265,24 +265,25 @@ async fn post_again<V: Verbs>(
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
     }
-    let chain = match parting.fresh {
+    let chain = match parting.unpublished {
         0 => chain,
-        fresh => without_reached(table, usize::from(fresh), chain).await?,
+        unpublished => without_reached(table, usize::from(unpublished), chain).await?,
     };
     Ok(table.verbs.submit(&Meter::default(), chain).await?.buf)
 }
 
-/// The chain without its first `fresh` WRITEs, if others may have reached what they write ([`Held::begins_with_new`]):
-/// the WRITE that leads there follows them, and has begun if one of its lines is there. Then they are all done, too,
-/// since WRITEs of one queue pair keep their order. Nobody else writes those lines: the lock is ours.
+/// The chain without its first `unpublished` WRITEs, if others may have reached what they write
+/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is
+/// there. Then they are all done, too, since WRITEs of one queue pair keep their order. Nobody else writes those lines:
+/// the lock is ours.
 ///
-/// [`Held::begins_with_new`]: crate::held::Held::begins_with_new
+/// [`Held::with_unpublished_prefix`]: crate::held::Held::with_unpublished_prefix
 async fn without_reached<V: Verbs>(
     table: &Table<V>,
-    fresh: usize,
+    unpublished: usize,
     mut chain: Chain,
 ) -> Result<Chain, Failed> {
-    let Some(Op::Write { at, from, len }) = chain.verbs().get(fresh).map(|verb| verb.op) else {
+    let Some(Op::Write { at, from, len }) = chain.verbs().get(unpublished).map(|verb| verb.op) else {
         // Taken away by an earlier attempt.
         return Ok(chain);
     };
@@ -295,7 +296,7 @@ async fn without_reached<V: Verbs>(
     let mut lines = found.chunks(LINE_BYTES).zip(written.chunks(LINE_BYTES));
     if lines.any(|(found, written)| found == written) {
         tracing::debug!(name: "lock.redo.reached", node = %at, "what leads to a new node is there: it is not redone");
-        chain.skip(fresh);
+        chain.skip(unpublished);
     } else {
         tracing::debug!(name: "lock.redo.unreached", node = %at, "a new node that nobody can reach is redone too");
     }

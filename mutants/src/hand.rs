@@ -190,7 +190,7 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "the next holder is told when the write-back is posted",
         file: "lock/src/held.rs",
-        find: "self.depart(meter, chain, Parting { claim, exit, fresh: self.fresh });
+        find: "self.depart(meter, chain, Parting { claim, exit, unpublished: self.unpublished });
                 ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
         replace: "{ if exit == Exit::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",

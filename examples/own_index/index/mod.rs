@@ -36,11 +36,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farwood_index::check::{Broken, CheckOptions, CheckReport};
-use farwood_index::intent::Intent;
 use farwood_index::layout::Bytes;
 use farwood_index::shell::{Algorithm, Filled, Geometry, Options, Trial};
 use farwood_index::stats::OpKind;
-use farwood_index::{IndexError, Pair, Scan, Survey, Value, techniques};
+use farwood_index::write_op::WriteOp;
+use farwood_index::{IndexError, Pair, Scan, TreeShape, Value, techniques};
 use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
@@ -48,7 +48,7 @@ use futures::{StreamExt, TryFutureExt, stream};
 
 pub use self::bucket::Sizes;
 use self::bucket::{build, entries};
-use self::operation::{Fresh, Here, Operation};
+use self::operation::{Here, Operation, Unpublished};
 
 techniques! {
     /// What this index can do without.
@@ -84,7 +84,7 @@ impl Algorithm for OwnIndex {
 
     type Geometry = Sizes;
     type Techniques = Techniques;
-    type Agreed = Sizes;
+    type PersistedConfig = Sizes;
     /// The words that are known: of the chains, and the root word.
     type NodeState = Box<[AtomicU64]>;
     type ShardState = ();
@@ -138,9 +138,9 @@ impl Algorithm for OwnIndex {
         local: &Rc<Here<V>>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> Result<bool, IndexError> {
-        Operation::new(local, meter).write(key, intent).await
+        Operation::new(local, meter).write(key, op).await
     }
 
     fn scan<V: Verbs>(local: Rc<Here<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
@@ -178,7 +178,7 @@ impl Algorithm for OwnIndex {
         if !(fill > 0.0 && fill <= 1.0) {
             return Err(IndexError::Fill { fill });
         }
-        let (sizes, meter, mut last) = (local.shared.agreed, Meter::default(), None::<Bytes>);
+        let (sizes, meter, mut last) = (local.shared.persisted, Meter::default(), None::<Bytes>);
         let mut operation = Operation::new(local, &meter);
         if operation.table(false).await?.is_some() {
             return Err(IndexError::NotEmpty);
@@ -197,7 +197,7 @@ impl Algorithm for OwnIndex {
         if chains.is_empty() {
             return Ok(0);
         }
-        let mut fresh = Fresh::new(local, local.shared.entry.root);
+        let mut unpublished = Unpublished::new(local, local.shared.entry.root);
         let mut words = local.verbs.lease(sizes.table_bytes());
         words.fill(0);
         let mut heads = Vec::with_capacity(chains.len() + 1);
@@ -207,13 +207,13 @@ impl Algorithm for OwnIndex {
                 let mut image = local.verbs.lease(sizes.bucket_bytes());
                 build(&mut image, next, part.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
                 let near = (!next.is_null()).then(|| next.server());
-                next = fresh.write(&mut operation, near, image).await?;
+                next = unpublished.write(&mut operation, near, image).await?;
             }
             words[8 * chain..][..8].copy_from_slice(&next.to_bits().to_le_bytes());
             heads.push((chain, next));
         }
-        let table = fresh.write(&mut operation, None, words).await?;
-        if operation.claim(fresh).await? != table {
+        let table = unpublished.write(&mut operation, None, words).await?;
+        if operation.claim(unpublished).await? != table {
             return Err(IndexError::NotEmpty);
         }
         for (place, node) in heads.into_iter().chain([(sizes.chains, table)]) {
@@ -222,7 +222,7 @@ impl Algorithm for OwnIndex {
         Ok(position)
     }
 
-    async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<Survey, IndexError> {
+    async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<TreeShape, IndexError> {
         let (meter, mut report) = (Meter::default(), CheckReport::new(1));
         Operation::new(local, &meter).walk(true, &mut report, &BTreeSet::new()).await?;
         report.shape()

@@ -1,5 +1,5 @@
 //! What operations do on the fabric. Each `.await` on a submission is a round trip; what is dropped at one leaves
-//! nothing behind: locks see to themselves, new nodes are [`Fresh`].
+//! nothing behind: locks see to themselves, new nodes are [`Unpublished`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use farwood_index::check::{Broken, CheckReport, Link, Violation, inside};
-use farwood_index::intent::Intent;
 use farwood_index::layout::Bytes;
 use farwood_index::shell::Local;
+use farwood_index::write_op::WriteOp;
 use farwood_index::{Budget, IndexError, Value};
 use farwood_runtime::alloc::AllocError;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
@@ -30,15 +30,15 @@ pub(super) type Here<V> = Local<OwnIndex, V>;
 
 /// Holds nodes that no other client can reach until `word` leads to the last of them, and gives them back if it does
 /// not come to that. Where the CAS may be under way it leaves that to the janitor.
-pub(super) struct Fresh<V: Verbs> {
+pub(super) struct Unpublished<V: Verbs> {
     local: Rc<Here<V>>,
     word: RemotePtr,
     nodes: Vec<(RemotePtr, u64)>,
 }
 
-impl<V: Verbs> Fresh<V> {
+impl<V: Verbs> Unpublished<V> {
     pub(super) fn new(local: &Rc<Here<V>>, word: RemotePtr) -> Self {
-        Fresh { local: Rc::clone(local), word, nodes: Vec::new() }
+        Unpublished { local: Rc::clone(local), word, nodes: Vec::new() }
     }
 
     /// Writes a new node, on that memory server if one is named.
@@ -59,7 +59,7 @@ impl<V: Verbs> Fresh<V> {
     }
 }
 
-impl<V: Verbs> Drop for Fresh<V> {
+impl<V: Verbs> Drop for Unpublished<V> {
     fn drop(&mut self) {
         let Some(&(last, _)) = self.nodes.last() else { return };
         let (local, word_at, nodes) = (Rc::clone(&self.local), self.word, mem::take(&mut self.nodes));
@@ -102,7 +102,7 @@ pub(super) struct Operation<'o, V: Verbs> {
 
 impl<'o, V: Verbs> Operation<'o, V> {
     pub(super) fn new(local: &'o Rc<Here<V>>, meter: &'o Meter) -> Self {
-        Operation { local, meter, budget: local.budget(), sizes: local.shared.agreed }
+        Operation { local, meter, budget: local.budget(), sizes: local.shared.persisted }
     }
 
     /// Awaits a chain to `at` that may be posted again if it fails.
@@ -123,15 +123,15 @@ impl<'o, V: Verbs> Operation<'o, V> {
         Ok(self.done(at, posted).await?.into_buf())
     }
 
-    /// Sets the word to lead to the last of the fresh nodes, unless it leads elsewhere; yields where it leads.
-    pub(super) async fn claim(&mut self, mut fresh: Fresh<V>) -> Result<RemotePtr, IndexError> {
-        let (at, new) = (fresh.word, fresh.nodes.last().expect("a node was written").0);
+    /// Sets the word to lead to the last of the unpublished nodes, unless it leads elsewhere; yields where it leads.
+    pub(super) async fn claim(&mut self, mut unpublished: Unpublished<V>) -> Result<RemotePtr, IndexError> {
+        let (at, new) = (unpublished.word, unpublished.nodes.last().expect("a node was written").0);
         let mut cas = Chain::new(at.server());
         cas.cas(at, 0, new.to_bits());
         let posted = self.local.verbs.submit(self.meter, cas);
         let found = self.done(at, posted).await?.atomics[0];
         if found == 0 || found == new.to_bits() {
-            fresh.nodes.clear();
+            unpublished.nodes.clear();
             return Ok(new);
         }
         tracing::debug!(name: "own_index.lost", %at, "another client was first");
@@ -155,9 +155,9 @@ impl<'o, V: Verbs> Operation<'o, V> {
             let Some(make) = make else { return Ok(None) };
             let mut image = self.local.verbs.lease(bytes);
             make(&mut image);
-            let mut fresh = Fresh::new(self.local, at);
-            fresh.write(self, None, image).await?;
-            node = self.claim(fresh).await?;
+            let mut unpublished = Unpublished::new(self.local, at);
+            unpublished.write(self, None, image).await?;
+            node = self.claim(unpublished).await?;
         }
         inside(self.local.verbs.control().servers(), node, bytes).map_err(|fault| corrupt(at, fault))?;
         known.store(node.to_bits(), Ordering::Relaxed);
@@ -209,8 +209,8 @@ impl<'o, V: Verbs> Operation<'o, V> {
         Err(corrupt(head, "its chain has no end"))
     }
 
-    pub(super) async fn write(&mut self, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
-        let Some(head) = self.head(key, intent.creates()).await? else { return Ok(false) };
+    pub(super) async fn write(&mut self, key: &[u8], op: WriteOp<'_>) -> Result<bool, IndexError> {
+        let Some(head) = self.head(key, op.creates()).await? else { return Ok(false) };
         let (local, meter, bytes) = (self.local, self.meter, self.sizes.bucket_bytes());
         let mut held = local.locks.acquire(meter, head).await?;
         let buf = local.verbs.lease(bytes);
@@ -230,7 +230,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
             at = next_of(&image);
             image = self.read(at, bytes).await?;
         };
-        if if is_present { matches!(intent, Intent::Insert(_)) } else { !intent.creates() } {
+        if if is_present { matches!(op, WriteOp::Insert(_)) } else { !op.creates() } {
             held.release(meter, Chain::new(head.server()), true).await?;
             return Ok(false);
         }
@@ -239,7 +239,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
         }
         let mut images = local.verbs.lease(2 * bytes);
         let mut chain;
-        let pair = (intent != Intent::Remove).then_some((key, intent.value()));
+        let pair = (op != WriteOp::Remove).then_some((key, op.value()));
         if is_present || room.is_some() {
             let others = entries(&image).filter(|(other, _)| *other != key);
             build(&mut images[..bytes], next_of(&image), others.chain(pair));

@@ -1,9 +1,9 @@
 //! Filling an empty tree from sorted pairs: leaves from left to right, then level by level upwards, then the
 //! root word.
 //!
-//! Nothing can be read before the root word is swapped, so readers see all pairs or none. The cache hears of
-//! the nodes after the swap only: it would lead other clients to them before, and after a load that failed
-//! for ever. A load that fails, is dropped, or loses the swap to a writer gives its nodes back.
+//! Nothing can be read before the root word is swapped, so readers see all pairs or none. The cache is given the nodes
+//! only after the swap: before, it would lead other clients to them, and for ever after a load that failed. A load that
+//! fails, is dropped, or loses the swap to a writer gives its nodes back.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::shell::handle::Local;
 /// Nodes that are written at the same time.
 const WRITES_IN_FLIGHT: usize = 32;
 
-/// Loads `pairs`; yields how many.
+/// Loads `pairs`; yields their number.
 pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Local<A, V>>,
     pairs: impl IntoIterator<Item = (K, U)>,
@@ -47,11 +47,11 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     loader.drain(0).await?;
     let root = Root { ptr: children[0].1, level };
     let allocated = std::mem::take(&mut loader.allocated);
-    if !tree.swap_root(&loader.meter, None, root, allocated).await? {
+    if !tree.cas_root(&loader.meter, None, root, allocated).await? {
         return Err(IndexError::NotEmpty);
     }
     for (node, image) in &loader.inner_images {
-        tree.show_cache(*node, image);
+        tree.cache_node(*node, image);
     }
     Ok(count)
 }
@@ -69,14 +69,13 @@ struct Loader<'t, A: BTree, V: Verbs> {
     writes: VecDeque<(RemotePtr, V::Submission)>,
     /// Nodes that nothing refers to yet, and their sizes.
     allocated: Vec<(RemotePtr, u64)>,
-    /// What the cache will be shown.
+    /// Inner nodes for the cache, once the load is published.
     inner_images: Vec<(RemotePtr, Box<[u8]>)>,
 }
 
 impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
     fn drop(&mut self) {
-        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue
-        // pairs.
+        // WRITEs to them may be in flight: the next owner's WRITEs go behind those, on the same queue pairs.
         for &(node, bytes) in &self.allocated {
             self.tree.allocator.give_back(node, bytes);
         }
@@ -152,8 +151,8 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         Ok(nodes)
     }
 
-    /// The place of the next node of a level: allocated when its left neighbour was written. Allocates the
-    /// right neighbour's place if there will be one.
+    /// Yields the place of the next node of a level, which was allocated with its left neighbour. Allocates the right
+    /// neighbour's place if there will be one.
     async fn chain_up(
         &mut self,
         nodes: &mut Vec<Child>,

@@ -1,8 +1,8 @@
 //! Walks a tree at rest, read-only: level by level from the root, along sibling pointers, one node per round trip. It
-//! does the reading; `sighting.rs` and the format of leaves judge a node by itself, `check/level.rs` by its neighbours
-//! and parents.
+//! does the reading; `observed_node.rs` and the format of leaves judge a node by itself, `check/level.rs` by its
+//! neighbours and parents.
 //!
-//! It does not use the cache, nor tell it anything.
+//! It neither uses nor fills the cache.
 
 mod level;
 
@@ -11,17 +11,17 @@ use std::collections::BTreeSet;
 use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
+use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
-use super::sighting::{Depth, Sighting};
 use super::{BTree, LeafFormat};
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
-use crate::range_index::Survey;
+use crate::range_index::TreeShape;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
-/// How often a check reads a torn node again. At rest once is enough, but for a READ that took too long.
+/// Rereads of a torn node by a check. At rest one is enough, unless a READ took too long.
 const REREADS: u32 = 8;
 
 /// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken. Shows
@@ -35,22 +35,22 @@ pub(crate) async fn run<A: BTree, V: Verbs>(
     let mut report = CheckReport::new(options.kept_max);
     let exempt =
         report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
-    let terms = Terms { depth: Depth::Entries, rereads: REREADS, exempt };
-    Walk::new(tree, &meter, terms, report).run(visit).await
+    let policy = CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt };
+    Walk::new(tree, &meter, policy, report).run(visit).await
 }
 
 /// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<Survey, IndexError> {
+pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<TreeShape, IndexError> {
     let meter = Meter::default();
     // Writers may be at work: a torn node is read again for as long as the budget lasts.
-    let terms = Terms { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
-    Walk::new(tree, &meter, terms, CheckReport::new(1)).run(|_, _| {}).await?.shape()
+    let policy = CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
+    Walk::new(tree, &meter, policy, CheckReport::new(1)).run(|_, _| {}).await?.shape()
 }
 
-/// What a walk looks at and puts up with.
-struct Terms {
+/// Depth of a walk, and what it tolerates.
+struct CheckPolicy {
     depth: Depth,
-    /// How often it reads one torn node again; all of them together no more than the budget of an operation.
+    /// Rereads of one torn node; those of all nodes together are bounded by the budget of an operation.
     rereads: u32,
     /// Lock words under which nodes may be torn.
     exempt: BTreeSet<RemotePtr>,
@@ -60,23 +60,23 @@ struct Terms {
 struct Walk<'t, A: BTree, V: Verbs> {
     tree: &'t Local<A, V>,
     meter: &'t Meter,
-    terms: Terms,
+    policy: CheckPolicy,
     budget: Budget,
     /// All nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
     report: CheckReport,
 }
 
-/// What a node's address led to.
+/// Result of following a node's address.
 enum Look {
-    Seen(Sighting),
+    Seen(ObservedNode),
     Rejected(Rejection, Option<Glimpse>),
     Nowhere(AddressFault),
 }
 
 impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
-    fn new(tree: &'t Local<A, V>, meter: &'t Meter, terms: Terms, report: CheckReport) -> Self {
-        Walk { tree, meter, terms, budget: tree.budget(), visited: BTreeSet::new(), report }
+    fn new(tree: &'t Local<A, V>, meter: &'t Meter, policy: CheckPolicy, report: CheckReport) -> Self {
+        Walk { tree, meter, policy, budget: tree.budget(), visited: BTreeSet::new(), report }
     }
 
     /// Walks, and adds to the report what it finds.
@@ -99,7 +99,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         Ok(self.report)
     }
 
-    /// The level that the root word leads to; none if the tree has no node or the word leads nowhere.
+    /// Yields the level that the root word leads to; none if the tree has no node or the word leads nowhere.
     async fn root(&mut self) -> Result<Option<Level>, IndexError> {
         let at = self.tree.shared.entry.root;
         let buf = self.fetch(at, 8).await?.into_buf();
@@ -133,7 +133,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     ) -> Result<Option<Step>, IndexError> {
         let (node, number) = (step.to, level.number());
         let look = self.look(number, node).await?;
-        let exempt = || self.terms.exempt.contains(&self.tree.locks.word_of(node));
+        let exempt = || self.policy.exempt.contains(&self.tree.locks.word_of(node));
         Ok(match look {
             Look::Nowhere(fault) => {
                 level.astray(step, fault, &mut self.report);
@@ -158,7 +158,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         })
     }
 
-    /// Reads a node until it can be trusted, or patience ends. One round trip per attempt.
+    /// Reads a node until it can be trusted, or the rereads are spent. One round trip per attempt.
     async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, IndexError> {
         let bytes = self.tree.node_bytes(level);
         for attempt in 0.. {
@@ -166,14 +166,15 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 Ok(read) => read,
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
-            let seen = self.tree.sight(level, &image, self.terms.depth);
+            let seen = self.tree.sight(level, &image, self.policy.depth);
             let good =
                 seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(level, span_ns);
             let last = seen.as_ref().err().copied();
             let may_pass = matches!(last, None | Some(Rejection::Torn | Rejection::Malformed(_)));
-            let again = !good && may_pass && attempt < self.terms.rereads;
+            let again = !good && may_pass && attempt < self.policy.rereads;
             if !again || self.budget.spend(self.meter, node, last).is_err() {
-                // A READ that took too long but fits together is taken as it is in the end: at rest nobody writes.
+                // A READ that took too long but fits together is taken as it is in the end: at rest there are no
+                // writers.
                 return Ok(match seen {
                     Ok(seen) => Look::Seen(seen),
                     Err(rejection) => Look::Rejected(rejection, self.glimpse(level, &image)),
@@ -183,21 +184,21 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         unreachable!("patience ends")
     }
 
-    /// What the first line alone says of a node that is to be of that level.
+    /// Reads what the first line alone says of a node that should be of that level.
     fn glimpse(&self, level: u8, image: &[u8]) -> Option<Glimpse> {
         let said = if level == 0 { self.tree.leaf().glimpse(image) } else { glimpse(image) };
         said.ok()
     }
 
-    /// Whether no version can have wrapped around during a READ of that duration.
+    /// Tells whether a READ of that duration was too short for a version to wrap around.
     fn is_timely(&self, level: u8, span_ns: u32) -> bool {
-        match self.terms.depth {
+        match self.policy.depth {
             Depth::Shape => self.tree.node_version_holds(level, span_ns),
             Depth::Entries => self.tree.entry_version_holds(level, span_ns),
         }
     }
 
-    /// READs `bytes` bytes at an address that nobody vouches for: one round trip.
+    /// Reads `bytes` bytes at an address that may be wrong: one round trip.
     async fn read(
         &mut self,
         at: RemotePtr,
@@ -217,7 +218,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
     }
 
-    /// READs: one round trip, and one more after each failure that passes.
+    /// Reads: one round trip, and one more after each transient failure.
     async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, IndexError> {
         loop {
             match self.tree.verbs.read(self.meter, at, bytes).await {
@@ -227,7 +228,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
     }
 
-    fn report_faults(&mut self, level: u8, node: RemotePtr, seen: &Sighting, exempt: bool) {
+    fn report_faults(&mut self, level: u8, node: RemotePtr, seen: &ObservedNode, exempt: bool) {
         if exempt && seen.has_torn_entry() {
             self.report.torn.push(node);
         }

@@ -10,8 +10,8 @@ use crate::layout::{Bytes, InnerRoute, Rejection};
 use crate::shell::handle::Local;
 use crate::step::{Budget, Step};
 
-/// A leaf that was split is followed by its other half, and for a moment by a quarter or two that the parent
-/// does not know yet. Whoever has to go further right was led here by a cache from long ago.
+/// A leaf that was split is followed by its other half, and for a moment by a quarter or two that the parent does not
+/// know yet. An operation that has to go further right was led here by a cache entry that is long outdated.
 const MOVES_BEFORE_DESCENT: u32 = 3;
 
 /// A node that should answer for a key.
@@ -25,17 +25,17 @@ pub(crate) struct Target {
 /// The node above that led to a target: what to drop from the cache if it was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
-    /// The root word did, or a left neighbour.
+    /// The root word, or a left neighbour.
     Nothing,
-    /// The cached copy of this one, which may be outdated.
+    /// The cached copy of this node, which may be outdated.
     Cached(RemotePtr),
-    /// This one, which the operation has just read.
+    /// This node, which the operation has just read.
     Read(RemotePtr),
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// The leaf that should answer for `key`; none if the tree has no node yet. Costs no round trip when the cache
-    /// knows.
+    /// Finds the leaf that should answer for `key`; none if the tree has no node yet. Costs no round trip when the
+    /// cache knows.
     #[inline]
     pub(crate) async fn locate_leaf(
         &self,
@@ -55,7 +55,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         }
     }
 
-    /// The node of `level` that should answer for `key`, found from the root; none if the tree is not that high.
+    /// Finds the node of `level` that should answer for `key`, from the root; none if the tree is not that high.
     pub(super) async fn locate_from_root(
         &self,
         meter: &Meter,
@@ -83,7 +83,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         budget: &mut Budget,
     ) -> Result<Target, IndexError> {
         let mut at = from;
-        // Of the node `at`: only they say that it needs the lock.
+        // Of the node `at` only: they decide when it is read under its lock.
         let mut rereads = 0;
         while at.level > level {
             let bytes = self.inner().node_bytes();
@@ -108,7 +108,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                     continue;
                 }
                 Step::Done(child) => {
-                    self.show_cache(at.ptr, &buf);
+                    self.cache_node(at.ptr, &buf);
                     at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr) };
                 }
                 Step::MoveRight(sibling) => {
@@ -119,7 +119,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
-                    self.forget(at, key);
+                    self.invalidate_cached(at, key);
                     at = self.restart(meter, at.ptr).await?;
                 }
             }
@@ -128,9 +128,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(at)
     }
 
-    /// Where to go on from the leaf `from`, which ends at `high` and so before `key`: its right neighbour, `sibling`.
-    /// The third step of an operation goes down from the root instead, once: other compute nodes may have put any
-    /// number of leaves in between. No `high` means that it cannot be told.
+    /// Goes on from the leaf `from`, which ends at `high` and so before `key`: to its right neighbour, `sibling`. The
+    /// third step of an operation goes down from the root instead, once: other compute nodes may have put any number of
+    /// leaves in between. `high` yields none if the fence cannot be read.
     pub(crate) async fn move_right(
         &self,
         meter: &Meter,
@@ -151,7 +151,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.descend(meter, key, from.level, root, budget).await
     }
 
-    /// Where to begin anew after what led to `node` was wrong. One round trip.
+    /// Yields the root, to begin anew there after a wrong pointer led to `node`. One round trip.
     pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
         let root = self.read_root(meter).await?;
         let root = root.ok_or_else(|| IndexError::Corrupt { node, what: "the tree lost its root".into() })?;
@@ -159,7 +159,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Drops the cached node that led to `target` for `key`.
-    pub(crate) fn forget(&self, target: Target, key: &[u8]) {
+    pub(crate) fn invalidate_cached(&self, target: Target, key: &[u8]) {
         if let Via::Cached(via) | Via::Read(via) = target.via {
             self.cache().invalidate(target.level + 1, via, key);
         }
@@ -183,7 +183,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Offers the inner node in `image` to the cache. One that does not parse is not offered.
-    pub(super) fn show_cache(&self, address: RemotePtr, image: &[u8]) {
+    pub(super) fn cache_node(&self, address: RemotePtr, image: &[u8]) {
         let Ok(view) = self.inner().view(image) else { return };
         let entries: Result<Vec<_>, _> = view.entries().collect();
         let Ok(entries) = entries else { return };

@@ -1,6 +1,6 @@
-//! What a B+tree has above its leaves: inner nodes, the root word, splits of inner nodes and roots, separators that are
-//! missing and their repair, the inner levels of a bulk load and of a check. A B-link tree (Lehman and Yao): one lock
-//! at a time, and between a split and its separator the right half is reached over the sibling pointer.
+//! The part of a B+tree above its leaves: inner nodes, the root word, splits of inner nodes and roots, separators that
+//! are missing and their repair, the inner levels of a bulk load and of a check. A B-link tree (Lehman and Yao): one
+//! lock at a time, and between a split and its separator the right half is reached over the sibling pointer.
 //!
 //! It serves every tree that brings leaves of its own, and must not know what is in a leaf, how its lock works, nor
 //! whether a reader wants all of it. Lookups, writes, splits and scans of leaves are each tree's own control flow: it
@@ -38,10 +38,10 @@ pub(crate) mod bulk_load;
 pub(crate) mod check;
 pub(crate) mod descend;
 pub(crate) mod node;
+pub(crate) mod observed_node;
 mod repair;
 mod root;
 pub(crate) mod separator;
-pub(crate) mod sighting;
 pub(crate) mod split;
 mod window;
 
@@ -50,8 +50,8 @@ use std::sync::Arc;
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
+use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
-use self::sighting::{Depth, Sighting};
 use crate::error::IndexError;
 use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
 use crate::shell::algorithm::Algorithm;
@@ -72,7 +72,7 @@ pub trait BTree: Algorithm {
     /// Tells which verbs share a chain where an inner node is written.
     fn chains(techniques: Self::Techniques) -> Chains;
 
-    /// Takes the lock of `leaf` and gives it back: what its holder before has begun has taken effect then.
+    /// Takes the lock of `leaf` and gives it back: afterwards, all that its previous holder began has taken effect.
     fn settle_leaf<V: Verbs>(
         local: &Local<Self, V>,
         meter: &Meter,
@@ -82,13 +82,13 @@ pub trait BTree: Algorithm {
 
 /// The bytes of a tree's leaves. Pure.
 pub trait LeafFormat: Send + Sync + 'static {
-    /// Bytes of a leaf, a multiple of 64.
+    /// Counts the bytes of a leaf, a multiple of 64.
     fn node_bytes(&self) -> usize;
 
-    /// Counts the pairs that a leaf has room for.
+    /// Counts the pairs that fit into a leaf.
     fn slots(&self) -> usize;
 
-    /// Bytes of a leaf that a writer READs at least, under its lock, before it WRITEs.
+    /// Counts the bytes of a leaf that a writer READs at least, under its lock, before it WRITEs.
     fn writer_reads(&self) -> usize;
 
     /// Makes `image`, whatever it held, a leaf with `header` and these pairs, ascending and no more than there is room
@@ -110,10 +110,10 @@ pub trait LeafFormat: Send + Sync + 'static {
     ///
     /// # Errors
     /// If it is none, or is torn. What is wrong with single entries is among the faults of what is seen.
-    fn sight(&self, image: &[u8], depth: Depth) -> Result<Sighting, Rejection>;
+    fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection>;
 }
 
-/// Which verbs share a chain, and so a round trip.
+/// Verbs that share a chain, and so a round trip.
 #[derive(Clone, Copy, Debug)]
 pub struct Chains {
     /// A lock's CAS and the READ of its node.
@@ -122,14 +122,14 @@ pub struct Chains {
     pub combine: bool,
 }
 
-/// Holds what the shards of a compute node share of a B+tree: the formats of its nodes, the cache of inner ones.
+/// State of a B+tree that the shards of a compute node share: the formats of its nodes, the cache of inner ones.
 pub struct NodeState<L> {
     leaf: L,
     inner: InnerLayout,
     cache: Arc<NodeCache>,
 }
 
-/// Holds what a shard has for itself: its view of the cache, and separators that it has missed.
+/// State of one shard: its view of the cache, and the separators that it has found missing.
 pub struct ShardState {
     reader: CacheReader,
     missing: Missing,
@@ -144,7 +144,7 @@ impl<L> NodeState<L> {
         ShardState { reader: self.cache.reader(), missing: Missing::default() }
     }
 
-    /// Bytes that the cache takes now.
+    /// Counts the bytes that the cache takes now.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.bytes()
     }
@@ -193,16 +193,16 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         A::chains(self.techniques)
     }
 
-    /// Bytes of a node of `level`.
+    /// Counts the bytes of a node of `level`.
     fn node_bytes(&self, level: u8) -> usize {
         if level == 0 { self.leaf().node_bytes() } else { self.inner().node_bytes() }
     }
 
     /// Judges a node of `level` by itself.
-    fn sight(&self, level: u8, image: &[u8], depth: Depth) -> Result<Sighting, Rejection> {
+    fn sight(&self, level: u8, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         match level {
             0 => self.leaf().sight(image, depth),
-            _ => Sighting::inner(self.inner(), image),
+            _ => ObservedNode::inner(self.inner(), image),
         }
     }
 }

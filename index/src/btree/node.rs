@@ -12,9 +12,9 @@ use crate::layout::{EntryVersion, LINE_BYTES, NodeHeader, NodeVersion};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
-/// After so many READs in vain of one node a reader takes its lock, under which nothing can be torn. Far beyond what
-/// happens in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that
-/// versions vouch for it comes sooner ([`crate::step::SlowReads`]).
+/// Failed READs of one node after which a reader takes its lock, under which nothing can be torn. Far more than happen
+/// in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that versions
+/// cover, the reader takes it sooner ([`crate::step::SlowReads`]).
 pub(crate) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 /// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
@@ -26,7 +26,7 @@ pub(crate) struct Unpublished<'t, A: BTree, V: Verbs> {
 }
 
 impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
-    /// From here on others may find it: it never goes back.
+    /// Marks the node as one that other clients may find from here on: it never goes back.
     pub(super) fn publish(mut self) -> RemotePtr {
         self.published = true;
         self.node
@@ -35,7 +35,7 @@ impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
 
 impl<A: BTree, V: Verbs> Drop for Unpublished<'_, A, V> {
     fn drop(&mut self) {
-        // A WRITE to it may still be in flight: whoever gets it next writes behind that, on the same queue pair.
+        // A WRITE to it may still be in flight: the next owner's WRITEs go behind that, on the same queue pair.
         if !self.published {
             self.tree.allocator.give_back(self.node, self.bytes as u64);
         }
@@ -43,8 +43,8 @@ impl<A: BTree, V: Verbs> Drop for Unpublished<'_, A, V> {
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// After a READ of `node` failed, or a CAS that finds out what it did: whether it is to be posted again. It leaves
-    /// nothing half done, and all that a caller could do is to ask again.
+    /// Checks whether to post a failed READ of `node` again, or a CAS whose result tells what it did before. Neither
+    /// leaves anything half done.
     ///
     /// # Errors
     /// The cause, if asking again does not help or the budget is spent.
@@ -77,8 +77,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         NodeHeader { level, low, high, sibling, incarnation, node_version: NodeVersion::default() }
     }
 
-    /// WRITEs `range` of `buf` to a node that nobody can reach yet: one round trip, and one more for each queue pair
-    /// that breaks meanwhile. What a failed attempt has left there nobody reads, so it is simply posted again.
+    /// Writes `range` of `buf` to a node that no client can reach yet: one round trip, and one more for each queue pair
+    /// that breaks meanwhile. No client reads what a failed attempt has left there, so it is simply posted again.
     ///
     /// # Errors
     /// As [`Local::read_again`].
@@ -94,7 +94,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.until_written(meter, node, self.verbs.submit(meter, chain)).await
     }
 
-    /// [`Local::write_new`] for a WRITE that was posted.
+    /// Waits for a posted WRITE to a new node, and posts it again as [`Local::write_new`] does.
     pub(super) async fn until_written(
         &self,
         meter: &Meter,
@@ -126,8 +126,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok((held, read.into_buf()))
     }
 
-    /// Reads a node of `bytes` bytes while nobody can write it. Under a lock that a stopped compute node holds, this
-    /// fails after `lock_attempts_max`.
+    /// Reads a node of `bytes` bytes under its lock. If a stopped compute node holds that, this fails after
+    /// `lock_attempts_max`.
     pub(crate) async fn read_node_locked(
         &self,
         meter: &Meter,
@@ -140,7 +140,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(image)
     }
 
-    /// Takes a node's lock and gives it back: what its holder before has begun has taken effect then.
+    /// Takes a node's lock and gives it back: afterwards, all that its previous holder began has taken effect.
     pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), IndexError> {
         let mut held = self.locks.acquire(meter, node).await?;
         held.lock(meter).await?;
@@ -154,20 +154,20 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(())
     }
 
-    /// Whether the node versions of a node of `level` cannot have wrapped around during a read of that duration.
+    /// Tells whether the node versions of a node of `level` cannot have wrapped around during a read of that duration.
     #[inline]
     pub(crate) fn node_version_holds(&self, level: u8, span_ns: u32) -> bool {
         u64::from(span_ns) < self.version_bound(level, NodeVersion::COUNT)
     }
 
-    /// Whether its entry versions cannot.
+    /// Tells whether the entry versions of a node of `level` cannot have wrapped around during such a read.
     #[inline]
     pub(crate) fn entry_version_holds(&self, level: u8, span_ns: u32) -> bool {
         u64::from(span_ns) < self.version_bound(level, EntryVersion::COUNT)
     }
 
-    /// The time in ns that so many writes of a node of `level` take at least: each locks, reads the node, and writes.
-    /// No fabric reads more than a line per ns.
+    /// Yields the least time in ns that so many writes of a node of `level` take: each locks, reads the node, and
+    /// writes. No fabric reads more than a line per ns.
     #[inline]
     pub(crate) fn version_bound(&self, level: u8, versions: u32) -> u64 {
         let bytes = if level == 0 { self.leaf().writer_reads() } else { self.inner().node_bytes() };

@@ -1,11 +1,10 @@
-//! Separators that are missing: the client that split a node has died since, or there was no memory for an inner node.
-//! Operations notice it, since they move right from under a parent that they have just read, or for the second time
-//! from under a cached one (among inner nodes, from under any for the first time), and leave it to the janitor to put
-//! the separator in.
+//! Missing separators: the client that split a node has died since, or there was no memory for an inner node. An
+//! operation notices one when it moves right below a parent that it has just read, or for the second time below a
+//! cached one (among inner nodes, the first time below any), and leaves it to the janitor to put the separator in.
 //!
-//! Most often it is not missing: the node's splitter is about to put it in. So the janitor pauses first, and then
-//! looks without a lock. It is at one separator once per shard. One that could not be put in is left alone for a while;
-//! meanwhile no cached parent is dropped because of it, for the next copy would be no better.
+//! Most often it is not missing: the client that split the node is about to put it in. So the janitor pauses first, and
+//! then looks without a lock. On each shard it handles a separator once at a time. One that could not be put in is left
+//! alone for a while; meanwhile no cached parent is dropped because of it, for the next copy would be no better.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,38 +15,38 @@ use farwood_runtime::{Meter, RemotePtr, Verbs};
 use super::BTree;
 use super::descend::{Target, Via};
 use super::node::RETRIES_BEFORE_LOCK;
+use super::observed_node::Depth;
 use super::separator::{Owed, Separator, separator_is_missing};
-use super::sighting::Depth;
 use crate::error::IndexError;
 use crate::layout::{Bytes, Rejection};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
-/// The shortest time before the janitor looks, in ns; the longest is twice that, so that those of several shards come
-/// one by one and find what the first has done.
+/// The shortest time before the janitor looks, in ns; the longest is twice that, so that the janitors of several shards
+/// come one by one and find what the first has done.
 const PAUSE_NS: u64 = 200_000;
-/// How long a separator is left alone that could not be put in, in ns.
+/// Time in ns for which a separator that could not be put in is left alone.
 const LEFT_ALONE_NS: u64 = 1_000_000_000;
 
-/// The nodes whose separators are missing, as far as one shard knows, and until when each is left alone; and those
-/// whose separators may be.
+/// Nodes whose separators are missing or may be, as far as one shard knows, each with the time until which it is left
+/// alone.
 #[derive(Default)]
 pub(super) struct Missing(RefCell<BTreeMap<RemotePtr, u64>>);
 
 impl Missing {
-    /// More are not noted: they will be met again.
+    /// Maximum of noted nodes; others will be met again.
     const MOST: usize = 64;
     const NOT_AT_ALL: u64 = 0;
     const UNDER_WAY: u64 = u64::MAX;
 
-    /// Notes that an operation came to `child` over its neighbour, to which a cached parent had led; false if one had
-    /// before, or there are too many. One whose separator is in by then stays noted: if it is met again, the janitor
-    /// looks in vain, once.
+    /// Notes that an operation came to `child` over its neighbour, to which a cached parent had led; false if it was
+    /// noted before, or there are too many. A node stays noted although its separator may be put in meanwhile: if it is
+    /// met again, the janitor looks once for nothing.
     fn is_news(&self, child: RemotePtr, now: u64) -> bool {
         !self.0.borrow().contains_key(&child) && self.note(child, Self::NOT_AT_ALL, now)
     }
 
-    /// Notes that the janitor sees to `child`; false if it is to be left alone, or there are too many.
+    /// Notes that the janitor handles `child`; false if it is to be left alone, or there are too many.
     fn begin(&self, child: RemotePtr, now: u64) -> bool {
         !self.knows(child, now) && self.note(child, Self::UNDER_WAY, now)
     }
@@ -65,27 +64,27 @@ impl Missing {
         true
     }
 
-    /// The separator of `child` is in.
+    /// Notes that the separator of `child` is in.
     fn done(&self, child: RemotePtr) {
         self.0.borrow_mut().remove(&child);
     }
 
-    /// Notes that it could not be put in: the next attempt is for a client that comes after `until`.
+    /// Notes that the separator of `child` could not be put in: the next attempt is after `until`.
     fn failed(&self, child: RemotePtr, until: u64) {
         self.0.borrow_mut().insert(child, until);
     }
 
-    /// Whether it is known to be missing.
+    /// Tells whether the separator of `child` is known to be missing.
     fn knows(&self, child: RemotePtr, now: u64) -> bool {
         self.0.borrow().get(&child).is_some_and(|until| *until > now)
     }
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// The right neighbour of `from`, which ends at `high` and so before `key`. What led to `from` is dropped from the
-    /// cache if it may be outdated; where it is not, the neighbour's separator is missing.
+    /// Yields the right neighbour of `from`, which ends at `high` and so before `key`. The cached parent that led to
+    /// `from` is dropped if it may be outdated; if it is not, the neighbour's separator is missing.
     ///
-    /// No round trip, but for a root that was split: one, to see whether there is another root.
+    /// No round trip, except for a root that was split: one, to see whether there is another root.
     pub(super) async fn step_right(
         &self,
         meter: &Meter,
@@ -96,17 +95,17 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     ) -> Result<Target, IndexError> {
         let is_known = self.missing().knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
-        // Who comes to a leaf next reads its parent again, unless one who was looking for another leaf has done so. An
-        // inner node is cached by then, and no one asks its parent.
+        // The next operation on a leaf reads its parent again, unless one on another leaf has done so. An inner node is
+        // cached by then, and its parent is not asked.
         let is_inner = from.level > 0;
         let is_suspect = match from.via {
             _ if is_known => false,
             Via::Cached(_) => {
-                self.forget(from, key);
+                self.invalidate_cached(from, key);
                 is_inner || !self.missing().is_news(sibling, self.verbs.now())
             }
             Via::Read(_) => true,
-            // A root with a right neighbour is the root no more.
+            // A root with a right neighbour is no longer the root.
             Via::Nothing if was_root() => {
                 self.read_root(meter).await?.is_some_and(|root| root.ptr == from.ptr)
             }
@@ -115,7 +114,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         if is_suspect && let Some(high) = high() {
             self.suspect(from, high, sibling);
         }
-        // A parent that does not know this one does not know those behind it either.
+        // A parent that does not know this node does not know those to its right either.
         let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
         Ok(Target { ptr: sibling, via, ..from })
     }
@@ -139,7 +138,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         });
     }
 
-    /// Puts a separator in if it is missing, and those that this makes the levels above owe.
+    /// Puts a separator in if it is missing, and in turn those that the levels above then owe.
     async fn repair(self: &Rc<Self>, left: RemotePtr, separator: Separator) -> Result<(), IndexError> {
         self.verbs.pause(PAUSE_NS + self.verbs.random() % PAUSE_NS).await;
         let meter = Meter::default();
@@ -160,7 +159,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(())
     }
 
-    /// Whether `node` is of `level` and begins at `key`. A damaged node must not damage its parent.
+    /// Tells whether `node` is of `level` and begins at `key`. A damaged node must not damage its parent.
     async fn begins_at(
         &self,
         meter: &Meter,

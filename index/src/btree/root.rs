@@ -9,9 +9,9 @@
 //! +----------------+---------------------------------+--------+
 //! ```
 //!
-//! A root that is split stays the left half, so whatever was a root once is the leftmost node of its level for good:
-//! that tells what became of a CAS on the word whose outcome is not known. Nodes of a new root that is none go back to
-//! the allocator; those of one that others may have reached never do.
+//! A root that is split stays the left half, so a node that was the root once is the leftmost of its level for good:
+//! that tells what became of a CAS on the word whose outcome is not known. Nodes of a new root that lost the race go
+//! back to the allocator; those of one that other clients may have reached never do.
 
 use std::rc::Rc;
 
@@ -26,9 +26,10 @@ use crate::step::Budget;
 
 const LEVEL_MASK: u64 = 0x3f;
 
-/// The janitor asks so often what became of a new root, within two seconds, while the memory server does not answer.
+/// The janitor's attempts to find out what became of a new root, within two seconds, while the memory server does not
+/// answer.
 const ATTEMPTS_MAX: u32 = 20;
-/// Its pauses in ns, each twice as long as the one before.
+/// The janitor's pauses in ns, each twice as long as the one before.
 const PAUSE_NS_MIN: u64 = 16_000;
 const PAUSE_NS_MAX: u64 = 1 << 28;
 
@@ -55,8 +56,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(root)
     }
 
-    /// Gives an empty tree its first leaf, unless somebody else does at the same time.
-    pub(crate) async fn plant(&self, meter: &Meter) -> Result<(), IndexError> {
+    /// Gives an empty tree its first leaf, unless another client does at the same time.
+    pub(crate) async fn create_root_leaf(&self, meter: &Meter) -> Result<(), IndexError> {
         let bytes = self.leaf().node_bytes();
         let leaf = self.new_node(bytes).await?;
         let mut buf = self.verbs.lease(bytes);
@@ -64,15 +65,15 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.leaf().build(&mut buf, &header, []);
         self.write_new(meter, leaf.node, buf, 0..bytes).await?;
         let root = Root { ptr: leaf.node, level: 0 };
-        self.swap_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
+        self.cas_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
         Ok(())
     }
 
-    /// Makes `new` the root if `old` still is; yields whether it did, and else the `nodes` that no other client knows
-    /// of go back to the allocator, with their sizes in bytes: it, and those below it. One round trip.
+    /// Makes `new` the root if `old` still is; yields whether it did. If not, `nodes` (the new root and those below it,
+    /// with their sizes in bytes), which no other client knows of, go back to the allocator. One round trip.
     ///
-    /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which is nobody else's,
-    /// or a root that was put above it since:
+    /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which no other client
+    /// writes, or a root that was put above it since:
     ///
     /// ```text
     ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
@@ -82,7 +83,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// # Errors
     /// If the fabric fails for good. `new` may be the root then: the janitor finds out, as it does if the future is
     /// dropped.
-    pub(super) async fn swap_root(
+    pub(super) async fn cas_root(
         &self,
         meter: &Meter,
         old: Option<Root>,
@@ -116,7 +117,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(won)
     }
 
-    /// Tells whether `node` is the leftmost of its level, as all are that have been the root.
+    /// Tells whether `node` is the leftmost of its level, as each former root is.
     async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, IndexError> {
         let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
             return Ok(false);
@@ -131,8 +132,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 }
 
-/// A node on its way to become the root. If the future that holds it is dropped, the janitor finds out what came of
-/// it: nodes that no client can reach go back to the allocator.
+/// A node that is about to become the root. If the future that holds it is dropped, the janitor finds out what became
+/// of it: nodes that no client can reach go back to the allocator.
 struct NewRoot<A: BTree, V: Verbs> {
     tree: Rc<Local<A, V>>,
     root: Root,

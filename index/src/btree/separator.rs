@@ -1,7 +1,7 @@
-//! What a split owes to the level above: a separator for the new node. Putting it in may split the inner node that it
-//! goes into, which owes one to the level above in turn; where there is none, the tree gets a new root.
+//! The separator for a new node, which its split owes to the level above. Putting it in may split an inner node, which
+//! owes one to the level above in turn; where there is none, the tree gets a new root.
 //!
-//! It knows addresses of children and where they begin, nothing else of them.
+//! It knows only the addresses of children and where they begin.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Separator {
 
 /// The outcome of putting a separator in.
 enum Put {
-    /// It was there already.
+    /// It was present already.
     Before,
     /// It is in.
     Now,
@@ -36,7 +36,7 @@ enum Put {
     Owing(Separator),
 }
 
-/// Sees to it that a separator gets in also if the operation that owes it is dropped.
+/// A separator that is put in even if the operation that owes it is dropped.
 pub(crate) struct Owed<A: BTree, V: Verbs> {
     tree: Rc<Local<A, V>>,
     /// The node that was split.
@@ -45,14 +45,14 @@ pub(crate) struct Owed<A: BTree, V: Verbs> {
 }
 
 impl<A: BTree, V: Verbs> Owed<A, V> {
-    /// Owes `separator` from when `node` is split, or may be.
+    /// Makes the debt of `separator`, from the moment when `node` is split, or may be.
     pub(crate) fn new(tree: &Rc<Local<A, V>>, node: RemotePtr, separator: Separator) -> Self {
         Owed { tree: Rc::clone(tree), node, separator: Some(separator) }
     }
 
-    /// Puts the separator in, and those that it makes the levels above owe; false if it was there.
+    /// Puts the separator in, and in turn those that the levels above then owe; false if it was there.
     ///
-    /// An error goes to the caller and nothing is tried again: it would meet the same error. Later visitors will
+    /// An error goes to the caller and nothing is tried again: it would meet the same error. Later operations try again
     /// (`repair.rs`).
     pub(crate) async fn pay(mut self, meter: &Meter) -> Result<bool, IndexError> {
         let mut budget = self.tree.budget();
@@ -73,8 +73,8 @@ impl<A: BTree, V: Verbs> Owed<A, V> {
     }
 
     /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor
-    /// has to complete. The split releases the node's lock last, so a client that has had that lock may lead others to
-    /// the sibling.
+    /// has to complete. The split releases the node's lock last: once that lock could be taken, the sibling may be made
+    /// reachable.
     async fn pay_later(mut self) -> Result<(), IndexError> {
         let meter = Meter::default();
         // Not owed while it waits: an error would be met again and again.
@@ -94,7 +94,8 @@ impl<A: BTree, V: Verbs> Drop for Owed<A, V> {
         let Some(separator) = self.separator.take() else { return };
         let (tree, node) = (Rc::clone(&self.tree), self.node);
         self.tree.verbs.defer(async move {
-            // Owed from when this runs. A node that has stopped drops it before, which would lead back here for ever.
+            // The debt is made when this runs: a stopped compute node drops the task before, which would lead back here
+            // for ever.
             tracing::debug!(name: "btree.separator.owed", %node, "a dropped split has its separator put in");
             let owed = Owed { tree, node, separator: Some(separator) };
             if let Err(error) = owed.pay_later().await {
@@ -104,22 +105,22 @@ impl<A: BTree, V: Verbs> Drop for Owed<A, V> {
     }
 }
 
-/// Says that a separator could not be put in.
+/// Logs that a separator could not be put in.
 pub(crate) fn separator_is_missing(error: &IndexError) {
     tracing::warn!(name: "btree.separator.missing", %error, "a node stays reachable over its neighbour only");
 }
 
-/// What a separator does to the inner node that answers for it.
+/// Change that a separator makes to the inner node that answers for it.
 #[derive(Debug, PartialEq)]
 enum InnerPlan {
-    /// The node with these entries.
+    /// The node is written with these entries.
     Rewrite(Vec<(Bytes, RemotePtr)>),
-    /// More entries than fit.
+    /// These are more entries than fit: the node is split.
     Split(Vec<(Bytes, RemotePtr)>),
-    /// It is there already.
+    /// The separator is there already.
     Nothing,
     MoveRight(RemotePtr),
-    /// It is not this node's, or no node.
+    /// The node does not answer for the separator, or is no node.
     Restart(Option<Rejection>),
 }
 
@@ -224,7 +225,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..bytes);
         if let Some(buf) = held.release(meter, chain, self.chains().combine).await? {
-            self.show_cache(node, &buf);
+            self.cache_node(node, &buf);
         }
         Ok(())
     }
@@ -259,13 +260,13 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let sibling_node = sibling.node;
         let separator = Separator { level: level + 1, key: middle, child: sibling_node };
         let mut owed = self.publish_split(meter, held, sibling, buf, separator).await?;
-        self.show_cache(node, &images.0);
-        self.show_cache(sibling_node, &images.1);
+        self.cache_node(node, &images.0);
+        self.cache_node(sibling_node, &images.1);
         Ok(owed.separator.take().expect("a split owes its separator"))
     }
 
-    /// Puts a new root above the current one, for a separator of a level that the tree does not have. False if the
-    /// tree has grown meanwhile.
+    /// Puts a new root above the current one, for a separator of a level that the tree does not have. Yields false if
+    /// the tree has grown meanwhile.
     async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, IndexError> {
         let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
             return Ok(false);
@@ -278,10 +279,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.inner().build(&mut buf, &header, entries);
         let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
         let root = Root { ptr: node.publish(), level: separator.level };
-        let grown = self.swap_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
+        let grown = self.cas_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
         if grown {
             tracing::debug!(name: "btree.root.grown", level = separator.level, "the tree has a new root");
-            self.show_cache(root.ptr, &buf);
+            self.cache_node(root.ptr, &buf);
         }
         Ok(grown)
     }

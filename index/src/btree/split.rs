@@ -6,8 +6,8 @@
 //! separator is then put in by the janitor. If its client has died, or there was no memory for an inner node, others
 //! put it in later (`repair.rs`).
 //!
-//! Here is what nodes of all levels have in common that have a header, and a lock in the lock table. What is in their
-//! halves, it does not know.
+//! This is for nodes of all levels that have a header, and a lock in the lock table. It does not know what is in the
+//! halves.
 
 use std::rc::Rc;
 
@@ -21,13 +21,13 @@ use crate::error::IndexError;
 use crate::layout::{Bytes, Header, NodeHeader, NodeVersion};
 use crate::shell::handle::Local;
 
-/// How the entries of a full node are divided.
+/// The entries of a full node, divided.
 pub(crate) struct Halves<T> {
     pub(crate) left: Vec<T>,
     pub(crate) right: Vec<T>,
 }
 
-/// Puts the larger half left; either half has an entry.
+/// Divides entries, the larger half left; either half has an entry.
 pub(crate) fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
     let right = entries.split_off(entries.len().div_ceil(2));
     Halves { left: entries, right }
@@ -57,15 +57,15 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         }
         chain.write(node, 0..bytes);
         if together {
-            // Every line of the node changes: its version does.
-            held.begins_with_new(1);
+            // Every line of the node changes, since its version does.
+            held.with_unpublished_prefix(1);
         }
         // From here on the split may take effect whatever happens to this future.
         sibling.publish();
         let owed = Owed::new(self, node, separator);
         if let Err(error) = held.release(meter, chain, self.chains().combine).await {
-            // Redoing it was in vain; the janitor goes on. The separator is put in once the node's lock can be had
-            // again: then the split has taken effect.
+            // The janitor goes on. The separator is put in once the node's lock can be taken again: then the split has
+            // taken effect.
             tracing::debug!(name: "btree.split.unknown", %node, %error, "a split may have taken effect, or will");
             return Err(error.into());
         }
@@ -73,7 +73,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 }
 
-/// What the images that replace a node take over from it.
+/// Header fields that the images which replace a node take over from it.
 pub(crate) struct OldNode {
     level: u8,
     low: Bytes,
@@ -95,7 +95,7 @@ impl OldNode {
         }
     }
 
-    /// The same node with other entries.
+    /// Makes the header of the node with other entries.
     pub(super) fn same(&self) -> NodeHeader<'_> {
         NodeHeader {
             level: self.level,
@@ -107,12 +107,12 @@ impl OldNode {
         }
     }
 
-    /// The same node, ending at `middle`.
+    /// Makes the header of the left half, which ends at `middle`.
     pub(crate) fn left<'a>(&'a self, middle: &'a [u8], sibling: RemotePtr) -> NodeHeader<'a> {
         NodeHeader { high: Some(middle), sibling, ..self.same() }
     }
 
-    /// A new node from `middle` on.
+    /// Makes the header of the right half, a new node from `middle` on.
     pub(crate) fn right<'a>(&'a self, middle: &'a [u8], incarnation: u32) -> NodeHeader<'a> {
         NodeHeader { low: middle, incarnation, node_version: NodeVersion::default(), ..self.same() }
     }

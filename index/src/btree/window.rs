@@ -1,5 +1,5 @@
-//! What a scan knows of the leaves before it reads them: those from a key on, as the cached nodes of level 1 have them.
-//! It may be stale: which of them answer for which keys, the leaves say. It does not read any.
+//! The leaves from a key on, as the cached nodes of level 1 have them: what a scan reads next. They may be stale: the
+//! leaves themselves say for which keys they answer. No leaf is read here.
 
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
@@ -28,8 +28,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(())
     }
 
-    /// Drops the cached parent of the leaf that should answer for `key`, which misses leaves: the next window asks
-    /// again.
+    /// Drops the cached parent of the leaf that should answer for `key`, since it lacks leaves: the next window reads
+    /// it again.
     pub(crate) fn forget_parent(&self, key: &[u8]) {
         if let Some(via) = self.reader().node_of(1, key) {
             self.cache().invalidate(1, via, key);

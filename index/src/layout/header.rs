@@ -27,7 +27,7 @@ const FENCES: usize = 20;
 const UNBOUNDED: u16 = u16::MAX;
 const _: () = assert!(FENCES <= stream::PAYLOAD_BYTES);
 
-/// What a node is.
+/// Kinds of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A node that holds keys and values.
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What kind of node `image` claims to be, for a node whose kind the way there does not tell (a root).
+/// Reads which kind of node `image` claims to be, for a node whose kind the way to it does not tell (a root).
 ///
 /// # Errors
 /// [`Rejection::Freed`] or [`Rejection::NotANode`].
@@ -63,11 +63,11 @@ pub fn kind_of(image: &[u8]) -> Result<Kind, Rejection> {
     }
 }
 
-/// What line 0 alone says of a node. A line is never torn, so this holds also while, or after, a writer has got
-/// through with a part of the node only; what the other lines say may be older or newer.
+/// Content of line 0 of a node. A line is never torn, so this holds even if a writer has written only a part of the
+/// node; the other lines may be older or newer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Glimpse {
-    /// What the node is.
+    /// The kind of the node.
     pub kind: Kind,
     /// Distance from the leaves.
     pub level: u8,
@@ -75,7 +75,7 @@ pub struct Glimpse {
     pub sibling: RemotePtr,
 }
 
-/// Reads no more than line 0 of `image`, which has that at least.
+/// Reads line 0 of `image`, which has that at least.
 ///
 /// # Errors
 /// As [`kind_of`].
@@ -94,7 +94,7 @@ pub fn mark_freed(image: &mut [u8]) -> Range<usize> {
     StreamRange::new(0, 1).write_range()
 }
 
-/// The fields of a fresh node's header.
+/// The fields of a new node's header.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeHeader<'a> {
     /// Distance from the leaves: 0 for a leaf, at least 1 for an inner node.
@@ -112,7 +112,7 @@ pub struct NodeHeader<'a> {
     pub node_version: NodeVersion,
 }
 
-/// Where a key lies relative to a node's fences.
+/// Place of a key relative to a node's fences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// The node answers for it.
@@ -133,12 +133,12 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Stream bytes of a header whose fences have at most `max_key` bytes each.
+    /// Counts the stream bytes of a header whose fences have at most `max_key` bytes each.
     pub(super) const fn bytes(max_key: usize) -> usize {
         FENCES + 2 * max_key
     }
 
-    /// Checks what a lookup relies on: kind, versions of all lines, lengths. The kind goes first, because a freed
+    /// Checks all that a lookup relies on: kind, versions of all lines, lengths. The kind goes first, because a freed
     /// node's versions mean nothing.
     #[inline]
     pub(super) fn parse(image: &'a [u8], max_key: usize, kind: Kind) -> Result<Self, Rejection> {
@@ -158,7 +158,7 @@ impl<'a> Header<'a> {
         Ok(Header { image, line, low, high })
     }
 
-    /// Checks what a lookup need not: that the level fits the kind and the fences are in order.
+    /// Checks what a lookup does not need: that the level fits the kind and the fences are in order.
     pub(super) fn check(&self, kind: Kind) -> Result<(), Rejection> {
         if (self.level() == 0) != (kind == Kind::Leaf) {
             return Err(Malformed::Level.into());
@@ -195,42 +195,42 @@ impl<'a> Header<'a> {
         stream::write(image, 2, &count.to_le_bytes());
     }
 
-    /// Distance from the leaves.
+    /// Yields the distance from the leaves.
     pub fn level(&self) -> u8 {
         field::<1>(self.line, 1)[0]
     }
 
-    /// The number of entries of an inner node.
+    /// Counts the entries of an inner node.
     pub(super) fn count(&self) -> usize {
         usize::from(u16::from_le_bytes(field(self.line, 2)))
     }
 
-    /// Identity of this use of the address.
+    /// Yields the identity of this use of the address.
     pub fn incarnation(&self) -> u32 {
         u32::from_le_bytes(field(self.line, 4))
     }
 
-    /// The right neighbour, [`RemotePtr::NULL`] for none. Whatever stands there: go to [`Header::right`].
+    /// Yields the right neighbour, [`RemotePtr::NULL`] for none. It is not checked: [`Header::right`] is.
     pub fn sibling(&self) -> RemotePtr {
         RemotePtr::from_bits(u64::from_le_bytes(field(self.line, 8)))
     }
 
-    /// The version that all lines carry.
+    /// Yields the version that all lines carry.
     pub fn node_version(&self) -> NodeVersion {
         version::node_version(self.image)
     }
 
-    /// The smallest key that the node answers for; empty is minus infinity.
+    /// Yields the smallest key that the node answers for; empty is minus infinity.
     pub fn low(&self) -> Bytes {
         stream::to_bytes(self.image, self.low)
     }
 
-    /// The smallest key beyond the node; `None` is plus infinity.
+    /// Yields the smallest key beyond the node; `None` is plus infinity.
     pub fn high(&self) -> Option<Bytes> {
         self.high.map(|range| stream::to_bytes(self.image, range))
     }
 
-    /// Where `key` lies relative to the fences.
+    /// Tells where `key` lies relative to the fences.
     #[inline]
     pub fn position(&self, key: &[u8]) -> Position {
         if stream::compare(self.image, self.low, key) == Ordering::Greater {
@@ -242,7 +242,7 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The right neighbour of a node with a high fence.
+    /// Yields the right neighbour of a node with a high fence.
     ///
     /// # Errors
     /// [`Malformed::NoSibling`] if there is none: some node must answer for the keys beyond the fence.
@@ -265,13 +265,13 @@ fn wrong_kind(line: &[u8; LINE_BYTES]) -> Rejection {
     kind_of(line).map_or_else(|rejection| rejection, |found| Rejection::WrongKind { found })
 }
 
-/// Line 0, as an array: its fields then need no bounds check. Every layout has at least one line.
+/// Yields line 0 as an array: its fields then need no bounds check. Every layout has at least one line.
 #[inline]
 fn first_line(image: &[u8]) -> &[u8; LINE_BYTES] {
     image.first_chunk().expect("a node has at least one line")
 }
 
-/// `N` bytes from stream offset `offset`, in line 0.
+/// Yields `N` bytes from stream offset `offset`, in line 0.
 #[inline]
 fn field<const N: usize>(line: &[u8; LINE_BYTES], offset: usize) -> [u8; N] {
     std::array::from_fn(|i| line[stream::CONTROL_BYTES + offset + i])

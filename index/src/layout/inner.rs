@@ -10,9 +10,9 @@
 //!         +--------------+-----------+--------------+
 //! ```
 //!
-//! Entry 0's key is the low fence. Child `i` answers for the keys from key `i` up to key `i + 1`, the last one up
-//! to the high fence; children are at multiples of 64. Only the node version guards the image: there are no entry
-//! writes. This file does not know the level of its children, nor how long anybody keeps a decoded node.
+//! Entry 0's key is the low fence. Child `i` answers for the keys from key `i` up to key `i + 1`, the last one up to
+//! the high fence; children are at multiples of 64. Only the node version guards the image: there are no entry writes.
+//! This file does not know the level of its children, nor how long a caller keeps a decoded node.
 
 use std::cmp::Ordering;
 
@@ -24,7 +24,7 @@ use super::{Bytes, LayoutError, MIN_INNER_SLOTS, Malformed, Rejection, Sizing, c
 
 const CHILD_BYTES: usize = 8;
 
-/// The sizes of an index's inner nodes, and so where in one everything is.
+/// The sizes of an index's inner nodes, from which the place of each field follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InnerLayout {
     node_bytes: usize,
@@ -33,7 +33,7 @@ pub struct InnerLayout {
 }
 
 impl InnerLayout {
-    /// As many entries as fit into `node_bytes` (a multiple of 64) for keys of up to `max_key` bytes.
+    /// Makes a layout of as many entries as fit into `node_bytes` (a multiple of 64) for keys of up to `max_key` bytes.
     ///
     /// # Errors
     /// If a size is out of range or fewer than [`super::MIN_INNER_SLOTS`] entries fit; the error says what to change.
@@ -42,7 +42,7 @@ impl InnerLayout {
         Ok(InnerLayout { node_bytes, slots, max_key })
     }
 
-    /// `slots` entries, in as few lines as hold them.
+    /// Makes a layout of `slots` entries, in as few lines as hold them.
     ///
     /// # Errors
     /// If a size or the number is out of range.
@@ -51,17 +51,17 @@ impl InnerLayout {
         Ok(InnerLayout { node_bytes, slots, max_key })
     }
 
-    /// Bytes of a node, a multiple of 64.
+    /// Counts the bytes of a node, a multiple of 64.
     pub fn node_bytes(&self) -> usize {
         self.node_bytes
     }
 
-    /// The number of entries that a node has room for.
+    /// Counts the entries that fit into a node.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// The longest key, in bytes.
+    /// Yields the longest key, in bytes.
     pub fn max_key(&self) -> usize {
         self.max_key
     }
@@ -77,7 +77,7 @@ impl InnerLayout {
         Ok(view)
     }
 
-    /// Which way `key` goes from an image of [`InnerLayout::node_bytes`] bytes (others panic).
+    /// Yields the way of `key` from an image of [`InnerLayout::node_bytes`] bytes (others panic).
     ///
     /// # Errors
     /// As [`InnerLayout::view`], which checks more than this does.
@@ -148,12 +148,12 @@ impl InnerLayout {
         length_bytes(self.max_key)
     }
 
-    /// Stream offset of the entry in `slot`.
+    /// Yields the stream offset of the entry in `slot`.
     fn entry(&self, slot: usize) -> usize {
         Header::bytes(self.max_key) + slot * (self.length_bytes() + self.max_key + CHILD_BYTES)
     }
 
-    /// Stream offset of the child in `slot`.
+    /// Yields the stream offset of the child in `slot`.
     fn child(&self, slot: usize) -> usize {
         self.entry(slot) + self.length_bytes() + self.max_key
     }
@@ -163,14 +163,14 @@ fn length_bytes(max_key: usize) -> usize {
     if max_key <= usize::from(u8::MAX) { 1 } else { 2 }
 }
 
-/// Which way a key goes from an inner node.
+/// Way of a key from an inner node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InnerRoute {
     /// Down, to this child.
     Child(RemotePtr),
     /// The key lies at or beyond the high fence: go on at the right neighbour.
     MoveRight(RemotePtr),
-    /// The key lies below the low fence: whatever led here was wrong.
+    /// The key lies below the low fence: the pointer that led here was wrong.
     Left,
 }
 
@@ -184,18 +184,18 @@ pub struct InnerView<'a> {
 }
 
 impl<'a> InnerView<'a> {
-    /// Fences, level, neighbour, identity and version.
+    /// Yields fences, level, neighbour, identity and version.
     pub fn header(&self) -> &Header<'a> {
         &self.header
     }
 
-    /// The number of entries, at least 1.
+    /// Counts the entries, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "an inner node is never empty")]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// The child that answers for `key`, which must not lie below the low fence.
+    /// Yields the child that answers for `key`, which must not lie below the low fence.
     ///
     /// # Errors
     /// [`Rejection::Malformed`] if there is none, or the node is one that no writer leaves.
@@ -213,7 +213,7 @@ impl<'a> InnerView<'a> {
         self.child(low.checked_sub(1).ok_or(Malformed::FenceOrder)?)
     }
 
-    /// All separators and children, ascending. An item is an error if no writer leaves such an entry.
+    /// Yields all separators and children, ascending. An item is an error if no writer leaves such an entry.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = Result<(Bytes, RemotePtr), Rejection>> + 'a {
         let view = *self;
         (0..self.count).map(move |slot| {
@@ -222,8 +222,8 @@ impl<'a> InnerView<'a> {
         })
     }
 
-    /// The same in one piece, checked to ascend from the low fence to below the high fence: what a node can be built
-    /// anew from.
+    /// Collects all separators and children, checked to ascend from the low fence to below the high fence: a node can
+    /// be built anew from them.
     ///
     /// # Errors
     /// [`Malformed::KeyOrder`], or that of an entry.
@@ -274,7 +274,7 @@ mod tests {
         NodeHeader { level: 1, low, high, sibling: child(999), incarnation: 1, node_version }
     }
 
-    /// Separators 0, 10, 20, .. of varying length, the low fence first.
+    /// Makes separators 0, 10, 20, .. of varying length, the low fence first.
     fn separators(layout: &InnerLayout, count: usize) -> Vec<Vec<u8>> {
         (0..count)
             .map(|number| vec![number as u8 * 10; layout.max_key() - number % layout.max_key()])

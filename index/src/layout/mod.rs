@@ -13,8 +13,8 @@
 //! Invariants:
 //! - Writers hold the node's exclusive lock. A *node write* sends all lines and increments the node version in
 //!   each. An *entry write* sends the lines' parts that the [`Patch`] names and leaves the node version alone.
-//! - A reader of a mixture of lines from before and after some writes finds what was there before, what is there
-//!   afterwards, or [`Rejection::Torn`]. `leaf/tests/mixing.rs` tries the mixtures.
+//! - A reader of a mixture of lines from before and after some writes finds the content before, the content afterwards,
+//!   or [`Rejection::Torn`]. `leaf/tests/mixing.rs` tries the mixtures.
 //! - Bytes that come from the fabric are untrusted: parsing returns a [`Rejection`] and does not panic, whatever
 //!   they are. Lengths of images and keys come from our own code, and wrong ones panic.
 
@@ -60,14 +60,14 @@ pub const MIN_SLOTS: usize = 2;
 /// level's leftmost node is always full, so a split of the leaf goes through all levels).
 pub const MIN_INNER_SLOTS: usize = 3;
 
-/// Why an image cannot be used. The first three happen in normal operation and are a reason to read again or
+/// Reason why an image cannot be used. The first three happen in normal operation and are a reason to read again or
 /// elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejection {
     /// The lines come from different moments and do not fit together.
     #[error("the lines of the node are from different versions")]
     Torn,
-    /// The READ took so long that versions may have wrapped around meanwhile: they vouch for nothing.
+    /// The READ took so long that versions may have wrapped around meanwhile: they prove nothing.
     #[error(
         "the READ took longer than versions vouch for: the fabric is slow, or too much waits in line at a server"
     )]
@@ -78,13 +78,13 @@ pub enum Rejection {
     /// A node, but not of the expected kind.
     #[error("the node is of kind {found:?}, which was not expected here")]
     WrongKind {
-        /// What it is.
+        /// The kind of the node.
         found: Kind,
     },
     /// No node at all.
     #[error("there is no node: its first byte is {found:#04x}")]
     NotANode {
-        /// The byte where a node has its kind.
+        /// The byte at the place of a node's kind.
         found: u8,
     },
     /// Bytes that no writer leaves.
@@ -92,7 +92,7 @@ pub enum Rejection {
     Malformed(#[from] Malformed),
 }
 
-/// What is wrong in a malformed node.
+/// Fault of a malformed node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// A fence is longer than the index's keys.
@@ -160,7 +160,7 @@ pub enum Malformed {
     },
 }
 
-/// Why there is no layout for the sizes asked for.
+/// Reason why there is no layout for the sizes asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
     /// The key size is out of range.
@@ -200,9 +200,9 @@ pub enum LayoutError {
     TooFewSlots {
         /// The node size asked for.
         node_bytes: usize,
-        /// How many entries it has room for.
+        /// Entries that fit into it.
         slots: usize,
-        /// How many it needs.
+        /// Entries that it needs.
         least: usize,
         /// The smallest node size that would do.
         least_node_bytes: usize,
@@ -217,7 +217,7 @@ pub enum LayoutError {
     },
 }
 
-/// What `LeafLayout` and `InnerLayout` share: how many entries of a given size go into how many lines.
+/// Sizing that `LeafLayout` and `InnerLayout` share: the entries of a given size in a number of lines.
 #[derive(Clone, Copy)]
 struct Sizing {
     header_bytes: usize,
@@ -228,7 +228,7 @@ struct Sizing {
 }
 
 impl Sizing {
-    /// The node size for `slots` slots.
+    /// Yields the node size for `slots` slots.
     fn node_bytes(self, slots: usize) -> Result<usize, LayoutError> {
         if slots < self.least {
             return Err(LayoutError::SlotCount { slots, least: self.least });
@@ -238,7 +238,7 @@ impl Sizing {
         if node_bytes > MAX_NODE_BYTES { Err(LayoutError::NodeBytes { node_bytes }) } else { Ok(node_bytes) }
     }
 
-    /// The number of slots in a node of `node_bytes`.
+    /// Counts the slots in a node of `node_bytes`.
     fn slots(self, node_bytes: usize) -> Result<usize, LayoutError> {
         if node_bytes == 0 || !node_bytes.is_multiple_of(LINE_BYTES) || node_bytes > MAX_NODE_BYTES {
             return Err(LayoutError::NodeBytes { node_bytes });
@@ -253,7 +253,7 @@ impl Sizing {
     }
 }
 
-/// Whether a node can be at `address`, for all that bits can say. Chains take none that is not aligned.
+/// Tells whether a node can be at `address`, as far as its bits tell. Chains take only aligned addresses.
 #[inline]
 fn is_aligned(address: RemotePtr) -> bool {
     address.to_bits().is_multiple_of(LINE_BYTES as u64)

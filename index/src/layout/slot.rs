@@ -6,8 +6,8 @@
 //! much shorter  | bytes     | zeros    | d u16 LE |255|   short bit set, d = size - length >= 255
 //! ```
 //!
-//! What is stored is the room left over, not the length: it is what decides how much room there is to store it in
-//! (a value one byte short of the size leaves one byte). This file does not know where the short bit lives.
+//! The room left over is stored, not the length: it decides how much room there is to store it in (a value one byte
+//! short of the size leaves one byte). This file does not know where the short bit lives.
 
 use super::stream::{self, StreamRange};
 
@@ -40,7 +40,7 @@ impl Slot {
         true
     }
 
-    /// The bytes in use, or `None` if their number is not one that [`Slot::write`] leaves.
+    /// Yields the bytes in use, or `None` if their number is not one that [`Slot::write`] leaves.
     #[inline]
     pub(super) fn used(self, image: &[u8], short: bool) -> Option<StreamRange> {
         let len = if short { self.short_len(image)? } else { self.size };

@@ -33,43 +33,44 @@ pub struct StreamRange {
 }
 
 impl StreamRange {
-    /// `len` bytes from stream offset `start`. Nodes have at most 64 KiB, so both fit with room to spare.
+    /// Makes the range of `len` bytes from stream offset `start`. Nodes have at most 64 KiB, so both fit with room to
+    /// spare.
     pub(super) fn new(start: usize, len: usize) -> Self {
         StreamRange { start: start as u32, len: len as u32 }
     }
 
-    /// The stream offset of the first byte.
+    /// Yields the stream offset of the first byte.
     pub fn start(self) -> usize {
         self.start as usize
     }
 
-    /// The number of bytes.
+    /// Counts the bytes.
     pub fn len(self) -> usize {
         self.len as usize
     }
 
-    /// Whether the range has no bytes.
+    /// Tells whether the range has no bytes.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The stream offset after the last byte.
+    /// Yields the stream offset after the last byte.
     pub(super) fn end(self) -> usize {
         self.start() + self.len()
     }
 
-    /// The range without its first `bytes` bytes, of which it has as many.
+    /// Yields the range without its first `bytes` bytes, of which it has as many.
     pub(super) fn from(self, bytes: usize) -> Self {
         StreamRange::new(self.start() + bytes, self.len() - bytes)
     }
 
-    /// The lines after the first in which the (non-empty) range has bytes; empty for a range inside one line.
+    /// Yields the lines after the first in which the (non-empty) range has bytes; empty for a range inside one line.
     pub(super) fn further_lines(self) -> Range<usize> {
         debug_assert!(!self.is_empty(), "only a non-empty range lies in lines");
         self.start() / PAYLOAD_BYTES + 1..(self.end() - 1) / PAYLOAD_BYTES + 1
     }
 
-    /// The bytes of the image that a WRITE of this (non-empty) range sends: widened to 8-byte words, with the
+    /// Yields the bytes of the image that a WRITE of this (non-empty) range sends: widened to 8-byte words, with the
     /// control words of the further lines inside.
     pub(super) fn write_range(self) -> Range<usize> {
         debug_assert!(!self.is_empty(), "a WRITE sends something");
@@ -78,7 +79,7 @@ impl StreamRange {
     }
 }
 
-/// The lines in which the (non-empty) range has bytes, as bytes of the image.
+/// Yields the lines in which the (non-empty) range has bytes, as bytes of the image.
 pub(super) fn lines(range: StreamRange) -> Range<usize> {
     range.start() / PAYLOAD_BYTES * LINE_BYTES..range.further_lines().end * LINE_BYTES
 }
@@ -98,19 +99,19 @@ pub fn make_contiguous(image: &mut [u8], range: StreamRange) -> Range<usize> {
     start..end
 }
 
-/// Where the byte at stream offset `offset` lies in the image.
+/// Tells where the byte at stream offset `offset` lies in the image.
 #[inline]
 pub(super) fn physical(offset: usize) -> usize {
     offset + offset / PAYLOAD_BYTES * CONTROL_BYTES + CONTROL_BYTES
 }
 
-/// The byte at stream offset `offset`.
+/// Yields the byte at stream offset `offset`.
 #[inline]
 pub(super) fn byte(image: &[u8], offset: usize) -> u8 {
     image[physical(offset)]
 }
 
-/// The bytes of `range`, copied together.
+/// Yields the bytes of `range`, copied together.
 #[inline]
 pub(super) fn to_bytes(image: &[u8], range: StreamRange) -> Bytes {
     if range.len() == WORD_BYTES {
@@ -125,14 +126,14 @@ pub(super) fn to_bytes(image: &[u8], range: StreamRange) -> Bytes {
     bytes
 }
 
-/// The bytes of `range` where they are, if they lie in one line.
+/// Yields the bytes of `range` where they are, if they lie in one line.
 #[inline]
 pub(super) fn in_one_line(image: &[u8], range: StreamRange) -> Option<&[u8]> {
     let at = physical(range.start());
     (range.start() % PAYLOAD_BYTES + range.len() <= PAYLOAD_BYTES).then(|| &image[at..at + range.len()])
 }
 
-/// `N` bytes from stream offset `start`.
+/// Yields `N` bytes from stream offset `start`.
 pub(super) fn array<const N: usize>(image: &[u8], start: usize) -> [u8; N] {
     let mut bytes = [0; N];
     let mut done = 0;
@@ -200,7 +201,7 @@ fn compare_bytes(image: &[u8], range: StreamRange, key: &[u8]) -> Ordering {
     ours.cmp(key.iter().copied())
 }
 
-/// The first eight bytes of `range`, big-endian, with zeros behind the bytes of a shorter one.
+/// Yields the first eight bytes of `range`, big-endian, with zeros behind the bytes of a shorter one.
 #[inline]
 pub(super) fn first_word(image: &[u8], range: StreamRange) -> u64 {
     if range.len() >= WORD_BYTES {
@@ -210,7 +211,7 @@ pub(super) fn first_word(image: &[u8], range: StreamRange) -> u64 {
     bytes.fold(0, |word, byte| word | byte)
 }
 
-/// Eight bytes from stream offset `offset`, big-endian, so that words compare as their bytes do.
+/// Yields eight bytes from stream offset `offset`, big-endian, so that words compare as their bytes do.
 #[inline]
 fn word(image: &[u8], offset: usize) -> u64 {
     let at = physical(offset);
@@ -245,7 +246,7 @@ fn for_each_piece(start: usize, len: usize, mut piece: impl FnMut(Range<usize>, 
 mod tests {
     use super::*;
 
-    /// Stream byte `o` holds `o`, control words hold 0xEE.
+    /// Makes an image in which stream byte `o` holds `o`, and control words hold 0xEE.
     fn image() -> Vec<u8> {
         let mut image = vec![0xEE; 4 * LINE_BYTES];
         let stream: Vec<u8> = (0..4 * PAYLOAD_BYTES as u8).collect();

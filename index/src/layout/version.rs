@@ -30,18 +30,18 @@ impl NodeVersion {
     /// The number of different versions: a read must be shorter than this many node writes.
     pub const COUNT: u32 = 1 << NODE_BITS;
 
-    /// The version with the number `number` modulo [`NodeVersion::COUNT`].
+    /// Makes the version with the number `number` modulo [`NodeVersion::COUNT`].
     pub const fn new(number: u16) -> Self {
         NodeVersion(number & NODE_MASK)
     }
 
-    /// The version of the next write of the whole node.
+    /// Yields the version of the next write of the whole node.
     #[must_use]
     pub const fn next(self) -> Self {
         NodeVersion::new(self.0 + 1)
     }
 
-    /// The version's number, below [`NodeVersion::COUNT`].
+    /// Yields the version's number, below [`NodeVersion::COUNT`].
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -55,7 +55,7 @@ impl EntryVersion {
     /// The number of different versions: a read must be shorter than this many writes of one entry.
     pub const COUNT: u32 = 1 << 5;
 
-    /// The version in the low 5 bits of `bits`.
+    /// Yields the version in the low 5 bits of `bits`.
     pub(super) const fn from_bits(bits: u8) -> Self {
         EntryVersion(bits & ENTRY_MASK)
     }
@@ -69,12 +69,12 @@ impl EntryVersion {
     }
 }
 
-/// The node version of the image's first line; the node's, if [`node_versions_agree`].
+/// Yields the node version of the image's first line; the node's, if [`node_versions_agree`].
 pub(super) fn node_version(image: &[u8]) -> NodeVersion {
     NodeVersion::new(control_word(image, 0))
 }
 
-/// Whether all lines carry the same node version.
+/// Tells whether all lines carry the same node version.
 #[inline]
 pub(super) fn node_versions_agree(image: &[u8]) -> bool {
     let (lines, _) = image.as_chunks::<LINE_BYTES>();
@@ -84,7 +84,7 @@ pub(super) fn node_versions_agree(image: &[u8]) -> bool {
     lines.iter().all(|line| (u16::from_le_bytes([line[0], line[1]]) ^ first) & NODE_MASK == 0)
 }
 
-/// The node version of all lines; none if there are different ones.
+/// Yields the node version of all lines; none if there are different ones.
 pub(super) fn node_version_of_all(image: &[u8]) -> Option<NodeVersion> {
     node_versions_agree(image).then(|| node_version(image))
 }
@@ -105,7 +105,7 @@ pub fn bump_node_version(image: &mut [u8]) -> NodeVersion {
     version
 }
 
-/// The entry version that the control word of line `line` carries.
+/// Yields the entry version that the control word of line `line` carries.
 #[inline]
 pub(super) fn entry_version(image: &[u8], line: usize) -> EntryVersion {
     EntryVersion((control_word(image, line) >> NODE_BITS) as u8)

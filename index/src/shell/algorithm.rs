@@ -1,7 +1,7 @@
-//! What tells one kind of index from another, for the shell that all share (`handle.rs`): formats, techniques, and what
-//! an operation does. A shell, not a generic tree: each algorithm keeps its own control flow.
+//! The part of an index that differs from kind to kind, for the shell that all share (`handle.rs`): formats,
+//! techniques, and operations. A shell, not a generic tree: each algorithm keeps its own control flow.
 //!
-//! An algorithm knows neither the sharing of operations between clients, nor how it is created and opened.
+//! An algorithm knows neither how operations of clients are coalesced, nor how an index is created and opened.
 
 use std::fmt::Debug;
 use std::ops::{Bound, RangeInclusive};
@@ -15,27 +15,27 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::{Bytes, LayoutError};
-use crate::range_index::{Scan, Survey};
+use crate::range_index::{Scan, TreeShape};
 use crate::shell::handle::Local;
 use crate::shell::options::Options;
 use crate::shell::techniques::Switches;
 use crate::stats::CacheCounters;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
-/// Chooses among sizes of nodes.
+/// Sizes of nodes to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nodes {
-    /// As small as the algorithm makes them.
+    /// The smallest that the algorithm makes.
     Least,
-    /// Small enough that what is rare happens all the time.
+    /// Small enough that rare events happen all the time.
     Tiny,
-    /// As users have them.
+    /// Those that users have.
     Usual,
 }
 
-/// Limits the lengths of keys and values of an index.
+/// Limits of the lengths of keys and values of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of its longest key.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub max_value: usize,
 }
 
-/// Which nodes have room for more: what a survey's load factor is about.
+/// Nodes that have room for more, to which a survey's load factor refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// Leaves of several entries.
@@ -83,10 +83,10 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// [`LayoutError`] says which size to change.
     fn check(&self) -> Result<(), LayoutError>;
 
-    /// Yields what the index takes.
+    /// Yields the limits of keys and values.
     fn limits(&self) -> Limits;
 
-    /// Bytes of a leaf on a memory server: of the largest, where they differ.
+    /// Counts the bytes of a leaf on a memory server: of the largest, where they differ.
     fn leaf_bytes(&self) -> usize;
 
     /// Yields the bytes that a get of a key of the longest reads; by default those of a leaf.
@@ -101,8 +101,8 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// than to fail after a minute of loading.
     fn bytes_for(&self, keys: u64, fill: f64) -> u64;
 
-    /// Bytes of the largest node, if each node that is allocated is in the tree or goes back; none where nodes that
-    /// were replaced stay behind.
+    /// Counts the bytes of the largest node, if each node that is allocated is in the tree or goes back; none where
+    /// nodes that were replaced stay behind.
     fn kept_node_bytes(&self) -> Option<u64>;
 
     /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them; by
@@ -112,14 +112,14 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     }
 }
 
-/// Tells tests and swarms what is particular to an algorithm.
+/// Properties of an algorithm that tests and swarms need to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     /// Events of `tracing` that name the rare paths of this algorithm: a swarm has to reach each.
     pub rare_paths: &'static [&'static str],
     /// Memory of each server, in bytes: enough for the largest cluster that a swarm draws.
     pub bytes_per_server: u64,
-    /// Budgets of caches, in bytes, among which a swarm draws: most of them make nodes leave.
+    /// Budgets of caches, in bytes, among which a swarm draws: most of them are too small for all nodes.
     pub cache_bytes: &'static [usize],
     /// True if the shape follows from the bytes of the keys, as in radix trees.
     pub is_radix: bool,
@@ -127,11 +127,11 @@ pub struct Trial {
     pub inserts_in_place: bool,
     /// True if a change that was dropped may take effect after a read that came later: soon, or never.
     pub finishes_what_was_dropped: bool,
-    /// Keys of so many bytes are long, and legal.
+    /// Bytes of a key that is long, and legal.
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
     pub height_min: u8,
-    /// The least load factor, 0 to 1, after keys came in any order ([`Survey::load_factor`]).
+    /// The least load factor, 0 to 1, after keys came in any order ([`TreeShape::load_factor`]).
     pub load_factor_min: f64,
 }
 
@@ -143,9 +143,9 @@ pub struct Trial {
 pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// The name in catalogs and on the command line.
     const KIND: &'static str;
-    /// Names the nodes that a survey's load factor is about.
+    /// Nodes to which a survey's load factor refers.
     const FILLED: Filled;
-    /// Tells tests and swarms what is particular to this algorithm.
+    /// Properties of this algorithm that tests and swarms need to know.
     const TRIAL: Trial;
     /// [`Options::scan_window`] by default.
     const SCAN_WINDOW: usize;
@@ -156,13 +156,13 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     type Techniques: Switches;
     /// Settings that all compute nodes of an index have to agree on: decided when it is created, kept in the catalog
     /// as JSON. A geometry, and those switches that say where locks are or what protects a node.
-    type Agreed: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
+    type PersistedConfig: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// State that the shards of a compute node share: formats, caches.
     type NodeState: Send + Sync + 'static;
     /// State of one shard, beside its locks and its allocator.
     type ShardState: 'static;
 
-    /// Decides what all will agree on, of an index that is created with these on these memory servers.
+    /// Decides the persisted configuration of an index that is created with these settings on these memory servers.
     ///
     /// # Errors
     /// If the geometry makes no node, or there can be no such index on such a cluster.
@@ -170,13 +170,13 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         geometry: Self::Geometry,
         techniques: Self::Techniques,
         servers: &[ServerInfo],
-    ) -> Result<Self::Agreed, IndexError>;
+    ) -> Result<Self::PersistedConfig, IndexError>;
 
-    /// Checks what a catalog holds. By default all that can be read is good.
+    /// Checks the configuration that a catalog holds. By default all that can be read is good.
     ///
     /// # Errors
     /// The end of a sentence that says what does not go together.
-    fn check_agreed(_agreed: &Self::Agreed) -> Result<(), String> {
+    fn check_persisted(_persisted: &Self::PersistedConfig) -> Result<(), String> {
         Ok(())
     }
 
@@ -184,20 +184,24 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ///
     /// # Errors
     /// Why it cannot.
-    fn check_cluster(_name: &str, _agreed: &Self::Agreed, _servers: &[ServerInfo]) -> Result<(), IndexError> {
+    fn check_cluster(
+        _name: &str,
+        _persisted: &Self::PersistedConfig,
+        _servers: &[ServerInfo],
+    ) -> Result<(), IndexError> {
         Ok(())
     }
 
-    /// Yields the sizes among what was agreed on.
-    fn geometry(agreed: &Self::Agreed) -> Self::Geometry;
+    /// Yields the sizes in the persisted configuration.
+    fn geometry(persisted: &Self::PersistedConfig) -> Self::Geometry;
 
-    /// Yields what remains of the switches that a compute node asks for, on an index with which this was agreed on:
-    /// by default all.
-    fn in_effect(techniques: Self::Techniques, _agreed: &Self::Agreed) -> Self::Techniques {
+    /// Yields what remains of the switches that a compute node asks for, on an index with this configuration: by
+    /// default all.
+    fn in_effect(techniques: Self::Techniques, _persisted: &Self::PersistedConfig) -> Self::Techniques {
         techniques
     }
 
-    /// Yields what remains of the switches of who creates an index, where locks can be in on-chip memory
+    /// Yields what remains of the switches that an index is created with, where locks can be in on-chip memory
     /// ([`farwood_lock::on_chip_possible`]) or cannot: by default all, as they depend on nothing.
     fn effective(techniques: Self::Techniques, _on_chip_possible: bool) -> Self::Techniques {
         techniques
@@ -210,26 +214,26 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// Tells whether a change of a value, which keeps its length, takes no memory.
     fn updates_in_place(techniques: Self::Techniques) -> bool;
 
-    /// Chooses locks and windows for the switches in effect. What the options say of waits is in `locks` already.
+    /// Chooses locks and windows for the switches in effect. `locks` has the options' limits of waits already.
     fn meet(techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig);
 
-    /// Makes what a compute node's shards share. Draws of caches follow `seed`.
+    /// Makes the state that a compute node's shards share. Random choices of caches follow `seed`.
     ///
     /// # Errors
     /// If the geometry makes no node.
     fn node_state(
-        agreed: &Self::Agreed,
+        persisted: &Self::PersistedConfig,
         options: &Options<Self>,
         seed: u64,
     ) -> Result<Self::NodeState, IndexError>;
 
-    /// Makes what one shard has for itself.
+    /// Makes the state of one shard.
     fn shard_state(node: &Self::NodeState) -> Self::ShardState;
 
-    /// Bytes that the compute node's cache takes now.
+    /// Counts the bytes that the compute node's cache takes now.
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
-    /// Yields what caches have counted; by default only how large they are.
+    /// Yields the counters of caches; by default only their size.
     fn cache_counters(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheCounters {
         CacheCounters { bytes: Self::cache_bytes(node) as u64, ..CacheCounters::default() }
     }
@@ -241,12 +245,12 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         key: &[u8],
     ) -> impl Future<Output = Result<Option<Value>, IndexError>>;
 
-    /// Changes `key` as `intent` has it; yields whether that had an effect.
+    /// Applies `op` to `key`; yields whether that had an effect.
     fn write<V: Verbs>(
         local: &Rc<Local<Self, V>>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> impl Future<Output = Result<bool, IndexError>>;
 
     /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream has a meter of its own, and enters
@@ -266,7 +270,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ) -> impl Future<Output = Result<u64, IndexError>>;
 
     /// Reports the shape ([`crate::RangeIndex::survey`]).
-    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<Survey, IndexError>>;
+    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<TreeShape, IndexError>>;
 
     /// Checks the index, which is at rest, shows `visit` every key with its value, and reports what is wrong.
     ///

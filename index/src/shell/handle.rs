@@ -1,6 +1,6 @@
-//! What all indexes share around their algorithm: a [`Tree`] is an index as a compute node sees it, an [`Index`] is the
-//! handle of one shard's clients. They create, open and attach, check lengths, meter, share operations between clients,
-//! and count. What an operation does, the [`Algorithm`] knows.
+//! The handles of all indexes, around their algorithm: a [`Tree`] is an index as a compute node sees it, an [`Index`]
+//! is the handle of one shard's clients. They create, open and attach, check lengths, meter, coalesce operations of
+//! clients, and count. What an operation does, the [`Algorithm`] knows.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -14,16 +14,16 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::key_range::{KeyRange, owned_bounds};
-use crate::range_index::{RangeIndex, Scan, Survey};
+use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Geometry};
+use crate::shell::coalescing::{Coalescing, Turn};
 use crate::shell::meeting::Meeting;
 use crate::shell::options::Options;
-use crate::shell::sharing::{Sharing, Turn};
 use crate::stats::{IndexStats, OpKind};
 use crate::step::Budget;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
 /// An index as a whole compute node sees it. Clones share cache and statistics; [`Tree::attach`] makes the handle that
 /// one shard's clients use.
@@ -35,13 +35,13 @@ impl<A: Algorithm> Clone for Tree<A> {
     }
 }
 
-/// Holds what the shards of a compute node share of an index.
+/// State of an index that the shards of a compute node share.
 pub struct Shared<A: Algorithm> {
     /// The index in the catalog; the address of its root word is here.
     pub entry: CatalogEntry,
-    /// What all compute nodes have agreed on.
-    pub agreed: A::Agreed,
-    /// How this compute node works on the index.
+    /// Configuration that all compute nodes agree on.
+    pub persisted: A::PersistedConfig,
+    /// Options of this compute node.
     pub options: Options<A>,
     /// The algorithm's own.
     pub state: A::NodeState,
@@ -61,14 +61,13 @@ impl<A: Algorithm> Tree<A> {
         options: Options<A>,
     ) -> Result<Self, IndexError> {
         let control = host.control();
-        let agreed = A::agree(geometry, options.techniques, control.servers())?;
-        let config = serde_json::to_vec(&agreed).expect("numbers are always representable");
+        let persisted = A::agree(geometry, options.techniques, control.servers())?;
+        let config = serde_json::to_vec(&persisted).expect("numbers are always representable");
         let entry = control.create(name, A::KIND, &config).await?;
         Self::from_entry(host, entry, options)
     }
 
-    /// Opens the index that the catalog has under `name`. What its creator has decided for all counts, whatever the
-    /// options say.
+    /// Opens the index that the catalog has under `name`. Its persisted configuration counts, whatever the options say.
     ///
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
@@ -83,15 +82,15 @@ impl<A: Algorithm> Tree<A> {
     /// # Errors
     /// If it is of another kind, or its configuration cannot be read.
     pub fn geometry_of(entry: &CatalogEntry) -> Result<A::Geometry, IndexError> {
-        Ok(A::geometry(&agreed::<A>(entry)?))
+        Ok(A::geometry(&persisted::<A>(entry)?))
     }
 
     fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options<A>) -> Result<Self, IndexError> {
-        let agreed = agreed::<A>(&entry)?;
-        A::check_cluster(&entry.name, &agreed, host.control().servers())?;
-        let state = A::node_state(&agreed, &options, host.seed())?;
+        let persisted = persisted::<A>(&entry)?;
+        A::check_cluster(&entry.name, &persisted, host.control().servers())?;
+        let state = A::node_state(&persisted, &options, host.seed())?;
         let meeting = Meeting::new(host, &entry);
-        Ok(Tree(Arc::new(Shared { entry, agreed, options, state, meeting })))
+        Ok(Tree(Arc::new(Shared { entry, persisted, options, state, meeting })))
     }
 
     /// Makes the handle for the clients of one shard. Call it once per shard and clone what it returns.
@@ -100,22 +99,22 @@ impl<A: Algorithm> Tree<A> {
     /// If it was called on this shard before.
     pub fn attach<V: Verbs>(&self, verbs: V) -> Index<A, V> {
         let shared = Arc::clone(&self.0);
-        let techniques = A::in_effect(shared.options.techniques, &shared.agreed);
+        let techniques = A::in_effect(shared.options.techniques, &shared.persisted);
         let (locks, windows) = A::meet(techniques, shared.options.locks());
-        let (locks, sharing) = shared.meeting.attach(&verbs, locks, windows);
+        let (locks, coalescing) = shared.meeting.attach(&verbs, locks, windows);
         let first_server = usize::from(verbs.shard().0);
         let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
         let state = A::shard_state(&shared.state);
         let stats = RefCell::default();
         Index(Rc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Local { me, shared, techniques, verbs, locks, allocator, state, sharing, stats }
+            Local { me, shared, techniques, verbs, locks, allocator, state, coalescing, stats }
         }))
     }
 
     /// Yields the sizes that the index was created with.
     pub fn geometry(&self) -> A::Geometry {
-        A::geometry(&self.0.agreed)
+        A::geometry(&self.0.persisted)
     }
 
     /// Counts the bytes that this compute node's cache takes now.
@@ -129,22 +128,22 @@ impl<A: Algorithm> Tree<A> {
     }
 }
 
-/// Reads what all compute nodes have agreed on of the index of that catalog entry.
-fn agreed<A: Algorithm>(entry: &CatalogEntry) -> Result<A::Agreed, IndexError> {
+/// Reads the configuration of the index of that catalog entry.
+fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, IndexError> {
     let CatalogEntry { name, kind, config, .. } = entry;
     if kind != A::KIND {
         return Err(IndexError::WrongKind { name: name.clone(), kind: kind.clone() });
     }
     let error = |cause| IndexError::Config { name: name.clone(), cause };
-    let agreed = serde_json::from_slice(config).map_err(|cause| error(cause.to_string()))?;
-    A::check_agreed(&agreed).map_err(error)?;
-    Ok(agreed)
+    let persisted = serde_json::from_slice(config).map_err(|cause| error(cause.to_string()))?;
+    A::check_persisted(&persisted).map_err(error)?;
+    Ok(persisted)
 }
 
-/// Reads what a catalog entry holds that has this configuration.
+/// Reads the configuration from a catalog entry that holds these bytes.
 #[cfg(test)]
-pub(crate) fn agreed_of<A: Algorithm>(config: &[u8]) -> Result<A::Agreed, IndexError> {
-    agreed::<A>(&CatalogEntry {
+pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedConfig, IndexError> {
+    persisted::<A>(&CatalogEntry {
         name: "x".into(),
         id: farwood_runtime::IndexId(1),
         kind: A::KIND.into(),
@@ -154,11 +153,11 @@ pub(crate) fn agreed_of<A: Algorithm>(config: &[u8]) -> Result<A::Agreed, IndexE
     })
 }
 
-/// Holds what one shard needs to work on an index. Algorithms are shown it, and read its fields; the shell makes it.
+/// State of one shard that works on an index. The shell makes it, algorithms read its fields.
 pub struct Local<A: Algorithm, V: Verbs> {
-    /// Itself, for what outlives an operation.
+    /// A pointer to itself, for tasks that outlive an operation.
     pub me: Weak<Self>,
-    /// What the shards of the compute node share.
+    /// State that the shards of the compute node share.
     pub shared: Arc<Shared<A>>,
     /// The switches in effect.
     pub techniques: A::Techniques,
@@ -170,7 +169,7 @@ pub struct Local<A: Algorithm, V: Verbs> {
     pub allocator: NodeAllocator,
     /// The algorithm's own.
     pub state: A::ShardState,
-    sharing: Sharing<V>,
+    coalescing: Coalescing<V>,
     stats: RefCell<IndexStats>,
 }
 
@@ -187,7 +186,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// If it exceeds the limit of the index.
     #[inline]
     pub fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
-        let max = A::geometry(&self.shared.agreed).limits().max_key;
+        let max = A::geometry(&self.shared.persisted).limits().max_key;
         if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
 
@@ -197,11 +196,11 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// If it exceeds the limit of the index.
     #[inline]
     pub fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
-        let max = A::geometry(&self.shared.agreed).limits().max_value;
+        let max = A::geometry(&self.shared.persisted).limits().max_value;
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 
-    /// Counts an operation that ended: whether it found its key or took effect, and how many pairs it returned.
+    /// Counts an operation that ended: whether it found its key or took effect, and the pairs it returned.
     #[inline]
     pub fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
         self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
@@ -223,7 +222,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         self.0.techniques
     }
 
-    /// Tells what became of the memory that this shard has taken from the memory servers.
+    /// Yields the books of the memory that this shard has taken from the memory servers.
     pub fn books(&self) -> Books {
         self.0.allocator.books()
     }
@@ -231,7 +230,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// Counts local locks and windows that are held or waited for here: 0 when no operation runs.
     pub fn locks_in_use(&self) -> usize {
         let (held, waiting) = self.0.locks.in_use();
-        held + waiting + self.0.sharing.in_use()
+        held + waiting + self.0.coalescing.in_use()
     }
 
     /// Checks the index, which is at rest, and reports what is wrong with it.
@@ -255,15 +254,15 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         A::check(&self.0, options, visit).await
     }
 
-    async fn write(&self, kind: OpKind, key: &[u8], intent: Intent<'_>) -> Result<bool, IndexError> {
+    async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, IndexError> {
         self.0.check_key(key)?;
-        self.0.check_value(intent.value())?;
+        self.0.check_value(op.value())?;
         let meter = Meter::default();
-        let applied = match self.0.sharing.write(&meter, key, intent).await {
+        let applied = match self.0.coalescing.write(&meter, key, op).await {
             Turn::Served(applied) => applied,
             Turn::Own(work) => {
-                let applied = A::write(&self.0, &meter, key, intent).await?;
-                work.finish(Outcome::written(applied, intent.value()));
+                let applied = A::write(&self.0, &meter, key, op).await?;
+                work.finish(Outcome::written(applied, op.value()));
                 applied
             }
         };
@@ -276,7 +275,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         self.0.check_key(key)?;
         let meter = Meter::default();
-        let value = match self.0.sharing.read(&meter, key).await {
+        let value = match self.0.coalescing.read(&meter, key).await {
             Turn::Served(value) => value,
             Turn::Own(work) => {
                 let value = A::lookup(&self.0, &meter, key).await?;
@@ -289,19 +288,19 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
     }
 
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        self.write(OpKind::Put, key, Intent::Put(value)).await.map(|_| ())
+        self.write(OpKind::Put, key, WriteOp::Put(value)).await.map(|_| ())
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Insert, key, Intent::Insert(value)).await
+        self.write(OpKind::Insert, key, WriteOp::Insert(value)).await
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Update, key, Intent::Update(value)).await
+        self.write(OpKind::Update, key, WriteOp::Update(value)).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
-        self.write(OpKind::Remove, key, Intent::Remove).await
+        self.write(OpKind::Remove, key, WriteOp::Remove).await
     }
 
     fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan {
@@ -320,14 +319,14 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         A::bulk_load(&self.0, pairs, fill).await
     }
 
-    async fn survey(&self) -> Result<Survey, IndexError> {
+    async fn survey(&self) -> Result<TreeShape, IndexError> {
         A::survey(&self.0).await
     }
 
     fn stats(&self) -> IndexStats {
-        let Local { shared, verbs, locks, sharing, state, stats, .. } = &*self.0;
+        let Local { shared, verbs, locks, coalescing, state, stats, .. } = &*self.0;
         let mut stats = stats.borrow().clone();
-        shared.meeting.count(locks, sharing, verbs.shards(), &mut stats);
+        shared.meeting.count(locks, coalescing, verbs.shards(), &mut stats);
         stats.cache = A::cache_counters(&shared.state, state);
         stats
     }

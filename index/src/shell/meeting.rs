@@ -1,5 +1,5 @@
-//! The meeting of an index's clients, of any kind of index: at locks and in windows. One for each compute node that
-//! works on the index; each shard gets tables of its own, which know each other by it. Knows no tree.
+//! The locks and windows in which the clients of an index of any kind meet. One for each compute node that works on the
+//! index; each shard gets tables of its own, which are connected by it. Knows no tree.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use farwood_lock::{LockConfig, LockTable, tag_of};
 use farwood_runtime::node::Host;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
-use crate::shell::sharing::{Crowd, Sharing};
+use crate::shell::coalescing::{Coalescing, InFlightSketch};
 use crate::stats::IndexStats;
 
 /// The common part of the tables of all shards of a compute node.
@@ -18,8 +18,8 @@ pub(crate) struct Meeting {
     dead_owners: Arc<[u16]>,
     lock_port: PortLease,
     window_port: PortLease,
-    crowd: Crowd,
-    /// Of the hashes of keys.
+    sketch: InFlightSketch,
+    /// Seed of the hashes of keys.
     seed: u64,
 }
 
@@ -32,7 +32,7 @@ impl Meeting {
             dead_owners: Arc::clone(&entry.dead_owners),
             lock_port: host.allocate_port(),
             window_port: host.allocate_port(),
-            crowd: Crowd::new(),
+            sketch: InFlightSketch::new(),
             seed: host.seed(),
         }
     }
@@ -47,26 +47,26 @@ impl Meeting {
         verbs: &V,
         locks: LockConfig,
         windows: WindowConfig,
-    ) -> (LockTable<V>, Sharing<V>) {
+    ) -> (LockTable<V>, Coalescing<V>) {
         let windows = WindowConfig { wait_ns_max: locks.wait_ns_max, seed: self.seed, ..windows };
         let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
         let locks = LockConfig { name, tag: self.tag, dead_owners, ..locks };
         let locks = LockTable::attach(verbs.clone(), self.lock_port.port(), locks);
-        let sharing = Sharing::attach(verbs.clone(), self.window_port.port(), windows, &self.crowd);
-        (locks, sharing)
+        let coalescing = Coalescing::attach(verbs.clone(), self.window_port.port(), windows, &self.sketch);
+        (locks, coalescing)
     }
 
-    /// Puts what these tables of one of so many `shards` have counted into `stats`.
+    /// Adds the counters of these tables, of one of so many `shards`, to `stats`.
     pub(crate) fn count<V: Verbs>(
         &self,
         locks: &LockTable<V>,
-        sharing: &Sharing<V>,
+        coalescing: &Coalescing<V>,
         shards: usize,
         stats: &mut IndexStats,
     ) {
         stats.locks = locks.stats();
-        stats.sharing = sharing.counters();
-        // The crowd is of the whole node: each shard reports its share of it.
-        stats.lock_table_bytes = (locks.bytes() + sharing.bytes() + self.crowd.bytes() / shards) as u64;
+        stats.sharing = coalescing.counters();
+        // The sketch belongs to the whole compute node: each shard reports its share of it.
+        stats.lock_table_bytes = (locks.bytes() + coalescing.bytes() + self.sketch.bytes() / shards) as u64;
     }
 }

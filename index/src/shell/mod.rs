@@ -1,17 +1,17 @@
-//! What all indexes share around their algorithms. It knows no algorithm: those implement [`Algorithm`], and the
+//! The shell around the algorithms of all indexes. It knows no algorithm: those implement [`Algorithm`], and the
 //! registry names them.
 //!
-//! - [`algorithm`]: what tells one kind from another; [`techniques`]: its switches.
+//! - [`algorithm`]: the part that differs from kind to kind; [`techniques`]: its switches.
 //! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
 //!   [`options`]: how a compute node works on it.
 //! - `meeting`: the locks and windows in which clients of an index meet.
-//! - `sharing`: one client's work for several: read delegation, write combining.
+//! - `coalescing`: one client's work done for several: read delegation, write combining.
 
 pub mod algorithm;
+mod coalescing;
 pub mod handle;
 mod meeting;
 pub mod options;
-mod sharing;
 pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};

@@ -1,4 +1,4 @@
-//! How one compute node works on an index of any kind. Knows no algorithm.
+//! Options of a compute node that works on an index of any kind. Knows no algorithm.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use farwood_runtime::clock::nanoseconds;
 
 use crate::shell::algorithm::Algorithm;
 
-/// Sets how one compute node works on an index. Compute nodes with different options work on the same index.
+/// Options of a compute node that works on an index. Compute nodes with different options may work on the same index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options<A: Algorithm> {
-    /// Which techniques are used. Those that say where locks are or what protects a node count when the index is
+    /// Techniques that are used. Those that say where locks are or what protects a node count when the index is
     /// created; opening it with other values is no error and changes nothing
     /// ([`Index::techniques`](crate::shell::handle::Index::techniques) tells what is in effect).
     pub techniques: A::Techniques,
-    /// Byte budget of the cache of inner nodes; it counts everything.
+    /// Byte budget of the cache of inner nodes, all overhead included.
     pub cache_bytes: usize,
-    /// Which cached node leaves when the budget is full.
+    /// Policy by which cached nodes leave when the budget is full.
     pub eviction: Policy,
     /// Retries that one operation may spend on torn reads, moved nodes, lost races and stale cache entries.
     pub retries_max: u32,
@@ -32,7 +32,7 @@ pub struct Options<A: Algorithm> {
     pub scan_window: usize,
 }
 
-/// Bounds pauses that double from one attempt to the next. A part of each is chance.
+/// Bounds of pauses that double from one attempt to the next. A part of each is random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     /// The first pause.
@@ -42,12 +42,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Tries again at once, as FG+ does in Sherman's paper.
+    /// No pauses: attempts follow at once, as in FG+ of Sherman's paper.
     pub const NONE: Backoff = Backoff { min: Duration::ZERO, max: Duration::ZERO };
 }
 
 impl<A: Algorithm> Options<A> {
-    /// Yields what lock tables are told by these options. Which kinds of locks there are is the algorithm's to say.
+    /// Yields the configuration of lock tables by these options. The algorithm decides which kinds of locks there are.
     pub(crate) fn locks(&self) -> LockConfig {
         LockConfig {
             wait_ns_max: nanoseconds(self.lock_wait_max),

@@ -1,4 +1,4 @@
-//! Techniques of an algorithm as switches with names: what papers compare, and what the command line switches. Knows no
+//! Techniques of an algorithm as switches with names, which papers compare and the command line sets. Knows no
 //! algorithm.
 
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ pub trait Switches: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
 ///
 /// ```
 /// farwood_index::techniques! {
-///     /// What this index can do without.
+///     /// Parts that this index can do without.
 ///     pub struct Techniques {
 ///         /// Two verbs in one chain.
 ///         pub fused: bool = true,

@@ -44,15 +44,15 @@ impl Techniques {
         self
     }
 
-    /// What is in effect on a tree whose locks are where `agreed` says.
-    pub(super) fn on(self, agreed: &Agreed) -> Self {
-        Techniques { on_chip: agreed.on_chip, ..self }.effective(true)
+    /// What is in effect on a tree whose locks are where `persisted` says.
+    pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
+        Techniques { on_chip: persisted.on_chip, ..self }.effective(true)
     }
 }
 
 /// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Agreed {
+pub struct PersistedConfig {
     pub(super) geometry: Geometry,
     /// Whether locks are in the servers' on-chip memory.
     pub(super) on_chip: bool,
@@ -115,20 +115,20 @@ mod tests {
     use super::super::{Options, ShermanAlgorithm};
     use super::*;
     use crate::shell::algorithm::Algorithm;
-    use crate::shell::handle::agreed_of;
+    use crate::shell::handle::persisted_of;
     use crate::shell::options::Backoff;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
         let geometry = Geometry { max_key: 200, max_value: 64, size: NodeSize::Slots { leaf: 4, inner: 4 } };
         for on_chip in [false, true] {
-            let agreed = Agreed { geometry, on_chip };
+            let persisted = PersistedConfig { geometry, on_chip };
             let size = r#"{"Slots":{"leaf":4,"inner":4}}"#;
             let bytes = format!(
                 r#"{{"geometry":{{"max_key":200,"max_value":64,"size":{size}}},"on_chip":{on_chip}}}"#
             );
-            assert_eq!(serde_json::to_string(&agreed).unwrap(), bytes);
-            assert_eq!(agreed_of::<ShermanAlgorithm>(bytes.as_bytes()), Ok(agreed));
+            assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
+            assert_eq!(persisted_of::<ShermanAlgorithm>(bytes.as_bytes()), Ok(persisted));
         }
     }
 
@@ -141,14 +141,14 @@ mod tests {
             (b"\xff\xfe", "expected value"),
             (&geometry_only, "missing field"),
         ] {
-            let error = agreed_of::<ShermanAlgorithm>(bytes).unwrap_err().to_string();
+            let error = persisted_of::<ShermanAlgorithm>(bytes).unwrap_err().to_string();
             assert!(error.contains("unreadable") && error.contains(part), "{error}");
         }
     }
 
     #[test]
     fn locks_in_on_chip_memory_need_it() {
-        let agreed = Agreed { geometry: Geometry::default(), on_chip: true };
+        let persisted = PersistedConfig { geometry: Geometry::default(), on_chip: true };
         let words = LockRegion { base: RemotePtr::new(ServerId(0), 64), count: 1 };
         let server = |device_locks| ServerInfo {
             id: ServerId(0),
@@ -157,20 +157,21 @@ mod tests {
             device_locks,
             chunk_bytes: 4096,
         };
-        let check =
-            |agreed, device_locks| ShermanAlgorithm::check_cluster("x", agreed, &[server(device_locks)]);
-        let error = check(&agreed, None).unwrap_err().to_string();
+        let check = |persisted, device_locks| {
+            ShermanAlgorithm::check_cluster("x", persisted, &[server(device_locks)])
+        };
+        let error = check(&persisted, None).unwrap_err().to_string();
         assert!(error.contains("not all memory servers"), "{error}");
-        assert_eq!(check(&agreed, Some(words)), Ok(()));
-        assert_eq!(check(&Agreed { on_chip: false, ..agreed }, None), Ok(()));
+        assert_eq!(check(&persisted, Some(words)), Ok(()));
+        assert_eq!(check(&PersistedConfig { on_chip: false, ..persisted }, None), Ok(()));
     }
 
     #[test]
     fn the_recorded_decision_wins_over_the_switch() {
         for (on_chip, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
-            let agreed = Agreed { geometry: Geometry::default(), on_chip };
+            let persisted = PersistedConfig { geometry: Geometry::default(), on_chip };
             let techniques =
-                Techniques { on_chip: wanted, hierarchical: false, ..Techniques::ALL }.on(&agreed);
+                Techniques { on_chip: wanted, hierarchical: false, ..Techniques::ALL }.on(&persisted);
             assert_eq!((techniques.on_chip, techniques.handover, techniques.fused), (on_chip, false, true));
         }
         assert!(Techniques::ALL.effective(true).on_chip && !Techniques::ALL.effective(false).on_chip);

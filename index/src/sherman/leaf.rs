@@ -2,7 +2,7 @@
 //! [`crate::layout`]'s.
 
 use crate::btree::LeafFormat;
-use crate::btree::sighting::{Depth, Sighting};
+use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::check::Broken;
 use crate::layout::{Glimpse, LeafLayout, NodeHeader, Position, Rejection, glimpse};
 
@@ -35,9 +35,9 @@ impl LeafFormat for LeafLayout {
         glimpse(line)
     }
 
-    fn sight(&self, image: &[u8], depth: Depth) -> Result<Sighting, Rejection> {
+    fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         let view = self.view(image)?;
-        let mut seen = Sighting::new(view.header());
+        let mut seen = ObservedNode::new(view.header());
         if depth == Depth::Shape {
             seen.keys = view.len() as u64;
             return Ok(seen);

@@ -58,7 +58,7 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
-                    self.forget(at, key);
+                    self.invalidate_cached(at, key);
                     let root = self.restart(meter, at.ptr).await?;
                     at = self.descend(meter, key, 0, root, &mut budget).await?;
                 }

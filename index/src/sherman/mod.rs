@@ -52,18 +52,18 @@ use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, on_chip_possible};
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
 
-use self::config::Agreed;
+use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use crate::btree::{self, BTree, Chains};
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::{Bytes, LeafLayout};
-use crate::range_index::{Scan, Survey};
+use crate::range_index::{Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
 /// A Sherman tree as a whole compute node sees it.
 pub type Sherman = crate::shell::handle::Tree<ShermanAlgorithm>;
@@ -144,7 +144,7 @@ impl Algorithm for ShermanAlgorithm {
 
     type Geometry = Geometry;
     type Techniques = Techniques;
-    type Agreed = Agreed;
+    type PersistedConfig = PersistedConfig;
     type NodeState = btree::NodeState<LeafLayout>;
     type ShardState = btree::ShardState;
 
@@ -152,13 +152,17 @@ impl Algorithm for ShermanAlgorithm {
         geometry: Geometry,
         techniques: Techniques,
         servers: &[ServerInfo],
-    ) -> Result<Agreed, IndexError> {
+    ) -> Result<PersistedConfig, IndexError> {
         geometry.layouts()?;
-        Ok(Agreed { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
+        Ok(PersistedConfig { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
     }
 
-    fn check_cluster(name: &str, agreed: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
-        if agreed.on_chip && !on_chip_possible(servers) {
+    fn check_cluster(
+        name: &str,
+        persisted: &PersistedConfig,
+        servers: &[ServerInfo],
+    ) -> Result<(), IndexError> {
+        if persisted.on_chip && !on_chip_possible(servers) {
             let what = format!(
                 "the index {name:?} has its locks in on-chip memory, which not all memory servers have: open it \
                  where they do, or copy it into a new one"
@@ -169,12 +173,12 @@ impl Algorithm for ShermanAlgorithm {
     }
 
     #[inline]
-    fn geometry(agreed: &Agreed) -> Geometry {
-        agreed.geometry
+    fn geometry(persisted: &PersistedConfig) -> Geometry {
+        persisted.geometry
     }
 
-    fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
-        techniques.on(agreed)
+    fn in_effect(techniques: Techniques, persisted: &PersistedConfig) -> Techniques {
+        techniques.on(persisted)
     }
 
     fn effective(techniques: Techniques, on_chip_possible: bool) -> Techniques {
@@ -198,8 +202,12 @@ impl Algorithm for ShermanAlgorithm {
         (LockConfig { hierarchical, handover, on_chip, ..locks }, windows)
     }
 
-    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<Self::NodeState, IndexError> {
-        let (leaf, inner) = agreed.geometry.layouts()?;
+    fn node_state(
+        persisted: &PersistedConfig,
+        options: &Options,
+        seed: u64,
+    ) -> Result<Self::NodeState, IndexError> {
+        let (leaf, inner) = persisted.geometry.layouts()?;
         let config = CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
         Ok(btree::NodeState::new(leaf, inner, config))
     }
@@ -230,9 +238,9 @@ impl Algorithm for ShermanAlgorithm {
         local: &Rc<Tree<V>>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> impl Future<Output = Result<bool, IndexError>> {
-        local.write(meter, key, intent)
+        local.write(meter, key, op)
     }
 
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
@@ -247,7 +255,7 @@ impl Algorithm for ShermanAlgorithm {
         btree::bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<Survey, IndexError>> {
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, IndexError>> {
         btree::check::survey(local)
     }
 

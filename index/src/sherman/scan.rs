@@ -238,7 +238,7 @@ impl<V: Verbs> Cursor<V> {
                 }
                 Consumed::Beyond => {
                     budget.spend(&self.meter, at.ptr, None)?;
-                    tree.forget(at, &key);
+                    tree.invalidate_cached(at, &key);
                     let root = tree.restart(&self.meter, at.ptr).await?;
                     at = tree.descend(&self.meter, &key, 0, root, budget).await?;
                 }
@@ -251,7 +251,7 @@ impl<V: Verbs> Cursor<V> {
                     budget.spend(&self.meter, at.ptr, Some(rejection))?;
                     rereads += 1;
                     if matches!(Step::<()>::after(rejection), Step::Restart(_)) {
-                        tree.forget(at, &key);
+                        tree.invalidate_cached(at, &key);
                         let root = tree.restart(&self.meter, at.ptr).await?;
                         at = tree.descend(&self.meter, &key, 0, root, budget).await?;
                     }

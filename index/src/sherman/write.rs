@@ -7,9 +7,9 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
 use crate::step::Step;
+use crate::write_op::WriteOp;
 
 /// What a write does to the leaf that answers for its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub(super) enum Plan {
     Nothing,
 }
 
-/// Decides what `intent` does to the leaf in `image`, which was read under its lock, and changes the image accordingly.
-pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], intent: Intent<'_>) -> Step<Plan> {
+/// Decides what `op` does to the leaf in `image`, which was read under its lock, and changes the image accordingly.
+pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], op: WriteOp<'_>) -> Step<Plan> {
     let found = match layout.lookup(image, key) {
         Ok(LeafLookup::Found(found)) => Some(found.slot),
         Ok(LeafLookup::Absent) => None,
@@ -31,48 +31,48 @@ pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], intent: In
         Ok(LeafLookup::Left) => return Step::Restart(None),
         Err(rejection) => return Step::after(rejection),
     };
-    let plan = match (found, intent) {
-        (Some(slot), Intent::Put(value) | Intent::Update(value)) => {
+    let plan = match (found, op) {
+        (Some(slot), WriteOp::Put(value) | WriteOp::Update(value)) => {
             Plan::Patch(layout.write_entry(image, slot, key, value))
         }
-        (Some(slot), Intent::Remove) => Plan::Patch(layout.clear_entry(image, slot)),
-        (None, Intent::Put(value) | Intent::Insert(value)) => {
+        (Some(slot), WriteOp::Remove) => Plan::Patch(layout.clear_entry(image, slot)),
+        (None, WriteOp::Put(value) | WriteOp::Insert(value)) => {
             match layout.view(image).map(|leaf| leaf.vacancy()) {
                 Ok(Some(slot)) => Plan::Patch(layout.write_entry(image, slot, key, value)),
                 Ok(None) => Plan::Split,
                 Err(rejection) => return Step::after(rejection),
             }
         }
-        (Some(_), Intent::Insert(_)) | (None, Intent::Update(_) | Intent::Remove) => Plan::Nothing,
+        (Some(_), WriteOp::Insert(_)) | (None, WriteOp::Update(_) | WriteOp::Remove) => Plan::Nothing,
     };
     Step::Done(plan)
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Does what `intent` says; yields whether it took effect.
+    /// Does what `op` says; yields whether it took effect.
     pub(super) async fn write(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> Result<bool, IndexError> {
         let mut budget = self.budget();
         let mut at = loop {
             match self.locate_leaf(meter, key, &mut budget).await? {
                 Some(target) => break target,
-                None if intent.creates() => self.plant(meter).await?,
+                None if op.creates() => self.create_root_leaf(meter).await?,
                 None => return Ok(false),
             }
         };
         loop {
             let (held, mut image) = self.lock_leaf(meter, at.ptr).await?;
-            match plan(self.leaf(), &mut image, key, intent) {
+            match plan(self.leaf(), &mut image, key, op) {
                 Step::Done(Plan::Patch(patch)) => {
                     self.write_back(meter, held, image, patch).await?;
                     return Ok(true);
                 }
                 Step::Done(Plan::Split) => {
-                    self.split_leaf(meter, held, image, key, intent.value()).await?;
+                    self.split_leaf(meter, held, image, key, op.value()).await?;
                     return Ok(true);
                 }
                 Step::Done(Plan::Nothing) => {
@@ -86,7 +86,7 @@ impl<V: Verbs> Tree<V> {
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;
                     budget.spend(meter, at.ptr, last)?;
-                    self.forget(at, key);
+                    self.invalidate_cached(at, key);
                     let root = self.restart(meter, at.ptr).await?;
                     at = self.descend(meter, key, 0, root, &mut budget).await?;
                 }
@@ -149,9 +149,9 @@ mod tests {
         (layout, image)
     }
 
-    fn outcome(entries: &[(&[u8], &[u8])], key: &[u8], intent: Intent<'_>) -> (Step<Plan>, Option<Vec<u8>>) {
+    fn outcome(entries: &[(&[u8], &[u8])], key: &[u8], op: WriteOp<'_>) -> (Step<Plan>, Option<Vec<u8>>) {
         let (layout, mut image) = leaf(entries);
-        let step = plan(&layout, &mut image, key, intent);
+        let step = plan(&layout, &mut image, key, op);
         let value = match layout.lookup(&image, key).unwrap() {
             LeafLookup::Found(found) => {
                 let range = crate::layout::make_contiguous(&mut image, found.value);
@@ -163,21 +163,21 @@ mod tests {
     }
 
     #[test]
-    fn every_intent_on_a_present_and_an_absent_key() {
+    fn every_write_op_on_a_present_and_an_absent_key() {
         let one: &[(&[u8], &[u8])] = &[(b"c", b"1")];
         let patched = |step: &Step<Plan>| matches!(step, Step::Done(Plan::Patch(_)));
-        for (entries, intent, applied, after) in [
-            (one, Intent::Put(b"2"), true, Some(b"2")),
-            (one, Intent::Insert(b"2"), false, Some(b"1")),
-            (one, Intent::Update(b"2"), true, Some(b"2")),
-            (one, Intent::Remove, true, None),
-            (&[], Intent::Put(b"2"), true, Some(b"2")),
-            (&[], Intent::Insert(b"2"), true, Some(b"2")),
-            (&[], Intent::Update(b"2"), false, None),
-            (&[], Intent::Remove, false, None),
+        for (entries, op, applied, after) in [
+            (one, WriteOp::Put(b"2"), true, Some(b"2")),
+            (one, WriteOp::Insert(b"2"), false, Some(b"1")),
+            (one, WriteOp::Update(b"2"), true, Some(b"2")),
+            (one, WriteOp::Remove, true, None),
+            (&[], WriteOp::Put(b"2"), true, Some(b"2")),
+            (&[], WriteOp::Insert(b"2"), true, Some(b"2")),
+            (&[], WriteOp::Update(b"2"), false, None),
+            (&[], WriteOp::Remove, false, None),
         ] {
-            let (step, value) = outcome(entries, b"c", intent);
-            assert_eq!((patched(&step), value.as_deref()), (applied, after.map(|v| &v[..])), "{intent:?}");
+            let (step, value) = outcome(entries, b"c", op);
+            assert_eq!((patched(&step), value.as_deref()), (applied, after.map(|v| &v[..])), "{op:?}");
             assert!(applied || step == Step::Done(Plan::Nothing));
         }
     }
@@ -185,16 +185,16 @@ mod tests {
     #[test]
     fn a_full_leaf_is_split_for_a_new_key_only() {
         let full: &[(&[u8], &[u8])] = &[(b"c", b"1"), (b"d", b"2")];
-        assert_eq!(outcome(full, b"e", Intent::Put(b"3")).0, Step::Done(Plan::Split));
-        assert_eq!(outcome(full, b"e", Intent::Update(b"3")).0, Step::Done(Plan::Nothing));
-        assert_eq!(outcome(full, b"d", Intent::Put(b"3")).1.as_deref(), Some(&b"3"[..]));
+        assert_eq!(outcome(full, b"e", WriteOp::Put(b"3")).0, Step::Done(Plan::Split));
+        assert_eq!(outcome(full, b"e", WriteOp::Update(b"3")).0, Step::Done(Plan::Nothing));
+        assert_eq!(outcome(full, b"d", WriteOp::Put(b"3")).1.as_deref(), Some(&b"3"[..]));
     }
 
     #[test]
     fn keys_outside_the_fences_go_elsewhere() {
         let sibling = RemotePtr::from_bits(640);
-        assert_eq!(outcome(&[], b"m", Intent::Put(b"")).0, Step::MoveRight(sibling));
-        assert_eq!(outcome(&[], b"a", Intent::Put(b"")).0, Step::Restart(None));
-        assert_eq!(outcome(&[], b"", Intent::Remove).0, Step::Restart(None));
+        assert_eq!(outcome(&[], b"m", WriteOp::Put(b"")).0, Step::MoveRight(sibling));
+        assert_eq!(outcome(&[], b"a", WriteOp::Put(b"")).0, Step::Restart(None));
+        assert_eq!(outcome(&[], b"", WriteOp::Remove).0, Step::Restart(None));
     }
 }

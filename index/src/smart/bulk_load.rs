@@ -215,7 +215,7 @@ impl<V: Verbs> Loader<'_, V> {
                 let mut buf = tree.verbs.lease(tree.types().node_bytes(header.node_type));
                 build_inner(&mut buf, Link::Live(parent), &header, slots);
                 // Nothing leads there as long as the cache knows no root.
-                tree.show_cache(at, &InnerView::new(&buf, tree.types()).expect("it was built here"));
+                tree.cache_node(at, &InnerView::new(&buf, tree.types()).expect("it was built here"));
                 self.write(at, buf).await?;
                 Ok((at, Slot::inner(symbol, at, header.node_type)))
             }

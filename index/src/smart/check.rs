@@ -16,7 +16,7 @@ use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violat
 use crate::error::IndexError;
 use crate::layout::radix::{InnerView, Link as NodeLink, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
-use crate::range_index::{Pair, Survey};
+use crate::range_index::{Pair, TreeShape};
 use crate::step::Budget;
 
 /// Nodes that are read in parallel.
@@ -40,7 +40,7 @@ pub(super) async fn run<V: Verbs>(
 }
 
 /// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<Survey, IndexError> {
+pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<TreeShape, IndexError> {
     let (meter, options) = (Meter::default(), CheckOptions { kept_max: 1, ..CheckOptions::default() });
     let mut walk = Walk::new(tree, &meter, &options, CheckReport::new(1));
     // Writers may be at work: a torn leaf is read again for as long as the budget lasts, and locks are taken.

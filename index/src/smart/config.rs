@@ -39,15 +39,15 @@ impl Techniques {
         self
     }
 
-    /// What is in effect on a tree whose leaves are as `agreed` says.
-    pub(super) fn on(self, agreed: &Agreed) -> Self {
-        Techniques { in_place_leaves: agreed.in_place_leaves, rear_lock: agreed.rear_lock, ..self }
+    /// What is in effect on a tree whose leaves are as `persisted` says.
+    pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
+        Techniques { in_place_leaves: persisted.in_place_leaves, rear_lock: persisted.rear_lock, ..self }
     }
 }
 
 /// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Agreed {
+pub struct PersistedConfig {
     pub(super) geometry: Geometry,
     /// Whether leaves are updated in place.
     pub(super) in_place_leaves: bool,
@@ -55,11 +55,11 @@ pub struct Agreed {
     pub(super) rear_lock: bool,
 }
 
-impl Agreed {
+impl PersistedConfig {
     /// For a tree that somebody creates who wants these techniques.
     pub(super) fn new(geometry: Geometry, techniques: Techniques) -> Self {
         let Techniques { in_place_leaves, rear_lock, .. } = techniques.effective();
-        Agreed { geometry, in_place_leaves, rear_lock }
+        PersistedConfig { geometry, in_place_leaves, rear_lock }
     }
 }
 
@@ -107,41 +107,42 @@ impl Default for Geometry {
 mod tests {
     use super::super::SmartAlgorithm;
     use super::*;
-    use crate::shell::handle::agreed_of;
+    use crate::shell::handle::persisted_of;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
         let geometry = Geometry { max_key: 200, max_value: 64, types: Types::Tiny };
         for (techniques, on) in [(Techniques::ALL, true), (Techniques::NONE, false)] {
-            let agreed = Agreed::new(geometry, techniques);
+            let persisted = PersistedConfig::new(geometry, techniques);
             let geometry = r#"{"max_key":200,"max_value":64,"types":"Tiny"}"#;
             let bytes = format!(r#"{{"geometry":{geometry},"in_place_leaves":{on},"rear_lock":{on}}}"#);
-            assert_eq!(serde_json::to_string(&agreed).unwrap(), bytes);
-            assert_eq!(agreed_of::<SmartAlgorithm>(bytes.as_bytes()), Ok(agreed));
+            assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
+            assert_eq!(persisted_of::<SmartAlgorithm>(bytes.as_bytes()), Ok(persisted));
         }
     }
 
     #[test]
     fn the_recorded_decision_wins_over_the_switches() {
-        let agreed = Agreed::new(Geometry::default(), Techniques::NONE);
-        let techniques = Techniques::ALL.on(&agreed);
+        let persisted = PersistedConfig::new(Geometry::default(), Techniques::NONE);
+        let techniques = Techniques::ALL.on(&persisted);
         assert_eq!(
             (techniques.in_place_leaves, techniques.rear_lock, techniques.fused),
             (false, false, true)
         );
         let only_rear = Techniques { rear_lock: true, ..Techniques::NONE };
-        assert!(!Agreed::new(Geometry::default(), only_rear).rear_lock);
+        assert!(!PersistedConfig::new(Geometry::default(), only_rear).rear_lock);
     }
 
     #[test]
     fn a_configuration_that_makes_no_sense_is_an_error() {
-        let locked = Agreed { geometry: Geometry::default(), in_place_leaves: false, rear_lock: true };
+        let locked =
+            PersistedConfig { geometry: Geometry::default(), in_place_leaves: false, rear_lock: true };
         for (bytes, part) in [
             (&b"{"[..], "EOF"),
             (&serde_json::to_vec(&Geometry::default()).unwrap(), "missing field"),
             (&serde_json::to_vec(&locked).unwrap(), "not updated in place"),
         ] {
-            let error = agreed_of::<SmartAlgorithm>(bytes).unwrap_err().to_string();
+            let error = persisted_of::<SmartAlgorithm>(bytes).unwrap_err().to_string();
             assert!(error.contains("unreadable") && error.contains(part), "{error}");
         }
     }

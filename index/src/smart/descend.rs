@@ -139,7 +139,7 @@ impl<V: Verbs> Tree<V> {
             let room = self.types().room(view.header.node_type);
             match decide_inner(&view, holder, &above, key, room, false) {
                 InnerStep::On(on) if on.next == way.next => {
-                    self.show_cache(holder, &view);
+                    self.cache_node(holder, &view);
                     return Ok(on);
                 }
                 InnerStep::ReadMore => node_type = view.header.node_type,
@@ -187,11 +187,11 @@ impl<V: Verbs> Tree<V> {
             let room = self.types().room(header.node_type);
             match decide_inner(&view, node, &way, key, room, writes) {
                 InnerStep::On(on) => {
-                    self.show_cache(node, &view);
+                    self.cache_node(node, &view);
                     way = on;
                 }
                 InnerStep::Fork { shared, certain } => {
-                    self.show_cache(node, &view);
+                    self.cache_node(node, &view);
                     return Ok(Spot::Fork(Fork { way, node, header, link: view.link, shared, certain }));
                 }
                 InnerStep::Full(_) => return Ok(Spot::Full(way)),
@@ -236,7 +236,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Offers an inner node to the cache.
-    pub(super) fn show_cache(&self, node: Child, view: &InnerView<'_>) {
+    pub(super) fn cache_node(&self, node: Child, view: &InnerView<'_>) {
         if view.is_frozen() || !view.is_whole() {
             return;
         }

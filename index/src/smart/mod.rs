@@ -64,19 +64,19 @@ use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
 use farwood_runtime::{Meter, ServerInfo, Verbs};
 
-use self::config::Agreed;
+use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
 use crate::check::{CheckOptions, CheckReport};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
-use crate::range_index::{Scan, Survey};
+use crate::range_index::{Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
 use crate::stats::CacheCounters;
 use crate::value::Value;
+use crate::write_op::WriteOp;
 
 /// A SMART tree as a whole compute node sees it.
 pub type Smart = crate::shell::handle::Tree<SmartAlgorithm>;
@@ -193,7 +193,7 @@ impl Algorithm for SmartAlgorithm {
 
     type Geometry = Geometry;
     type Techniques = Techniques;
-    type Agreed = Agreed;
+    type PersistedConfig = PersistedConfig;
     type NodeState = NodeState;
     type ShardState = RadixReader;
 
@@ -201,30 +201,30 @@ impl Algorithm for SmartAlgorithm {
         geometry: Geometry,
         techniques: Techniques,
         servers: &[ServerInfo],
-    ) -> Result<Agreed, IndexError> {
+    ) -> Result<PersistedConfig, IndexError> {
         geometry.formats()?;
         check_servers(servers)?;
-        Ok(Agreed::new(geometry, techniques))
+        Ok(PersistedConfig::new(geometry, techniques))
     }
 
-    fn check_agreed(agreed: &Agreed) -> Result<(), String> {
-        if agreed.rear_lock && !agreed.in_place_leaves {
+    fn check_persisted(persisted: &PersistedConfig) -> Result<(), String> {
+        if persisted.rear_lock && !persisted.in_place_leaves {
             return Err("its leaves have locks, but are not updated in place".into());
         }
         Ok(())
     }
 
-    fn check_cluster(_: &str, _: &Agreed, servers: &[ServerInfo]) -> Result<(), IndexError> {
+    fn check_cluster(_: &str, _: &PersistedConfig, servers: &[ServerInfo]) -> Result<(), IndexError> {
         check_servers(servers)
     }
 
     #[inline]
-    fn geometry(agreed: &Agreed) -> Geometry {
-        agreed.geometry
+    fn geometry(persisted: &PersistedConfig) -> Geometry {
+        persisted.geometry
     }
 
-    fn in_effect(techniques: Techniques, agreed: &Agreed) -> Techniques {
-        techniques.on(agreed)
+    fn in_effect(techniques: Techniques, persisted: &PersistedConfig) -> Techniques {
+        techniques.on(persisted)
     }
 
     fn effective(techniques: Techniques, _: bool) -> Techniques {
@@ -254,8 +254,12 @@ impl Algorithm for SmartAlgorithm {
         (LockConfig { hierarchical: true, handover: true, on_chip: false, ..locks }, windows)
     }
 
-    fn node_state(agreed: &Agreed, options: &Options, seed: u64) -> Result<NodeState, IndexError> {
-        let (types, leaf) = agreed.geometry.formats()?;
+    fn node_state(
+        persisted: &PersistedConfig,
+        options: &Options,
+        seed: u64,
+    ) -> Result<NodeState, IndexError> {
+        let (types, leaf) = persisted.geometry.formats()?;
         let config = RadixConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
         Ok(NodeState { types, leaf, cache: RadixCache::new(config), turns: Turns::new() })
     }
@@ -293,9 +297,9 @@ impl Algorithm for SmartAlgorithm {
         local: &Rc<Tree<V>>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> impl Future<Output = Result<bool, IndexError>> {
-        local.write(meter, key, intent)
+        local.write(meter, key, op)
     }
 
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
@@ -310,7 +314,7 @@ impl Algorithm for SmartAlgorithm {
         bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<Survey, IndexError>> {
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, IndexError>> {
         check::survey(local)
     }
 

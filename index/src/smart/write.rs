@@ -28,10 +28,10 @@ use super::descend::{Fork, Spot};
 use super::new_node::Swing;
 use super::way::{LeafStep, Way, decide_leaf};
 use crate::error::IndexError;
-use crate::intent::Intent;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, LeafFormat, Link, Slot};
 use crate::step::Budget;
+use crate::write_op::WriteOp;
 
 /// What came of a part of an operation.
 pub(super) enum Outcome {
@@ -55,12 +55,12 @@ struct Leaf<V: Verbs> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Does what `intent` says; yields whether it took effect.
+    /// Does what `op` says; yields whether it took effect.
     pub(super) async fn write(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
     ) -> Result<bool, IndexError> {
         let mut budget = self.budget();
         let budget = &mut budget;
@@ -68,12 +68,12 @@ impl<V: Verbs> Tree<V> {
         // Why a node that should move cannot. Then nothing is created any more.
         let mut stuck = None;
         loop {
-            let helps = intent.creates() && stuck.is_none();
+            let helps = op.creates() && stuck.is_none();
             let outcome = match self.descend(meter, key, way, helps, budget).await? {
-                Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, helps, way, budget).await?,
-                Spot::Vacant(way) if helps => self.insert_at(meter, key, intent.value(), way, budget).await?,
+                Spot::Leaf(way) => self.write_at_leaf(meter, key, op, helps, way, budget).await?,
+                Spot::Vacant(way) if helps => self.insert_at(meter, key, op.value(), way, budget).await?,
                 Spot::Fork(fork) if helps && fork.certain => {
-                    self.split_header(meter, key, intent.value(), fork, budget).await?
+                    self.split_header(meter, key, op.value(), fork, budget).await?
                 }
                 Spot::Vacant(Way { fresh: true, .. }) | Spot::Fork(Fork { certain: true, .. })
                     if stuck.is_some() =>
@@ -118,12 +118,12 @@ impl<V: Verbs> Tree<V> {
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
         creates: bool,
         way: Way,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let leaf = match self.take_leaf(meter, &way, intent, budget).await? {
+        let leaf = match self.take_leaf(meter, &way, op, budget).await? {
             Ok(leaf) => leaf,
             Err(rejection) => {
                 return Ok(Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?));
@@ -132,7 +132,7 @@ impl<V: Verbs> Tree<V> {
         let view = self.leaf().view(&leaf.image);
         let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &way, key);
         if step == LeafStep::Here {
-            return self.change_leaf(meter, key, intent, way, leaf, budget).await;
+            return self.change_leaf(meter, key, op, way, leaf, budget).await;
         }
         let Leaf { image, held, node, .. } = leaf;
         if let Some(held) = held {
@@ -140,13 +140,11 @@ impl<V: Verbs> Tree<V> {
         }
         Ok(match step {
             LeafStep::Here => unreachable!("handled above"),
-            LeafStep::Other | LeafStep::Gone if !intent.creates() => Outcome::Done(false),
+            LeafStep::Other | LeafStep::Gone if !op.creates() => Outcome::Done(false),
             LeafStep::Other | LeafStep::Gone if !creates => Outcome::Absent,
-            LeafStep::Other => {
-                self.split_leaf(meter, key, intent.value(), way, (node, &image), budget).await?
-            }
+            LeafStep::Other => self.split_leaf(meter, key, op.value(), way, (node, &image), budget).await?,
             // What was removed is out of the tree, but for its slot: the new leaf takes it over at once.
-            LeafStep::Gone => self.insert_at(meter, key, intent.value(), way, budget).await?,
+            LeafStep::Gone => self.insert_at(meter, key, op.value(), way, budget).await?,
             LeafStep::Moved(to, class) => {
                 budget.spend(meter, node.ptr(), None)?;
                 Outcome::On(self.follow(meter, &way, Slot::leaf(way.symbol, to, class)))
@@ -164,7 +162,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         way: &Way,
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
         budget: &mut Budget,
     ) -> Result<Result<Leaf<V>, Rejection>, IndexError> {
         let class = match self.leaf().class_of(way.slot) {
@@ -172,7 +170,7 @@ impl<V: Verbs> Tree<V> {
             Err(rejection) => return Ok(Err(rejection)),
         };
         let node = way.slot.child().expect("a leaf has an address");
-        let changes = matches!(intent, Intent::Put(_) | Intent::Update(_));
+        let changes = matches!(op, WriteOp::Put(_) | WriteOp::Update(_));
         if changes && self.techniques.in_place_leaves {
             let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
             return Ok(Ok(Leaf { node, class, image, held: Some(held) }));
@@ -205,24 +203,24 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Does what `intent` says to the key's leaf, which is live, and locked if it will be written in place.
+    /// Does what `op` says to the key's leaf, which is live, and locked if it will be written in place.
     async fn change_leaf(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        intent: Intent<'_>,
+        op: WriteOp<'_>,
         way: Way,
         leaf: Leaf<V>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let Leaf { node, class, image, held } = leaf;
-        match (intent, held) {
-            (Intent::Insert(_), _) => Ok(Outcome::Done(false)),
-            (Intent::Remove, _) => self.remove_leaf(meter, key, way, (node, &image), budget).await,
-            (Intent::Put(value) | Intent::Update(value), None) => {
+        match (op, held) {
+            (WriteOp::Insert(_), _) => Ok(Outcome::Done(false)),
+            (WriteOp::Remove, _) => self.remove_leaf(meter, key, way, (node, &image), budget).await,
+            (WriteOp::Put(value) | WriteOp::Update(value), None) => {
                 self.supersede(meter, (key, value), way, (node, &image), budget).await
             }
-            (Intent::Put(value) | Intent::Update(value), Some(held)) => {
+            (WriteOp::Put(value) | WriteOp::Update(value), Some(held)) => {
                 if self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));

@@ -136,7 +136,7 @@ fn a_new_node_that_others_have_reached_is_not_written_again() {
                 buf[NODE_BYTES + DATA_BYTES..].fill(0);
                 let mut chain = Chain::with_buffer(node(0).server(), buf);
                 chain.write(node(1), NODE_BYTES..2 * NODE_BYTES).write(node(0), 0..NODE_BYTES);
-                held.begins_with_new(1);
+                held.with_unpublished_prefix(1);
                 held.release(&meter, chain, combine).await.expect("it was redone");
             });
             let (fake, memory) = (tables[0].0.clone(), world.clone());

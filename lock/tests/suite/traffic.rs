@@ -236,7 +236,7 @@ fn embedded_and_other_locks_do_not_meet() {
 }
 
 /// A holder of an embedded lock that releases `data` of a buffer of `bytes`, with or without the global lock.
-fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, fresh: u8) {
+fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, unpublished: u8) {
     let world = World::new(1, 1, 1);
     let (fake, table) = world.attach(LockConfig::default()).remove(0);
     world.spawn(async move {
@@ -246,7 +246,7 @@ fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, fresh: u8) {
         if locked {
             held.lock(&meter).await.expect("nobody else wants it");
         }
-        held.begins_with_new(fresh);
+        held.with_unpublished_prefix(unpublished);
         held.release_rear(&meter, fake.lease(bytes), data).await.expect("the fabric does not fail");
     });
     world.run();

@@ -1,7 +1,9 @@
 //! Clients on an index that forgets everything: they must find out, and their own cost can be measured.
 
 use farwood::runtime::{Host, Verbs};
-use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, Survey, Value};
+use farwood::{
+    Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, TreeShape, Value,
+};
 
 use super::*;
 use crate::args::{self, Command, Request};
@@ -42,8 +44,8 @@ impl RangeIndex for Forgetful {
     ) -> Result<u64, IndexError> {
         Ok(pairs.into_iter().count() as u64)
     }
-    async fn survey(&self) -> Result<Survey, IndexError> {
-        Ok(Survey::default())
+    async fn survey(&self) -> Result<TreeShape, IndexError> {
+        Ok(TreeShape::default())
     }
     fn stats(&self) -> IndexStats {
         IndexStats::default()

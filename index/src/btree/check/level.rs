@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 use farwood_runtime::RemotePtr;
 
-use crate::btree::sighting::Sighting;
+use crate::btree::observed_node::ObservedNode;
 use crate::check::{AddressFault, Broken, CheckReport, Link, MissingSeparator, Violation};
 use crate::layout::{Bytes, Glimpse, Rejection};
 
@@ -24,7 +24,7 @@ use crate::layout::{Bytes, Glimpse, Rejection};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) to: RemotePtr,
-    /// What has the pointer.
+    /// The node or word that holds the pointer.
     from: RemotePtr,
     link: Link,
     /// The low fence that the node must have, where that is known.
@@ -36,7 +36,7 @@ pub(super) struct Step {
 struct Claim {
     child: RemotePtr,
     parent: RemotePtr,
-    /// It was compared with the node that begins there.
+    /// True once it was compared with the node that begins there.
     met: bool,
 }
 
@@ -44,7 +44,7 @@ struct Claim {
 #[derive(Debug)]
 pub(super) struct Level {
     level: u8,
-    /// What claims are made with.
+    /// The kind of pointer that claims are made with.
     link: Link,
     /// By separator.
     claims: BTreeMap<Bytes, Claim>,
@@ -54,13 +54,13 @@ pub(super) struct Level {
     blamed: BTreeSet<RemotePtr>,
     /// The last separator that the walk began at.
     began_at: Option<Bytes>,
-    /// The walk along the siblings ended too early once: that it does not lead to a node means nothing any more.
+    /// True once the walk along the siblings ended too early: that it does not lead to a node then means nothing.
     interrupted: bool,
     below: Option<Box<Level>>,
 }
 
 impl Level {
-    /// The level of the root.
+    /// Makes the level of the root.
     pub(super) fn top(level: u8, root_word: RemotePtr, root: RemotePtr) -> Self {
         let mut top = Level::new(level, Link::Root);
         top.claims.insert(Bytes::new(), Claim { child: root, parent: root_word, met: false });
@@ -81,17 +81,17 @@ impl Level {
         }
     }
 
-    /// The level's number.
+    /// Yields the level's number.
     pub(super) fn number(&self) -> u8 {
         self.level
     }
 
-    /// The level below, when this one is done; none below the leaves, or if nothing is known of it.
+    /// Yields the level below, when this one is done; none below the leaves, or if nothing is known of it.
     pub(super) fn into_below(self) -> Option<Level> {
         self.below.map(|below| *below).filter(|below| !below.claims.is_empty())
     }
 
-    /// Where the walk begins, or begins anew; none if the level is done.
+    /// Yields where the walk begins, or begins anew; none if the level is done.
     pub(super) fn next_start(
         &mut self,
         visited: &BTreeSet<RemotePtr>,
@@ -109,15 +109,15 @@ impl Level {
         Some(Step { to: child, from: parent, link: self.link, expected: self.began_at.clone() })
     }
 
-    /// The address that `step` leads to is none.
+    /// Reports that `step` leads to an invalid address.
     pub(super) fn astray(&mut self, step: &Step, fault: AddressFault, report: &mut CheckReport) {
         self.interrupted = true;
         let broken = Broken::Address { link: step.link, to: step.to, fault };
         self.report_at_source(report, step, broken);
     }
 
-    /// The node that `step` leads to cannot be read; `exempt` if its lock's owner is dead. Its first line may show the
-    /// way on.
+    /// Reports that the node of `step` cannot be read; `exempt` if its lock's owner is dead. Yields the next step, if
+    /// the node's first line shows it.
     pub(super) fn lost(
         &mut self,
         step: &Step,
@@ -144,11 +144,11 @@ impl Level {
         })
     }
 
-    /// The walk has come to the node in `seen`; yields its right neighbour.
+    /// Judges `seen`, the node of `step`, by its neighbours and parents; yields its right neighbour.
     pub(super) fn meet(
         &mut self,
         step: &Step,
-        seen: &Sighting,
+        seen: &ObservedNode,
         visited: &BTreeSet<RemotePtr>,
         report: &mut CheckReport,
     ) -> Option<Step> {
@@ -163,7 +163,7 @@ impl Level {
         self.neighbour(step.to, seen, visited, report)
     }
 
-    /// What is left to say when all nodes were met.
+    /// Reports claims that are still open when all nodes were met.
     pub(super) fn finish(&mut self, visited: &BTreeSet<RemotePtr>, report: &mut CheckReport) {
         let claims = std::mem::take(&mut self.claims);
         for (separator, Claim { child, parent, met }) in claims {
@@ -173,8 +173,9 @@ impl Level {
         }
     }
 
-    /// Does the node begin where whoever led here says? If not, the level above may tell who is wrong.
-    fn judge_low(&mut self, step: &Step, seen: &Sighting, report: &mut CheckReport) {
+    /// Checks that the node begins where the pointer to it says. If not, the level above may tell which of the two is
+    /// wrong.
+    fn judge_low(&mut self, step: &Step, seen: &ObservedNode, report: &mut CheckReport) {
         let Some(expected) = step.expected.as_ref().filter(|expected| **expected != seen.low) else { return };
         let (low, expected) = (seen.low.clone(), expected.clone());
         let confirmed = self.claims.get(&low).is_some_and(|claim| claim.child == step.to);
@@ -192,7 +193,7 @@ impl Level {
         }
     }
 
-    /// Does the level above lead to `node` for its low fence?
+    /// Checks that the level above leads to `node` for its low fence.
     fn judge_claim(&mut self, node: RemotePtr, low: &Bytes, report: &mut CheckReport) {
         let Some(claim) = self.claims.get_mut(low) else {
             if let Some(parent) = self.parent_of(low) {
@@ -209,8 +210,8 @@ impl Level {
         }
     }
 
-    /// Remembers what the node says about the level below.
-    fn gather(&mut self, node: RemotePtr, seen: &Sighting) {
+    /// Remembers the node's claims about the level below.
+    fn gather(&mut self, node: RemotePtr, seen: &ObservedNode) {
         let Some(below) = &mut self.below else { return };
         for (separator, child) in &seen.children {
             let claim = Claim { child: *child, parent: node, met: false };
@@ -224,7 +225,7 @@ impl Level {
     fn neighbour(
         &mut self,
         node: RemotePtr,
-        seen: &Sighting,
+        seen: &ObservedNode,
         visited: &BTreeSet<RemotePtr>,
         report: &mut CheckReport,
     ) -> Option<Step> {
@@ -252,7 +253,7 @@ impl Level {
         None
     }
 
-    /// The node above that answers for `low`, if all of its separators are known.
+    /// Yields the node above that answers for `low`, if all of its separators are known.
     fn parent_of(&self, low: &Bytes) -> Option<RemotePtr> {
         let (_, (parent, high)) = self.parents.range::<Bytes, _>(..=low).next_back()?;
         high.as_ref().is_none_or(|high| low < high).then_some(*parent)

@@ -1,7 +1,7 @@
 //! The hot path: one key in one image that has just been read. No allocation, nothing is copied.
 //!
 //! Checks, in this order: kind, node versions, fences, fingerprints, key, entry version. It trusts nothing in the
-//! image; what it does not need (the other entries, the level) it does not check either: that is `view.rs`.
+//! image; what it does not need (the other entries, the level) it does not check: that is for `view.rs`.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::layout::{LineRanges, Malformed, Rejection, version};
 pub struct Found {
     /// The slot's index.
     pub slot: usize,
-    /// Where the value is; [`crate::layout::make_contiguous`] gathers it.
+    /// Place of the value; [`crate::layout::make_contiguous`] gathers it.
     pub value: StreamRange,
-    /// Whether the entry lies in several lines. Its five-bit version then vouches for it, so the read must have
-    /// been shorter than [`crate::layout::EntryVersion::COUNT`] writes of the entry.
+    /// True if the entry lies in several lines. Its five-bit version then guards it, so the read must have been shorter
+    /// than [`crate::layout::EntryVersion::COUNT`] writes of the entry.
     pub spans_lines: bool,
 }
 
-/// What a leaf's image says about a key.
+/// Result of the lookup of a key in a leaf's image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeafLookup {
     /// The key is here.
@@ -33,7 +33,7 @@ pub enum LeafLookup {
     Absent,
     /// The key lies at or beyond the high fence: go on at the right neighbour.
     MoveRight(RemotePtr),
-    /// The key lies below the low fence: whatever led here was wrong.
+    /// The key lies below the low fence: the pointer that led here was wrong.
     Left,
 }
 
@@ -56,7 +56,7 @@ impl LeafLayout {
         }
     }
 
-    /// The lines that say what the entry in `slot` is worth, in bytes of the image: the header's and its own.
+    /// Yields the lines that the entry in `slot` depends on, in bytes of the image: the header's and its own.
     pub fn lines_of(&self, slot: usize) -> LineRanges {
         let header = stream::lines(StreamRange::new(0, Header::bytes(self.max_key)));
         let entry = stream::lines(self.entry(slot));
@@ -91,7 +91,7 @@ impl LeafLayout {
         }
     }
 
-    /// Where the value of the entry in `slot` is. The entry is to be present, as a lookup or a view has found.
+    /// Tells where the value of the entry in `slot` is. The entry is to be present, as a lookup or a view has found.
     ///
     /// # Errors
     /// [`Malformed::ValueLength`].
@@ -104,7 +104,7 @@ impl LeafLayout {
         value.ok_or(Rejection::Malformed(Malformed::ValueLength { slot }))
     }
 
-    /// `Found` or `Absent`, in an image whose node versions agree, whatever the fences say.
+    /// Yields `Found` or `Absent`, in an image whose node versions agree, whatever the fences are.
     #[inline(always)]
     pub(super) fn find(&self, image: &[u8], key: &[u8], wanted: u8) -> Result<LeafLookup, Rejection> {
         let mut line = self.fingerprints / PAYLOAD_BYTES;
@@ -121,7 +121,7 @@ impl LeafLayout {
         Ok(LeafLookup::Absent)
     }
 
-    /// Whether the entry in `slot` seems to hold `key`: its lines may still come from different moments.
+    /// Tells whether the entry in `slot` seems to hold `key`: its lines may still come from different moments.
     #[inline]
     fn holds(&self, image: &[u8], slot: usize, key: &[u8]) -> bool {
         let entry = self.entry(slot);
@@ -133,7 +133,7 @@ impl LeafLayout {
         held.is_some_and(|held| stream::compare(image, held, key).is_eq())
     }
 
-    /// The entry in `slot`, which seems to hold the key, if its lines fit together.
+    /// Yields the entry in `slot`, which seems to hold the key, if its lines fit together.
     ///
     /// Only such an entry's versions matter. A torn entry that seems to hold another key cannot be the key's: a
     /// key stays in its slot as long as it is in the leaf, so another one in parts of its lines means that it has

@@ -38,7 +38,7 @@
 //! A writer that dies between the two leaves a fingerprint without an entry: a vacancy, which the next entry in this
 //! slot gives its own fingerprint.
 //!
-//! This module does not know locks, nor why anybody writes.
+//! This module does not know locks, nor why clients write.
 
 mod lookup;
 mod patch;
@@ -66,7 +66,7 @@ const VALUE_SHORT: u8 = 0x20;
 /// The fingerprint of a vacant slot.
 const VACANT: u8 = 0;
 
-/// The sizes of an index's leaves, and so where in a leaf everything is.
+/// The sizes of an index's leaves, from which the place of each field follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafLayout {
     node_bytes: usize,
@@ -80,8 +80,8 @@ pub struct LeafLayout {
 }
 
 impl LeafLayout {
-    /// As many slots as fit into `node_bytes` (a multiple of 64) for keys and values of up to `max_key` and
-    /// `max_value` bytes.
+    /// Makes a layout of as many slots as fit into `node_bytes` (a multiple of 64) for keys and values of up to
+    /// `max_key` and `max_value` bytes.
     ///
     /// # Errors
     /// If a size is out of range or fewer than [`super::MIN_SLOTS`] slots fit; the error says what to change.
@@ -90,7 +90,7 @@ impl LeafLayout {
         Ok(Self::new(node_bytes, sizing.slots(node_bytes)?, max_key, max_value))
     }
 
-    /// `slots` slots, in as few lines as hold them.
+    /// Makes a layout of `slots` slots, in as few lines as hold them.
     ///
     /// # Errors
     /// If a size or the number is out of range.
@@ -99,22 +99,22 @@ impl LeafLayout {
         Ok(Self::new(sizing.node_bytes(slots)?, slots, max_key, max_value))
     }
 
-    /// Bytes of a node, a multiple of 64.
+    /// Counts the bytes of a node, a multiple of 64.
     pub fn node_bytes(&self) -> usize {
         self.node_bytes
     }
 
-    /// The number of entries that a leaf has room for.
+    /// Counts the entries that fit into a leaf.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// The longest key, in bytes.
+    /// Yields the longest key, in bytes.
     pub fn max_key(&self) -> usize {
         self.max_key
     }
 
-    /// The longest value, in bytes.
+    /// Yields the longest value, in bytes.
     pub fn max_value(&self) -> usize {
         self.max_value
     }
@@ -137,7 +137,7 @@ impl LeafLayout {
         LeafLayout { node_bytes, slots, max_key, max_value, fingerprints, entries: fingerprints + slots }
     }
 
-    /// An image of another length is a bug of the caller.
+    /// Checks the length of an image: another one is a bug of the caller.
     fn check_len(&self, image: &[u8]) {
         assert_eq!(image.len(), self.node_bytes, "a leaf's image has the layout's length");
     }
@@ -159,13 +159,13 @@ impl LeafLayout {
         self.fingerprints + slot
     }
 
-    /// Whether there is no entry in the slot.
+    /// Tells whether the slot has no entry.
     fn is_vacant(&self, image: &[u8], slot: usize) -> bool {
         stream::byte(image, self.entry(slot).start()) & PRESENT == 0
     }
 }
 
-/// The key's fingerprint, 1 to 255.
+/// Yields the key's fingerprint, 1 to 255.
 #[inline]
 fn fingerprint(key: &[u8]) -> u8 {
     // The constant length lets the compiler keep only the hash of eight bytes here.
@@ -181,7 +181,7 @@ fn hash_any_length(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
 
-/// Whether all lines of the entry come from the same entry write.
+/// Tells whether all lines of the entry come from the same entry write.
 #[inline]
 fn entry_is_whole(image: &[u8], entry: StreamRange, head: u8) -> bool {
     let expected = EntryVersion::from_bits(head);

@@ -1,4 +1,4 @@
-//! Changing a leaf: fresh images, and entry writes that say which bytes a WRITE must send.
+//! Changes of a leaf: new images, and entry writes with the bytes that a WRITE must send.
 
 use std::ops::Range;
 
@@ -13,7 +13,8 @@ impl LeafLayout {
     /// entry's version in all of its lines. The image must be whole (a view of it has been made) and the node
     /// locked. Lengths beyond the layout's, or a slot that does not exist, panic.
     ///
-    /// Returns what to send: the fingerprint's word, unless that stays the same, as in an update, and then the entry.
+    /// Returns the bytes to send: the fingerprint's word, unless that stays the same, as in an update, and then the
+    /// entry.
     pub fn write_entry(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) -> Patch {
         self.check_slot(image, slot);
         let entry = self.entry(slot);
@@ -27,8 +28,8 @@ impl LeafLayout {
 
     /// Empties `slot`. The image must be whole and the node locked. A slot that does not exist panics.
     ///
-    /// Returns what to send: the head's word and then the fingerprint's. The entry's version stays as it is: the head,
-    /// which is all that changes, lies in one line, and the next entry in this slot gets the next version.
+    /// Returns the bytes to send: the head's word and then the fingerprint's. The entry's version stays as it is: the
+    /// head, which is all that changes, lies in one line, and the next entry in this slot gets the next version.
     pub fn clear_entry(&self, image: &mut [u8], slot: usize) -> Patch {
         self.check_slot(image, slot);
         let head = self.entry(slot).start();

@@ -1,6 +1,6 @@
-//! The entries of an unsorted leaf in the order of their keys, for scans. Slots are sorted, not entries: what is
-//! moved about is 16 bytes each, and only the entries that a scan wants are copied, once, to where they stay. This
-//! file knows neither cursors nor fences.
+//! The entries of an unsorted leaf in the order of their keys, for scans. Slots are sorted, not entries: each move is
+//! of 16 bytes, and only the entries that a scan wants are copied, once, to their final place. This file knows neither
+//! cursors nor fences.
 //!
 //! ```text
 //!  127                      64 63        32 31         0
@@ -19,7 +19,7 @@ use super::{HEAD_BYTES, LeafView};
 use crate::layout::stream::{self, StreamRange, WORD_BYTES};
 use crate::layout::{Bytes, Rejection};
 
-/// Where slots are sorted. Kept from leaf to leaf, so that not each allocates.
+/// Buffer in which slots are sorted. Kept from leaf to leaf, so that not each allocates.
 #[derive(Default)]
 pub struct SlotOrder(Vec<Rank>);
 
@@ -64,9 +64,9 @@ impl LeafView<'_> {
         Ok(())
     }
 
-    /// Whether [`LeafView::copy_sorted`] of `bounds` relies on entry versions, which vouch for nothing if the READ took
-    /// too long. An entry in one line needs none. Nor does one that is not wanted, if its key is in one line: it is
-    /// then what some writer left there, and no mixture.
+    /// Tells whether [`LeafView::copy_sorted`] of `bounds` relies on entry versions, which prove nothing if the READ
+    /// took too long. An entry in one line needs none. Nor does one that is not wanted, if its key is in one line: the
+    /// key is then one that a writer left there, and no mixture.
     pub fn rests_on_entry_versions(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
         let layout = self.layout;
         self.slots().filter(|slot| !layout.is_vacant(self.image, *slot)).any(|slot| {
@@ -116,7 +116,7 @@ impl LeafView<'_> {
 }
 
 impl Rank {
-    /// Stands where a key would come again. No slot has that number.
+    /// Mark in place of a key that would come again. No slot has that number.
     const DUPLICATE: Rank = Rank(u128::MAX);
 
     fn new(image: &[u8], key: StreamRange, at: usize, slot: usize) -> Self {

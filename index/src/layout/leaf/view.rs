@@ -21,7 +21,7 @@ pub struct Entry {
     pub slot: usize,
     /// The key.
     pub key: Bytes,
-    /// Its value.
+    /// The value.
     pub value: Bytes,
 }
 
@@ -40,12 +40,12 @@ impl LeafLayout {
 }
 
 impl<'a> LeafView<'a> {
-    /// Fences, neighbour, identity and version.
+    /// Yields fences, neighbour, identity and version.
     pub fn header(&self) -> &Header<'a> {
         &self.header
     }
 
-    /// The entry that holds `key`, whatever the fences say.
+    /// Yields the entry that holds `key`, whatever the fences say.
     ///
     /// # Errors
     /// [`Rejection::Torn`] if the entry's lines come from different moments; [`Rejection::Malformed`].
@@ -56,23 +56,23 @@ impl<'a> LeafView<'a> {
         })
     }
 
-    /// The first slot that a new entry can take.
+    /// Yields the first slot that a new entry can take.
     pub fn vacancy(&self) -> Option<usize> {
         self.slots().find(|slot| self.layout.is_vacant(self.image, *slot))
     }
 
-    /// The number of slots that are not vacant.
+    /// Counts the slots that are not vacant.
     pub fn len(&self) -> usize {
         self.slots().filter(|slot| !self.layout.is_vacant(self.image, *slot)).count()
     }
 
-    /// Whether all slots are vacant.
+    /// Tells whether all slots are vacant.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All entries, in the order of their slots, which is no order of keys. In a leaf at rest, exactly those that a
-    /// lookup finds.
+    /// Yields all entries, in the order of their slots, which is no order of keys. In a leaf at rest, exactly those
+    /// that a lookup finds.
     ///
     /// An item is [`Rejection::Torn`] if the entry's lines come from different moments, [`Rejection::Malformed`]
     /// if no writer leaves such an entry.
@@ -81,12 +81,12 @@ impl<'a> LeafView<'a> {
         view.slots().filter_map(move |slot| view.entry(slot).transpose())
     }
 
-    /// The pairs of all entries, ascending, checked to lie between the fences and to be there once.
+    /// Yields the pairs of all entries, ascending, checked to lie between the fences and to be there once.
     ///
     /// # Errors
     /// [`Malformed::KeyOrder`], or that of an entry.
     pub fn sorted_pairs(&self) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
-        // Room for one more: whoever asks is about to split the leaf.
+        // Room for one more: the caller is about to split the leaf.
         let mut pairs = Vec::with_capacity(self.layout.slots + 1);
         for entry in self.entries() {
             let Entry { key, value, .. } = entry?;
@@ -112,7 +112,7 @@ impl<'a> LeafView<'a> {
         Ok(Some(Entry { slot, key, value }))
     }
 
-    /// The key in `slot`, if there is an entry.
+    /// Yields the key in `slot`, if there is an entry.
     pub(super) fn key(&self, slot: usize) -> Result<Option<StreamRange>, Rejection> {
         let (layout, image) = (self.layout, self.image);
         if layout.is_vacant(image, slot) {
@@ -125,7 +125,7 @@ impl<'a> LeafView<'a> {
         self.stored_key(slot).map(Some)
     }
 
-    /// The bytes that `slot` holds as a key, whether its entry is present or not.
+    /// Yields the bytes that `slot` holds as a key, whether its entry is present or not.
     pub(super) fn stored_key(&self, slot: usize) -> Result<StreamRange, Rejection> {
         let entry = self.layout.entry(slot);
         let short = stream::byte(self.image, entry.start()) & KEY_SHORT != 0;
@@ -133,7 +133,7 @@ impl<'a> LeafView<'a> {
         Ok(key.ok_or(Malformed::KeyLength { slot })?)
     }
 
-    /// Key and value in `slot`, copied out.
+    /// Yields key and value in `slot`, copied out.
     pub(super) fn pair(&self, slot: usize) -> Result<(Bytes, Bytes), Rejection> {
         let key = stream::to_bytes(self.image, self.stored_key(slot)?);
         let value = stream::to_bytes(self.image, self.layout.value_range(self.image, slot)?);

@@ -30,7 +30,7 @@ const TYPE_SHIFT: u32 = 51;
 const TYPE_MASK: u64 = 0x1f;
 const LENGTH_SHIFT: u32 = 48;
 
-/// Where the slot with that index is, from the beginning of the node.
+/// Tells where the slot with that index is, from the beginning of the node.
 pub const fn slot_at(index: usize) -> u64 {
     (SLOTS_AT + 8 * index) as u64
 }
@@ -47,10 +47,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Where it is, from the beginning of the node.
+    /// Offset from the beginning of the node.
     pub const AT: u64 = HEADER_AT as u64;
 
-    /// The header of a node for keys that have `prefix`, of [`PREFIX_BYTES_MAX`] bytes at most, from `depth` on.
+    /// Makes the header of a node for keys that have `prefix`, of [`PREFIX_BYTES_MAX`] bytes at most, from `depth` on.
     pub fn new(depth: usize, node_type: u8, prefix: &[u8]) -> Self {
         let mut bytes = [0; PREFIX_BYTES_MAX];
         bytes[..prefix.len()].copy_from_slice(prefix);
@@ -58,38 +58,38 @@ impl Header {
         Header { depth, node_type, length: prefix.len() as u8, prefix: bytes }
     }
 
-    /// The prefix.
+    /// Yields the prefix.
     #[inline]
     pub fn prefix(&self) -> &[u8] {
         &self.prefix[..usize::from(self.length)]
     }
 
-    /// The key byte that the slots are about.
+    /// Yields the key byte that the slots are about.
     #[inline]
     pub fn position(&self) -> usize {
         usize::from(self.depth) + usize::from(self.length)
     }
 
-    /// How many bytes of the prefix `key` shares: all of them if it belongs below.
+    /// Counts the bytes of the prefix that `key` shares: all of them if it belongs below.
     #[inline]
     pub fn matches(&self, key: &[u8]) -> usize {
         let rest = key.get(usize::from(self.depth)..).unwrap_or_default();
         self.prefix().iter().zip(rest).take_while(|(own, other)| own == other).count()
     }
 
-    /// The header of the same node without the key bytes before `depth`, which a node above has taken over.
+    /// Makes the header of the same node without the key bytes before `depth`, which a node above has taken over.
     pub fn from_depth(&self, depth: usize) -> Self {
         let gone = depth.saturating_sub(usize::from(self.depth)).min(self.prefix().len());
         Header::new(usize::from(self.depth) + gone, self.node_type, &self.prefix()[gone..])
     }
 
-    /// The same of a node of another type.
+    /// Makes the same header for a node of another type.
     #[must_use]
     pub fn with_type(self, node_type: u8) -> Self {
         Header { node_type, ..self }
     }
 
-    /// What is stored.
+    /// Yields the word that is stored.
     pub fn bits(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes[2..].copy_from_slice(&self.prefix);
@@ -118,10 +118,10 @@ impl Header {
     }
 }
 
-/// What an inner node has for a symbol.
+/// Result of seeking a symbol in an inner node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sought {
-    /// This slot.
+    /// The slot of the symbol.
     Slot {
         /// The slot's index.
         index: usize,
@@ -152,7 +152,7 @@ pub struct InnerView<'a> {
 }
 
 impl<'a> InnerView<'a> {
-    /// The node in `image`, which is its beginning.
+    /// Parses the node in `image`, which is its beginning.
     ///
     /// # Errors
     /// If no writer leaves such bytes.
@@ -174,29 +174,29 @@ impl<'a> InnerView<'a> {
         Ok(view)
     }
 
-    /// Whether a slot is frozen: the node is being replaced, or has been.
+    /// Tells whether a slot is frozen: the node is being replaced, or has been.
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// Whether the image holds all slots that are in use.
+    /// Tells whether the image holds all slots that are in use.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// The slot with that index.
+    /// Yields the slot with that index.
     #[inline]
     fn slot(&self, index: usize) -> Slot {
         Slot::from_bits(word_at(self.image, SLOTS_AT + 8 * index))
     }
 
-    /// The slots in use that are claimed, with their indices, in order. Ends at the first that is not.
+    /// Yields the slots in use that are claimed, with their indices, in order. Ends at the first that is not.
     pub fn claimed(&self) -> impl Iterator<Item = (usize, Slot)> + use<'a> {
         let view = *self;
         (0..view.slots).map(move |index| (index, view.slot(index))).take_while(|(_, slot)| slot.is_claimed())
     }
 
-    /// What there is for `symbol`.
+    /// Looks for the slot of `symbol`.
     #[inline]
     pub fn seek(&self, symbol: Symbol) -> Sought {
         for index in 0..self.slots {
@@ -212,7 +212,7 @@ impl<'a> InnerView<'a> {
     }
 }
 
-/// Makes a fresh node in `image`, which is as long as the node's memory or as its slots: whatever is behind is zero.
+/// Makes a new node in `image`, which is as long as the node's memory or as its slots: the rest is zero.
 pub fn build_inner(image: &mut [u8], link: Link, header: &Header, slots: impl IntoIterator<Item = Slot>) {
     image.fill(0);
     image[..8].copy_from_slice(&link.bits().to_le_bytes());

@@ -15,7 +15,7 @@
 //! as many as it takes for 31 units to hold the longest key and value (paper: `length_unit`).
 //!
 //! The key and its length never change. Value, length and checksum change together, in one WRITE under the lock; a
-//! reader who gets lines from before and from after it finds that the checksum does not fit. 43 bits leave one torn
+//! reader that gets lines from before and from after it finds that the checksum does not fit. 43 bits leave one torn
 //! READ in 10^13 undetected. The paper has 64, which would make a READ of 32 + 64 bytes a word longer.
 
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub struct LeafFormat {
 }
 
 impl LeafFormat {
-    /// Leaves for keys and values of up to so many bytes.
+    /// Makes the sizes of leaves for keys and values of up to so many bytes.
     ///
     /// # Errors
     /// If they are too long.
@@ -61,46 +61,46 @@ impl LeafFormat {
         Ok(LeafFormat { max_key, max_value, unit: lines.div_ceil(CLASSES) * LINE_BYTES })
     }
 
-    /// The size class of a leaf for a key and a value of so many bytes.
+    /// Yields the size class of a leaf for a key and a value of so many bytes.
     pub fn class_for(&self, key_bytes: usize, value_bytes: usize) -> u8 {
         bytes_for(key_bytes, value_bytes).div_ceil(self.unit) as u8
     }
 
-    /// Bytes of a leaf of that class.
+    /// Counts the bytes of a leaf of that class.
     #[inline]
     pub fn leaf_bytes(&self, class: u8) -> usize {
         usize::from(class) * self.unit
     }
 
-    /// Bytes of the largest leaf.
+    /// Counts the bytes of the largest leaf.
     pub fn largest_bytes(&self) -> usize {
         self.leaf_bytes(self.class_for(self.max_key, self.max_value))
     }
 
-    /// Where the lock is, from the beginning of a leaf of that class.
+    /// Tells where the lock is, from the beginning of a leaf of that class.
     #[inline]
     pub fn lock_at(&self, class: u8) -> usize {
         self.leaf_bytes(class) - LOCK_BYTES
     }
 
-    /// What to read of a leaf of that class to learn whether it holds a key of `key_bytes`, and its value.
+    /// Counts the bytes of a leaf of that class to read to learn whether it holds a key of `key_bytes`, and its value.
     #[inline]
     pub fn lookup_bytes(&self, class: u8, key_bytes: usize) -> usize {
         (KEY_AT + key_bytes + self.max_value).next_multiple_of(8).min(self.lock_at(class))
     }
 
-    /// What to read of a leaf of that class to have all that is in it.
+    /// Counts the bytes of a leaf of that class to read for all of its content.
     #[inline]
     pub fn body_bytes(&self, class: u8) -> usize {
         self.lock_at(class)
     }
 
-    /// Whether a value of so many bytes fits into a leaf of that class beside a key of `key_bytes`.
+    /// Tells whether a value of so many bytes fits into a leaf of that class beside a key of `key_bytes`.
     pub fn has_room(&self, class: u8, key_bytes: usize, value_bytes: usize) -> bool {
         bytes_for(key_bytes, value_bytes) <= self.leaf_bytes(class)
     }
 
-    /// Makes a fresh leaf in `image`, which is as long as its class: not locked.
+    /// Makes a new leaf in `image`, which is as long as its class: not locked.
     pub fn build(&self, image: &mut [u8], link: Link, key: &[u8], value: &[u8]) {
         image.fill(0);
         image[..8].copy_from_slice(&link.bits().to_le_bytes());
@@ -108,8 +108,8 @@ impl LeafFormat {
         self.set_value(image, key.len(), value);
     }
 
-    /// Puts another value into the image of a leaf with a key of `key_bytes`, which has room for it. What is to be
-    /// written begins at [`LeafFormat::BODY_AT`].
+    /// Puts another value into the image of a leaf with a key of `key_bytes`, which has room for it. The bytes to write
+    /// begin at [`LeafFormat::BODY_AT`].
     pub fn set_value(&self, image: &mut [u8], key_bytes: usize, value: &[u8]) {
         let value_at = KEY_AT + key_bytes;
         image[value_at..value_at + value.len()].copy_from_slice(value);
@@ -118,10 +118,10 @@ impl LeafFormat {
         image[BODY_AT..KEY_AT].copy_from_slice(&body.to_le_bytes());
     }
 
-    /// Where a change of the value begins, from the beginning of the leaf; it ends with the lock.
+    /// Offset in the leaf at which a change of the value begins; it ends with the lock.
     pub const BODY_AT: usize = BODY_AT;
 
-    /// The leaf in `image`, which is its beginning.
+    /// Parses the leaf in `image`, which is its beginning.
     ///
     /// # Errors
     /// If no writer leaves such bytes.
@@ -136,7 +136,7 @@ impl LeafFormat {
         Ok(LeafView { image, link, body, key_bytes, value_bytes })
     }
 
-    /// The class of the slot's leaf, if there is one of that size.
+    /// Yields the class of the slot's leaf, if there is one of that size.
     ///
     /// # Errors
     /// If there is none.
@@ -154,7 +154,7 @@ fn bytes_for(key_bytes: usize, value_bytes: usize) -> usize {
     KEY_AT + key_bytes + value_bytes + LOCK_BYTES
 }
 
-/// Of the key with the value behind it.
+/// Computes the checksum of lengths, key and value.
 fn checksum(lengths: u64, pair: &[u8]) -> u64 {
     xxh3_64_with_seed(pair, lengths) & !LENGTHS_MASK
 }
@@ -171,13 +171,13 @@ pub struct LeafView<'a> {
 }
 
 impl<'a> LeafView<'a> {
-    /// Whether it is the leaf of `key`. Keys never change, so this needs no checksum.
+    /// Tells whether this is the leaf of `key`. Keys never change, so this needs no checksum.
     #[inline]
     pub fn is_of(&self, key: &[u8]) -> bool {
         self.key_bytes == key.len() && self.image.get(KEY_AT..KEY_AT + key.len()) == Some(key)
     }
 
-    /// The key.
+    /// Yields the key.
     ///
     /// # Errors
     /// If the image ends before it.
@@ -186,7 +186,7 @@ impl<'a> LeafView<'a> {
         key.ok_or(Rejection::Malformed(Malformed::RadixLeaf { word: self.body }))
     }
 
-    /// Where the value is in the image.
+    /// Tells where the value is in the image.
     ///
     /// # Errors
     /// [`Rejection::Torn`] if the image is of different moments.

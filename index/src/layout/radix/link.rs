@@ -23,7 +23,7 @@ const STATE_SHIFT: u32 = 62;
 const CLASS_SHIFT: u32 = 49;
 const ADDRESS_MASK: u64 = (1 << 48) - 1;
 
-/// Who leads to a node.
+/// Parent of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parent {
     /// The catalog's root word.
@@ -50,11 +50,11 @@ pub enum Link {
     Moved {
         /// The new leaf.
         to: Child,
-        /// Its size class.
+        /// The size class of the new leaf.
         class: u8,
     },
-    /// A leaf whose key was removed, or an inner node that is being replaced, or was. The number tells whoever did it,
-    /// and lost its queue pair over it, that it was done.
+    /// A leaf whose key was removed, or an inner node that is being replaced, or was. The number tells the client that
+    /// did it, if its queue pair broke meanwhile, that it was done.
     Removed {
         /// Random, of 48 bits.
         by: u64,
@@ -62,12 +62,12 @@ pub enum Link {
 }
 
 impl Link {
-    /// A removal by whoever drew that random number.
+    /// Makes the link of a removal by the client that drew that random number.
     pub const fn removed(random: u64) -> Self {
         Link::Removed { by: random & ADDRESS_MASK }
     }
 
-    /// What is stored.
+    /// Yields the word that is stored.
     pub const fn bits(self) -> u64 {
         match self {
             Link::Live(parent) => 1 << STATE_SHIFT | parent.bits(),

@@ -6,10 +6,10 @@
 //! leaf    | link | body word | key | value | 0.. | lock |              (`leaf.rs`)
 //! ```
 //!
-//! Invariants, which all who write keep:
+//! Invariants, which all writers keep:
 //! - Every word of an inner node changes by CAS alone, after the node was published. Slots are claimed in order, for
-//!   one symbol each, and stay claimed for it: so a symbol has at most one slot, and whoever has seen all slots up to
-//!   the first that is not claimed has seen whether a symbol is there.
+//!   one symbol each, and stay claimed for it: so a symbol has at most one slot, and a reader of all slots up to the
+//!   first that is not claimed knows whether a symbol is there.
 //! - A node's *position*, the key byte that its slots are about, and the key bytes before it never change; nor does the
 //!   key of a leaf. Addresses are not used again.
 //! - The link of a node leads to its parent. Before a slot that leads to a node is changed to lead elsewhere, the
@@ -32,7 +32,7 @@ pub use types::NodeTypes;
 /// The longest key of a radix tree, in bytes: positions have one byte.
 pub const MAX_RADIX_KEY_BYTES: usize = 255;
 
-/// The word of eight bytes at `at`; the caller has checked the length.
+/// Yields the word of eight bytes at `at`; the caller has checked the length.
 fn word_at(image: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"))
 }

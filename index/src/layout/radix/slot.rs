@@ -1,5 +1,5 @@
-//! A slot of an inner node: which key symbol it is for, and where it leads, in the 64 bits that CAS compares (SMART
-//! figure 6a). Knows nothing of whole nodes.
+//! A slot of an inner node: its key symbol and its child, in the 64 bits that CAS compares (SMART figure 6a). Knows
+//! nothing of whole nodes.
 //!
 //! ```text
 //!  63       56 55   54   53    49 48     47                                   0
@@ -51,10 +51,10 @@ pub struct Child(u64);
 impl Child {
     /// Memory servers that can hold a radix tree.
     pub const SERVERS_MAX: usize = 1 << 10;
-    /// Bytes of a server's region that can.
+    /// Bytes of a server's region that can hold nodes of a radix tree.
     pub const REGION_BYTES_MAX: u64 = (1 << LINE_BITS) * LINE_BYTES as u64;
 
-    /// The address as it stands in a slot; `None` if nothing of a radix tree can be there.
+    /// Makes the address as it stands in a slot; `None` if no node of a radix tree can be there.
     pub fn new(at: RemotePtr) -> Option<Self> {
         let line = at.offset() / LINE_BYTES as u64;
         let fits = at.offset().is_multiple_of(LINE_BYTES as u64)
@@ -63,18 +63,18 @@ impl Child {
         fits.then_some(Child(u64::from(at.server().0) << LINE_BITS | line))
     }
 
-    /// Where it is.
+    /// Yields the pointer to the node.
     pub fn ptr(self) -> RemotePtr {
         let server = ServerId((self.0 >> LINE_BITS) as u16);
         RemotePtr::new(server, (self.0 & ((1 << LINE_BITS) - 1)) * LINE_BYTES as u64)
     }
 
-    /// Its 48 bits; 0 is no address, since offset 0 of a region is its header.
+    /// Yields the 48 bits of the address; 0 is no address, since offset 0 of a region is its header.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The address with these 48 bits; none for 0.
+    /// Makes the address with these 48 bits; none for 0.
     pub const fn of(bits: u64) -> Option<Self> {
         match bits & CHILD_MASK {
             0 => None,
@@ -93,17 +93,17 @@ impl fmt::Debug for Child {
     }
 }
 
-/// What distinguishes the slots of a node: the end of a key, or its next byte. Ordered as keys are.
+/// Distinction of the slots of a node: the end of a key, or its next byte. Ordered as keys are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Symbol {
     /// The key ends here.
     End,
-    /// It goes on with this byte.
+    /// The key goes on with this byte.
     Byte(u8),
 }
 
 impl Symbol {
-    /// What `key` has at `position`, which is at most its length.
+    /// Yields the symbol of `key` at `position`, which is at most its length.
     #[inline]
     pub fn of(key: &[u8], position: usize) -> Self {
         key.get(position).map_or(Symbol::End, |&byte| Symbol::Byte(byte))
@@ -126,17 +126,17 @@ impl Slot {
     /// Not claimed.
     pub const EMPTY: Slot = Slot(0);
 
-    /// A slot that leads to a leaf of that size class.
+    /// Makes a slot that leads to a leaf of that size class.
     pub fn leaf(symbol: Symbol, at: Child, class: u8) -> Self {
         Slot(symbol.bits() | LEAF | u64::from(class) << CLASS_SHIFT | at.bits())
     }
 
-    /// A slot that leads to an inner node of that type.
+    /// Makes a slot that leads to an inner node of that type.
     pub fn inner(symbol: Symbol, at: Child, node_type: u8) -> Self {
         Slot(symbol.bits() | u64::from(node_type) << CLASS_SHIFT | at.bits())
     }
 
-    /// A slot that is claimed and leads nowhere.
+    /// Makes a slot that is claimed and leads nowhere.
     pub fn tombstone(symbol: Symbol) -> Self {
         Slot(symbol.bits() | LEAF)
     }
@@ -146,40 +146,40 @@ impl Slot {
         Slot(bits)
     }
 
-    /// What is stored.
+    /// Yields the word that is stored.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whether it was claimed for a symbol. A frozen slot may not have been.
+    /// Tells whether the slot was claimed for a symbol. A frozen one may not have been.
     #[inline]
     pub const fn is_claimed(self) -> bool {
         self.0 & !FROZEN != 0
     }
 
-    /// Whether its node is being replaced.
+    /// Tells whether the slot's node is being replaced.
     #[inline]
     pub const fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
 
-    /// The same, frozen.
+    /// Yields the slot, frozen.
     pub const fn frozen(self) -> Self {
         Slot(self.0 | FROZEN)
     }
 
-    /// The same, not frozen.
+    /// Yields the slot, not frozen.
     pub const fn thawed(self) -> Self {
         Slot(self.0 & !FROZEN)
     }
 
-    /// Whether it was claimed for `symbol`.
+    /// Tells whether the slot was claimed for `symbol`.
     #[inline]
     pub const fn is_of(self, symbol: Symbol) -> bool {
         self.is_claimed() && self.0 & SYMBOL_MASK == symbol.bits()
     }
 
-    /// The symbol that it was claimed for.
+    /// Yields the symbol that it was claimed for.
     pub const fn symbol(self) -> Symbol {
         match self.0 & END {
             0 => Symbol::Byte((self.0 >> KEY_SHIFT) as u8),
@@ -187,31 +187,31 @@ impl Slot {
         }
     }
 
-    /// Whether it leads to a leaf.
+    /// Tells whether the slot leads to a leaf.
     #[inline]
     pub const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0 && self.0 & CHILD_MASK != 0
     }
 
-    /// Whether it leads to an inner node.
+    /// Tells whether the slot leads to an inner node.
     #[inline]
     pub const fn is_inner(self) -> bool {
         self.0 & LEAF == 0 && self.0 & CHILD_MASK != 0
     }
 
-    /// The size class of the leaf, or the type of the inner node.
+    /// Yields the size class of the leaf, or the type of the inner node.
     #[inline]
     pub const fn class(self) -> u8 {
         (self.0 >> CLASS_SHIFT & CLASS_MASK) as u8
     }
 
-    /// The same with another class.
+    /// Yields the slot with another class.
     #[must_use]
     pub const fn with_class(self, class: u8) -> Self {
         Slot(self.0 & !(CLASS_MASK << CLASS_SHIFT) | (class as u64) << CLASS_SHIFT)
     }
 
-    /// Where it leads, if anywhere.
+    /// Yields the child that the slot leads to, if any.
     #[inline]
     pub const fn child(self) -> Option<Child> {
         match self.0 & CHILD_MASK {
@@ -220,13 +220,14 @@ impl Slot {
         }
     }
 
-    /// Whether it leads to the same node as `other`, whatever the type that it gives for it.
+    /// Tells whether the slot leads to the same node as `other`, whatever type each gives for it.
     pub const fn leads_as(self, other: Slot) -> bool {
         const SAME: u64 = CHILD_MASK | LEAF;
         self.0 & SAME == other.0 & SAME
     }
 
-    /// What is wrong with a claimed slot: an inner node of no type, or nowhere.
+    /// Checks that a claimed slot is one that a writer leaves: of a leaf, of an inner node of a known type, or a
+    /// tombstone.
     pub(super) const fn check(self, types: u8) -> Result<(), Malformed> {
         let class = self.class();
         let leads = self.0 & CHILD_MASK != 0;

@@ -11,8 +11,8 @@
 //! | 5, 6, 7 | 46, 62, 94 | 768 B | |
 //! | 8, 9, 10 | 126, 190, 262 | 2112 B | every symbol, and the end |
 //!
-//! What it costs: a node that grows from 2 to 256 children moves three times, and each time its slots are frozen by one
-//! CAS each, in chains that go out together. With random keys that is a few CAS per hundred inserts. The published code
+//! The cost: a node that grows from 2 to 256 children moves three times, and each time its slots are frozen by one CAS
+//! each, in chains that go out together. With random keys that is a few CAS per hundred inserts. The published code
 //! takes 2304 bytes for every inner node, and never moves one.
 
 /// A table of node types. Type 0 is a node that has been replaced.
@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = 16;
 const SYMBOLS: u16 = 257;
 
 impl NodeTypes {
-    /// By lines of 64 bytes.
+    /// Types whose nodes take whole lines of 64 bytes.
     pub const LINES: NodeTypes = NodeTypes {
         sizes: &[
             (6, 6),
@@ -44,45 +44,45 @@ impl NodeTypes {
         ],
     };
 
-    /// In small steps, for tests.
+    /// Types in small steps, for tests.
     pub const TINY: NodeTypes =
         NodeTypes { sizes: &[(2, 2), (3, 5), (5, 5), (8, 16), (16, 16), (64, 257), (257, 257)] };
 
-    /// The largest type.
+    /// Yields the largest type.
     pub const fn largest(&self) -> u8 {
         self.sizes.len() as u8
     }
 
-    /// Slots of a node of that type; of types that are none, 0.
+    /// Counts the slots of a node of that type; 0 for a type that does not exist.
     #[inline]
     pub fn slots(&self, node_type: u8) -> usize {
         self.size(node_type).0
     }
 
-    /// Slots that there is room for where a node of that type is.
+    /// Counts the slots that fit into the room of a node of that type.
     pub fn room(&self, node_type: u8) -> usize {
         self.size(node_type).1
     }
 
-    /// Bytes to read of a node of that type.
+    /// Counts the bytes to read of a node of that type.
     #[inline]
     pub fn read_bytes(&self, node_type: u8) -> usize {
         HEAD_BYTES + 8 * self.slots(node_type)
     }
 
-    /// Bytes that a node of that type takes.
+    /// Counts the bytes that a node of that type takes.
     pub fn node_bytes(&self, node_type: u8) -> usize {
         HEAD_BYTES + 8 * self.room(node_type)
     }
 
-    /// The smallest type with so many slots, which are no more than symbols.
+    /// Yields the smallest type with so many slots, which are no more than symbols.
     pub fn for_slots(&self, slots: usize) -> u8 {
         let place = self.sizes.iter().position(|&(most, _)| usize::from(most) >= slots);
         place.expect("the largest type has a slot for every symbol") as u8 + 1
     }
 
-    /// The type of a node of type `node_type` once the slot with that index is in use: the same, or one that shares
-    /// its room. None if there is no room.
+    /// Yields the type of a node of type `node_type` once the slot with that index is in use: the same, or one that
+    /// shares its room. None if there is no room.
     pub fn with_slot(&self, node_type: u8, index: usize) -> Option<u8> {
         if index >= self.room(node_type) {
             return None;
@@ -91,7 +91,7 @@ impl NodeTypes {
         Some(larger.max(node_type))
     }
 
-    /// The type that a node of type `node_type` has to move to when its room is full; none if it needs no more.
+    /// Yields the type that a node of type `node_type` has to move to when its room is full; none if it needs no more.
     pub fn beyond(&self, node_type: u8) -> Option<u8> {
         let room = self.room(node_type);
         (room < usize::from(SYMBOLS)).then(|| self.for_slots(room + 1))

@@ -1,4 +1,4 @@
-//! Levels of nodes that are made up: what the walk asks for next, and what it finds.
+//! Made-up levels of nodes: what the walk asks for next, and what it finds.
 
 use farwood_runtime::ServerId;
 
@@ -12,9 +12,9 @@ fn key(bytes: &[u8]) -> Bytes {
     Bytes::from_slice(bytes)
 }
 
-/// A node from `low` to `high` with right neighbour `sibling` (0 for none).
-fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> Sighting {
-    Sighting {
+/// Makes a node from `low` to `high` with right neighbour `sibling` (0 for none).
+fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNode {
+    ObservedNode {
         level,
         low: key(low),
         high: high.map(key),
@@ -26,11 +26,11 @@ fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> Sighting {
     }
 }
 
-/// The leaves' level under a root, 1, with these separators.
+/// Makes the leaves' level under a root, 1, with these separators.
 fn leaves_under(separators: &[(&[u8], u64)]) -> Level {
     let mut top = Level::top(1, ptr(1000), ptr(1));
     let children = separators.iter().map(|(separator, child)| (key(separator), ptr(*child))).collect();
-    let root = Sighting { children, ..node(1, b"", None, 0) };
+    let root = ObservedNode { children, ..node(1, b"", None, 0) };
     let (visited, mut report) = (BTreeSet::new(), CheckReport::new(100));
     let start = top.next_start(&visited, &mut report).unwrap();
     assert_eq!((start.to, start.link), (ptr(1), Link::Root));
@@ -43,7 +43,7 @@ fn leaves_under(separators: &[(&[u8], u64)]) -> Level {
 }
 
 /// Walks over `nodes` by number; one that is not there cannot be read.
-fn walk(mut level: Level, nodes: &[(u64, Sighting)]) -> (Vec<(u64, Broken)>, CheckReport) {
+fn walk(mut level: Level, nodes: &[(u64, ObservedNode)]) -> (Vec<(u64, Broken)>, CheckReport) {
     let mut visited = BTreeSet::from([ptr(1)]);
     let mut report = CheckReport::new(100);
     while let Some(start) = level.next_start(&visited, &mut report) {
@@ -62,8 +62,8 @@ fn walk(mut level: Level, nodes: &[(u64, Sighting)]) -> (Vec<(u64, Broken)>, Che
     (found.collect(), report)
 }
 
-/// Nodes 2, 3, 4 and 5 from "", "d", "h" and "p" on.
-fn healthy() -> (Level, [(u64, Sighting); 4]) {
+/// Makes nodes 2, 3, 4 and 5, from "", "d", "h" and "p" on.
+fn healthy() -> (Level, [(u64, ObservedNode); 4]) {
     let level = leaves_under(&[(b"", 2), (b"d", 3), (b"h", 4), (b"p", 5)]);
     let nodes = [
         (2, node(0, b"", Some(b"d"), 3)),
@@ -174,7 +174,7 @@ fn a_torn_node_shows_the_way_on_and_is_exempt_under_a_dead_lock() {
     }
 }
 
-/// Nothing that a node's children say is known if the node cannot be read: its children are owed nothing.
+/// The claims of a node that cannot be read are unknown: none of its children counts as missing its separator.
 #[test]
 fn what_a_lost_parent_claims_is_unknown() {
     let mut level = leaves_under(&[(b"", 2), (b"h", 4)]);
@@ -193,7 +193,7 @@ fn other_levels_than_the_way_there_says() {
 }
 
 #[test]
-fn addresses_that_are_none_are_the_fault_of_who_has_them() {
+fn wrong_addresses_are_the_fault_of_the_node_that_has_them() {
     let (mut level, nodes) = healthy();
     let (mut visited, mut report) = (BTreeSet::new(), CheckReport::new(100));
     let start = level.next_start(&visited, &mut report).unwrap();

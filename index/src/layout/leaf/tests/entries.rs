@@ -1,4 +1,4 @@
-//! What is written is read back: every length, slot, byte; patches; fences; sizes.
+//! Tests that what is written is read back: every length, slot, byte; patches; fences; sizes.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ fn keeps_every_length_of_large_slots() {
     }
 }
 
-/// Random puts and removes against a map, each sent as its patch; so EVs wrap, and slots are reused.
+/// Compares random puts and removes, each sent as its patch, with a map; so EVs wrap, and slots are reused.
 #[test]
 fn agrees_with_a_map() {
     let mut rng = SmallRng::seed_from_u64(1);

@@ -13,17 +13,17 @@ use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
 use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version};
 
-/// What a lookup may say.
+/// Legal result of a lookup.
 type Answer = Option<Vec<u8>>;
 
-/// The images before and after, a key, and what lookups of it may say.
+/// The images before and after, a key, and the legal results of its lookups.
 type Write<'a> = (&'a [u8], &'a [u8], &'a [u8], [Answer; 2]);
 
-/// Shapes whose entries lie in one to four lines.
+/// Layouts whose entries lie in one to four lines.
 const SHAPES: [(usize, usize, usize); 6] =
     [(4, 2, 3), (6, 8, 8), (4, 20, 30), (4, 60, 60), (3, 10, 150), (20, 3, 1)];
 
-/// The image that has the lines of `images[pick(line)]`.
+/// Makes the image that has the lines of `images[pick(line)]`.
 fn mix(images: &[&[u8]], mut pick: impl FnMut(usize) -> usize) -> Vec<u8> {
     let lines = images[0].len() / LINE_BYTES;
     let line = |line: usize| &images[pick(line)][line * LINE_BYTES..][..LINE_BYTES];
@@ -41,8 +41,8 @@ fn for_each_mixture(old: &[u8], new: &[u8], mut check: impl FnMut(&[u8])) {
     }
 }
 
-/// The lookup and the entries of `image` both give one of `allowed` for `key`, or `Torn`. Returns whether it was
-/// torn.
+/// Checks that the lookup and the entries of `image` both give one of `allowed` for `key`, or `Torn`. Returns whether
+/// it was torn.
 fn check(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]) -> bool {
     let answer = get(layout, image, key);
     match &answer {
@@ -93,7 +93,7 @@ fn check_slots(layout: &LeafLayout, image: &[u8], key: &[u8], allowed: &[Answer]
     found
 }
 
-/// Keys of different lengths; values that differ in every byte.
+/// Makes keys of different lengths; values differ in every byte.
 fn key(layout: &LeafLayout, number: usize) -> Vec<u8> {
     let mut key = vec![number as u8; layout.max_key() - number % 2];
     key[0] = 100 + number as u8;
@@ -151,7 +151,7 @@ fn an_entry_write_is_seen_whole_or_not_at_all() {
     assert!(torn > 0, "no mixture was torn: the shapes do not try what they should");
 }
 
-/// As above with many writes during one read, up to the number that EV can count.
+/// Many writes during one read, up to the number that EV can count.
 #[test]
 fn a_slow_reader_sees_a_value_that_was_there() {
     let mut rng = SmallRng::seed_from_u64(3);

@@ -10,7 +10,7 @@ use farwood_runtime::RemotePtr;
 use super::{LeafLayout, LeafLookup};
 use crate::layout::{LINE_BYTES, NodeHeader, NodeVersion, Patch, Rejection, StreamRange, make_contiguous};
 
-/// A header without fences.
+/// Makes a header without fences.
 pub(super) fn header(node_version: u16) -> NodeHeader<'static> {
     NodeHeader {
         level: 0,
@@ -22,14 +22,14 @@ pub(super) fn header(node_version: u16) -> NodeHeader<'static> {
     }
 }
 
-/// A leaf with `entries` in its first slots.
+/// Makes a leaf with `entries` in its first slots.
 pub(super) fn leaf(layout: &LeafLayout, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut image = vec![0xEE; layout.node_bytes()];
     layout.build(&mut image, &header(0), entries.iter().copied());
     image
 }
 
-/// The value that a lookup finds, `None` if the key is absent.
+/// Yields the value that a lookup finds, `None` if the key is absent.
 pub(super) fn get(layout: &LeafLayout, image: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, Rejection> {
     match layout.lookup(image, key)? {
         LeafLookup::Found(found) => {
@@ -53,7 +53,7 @@ pub(super) fn excerpt(layout: &LeafLayout, image: &[u8], slot: usize) -> Vec<u8>
     part
 }
 
-/// The bytes of a range, as a caller gets at them.
+/// Yields the bytes of a range, as a caller gets them.
 pub(super) fn gather(image: &[u8], range: StreamRange) -> Vec<u8> {
     let mut copy = image.to_vec();
     let at = make_contiguous(&mut copy, range);

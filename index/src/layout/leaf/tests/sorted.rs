@@ -21,7 +21,7 @@ fn sorted(
     bounds: Bounds<'_>,
     limit: usize,
 ) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
-    // What a leaf before this one left there.
+    // As a leaf before this one left it.
     let before = (Bytes::from_slice(b"k"), Bytes::from_slice(b"v"));
     let mut pairs = vec![before.clone()];
     let copied =
@@ -31,7 +31,7 @@ fn sorted(
     Ok(pairs.split_off(1))
 }
 
-/// The keys come out as slices sort, whatever the slots.
+/// Checks that the keys come out as slices sort, whatever the slots.
 fn check_order(layout: &LeafLayout, ascending: &[&[u8]]) {
     assert!(ascending.is_sorted());
     let mut rng = SmallRng::seed_from_u64(4);
@@ -128,7 +128,7 @@ fn bounds_and_limit_hold_for_random_leaves() {
     }
 }
 
-/// Its bytes may be a mixture of two keys, so that it lies outside the bounds proves nothing.
+/// Its bytes may be a mixture of two keys: that it lies outside the bounds proves nothing.
 #[test]
 fn a_torn_entry_outside_the_bounds_makes_the_leaf_torn() {
     let layout = LeafLayout::for_slots(6, 8, 60).unwrap();
@@ -140,7 +140,7 @@ fn a_torn_entry_outside_the_bounds_makes_the_leaf_torn() {
     assert_eq!(sorted(&layout, &image, bounds, 9), Err(Rejection::Torn));
 }
 
-/// Which scans need the versions of entries: those that want one that crosses lines, or cannot tell whether they do.
+/// Scans need the versions of entries if they want one that crosses lines, or cannot tell whether they do.
 #[test]
 fn entries_in_one_line_need_no_version() {
     let rests = |layout: &LeafLayout, image: &[u8], from: &[u8]| {

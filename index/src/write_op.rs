@@ -1,8 +1,8 @@
-//! What an operation that changes one key wants. Pure.
+//! Operations that change one key. Pure.
 
-/// What an operation wants of a key.
+/// Change of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent<'v> {
+pub enum WriteOp<'v> {
     /// Set its value, whether it is present or not.
     Put(&'v [u8]),
     /// Set its value if it is absent.
@@ -13,17 +13,17 @@ pub enum Intent<'v> {
     Remove,
 }
 
-impl<'v> Intent<'v> {
+impl<'v> WriteOp<'v> {
     /// Yields the new value; empty for a removal.
     pub fn value(self) -> &'v [u8] {
         match self {
-            Intent::Put(value) | Intent::Insert(value) | Intent::Update(value) => value,
-            Intent::Remove => b"",
+            WriteOp::Put(value) | WriteOp::Insert(value) | WriteOp::Update(value) => value,
+            WriteOp::Remove => b"",
         }
     }
 
-    /// Tells whether it makes a key that was absent present.
+    /// Tells whether the operation makes an absent key present.
     pub fn creates(self) -> bool {
-        matches!(self, Intent::Put(_) | Intent::Insert(_))
+        matches!(self, WriteOp::Put(_) | WriteOp::Insert(_))
     }
 }

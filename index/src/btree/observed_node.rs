@@ -1,28 +1,28 @@
-//! What a check takes from one node's image, and what is wrong inside it: of an inner node here, of a leaf its format
-//! says. Pure; what its neighbours and its parent say is `check/level.rs`'s business.
+//! The content of one node's image as a check needs it, with the faults inside it: of an inner node here, of a leaf by
+//! its format. Pure; `check/level.rs` compares it with its neighbours and parents.
 
 use farwood_runtime::RemotePtr;
 
 use crate::check::Broken;
 use crate::layout::{Bytes, Header, InnerLayout, Position, Rejection};
 
-/// How far a walk looks into leaves.
+/// Depth to which a walk looks into leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Depth {
-    /// It counts their keys.
+    /// Their keys are counted.
     Shape,
-    /// It reads every entry.
+    /// Every entry is read.
     Entries,
 }
 
 /// A node whose lines agree and whose header can be read.
 #[derive(Debug)]
-pub struct Sighting {
+pub struct ObservedNode {
     pub(crate) level: u8,
     pub(crate) low: Bytes,
     pub(crate) high: Option<Bytes>,
     pub(crate) sibling: RemotePtr,
-    /// Separators and children, ascending, but for those among the faults.
+    /// Separators and children, ascending, without those among the faults.
     pub(crate) children: Vec<(Bytes, RemotePtr)>,
     /// Keys that are in a leaf.
     pub(crate) keys: u64,
@@ -31,10 +31,10 @@ pub struct Sighting {
     pub(crate) faults: Vec<Broken>,
 }
 
-impl Sighting {
-    /// What the header says.
+impl ObservedNode {
+    /// Makes a node of what its header says, without entries.
     pub(crate) fn new(header: &Header<'_>) -> Self {
-        Sighting {
+        ObservedNode {
             level: header.level(),
             low: header.low(),
             high: header.high(),
@@ -48,7 +48,7 @@ impl Sighting {
 
     pub(super) fn inner(layout: &InnerLayout, image: &[u8]) -> Result<Self, Rejection> {
         let view = layout.view(image)?;
-        let mut seen = Sighting::new(view.header());
+        let mut seen = ObservedNode::new(view.header());
         for (slot, entry) in view.entries().enumerate() {
             let (separator, child) = match entry {
                 Ok(entry) => entry,
@@ -70,7 +70,7 @@ impl Sighting {
         Ok(seen)
     }
 
-    /// Whether an entry's lines are of different versions.
+    /// Tells whether an entry's lines are of different versions.
     pub(crate) fn has_torn_entry(&self) -> bool {
         self.faults.contains(&Broken::Entry(Rejection::Torn))
     }
@@ -107,7 +107,7 @@ mod tests {
         let with = |old: u8, new: u8| {
             let mut image = image.clone();
             image.iter_mut().filter(|byte| **byte == old).for_each(|byte| *byte = new);
-            Sighting::inner(&layout, &image).unwrap()
+            ObservedNode::inner(&layout, &image).unwrap()
         };
         assert_eq!(with(0, 0).children.len(), 4);
         let seen = with(b'e', b'c');
