@@ -1,12 +1,13 @@
 //! The second stage of allocation: nodes carved from chunks without the network (Sherman section 4.2.4).
 //!
 //! One allocator per shard and index. Chunks are taken from the servers in turn. Memory in use is never handed out
-//! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`]. What was never handed out goes
-//! back to its server when the allocator is dropped: a process that lives for one node costs no whole chunk.
+//! again; a node that a lost race leaves unpublished is returned by [`NodeAllocator::return_extent`]. Memory that was
+//! never handed out goes back to its server when the allocator is dropped: a process that lives for one node costs no
+//! whole chunk.
 //!
-//! A request for a chunk is the allocator's, not the client's that made it. All who need memory meanwhile wait for its
-//! answer, and any of them goes on with it: one that is dropped, or that its task leaves unpolled, keeps none of them.
-//! Else a thousand clients that give up in time would take a thousand chunks.
+//! A request for a chunk belongs to the allocator, not to the client that made it. All clients that need memory
+//! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
+//! unpolled, keeps none of them waiting. Otherwise a thousand clients that give up in time would take a thousand chunks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -143,7 +144,7 @@ impl NodeAllocator {
     }
 
     /// Takes back a node that was allocated here and never became reachable.
-    pub fn give_back(&self, node: RemotePtr, bytes: u64) {
+    pub fn return_extent(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
         state.used_bytes -= bytes;
@@ -267,7 +268,7 @@ impl Drop for NodeAllocator {
         // a whole chunk.
         let useful = |rest: &Chunk| rest.bytes >= largest.max(REST_BYTES_MIN);
         for rest in pieces.into_iter().filter(useful) {
-            self.control.give_back(self.index, rest);
+            self.control.return_extent(self.index, rest);
         }
     }
 }
@@ -376,8 +377,8 @@ mod tests {
             .boxed_local()
         }
 
-        fn give_back(&self, index: IndexId, rest: Chunk) {
-            self.cluster.give_back(index, rest);
+        fn return_extent(&self, index: IndexId, rest: Chunk) {
+            self.cluster.return_extent(index, rest);
         }
 
         fn create(
@@ -500,7 +501,7 @@ mod tests {
         let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
         let node = allocate(&allocator, 1000).unwrap();
         assert_eq!(allocator.used_bytes(), 1024);
-        allocator.give_back(node, 1000);
+        allocator.return_extent(node, 1000);
         assert_eq!(allocator.used_bytes(), 0);
         assert_eq!(allocate(&allocator, 1024), Ok(node));
     }
@@ -559,7 +560,7 @@ mod tests {
             .map(|_| control.chunk(ServerId(0), IndexId(1)).now_or_never().unwrap().unwrap().start)
             .collect();
         used.iter().for_each(|start| {
-            control.give_back(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
+            control.return_extent(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
         });
         assert_eq!(taken(&control), (chunks - 1) * chunk);
         let (large, node) = new(16 << 10);

@@ -31,8 +31,8 @@ impl Fabric for Refusing {
         self.cluster.control()
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.cluster.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.cluster.allocate_node_id()
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
@@ -152,7 +152,7 @@ fn a_node_that_cannot_be_is_an_error() {
     // It has taken no id.
     assert_eq!(of(1).unwrap().id(), 1);
     // A node that never began has given its id back. When all are taken, the cluster takes in no further node.
-    let ids = std::iter::repeat_with(|| cluster.admit());
+    let ids = std::iter::repeat_with(|| cluster.allocate_node_id());
     assert_eq!(ids.take_while(Result::is_ok).count(), usize::from(u16::MAX));
     assert!(matches!(of(1), Err(NodeError::Control(_))));
 }

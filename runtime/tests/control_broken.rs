@@ -147,7 +147,7 @@ fn a_call_that_could_not_be_sent_is_sent_when_the_connection_is_resumed() {
     });
     is_deaf.recv().unwrap();
     mapped.send(()).unwrap();
-    assert_eq!(resumed.control.admit(), Ok(1));
+    assert_eq!(resumed.control.allocate_node_id(), Ok(1));
     resumed.end();
 }
 

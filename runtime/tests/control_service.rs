@@ -91,7 +91,7 @@ fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
 /// Every call, by two clients of two servers.
 fn every_call(servers: &[&Service]) {
     let (one, two) = (connect(servers), connect(servers));
-    assert_eq!((one.admit(), two.admit()), (Ok(1), Ok(2)));
+    assert_eq!((one.allocate_node_id(), two.allocate_node_id()), (Ok(1), Ok(2)));
     let info = &one.servers()[1];
     assert_eq!((info.id, info.chunk_bytes, info.locks.count), (ServerId(1), CHUNK_BYTES, 16));
     assert_eq!(info.locks.base.server(), ServerId(1));
@@ -169,7 +169,7 @@ fn many_clients_at_once_take_each_chunk_once() {
             std::thread::spawn(move || {
                 let chunks: Vec<_> =
                     (0..8).map(|_| block_on(control.chunk(ServerId(0), index)).unwrap().start).collect();
-                (control.admit().unwrap(), chunks)
+                (control.allocate_node_id().unwrap(), chunks)
             })
         })
         .collect();
@@ -333,7 +333,7 @@ fn calls_that_wait_end_when_the_server_goes_silent() {
     let control = RemoteControl::connect(&[address], &patience).unwrap();
     let gone = Err(ControlError::ServerGone { server: ServerId(0) });
     assert_eq!(block_on(control.list()), gone.clone().map(|()| vec![]));
-    assert_eq!(control.admit(), gone.clone().map(|()| 1));
+    assert_eq!(control.allocate_node_id(), gone.clone().map(|()| 1));
     assert!(control.is_gone(ServerId(0)));
     drop(control);
     assert!(relay.join().unwrap() > 0, "pings and calls were sent");
@@ -383,10 +383,10 @@ fn says_when_there_are_too_many_connections() {
     // So many that they are closed without a word; the two are not concerned.
     let crowd: Vec<_> = (0..200).map(|_| raw(&service)).collect();
     eventually("those over the limit are limited too", || service.connections() == 66);
-    assert!(one.admit().is_ok() && two.admit().is_ok());
+    assert!(one.allocate_node_id().is_ok() && two.allocate_node_id().is_ok());
     drop((crowd, one));
     eventually("there is room again", || service.connections() == 1);
-    assert!(connect(&[&service]).admit().is_ok());
+    assert!(connect(&[&service]).allocate_node_id().is_ok());
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn every_address_that_cannot_be_had_has_its_own_error() {
     let path = folder.path("socket");
     let live = unix(4, &path);
     assert!(matches!(error(ListenAt::Unix(path.clone())), ServiceError::InUse { .. }));
-    assert!(connect(&[&live]).admit().is_ok(), "the live one keeps its socket");
+    assert!(connect(&[&live]).allocate_node_id().is_ok(), "the live one keeps its socket");
     let ServerAddress::Tcp(taken) = tcp(4).addresses()[0].clone() else { panic!() };
     let _held = TcpListener::bind(&taken).unwrap();
     assert!(matches!(error(ListenAt::Tcp(taken)), ServiceError::InUse { .. }));
@@ -484,11 +484,11 @@ fn every_address_that_cannot_be_had_has_its_own_error() {
     let stale = folder.path("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let replaced = unix(4, &stale);
-    assert!(connect(&[&replaced]).admit().is_ok());
+    assert!(connect(&[&replaced]).allocate_node_id().is_ok());
     fs::remove_file(&stale).unwrap();
     let other = unix(4, &stale);
     replaced.stop();
-    assert!(connect(&[&other]).admit().is_ok());
+    assert!(connect(&[&other]).allocate_node_id().is_ok());
 }
 
 #[test]

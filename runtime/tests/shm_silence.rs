@@ -112,7 +112,7 @@ fn a_client() {
         let request = request.unwrap();
         let (what, of) = request.split_once(' ').unwrap_or((&request, ""));
         let answer = match what {
-            "admit" => format!("{:?}", cluster.admit()),
+            "admit" => format!("{:?}", cluster.allocate_node_id()),
             "create" => {
                 let created = block_on(control.create(of, "sherman", b""));
                 index = created.as_ref().map_or(index, |entry| entry.id);
@@ -124,7 +124,7 @@ fn a_client() {
                 format!("{chunk:?}")
             }
             "give-back" => {
-                control.give_back(index, chunks.pop().unwrap());
+                control.return_extent(index, chunks.pop().unwrap());
                 String::new()
             }
             "goodbye" => {
@@ -202,7 +202,7 @@ fn what_a_silent_client_has_open_is_kept_until_its_memory_is_unmapped() {
     let entry = block_on(other.control().create("b", "sherman", b"")).unwrap();
     assert_eq!(*entry.dead_owners, [1]);
     let third = lively(&servers);
-    third.admit().unwrap();
+    third.allocate_node_id().unwrap();
     drop(third);
     let again = lively(&servers);
     assert_eq!(block_on(again.control().open("b")).unwrap(), entry);

@@ -36,11 +36,11 @@ impl Fabric for Counting {
         self.cluster.control()
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.cluster.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.cluster.allocate_node_id()
     }
 
-    fn ended(&self, node: u16) {
+    fn release_node_id(&self, node: u16) {
         assert_eq!(node, 1);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }

@@ -78,7 +78,7 @@ impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
         // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue
         // pairs.
         for &(node, bytes) in &self.allocated {
-            self.tree.allocator.give_back(node, bytes);
+            self.tree.allocator.return_extent(node, bytes);
         }
     }
 }

@@ -127,7 +127,7 @@ pub trait Control: Send + Sync {
     /// Gives back the part of a chunk that the caller took for `index` and never wrote to, so that the next who asks
     /// for a chunk gets it. It waits for nothing and is no more than an attempt: a part of less than 4096 bytes, a
     /// server that is gone or an index that was dropped leave it as it was.
-    fn give_back(&self, index: IndexId, rest: Chunk);
+    fn return_extent(&self, index: IndexId, rest: Chunk);
     /// Adds an index to the catalog.
     fn create(
         &self,

@@ -52,17 +52,18 @@ pub trait Exchange: Send + Sync {
     fn is_gone(&self, server: ServerId) -> bool;
 }
 
-/// Who gives ids to the compute nodes of a cluster, as [`Fabric::admit`](crate::fabric::Fabric::admit) and
-/// [`Fabric::ended`](crate::fabric::Fabric::ended) have it.
+/// The source of compute-node ids of a cluster, behind
+/// [`Fabric::allocate_node_id`](crate::fabric::Fabric::allocate_node_id) and
+/// [`Fabric::release_node_id`](crate::fabric::Fabric::release_node_id).
 pub trait Admission: Send + Sync {
     /// An id for one more compute node, never 0.
     ///
     /// # Errors
     /// If there is none left, or nobody answers.
-    fn admit(&self) -> Result<u16, ControlError>;
+    fn allocate_node_id(&self) -> Result<u16, ControlError>;
 
     /// A compute node that was admitted has ended well.
-    fn ended(&self) {}
+    fn release_node_id(&self) {}
 }
 
 /// The compute node at the other end of a control connection, by the number of the connection.

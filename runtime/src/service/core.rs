@@ -14,7 +14,7 @@ use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Welcome, WordRan
 use crate::control::{ControlError, IndexId, LockRegion, ServerUsage};
 use crate::memory::MemoryServer;
 use crate::memory::catalog::NewIndex;
-use crate::memory::chunks::{Owner, Piece};
+use crate::memory::chunks::{Extent, Owner};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -204,7 +204,7 @@ impl ServiceCore {
         Ok(())
     }
 
-    pub(super) fn admit(&self, peer: PeerId) -> Result<u16, ControlError> {
+    pub(super) fn allocate_node_id(&self, peer: PeerId) -> Result<u16, ControlError> {
         let mut state = self.state();
         let asking = state.home_peer(peer)?;
         if asking.nodes.len() >= NODES_OF_ONE_MAX {
@@ -221,7 +221,7 @@ impl ServiceCore {
     }
 
     /// A chunk for an index. Of a temporary one, whose catalog is kept elsewhere, it goes with this connection.
-    pub(super) fn chunk(&self, peer: PeerId, wanted: Owner, temporary: bool) -> Result<Piece, ControlError> {
+    pub(super) fn chunk(&self, peer: PeerId, wanted: Owner, temporary: bool) -> Result<Extent, ControlError> {
         let memory = &self.served.memory;
         let (reserved, owner) = {
             let mut state = self.state();
@@ -245,12 +245,17 @@ impl ServiceCore {
         memory.hand_out(reserved, owner, peer)
     }
 
-    pub(super) fn give_back(&self, peer: PeerId, index: IndexId, rest: Piece) -> Result<(), ControlError> {
+    pub(super) fn return_extent(
+        &self,
+        peer: PeerId,
+        index: IndexId,
+        rest: Extent,
+    ) -> Result<(), ControlError> {
         let mut state = self.state();
         if self.agreed(&mut state, peer)? == ServerId(0) {
             self.served.memory.usable(index, peer)?;
         }
-        self.served.memory.give_back(index, peer, rest)
+        self.served.memory.return_extent(index, peer, rest)
     }
 
     pub(super) fn create(&self, peer: PeerId, wanted: Wanted<'_>) -> Result<Entry, ControlError> {

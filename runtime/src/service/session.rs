@@ -19,7 +19,7 @@ use crate::control::names::check_name;
 use crate::control::queue_pair::PeerId;
 use crate::control::wire::{MEMBERS_MAX, Reply, Request};
 use crate::control::{ControlError, IndexId};
-use crate::memory::chunks::{Owner, Piece};
+use crate::memory::chunks::{Extent, Owner};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -241,14 +241,14 @@ impl Session {
     fn serve(&self, request: Request) -> Result<Reply, ControlError> {
         let (core, peer) = (&self.core, self.peer);
         match request {
-            Request::Admit => core.admit(peer).map(|node| Reply::Admitted { node }),
+            Request::Admit => core.allocate_node_id(peer).map(|node| Reply::Admitted { node }),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
             Request::Chunk { index, seal, temporary } => {
-                let piece = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
-                piece.map(|Piece { offset, bytes }| Reply::Chunk { offset, bytes })
+                let extent = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
+                extent.map(|Extent { offset, bytes }| Reply::Chunk { offset, bytes })
             }
             Request::GiveBack { index, offset, bytes } => {
-                core.give_back(peer, IndexId(index), Piece { offset, bytes }).map(|()| Reply::Done)
+                core.return_extent(peer, IndexId(index), Extent { offset, bytes }).map(|()| Reply::Done)
             }
             Request::Create { name, kind, config, fenced, temporary } => {
                 let wanted = Wanted { name: &name, kind: &kind, config: &config, fenced, temporary };

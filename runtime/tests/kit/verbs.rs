@@ -72,8 +72,8 @@ fn connect(memory: &Arc<Cluster>, exchange: Arc<dyn Exchange>, config: &VerbsCon
 struct Admitting(Arc<Cluster>);
 
 impl Admission for Admitting {
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.0.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.0.allocate_node_id()
     }
 }
 

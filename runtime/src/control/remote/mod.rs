@@ -342,7 +342,7 @@ impl Server {
         Err(self.broken("an impossible chunk"))
     }
 
-    fn give_back(&self, index: IndexId, rest: Chunk) {
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
         let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
         // What is asked later over this connection is answered later: the next chunk may be this rest.
         self.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
@@ -430,7 +430,7 @@ impl HandedOut {
 impl Drop for HandedOut {
     fn drop(&mut self) {
         if let (Some(chunk), Some(servers)) = (self.chunk.take(), self.servers.upgrade()) {
-            servers[usize::from(chunk.start.server().0)].give_back(self.index, chunk);
+            servers[usize::from(chunk.start.server().0)].return_extent(self.index, chunk);
         }
     }
 }
@@ -475,7 +475,7 @@ impl Drop for RemoteControl {
 
 impl Admission for RemoteControl {
     /// Blocks until server 0 has answered.
-    fn admit(&self) -> Result<u16, ControlError> {
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
         let home = &self.servers[0];
         match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
             // 0 is what a free lock word has for an owner.
@@ -488,7 +488,7 @@ impl Admission for RemoteControl {
     }
 
     /// When all have, dropping this says goodbye.
-    fn ended(&self) {
+    fn release_node_id(&self) {
         self.nodes.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -528,9 +528,9 @@ impl Control for RemoteControl {
         .boxed_local()
     }
 
-    fn give_back(&self, index: IndexId, rest: Chunk) {
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
         match self.server(rest.start.server()) {
-            Ok(server) => server.give_back(index, rest),
+            Ok(server) => server.return_extent(index, rest),
             Err(_) => tracing::debug!(?rest, "a rest of no server of this cluster"),
         }
     }
