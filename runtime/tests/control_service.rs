@@ -70,7 +70,7 @@ fn create(control: &RemoteControl, name: &str) -> CatalogEntry {
     block_on(control.create(name, "sherman", b"{}")).unwrap()
 }
 
-/// A client that is no client: a socket that is used by hand.
+/// Connects a socket that is used by hand, in place of a client.
 fn raw(service: &Service) -> TcpStream {
     let ServerAddress::Tcp(address) = &service.addresses()[0] else { panic!("a TCP service") };
     let socket = TcpStream::connect(address).unwrap();
@@ -78,7 +78,7 @@ fn raw(service: &Service) -> TcpStream {
     socket
 }
 
-/// All that comes until the server closes the connection.
+/// Reads all bytes until the server closes the connection.
 fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match socket.read_to_end(&mut bytes) {
@@ -88,7 +88,7 @@ fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Every call, by two clients of two servers.
+/// Makes every call, by two clients of two servers.
 fn every_call(servers: &[&Service]) {
     let (one, two) = (connect(servers), connect(servers));
     assert_eq!((one.allocate_node_id(), two.allocate_node_id()), (Ok(1), Ok(2)));
@@ -212,9 +212,10 @@ fn short_lived_processes_use_chunks_up() {
     assert!((needed..needed + needed / 10).contains(&taken), "{taken} bytes for {needed}");
 }
 
-/// A client that gives up while its request for a chunk is on its way: the chunk goes back, and to the next who asks.
+/// A client that gives up while its request for a chunk is on its way: the chunk goes back, and to the next client that
+/// asks.
 #[test]
-fn chunks_that_nobody_waits_for_go_back() {
+fn chunks_of_dropped_requests_go_back() {
     let service = tcp(4);
     let control = connect(&[&service]);
     let index = create(&control, "a").id;
@@ -284,7 +285,7 @@ fn a_restarted_server_is_gone_and_then_says_what_was_lost() {
     let entry = create(&after, "a");
     assert!(block_on(after.chunk(ServerId(1), entry.id)).is_ok());
 
-    // Server 0 takes the catalog with it: the other's chunks belong to nobody who could drop them.
+    // Server 0 takes the catalog with it: no client can drop the index of the other's chunks.
     home.stop();
     let home = tcp(4);
     let after = connect(&[&home, &second]);
@@ -380,7 +381,7 @@ fn says_when_there_are_too_many_connections() {
     let address = service.addresses()[0].clone();
     let error = refused(address.clone());
     assert_eq!(error, ConnectError::Refused { address, cause: ControlError::TooManyConnections { max: 2 } });
-    // So many that they are closed without a word; the two are not concerned.
+    // So many that they are closed without a word; the two are not affected.
     let crowd: Vec<_> = (0..200).map(|_| raw(&service)).collect();
     eventually("those over the limit are limited too", || service.connections() == 66);
     assert!(one.allocate_node_id().is_ok() && two.allocate_node_id().is_ok());
@@ -416,7 +417,7 @@ fn every_way_not_to_reach_a_server_has_its_own_error() {
             client.read_exact(&mut [0; GREETING_BYTES]).unwrap();
             client.write_all(answer).unwrap();
             if !close {
-                // Whatever else is sent is awaited, so that nothing is reset.
+                // All other bytes are awaited, so that nothing is reset.
                 let _sent = client.read_to_end(&mut Vec::new());
             }
         });
@@ -540,7 +541,7 @@ fn queue_pairs_are_exchanged() {
 }
 
 /// Clients and services end with their threads and sockets. Alone in the process it could compare more closely; with
-/// other tests beside it, it looks for what it leaves of its own.
+/// other tests beside it, it looks for its own leftovers.
 #[test]
 fn a_unix_client_that_vanishes_leaves_nothing() {
     let folder = Folder::new();
