@@ -79,43 +79,43 @@ pub struct Census {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the variants say what the fields are")]
 pub enum Reply {
-    /// To `Hello`.
+    /// Reply to `Hello`.
     Welcome(Welcome),
-    /// To `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
+    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
-    /// To `Admit`.
+    /// Reply to `Admit`.
     Admitted { node: u16 },
-    /// To `Chunk`: its first byte and its length.
+    /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
-    /// To `Create` and `Open`.
+    /// Reply to `Create` and `Open`.
     Entry(Entry),
-    /// To `List`.
+    /// Reply to `List`.
     Page { entries: Vec<Entry>, more: bool },
-    /// To `BeginDrop`.
+    /// Reply to `BeginDrop`.
     Dropping { index: u32, key: SealKey },
-    /// To `Free`.
+    /// Reply to `Free`.
     Freed { bytes: u64 },
-    /// To `Usage`: with the number of joined connections.
+    /// Reply to `Usage`: with the number of joined connections.
     Usage { usage: ServerUsage, connections: u32 },
-    /// To `Nodes`: connections by their number.
+    /// Reply to `Nodes`: connections by their number.
     Nodes { nodes: Vec<(u64, ConnectedNode)>, more: bool },
-    /// To `QueuePair`.
+    /// Reply to `QueuePair`.
     Answer(Answer),
-    /// To `Census`, with the number of nodes that have died.
+    /// Reply to `Census`, with the number of nodes that have died.
     Census { census: Census, dead: u32 },
-    /// To `Dead`.
+    /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
 }
 
 /// The ways to reach a memory server's region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Offer {
-    /// By mapping a file of the server's host.
+    /// A file of the server's host, to be mapped.
     Shm {
         /// The file. Its header bears the server's instance number.
         path: String,
     },
-    /// By queue pairs.
+    /// Queue pairs.
     Verbs,
 }
 

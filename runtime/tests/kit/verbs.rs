@@ -36,12 +36,16 @@ pub(crate) struct Servers {
 const PEER: PeerId = PeerId(7);
 
 impl Servers {
+    /// Starts two memory servers with the usual configuration.
+    ///
     /// # Panics
     /// If this host has no RDMA device that works: the message says what to do.
     pub(crate) fn start() -> Self {
         Self::start_with(&VerbsConfig::default())
     }
 
+    /// Starts two memory servers, and a node's way to them by `config`.
+    ///
     /// # Panics
     /// As [`Servers::start`].
     pub(crate) fn start_with(config: &VerbsConfig) -> Self {
