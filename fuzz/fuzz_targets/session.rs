@@ -1,8 +1,8 @@
 //! Sessions of the control service under libfuzzer. Knows only the public API of the session.
 //!
 //! The input is a script: each byte of a pair says which of three sessions gets how many of the next bytes. One begins
-//! with nothing, one with the greeting, one has joined. Beside them a steady client must go on undisturbed, and what is
-//! handed out must never be more than there is.
+//! with nothing, one with the greeting, one has joined. Beside them a steady client must go on undisturbed, and no more
+//! may be handed out than there is.
 //!
 //! ```text
 //! +u8-----+u8-----+--length bytes--+u8-----+ ..
@@ -52,7 +52,7 @@ fuzz_target!(|script: &[u8]| {
     assert_eq!(core.nodes().len(), 1);
 });
 
-/// Whether the conversation goes on.
+/// Sends bytes to a session; tells whether the conversation goes on.
 fn feed(session: &mut Session, bytes: &[u8]) -> bool {
     let mut out = Vec::new();
     let mut received = session.receive(bytes, &mut out);

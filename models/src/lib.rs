@@ -1,11 +1,11 @@
-//! Models of what threads and processes share without locks: the very files of `runtime` and `cache`, compiled with
-//! atomics whose every order loom explores, orders of weakly ordered CPUs included. A simulation of one thread cannot
-//! see such mistakes, and a stress test on x86 sees few.
+//! Models of the state that threads and processes share without locks: the very files of `runtime` and `cache`,
+//! compiled with atomics whose every order loom explores, orders of weakly ordered CPUs included. A simulation of one
+//! thread cannot see such mistakes, and a stress test on x86 sees few.
 //!
 //! ```text
 //! parking      runtime/src/shard/parking.rs      no message meets a shard that falls asleep
 //! line         runtime/src/mapped/order.rs       no reader takes a torn line; what the dead leave is finished, once
-//! radix_cache  cache/src/radix/                  a lookup sees one copy as it was at one time
+//! radix_cache  cache/src/radix/                  a lookup sees one copy as it was at one moment
 //! ```
 //!
 //! Why loom: it models the orderings of C11, so that a fence or an Acquire that is missing is found. shuttle, which
@@ -19,7 +19,7 @@ pub mod parking;
 pub mod radix_cache;
 pub mod sync;
 
-/// What the cache's files expect of their crate.
+/// The modules that the cache's files expect of their crate.
 #[path = "../../cache/src/eviction/mod.rs"]
 #[expect(dead_code, unreachable_pub, reason = "the radix cache needs the names of the policies")]
 mod eviction;
@@ -28,22 +28,22 @@ mod eviction;
 #[expect(dead_code, unreachable_pub, unused_imports, reason = "the rest of it is for the index")]
 mod radix;
 
-#[expect(dead_code, unreachable_pub, reason = "nobody looks at them here")]
+#[expect(dead_code, unreachable_pub, reason = "the models do not read them")]
 mod node_cache {
     //! The figures of a cache, as `cache/src/node_cache.rs` has them.
 
-    /// What a cache holds, and what has happened to it.
+    /// The content of a cache, and the events in it.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct CacheStats {
-        /// Nodes now.
+        /// Number of nodes now.
         pub nodes: usize,
-        /// Bytes now.
+        /// Number of bytes now.
         pub bytes: usize,
         /// Nodes that were rejected.
         pub invalidated: usize,
         /// Nodes that made room.
         pub evicted: usize,
-        /// Nodes that came in.
+        /// Nodes that were inserted.
         pub inserted: usize,
     }
 }

@@ -11,9 +11,9 @@ mod code;
 
 use code::{LOAD, STORE, Slot};
 
-/// Words of a line that are written and read here; each more multiplies what is to be explored.
+/// Words of a line that are written and read here; each further one multiplies the work.
 const WORDS: usize = 2;
-/// Where the line is in its region.
+/// Offset of the line in its region.
 const AT: usize = 128;
 
 /// A line, its counter and the journal of its region.
@@ -21,7 +21,7 @@ struct Line {
     words: [AtomicU64; WORDS],
     counter: AtomicU32,
     slots: [Slot; 2],
-    /// What the kernel knows of the owners of the slots.
+    /// The kernel's knowledge of the owners of the slots.
     dead: [AtomicBool; 2],
 }
 
@@ -39,7 +39,7 @@ impl Line {
         self.words.iter().for_each(|word| word.store(value, STORE));
     }
 
-    /// As a thread of a process does whose region has no journal.
+    /// Writes the line as a thread of a process does whose region has no journal.
     fn write_alone(&self, value: u64) {
         let pause = |_| -> Result<(), Infallible> {
             loom::thread::yield_now();
@@ -70,7 +70,7 @@ impl Line {
         found
     }
 
-    /// What those do who wait: finish what a dead owner has left, or let others run.
+    /// Waits as readers and writers do: finishes what a dead owner has left, or lets others run.
     fn pause(&self, found: u32) -> Result<(), Infallible> {
         let slot = found >> 1;
         if found % 2 == 1 && self.dead[slot as usize].load(Ordering::Acquire) {
@@ -81,14 +81,14 @@ impl Line {
     }
 
     fn finish(&self, slot: u32) {
-        // One at a time has the kernel's lock; here only one thread ever waits.
+        // The kernel's lock has one owner at a time; here only one thread ever waits.
         let (slot, number) = (&self.slots[slot as usize], slot);
         let plan = slot.planned();
         assert!(plan.at == AT || plan.words == 0, "the plan is of another line");
         slot.finish(number, &plan, &self.counter, |word, value| self.words[word].store(value, STORE));
     }
 
-    /// At rest nobody holds it, but perhaps the dead.
+    /// Returns the words at rest, when no owner but perhaps a dead one holds the line.
     fn end(&self) -> [u64; WORDS] {
         (0..2).for_each(|slot| self.finish(slot));
         assert_eq!(self.counter.load(Ordering::Relaxed) % 2, 0, "the line is held for good");
@@ -96,7 +96,7 @@ impl Line {
     }
 }
 
-/// A thread writes a line twice, another reads it.
+/// Models a thread that writes a line twice, and another that reads it.
 ///
 /// # Panics
 /// If a line is read that never was, or goes back.
@@ -113,7 +113,7 @@ pub fn a_writer_and_a_reader() {
     writer.join().expect("the writer does not panic");
 }
 
-/// Two threads of different processes add to the same word.
+/// Models two threads of different processes that add to one word.
 ///
 /// # Panics
 /// If an addition is lost.
@@ -128,8 +128,8 @@ pub fn two_adders() {
     assert_eq!(line.end()[0], 2);
 }
 
-/// A process writes a line and dies before its store number `stores`; another reads the line meanwhile, and finishes
-/// what the dead has left.
+/// Models a process that writes a line and dies before its store number `stores`; another reads the line meanwhile, and
+/// finishes what the dead one has left.
 ///
 /// # Panics
 /// If a torn line is read, or remains.
@@ -137,7 +137,7 @@ pub fn a_reader_and_a_writer_that_dies(stores: u32) {
     reader_and_dying(stores, |line| line.write(0, 1));
 }
 
-/// The control: a writer that plans only when it holds the line already.
+/// Models the control: a writer that plans only when it holds the line already.
 ///
 /// # Panics
 /// It must, for some `stores`.
@@ -175,7 +175,7 @@ fn reader_and_dying(stores: u32, life: impl Fn(&Line) + Send + 'static) {
     assert!((!lived || left[0] == 1) && found <= left, "{found:?}, then {left:?}");
 }
 
-/// A process adds to a word and dies before its store number `stores`; another adds to it too.
+/// Models a process that adds to a word and dies before its store number `stores`; another adds to it too.
 ///
 /// # Panics
 /// If an addition took effect twice, or one of the living was lost.

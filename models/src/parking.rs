@@ -20,11 +20,11 @@ impl ArcWake for Woken {
     }
 }
 
-/// A poller that is about to sleep, and `senders` shards with a message each. A ring orders its messages by itself;
-/// here they rest on what parking gives alone.
+/// Models a poller that is about to sleep, and `senders` shards with a message each. A ring orders its messages by
+/// itself; here only parking does.
 ///
 /// # Panics
-/// If the poller sleeps and nobody wakes it, though there is a message that it has not seen.
+/// If the poller sleeps and no sender wakes it, though there is a message that it has not seen.
 pub fn a_message_and_a_poller(senders: usize) {
     let parking = Arc::new(code::Parking::default());
     let messages: Arc<[AtomicBool]> = (0..senders).map(|_| AtomicBool::new(false)).collect();

@@ -1,4 +1,4 @@
-//! `cache/src/radix/`: what a lookup returns is one copy as it was at one time, whatever the writer does meanwhile.
+//! `cache/src/radix/`: a lookup returns one copy as it was at one moment, whatever the writer does meanwhile.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const NODE: u64 = 1;
 /// Room for a segment of the table and one of copies.
 const BUDGET_BYTES: usize = 2060;
 
-/// Slots of a version of a node: as many as the version's number, and every word says which it is.
+/// Makes the slots of a version of a node: as many as the version's number, and every word says which it is.
 fn slots(node: u64, version: u64) -> Vec<u64> {
     (0..version)
         .map(|index| index << PARTIAL_SHIFT | LEAF | 1 << CLASS_SHIFT | node << 16 | version << 8 | index)
@@ -22,8 +22,8 @@ fn insert(cache: &RadixCache, node: u64, version: u64) -> bool {
     cache.insert(&RadixImage { node, class: 3, depth: 0, prefix: &[], slots: &slots(node, version) })
 }
 
-/// One thread looks a node up. Another brings copies of others, of which `before` came before the lookup begins and
-/// `after` may come during it, then a new copy of the node: memory is used anew, which the node's copy was in.
+/// Models a thread that looks a node up, and another that inserts copies of other nodes, `before` of them before the
+/// lookup begins and `after` perhaps during it, then a new copy of the node: the memory of the node's copy is reused.
 ///
 /// # Panics
 /// If the lookup finds a copy that never was.
@@ -31,7 +31,7 @@ pub fn a_lookup_and_a_writer(before: u64, after: u64) {
     let cache = RadixCache::new(RadixConfig { budget_bytes: BUDGET_BYTES, policy: Policy::Fifo, seed: 1 });
     cache.set_root(3 << CLASS_SHIFT | NODE);
     let bring = |cache: &RadixCache, number: u64| {
-        // Whether there was room or not.
+        // With or without room.
         let _inserted = insert(cache, NODE + 1 + number % 2, 5 + number % 3);
     };
     assert!(insert(&cache, NODE, 2), "the budget has no room for it: {:?}", cache.stats());

@@ -5,15 +5,15 @@ use std::cell::Cell;
 
 pub use loom::sync::atomic::Ordering;
 
-/// Segments of the radix cache are at least so big: a few copies.
+/// Smallest segment of the radix cache: a few copies.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 128;
-/// The square of a segment's bytes is about this often the budget: small segments, which are soon used anew.
+/// The square of a segment's bytes is about this often the budget: small segments, which are soon reused.
 pub(crate) const SEGMENT_SCALE: usize = 8;
 
-/// A hint that models have no use for.
+/// Does nothing: models have no use for the hint.
 pub(crate) fn prefetch<T: ?Sized>(_: *const T) {}
 
-/// What a control takes away.
+/// Orderings that a control takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weakening {
     /// All fences of that ordering.
@@ -27,7 +27,7 @@ pub enum Weakening {
 }
 
 std::thread_local! {
-    /// loom runs all threads of a model on one.
+    /// The weakening of the thread: loom runs all threads of a model on one.
     static WEAKENED: Cell<Option<Weakening>> = const { Cell::new(None) };
 }
 
@@ -37,7 +37,7 @@ loom::thread_local! {
 
 /// Runs `model` with that weakening.
 pub fn weakened<T>(by: Weakening, model: impl FnOnce() -> T) -> T {
-    /// Also if it panics, as it should.
+    /// Restores the orderings, also if the model panics, as it should.
     struct Strong;
     impl Drop for Strong {
         fn drop(&mut self) {
@@ -49,11 +49,11 @@ pub fn weakened<T>(by: Weakening, model: impl FnOnce() -> T) -> T {
     model()
 }
 
-/// A thread died.
+/// The panic of a thread that dies.
 struct Death;
 
-/// Runs `life`, which ends before its store number `stores`, counted from 0, if it comes so far. Yields whether it
-/// lived to its end.
+/// Runs `life`, which ends before its store number `stores`, counted from 0, if it comes so far. Tells whether it lived
+/// to its end.
 pub(crate) fn killed_at(stores: u32, life: impl FnOnce()) -> bool {
     STORES_LEFT.with(|left| left.set(Some(stores)));
     let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(life));
@@ -98,7 +98,7 @@ fn of_change(order: Ordering) -> Ordering {
     }
 }
 
-/// A fence, unless a control has taken it away.
+/// Issues a fence, unless a control has taken it away.
 pub(crate) fn fence(order: Ordering) {
     match WEAKENED.get() {
         Some(Weakening::Fence(gone)) if gone == order => {}
@@ -107,7 +107,7 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// Program order is never changed here.
+/// Does nothing: program order is never changed here.
 pub(crate) fn compiler_fence(_order: Ordering) {}
 
 macro_rules! atomic {
@@ -147,7 +147,7 @@ macro_rules! atomic {
                 self.0.compare_exchange(found, value, of_change(set), of_load(fetch))
             }
 
-            /// Never fails without need: that only makes a caller try again.
+            /// Compares and exchanges; never fails spuriously, which would only make a caller try again.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 found: $value,

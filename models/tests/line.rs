@@ -8,7 +8,7 @@ use farwood_models::line::{
 };
 use farwood_models::sync::Weakening;
 
-/// More stores than any writer makes.
+/// A number of stores that no writer reaches.
 const STORES_MAX: u32 = 16;
 
 #[test]

@@ -5,8 +5,8 @@ mod kit;
 use farwood_models::radix_cache::a_lookup_and_a_writer;
 use farwood_models::sync::{Ordering, Weakening};
 
-/// Copies before and during the lookup, so many that a segment is used anew in the midst of it: with fewer the model
-/// has a handful of orders and no control fails.
+/// Copies before and during the lookup, so many that a segment is reused in the midst of it: with fewer the model has a
+/// handful of orders and no control fails.
 const COPIES: (u64, u64) = (2, 3);
 
 #[test]

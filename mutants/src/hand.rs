@@ -34,7 +34,7 @@ const SHERMAN: &[Patch] = &[
         find: "\"a split may have taken effect, or will\");
             ⟦return Err(error.into());⟧",
         replace: "if let Some(owed) = &owed.separator {
-                self.allocator.give_back(owed.child, bytes as u64);
+                self.allocator.return_extent(owed.child, bytes as u64);
             }
             return Err(error.into());",
     },

@@ -1,12 +1,13 @@
 //! The second stage of allocation: nodes carved from chunks without the network (Sherman section 4.2.4).
 //!
 //! One allocator per shard and index. Chunks are taken from the servers in turn. Memory in use is never handed out
-//! again; what a lost race leaves unpublished goes back by [`NodeAllocator::give_back`]. What was never handed out goes
-//! back to its server when the allocator is dropped: a process that lives for one node costs no whole chunk.
+//! again; a node that a lost race leaves unpublished is returned by [`NodeAllocator::return_extent`]. Memory that was
+//! never handed out goes back to its server when the allocator is dropped: a process that lives for one node costs no
+//! whole chunk.
 //!
-//! A request for a chunk is the allocator's, not the client's that made it. All who need memory meanwhile wait for its
-//! answer, and any of them goes on with it: one that is dropped, or that its task leaves unpolled, keeps none of them.
-//! Else a thousand clients that give up in time would take a thousand chunks.
+//! A request for a chunk belongs to the allocator, not to the client that made it. All clients that need memory
+//! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
+//! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use crate::pointer::{RemotePtr, ServerId};
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;
 
-/// Why no node could be allocated. The index is as it was.
+/// Failures to allocate a node. The index is as it was.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -45,38 +46,38 @@ pub enum AllocError {
 /// Memory for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// Where it is.
+    /// Address of the node.
     pub at: RemotePtr,
-    /// Whether nothing was ever written there.
+    /// True if nothing was ever written there.
     pub zeroed: bool,
 }
 
-/// Accounts for the chunks that an allocator has taken.
+/// The accounts of the chunks that an allocator has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Bytes of nodes allocated and not given back.
+    /// Bytes of nodes allocated and not returned.
     pub used_bytes: u64,
-    /// Bytes that are left of chunks, or were given back.
+    /// Bytes that are left of chunks, or were returned.
     pub free_bytes: u64,
-    /// Whether a further chunk was asked for, which may have been handed out.
+    /// True while a request for a chunk is not answered: the server may have handed one out.
     pub asks: bool,
 }
 
-/// Carves nodes of one index on one shard.
+/// The allocator of one index's nodes on one shard.
 pub struct NodeAllocator {
     control: Arc<dyn Control>,
     index: IndexId,
     state: Rc<RefCell<State>>,
-    /// The request to a server that is not answered, of any client.
+    /// The request, of any client, that a server has not answered yet.
     request: RefCell<Option<ChunkRequest>>,
 }
 
-/// Its chunk is kept as soon as it is there; yields how long that is.
+/// A request that keeps its chunk as soon as it arrives, and yields the chunk's bytes.
 type ChunkRequest = Shared<LocalBoxFuture<'static, Result<u64, ControlError>>>;
 
 #[derive(Default)]
 struct State {
-    /// What is left of the chunks that were taken, never written to. Nodes are carved from the last one while it lasts.
+    /// Unused rests of the chunks that were taken, never written to. Nodes are carved from the last one while it lasts.
     pieces: Vec<Chunk>,
     /// The largest node that was asked for.
     largest: u64,
@@ -86,15 +87,14 @@ struct State {
 }
 
 impl NodeAllocator {
-    /// An allocator without a chunk. `first` is where it begins its turn over the servers; shards begin at different
-    /// ones.
+    /// Makes an allocator without a chunk. `first` is the server where its turn begins; shards begin at different ones.
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
         let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
         NodeAllocator { control, index, state, request }
     }
 
-    /// Memory for a node of `bytes` bytes, aligned to 64. It is zeroed unless it was given back before.
+    /// Allocates a node of `bytes` bytes, aligned to 64. Its memory is zeroed unless it was returned before.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] if no server has a chunk left.
@@ -102,8 +102,8 @@ impl NodeAllocator {
         Ok(self.allocate_of(None, bytes).await?.at)
     }
 
-    /// The same on that server if it has memory left, so that what is written there and elsewhere on the server is one
-    /// chain; else on any. Says whether the memory is zeroed.
+    /// Allocates a node on `server` if that has memory left, so that one chain can write it and other memory of the
+    /// server; else on any server. Says whether the memory is zeroed.
     ///
     /// # Errors
     /// As [`NodeAllocator::allocate`].
@@ -121,18 +121,18 @@ impl NodeAllocator {
             if let Some(node) = self.carve(near, bytes) {
                 return Ok(node);
             }
-            // What another client has asked for first: else each of hundreds would take a chunk of its own.
+            // Another client's request comes first: else each of hundreds would take a chunk of its own.
             let asked = self.request.borrow().clone();
             let Some(request) = asked else {
                 let server = search.next(|| self.next_server())?;
                 if let Err(error) = search.go_on(self.answer(self.ask(server)).await) {
-                    // Another client of the shard may have given something back meanwhile.
+                    // Another client of the shard may have returned a node meanwhile.
                     return self.carve(near, bytes).ok_or(error);
                 }
                 continue;
             };
             if let Err(error) = self.answer(request).await {
-                // The server says it again if it still is so.
+                // The server repeats the error if it still applies.
                 tracing::debug!(%error, "a chunk was asked for, and not had");
             }
         }
@@ -143,19 +143,19 @@ impl NodeAllocator {
     }
 
     /// Takes back a node that was allocated here and never became reachable.
-    pub fn give_back(&self, node: RemotePtr, bytes: u64) {
+    pub fn return_extent(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
         state.used_bytes -= bytes;
         state.returned.entry(bytes).or_default().push(node);
     }
 
-    /// Bytes of nodes allocated here and not given back.
+    /// Counts the bytes of nodes allocated here and not returned.
     pub fn used_bytes(&self) -> u64 {
         self.state.borrow().used_bytes
     }
 
-    /// What became of the chunks that were taken. Nothing of them is lost: they are the sum of this.
+    /// Accounts for the chunks that were taken: no byte of them is lost, they are the sum of this.
     pub fn books(&self) -> Books {
         let state = self.state.borrow();
         let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();
@@ -167,7 +167,7 @@ impl NodeAllocator {
         }
     }
 
-    /// The server whose turn it is, by its place in the list.
+    /// Returns the place of the server whose turn it is, and passes the turn on.
     fn next_server(&self) -> usize {
         let mut state = self.state.borrow_mut();
         state.next_server += 1;
@@ -188,7 +188,7 @@ impl NodeAllocator {
         request
     }
 
-    /// The answer to a request, which all who wait for it get.
+    /// Awaits the answer to a request, which all clients that wait for it get.
     async fn answer(&self, request: ChunkRequest) -> Result<u64, ControlError> {
         let answer = request.clone().await;
         self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request));
@@ -196,14 +196,14 @@ impl NodeAllocator {
     }
 }
 
-/// One client's way over the servers: that one, or all of them in turn, until one has a chunk with room for its node.
+/// One client's search for a chunk with room for its node: on one server, or on all of them in turn.
 struct Search<'s> {
     servers: &'s [ServerInfo],
     near: Option<ServerId>,
     bytes: u64,
-    /// Servers that are still to be asked.
+    /// Number of servers that are still to be asked.
     left: usize,
-    /// The one that was asked last, if it is to be asked again, and what it may have left.
+    /// The server that was asked last, if it is to be asked again, and the bytes that it may have left.
     again: Option<(ServerId, u64)>,
 }
 
@@ -213,7 +213,7 @@ impl<'s> Search<'s> {
         Search { servers, near, bytes, left, again: None }
     }
 
-    /// The server to ask. `turn` says which one's turn it is.
+    /// Chooses the server to ask. `turn` says which one's turn it is.
     fn next(&mut self, mut turn: impl FnMut() -> usize) -> Result<ServerId, AllocError> {
         let Search { servers, near, bytes, .. } = *self;
         let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
@@ -237,9 +237,9 @@ impl<'s> Search<'s> {
         Err(AllocError::OutOfMemory { servers: if near.is_some() { 1 } else { servers.len() } })
     }
 
-    /// Goes on after the answer of the server that was asked last. It is asked again after a chunk that is too small:
-    /// those are kept for smaller nodes, and the server does not hand them out again meanwhile, so that they come to an
-    /// end.
+    /// Continues after the answer of the server that was asked last. It is asked again after a chunk that is too small:
+    /// the allocator keeps those for smaller nodes, so the server does not hand them out again, and their number is
+    /// bounded.
     fn go_on(&mut self, answer: Result<u64, ControlError>) -> Result<(), AllocError> {
         let asked = self.again.take();
         match answer {
@@ -249,7 +249,7 @@ impl<'s> Search<'s> {
                     asked.and_then(|(server, left)| Some((server, left.checked_sub(bytes.max(NODE_ALIGN))?)));
                 Ok(())
             }
-            // Those who waited for it, too, may use it up: then the way begins anew.
+            // Other clients that waited for it may use it up: then the search begins anew.
             Ok(_) => {
                 *self = Search::new(self.servers, self.near, self.bytes);
                 Ok(())
@@ -263,11 +263,11 @@ impl<'s> Search<'s> {
 impl Drop for NodeAllocator {
     fn drop(&mut self) {
         let State { pieces, largest, .. } = self.state.take();
-        // Whoever needs a node as large as the largest here would be handed the smaller ones out time and again, before
-        // a whole chunk.
+        // A client that needs a node as large as the largest here would be handed the smaller rests first, over and
+        // over, before a whole chunk.
         let useful = |rest: &Chunk| rest.bytes >= largest.max(REST_BYTES_MIN);
         for rest in pieces.into_iter().filter(useful) {
-            self.control.give_back(self.index, rest);
+            self.control.return_extent(self.index, rest);
         }
     }
 }
@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Answers each request for a chunk after so many looks.
+    /// A control plane that answers each request for a chunk after `looks` polls.
     struct Slow {
         cluster: Arc<Cluster>,
         looks: u32,
@@ -376,8 +376,8 @@ mod tests {
             .boxed_local()
         }
 
-        fn give_back(&self, index: IndexId, rest: Chunk) {
-            self.cluster.give_back(index, rest);
+        fn return_extent(&self, index: IndexId, rest: Chunk) {
+            self.cluster.return_extent(index, rest);
         }
 
         fn create(
@@ -500,7 +500,7 @@ mod tests {
         let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
         let node = allocate(&allocator, 1000).unwrap();
         assert_eq!(allocator.used_bytes(), 1024);
-        allocator.give_back(node, 1000);
+        allocator.return_extent(node, 1000);
         assert_eq!(allocator.used_bytes(), 0);
         assert_eq!(allocate(&allocator, 1024), Ok(node));
     }
@@ -543,7 +543,7 @@ mod tests {
         assert_eq!(taken(&control), 3 * CHUNK);
     }
 
-    /// Rests that are too small for one node serve smaller ones, and cost nobody a chunk that is there.
+    /// Rests that are too small for one node serve smaller ones, and cost no client a chunk that is there.
     #[test]
     fn small_rests_are_passed_over_and_used_up() {
         let control = cluster(1);
@@ -554,12 +554,12 @@ mod tests {
             let node = allocate(&allocator, bytes);
             (allocator, node)
         };
-        // All but one were taken by somebody who used 10 KiB of each.
+        // All but one were taken by a client that used 10 KiB of each.
         let used: Vec<_> = (1..chunks)
             .map(|_| control.chunk(ServerId(0), IndexId(1)).now_or_never().unwrap().unwrap().start)
             .collect();
         used.iter().for_each(|start| {
-            control.give_back(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
+            control.return_extent(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
         });
         assert_eq!(taken(&control), (chunks - 1) * chunk);
         let (large, node) = new(16 << 10);
@@ -578,12 +578,12 @@ mod tests {
         assert_eq!(new(4096).1, Err(AllocError::OutOfMemory { servers: 1 }));
     }
 
-    /// How many bytes of chunks there are.
+    /// Returns the bytes of all chunks.
     fn taken_all(control: &Arc<dyn Control>) -> u64 {
         control.usage().now_or_never().expect("direct").unwrap()[0].capacity_bytes
     }
 
-    /// What a dropped index gave back is nobody's, and what it has not given back goes nowhere.
+    /// Memory that a dropped index returned belongs to no index, and memory that it has not returned goes nowhere.
     #[test]
     fn allocators_may_outlive_their_index() {
         let control = cluster(1);

@@ -1,4 +1,4 @@
-//! Registered buffers, leased from a shard's pool. What a fabric reads into and writes from.
+//! Registered buffers, leased from a shard's pool: a fabric reads into them and writes from them.
 //!
 //! Invariants: a buffer's bytes stay where they are from lease to return, so a NIC (or the mapped fabric's executor)
 //! may hold its address while the chain that owns it is in flight; a pool and its buffers stay on one thread; an arena
@@ -22,7 +22,7 @@ pub const BUFFER_BYTES_MAX: usize = 1 << (CLASS_SHIFT_MIN as usize + CLASSES - 1
 const ARENA_BYTES_MIN: usize = 64 << 10;
 const ARENA_ALIGN: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// What a class keeps of buffers that are not leased; about twice as much while it is not looked.
+/// Bytes of unleased buffers that a class keeps; about twice as much between two checks.
 const RETAINED_BYTES: usize = 16 << 20;
 
 /// A pool of buffers in power-of-two size classes from 64 bytes to [`BUFFER_BYTES_MAX`].
@@ -39,7 +39,7 @@ struct Shelves {
     arena_bytes_min: usize,
 }
 
-/// Memory of the system's, cut into buffers of one class.
+/// Memory from the system, cut into buffers of one class.
 struct Arena {
     start: NonNull<u8>,
     layout: Layout,
@@ -47,13 +47,13 @@ struct Arena {
 }
 
 impl BufferPool {
-    /// An empty pool.
+    /// Makes an empty pool.
     pub fn new() -> Self {
         Self::with_arenas(ARENA_BYTES_MIN)
     }
 
-    /// An empty pool for a device that has to register its arenas: each is a huge page at least, on huge pages where
-    /// the system gives them, so that they are few and the NIC's translation table stays small.
+    /// Makes an empty pool for a device that has to register its arenas: each is a huge page at least, on huge pages
+    /// where the system gives them, so that they are few and the NIC's translation table stays small.
     #[cfg(feature = "verbs")]
     pub(crate) fn for_registration() -> Self {
         Self::with_arenas(HUGE_PAGE_BYTES)
@@ -68,8 +68,8 @@ impl BufferPool {
         }))
     }
 
-    /// Address and size in bytes of the arena that holds `buf`, which stays where it is while the pool lives; `None`
-    /// for a buffer of another pool.
+    /// Returns address and size in bytes of the arena that holds `buf`, which stays where it is while the pool lives;
+    /// `None` for a buffer of another pool.
     #[cfg(feature = "verbs")]
     pub(crate) fn arena_of(&self, buf: &Buf) -> Option<(usize, usize)> {
         let arenas = self.0.arenas.borrow();
@@ -77,7 +77,7 @@ impl BufferPool {
         arenas.find(|&(start, bytes)| (start..start + bytes).contains(&buf.start.as_ptr().addr()))
     }
 
-    /// A buffer of `bytes` bytes, aligned to 64. It holds whatever its last user left there.
+    /// Leases a buffer of `bytes` bytes, aligned to 64. It holds whatever its last user left there.
     ///
     /// # Panics
     /// If `bytes` exceeds [`BUFFER_BYTES_MAX`].
@@ -91,12 +91,12 @@ impl BufferPool {
         Buf { start, len: bytes as u32, class: class as u8, shelves: Rc::clone(&self.0) }
     }
 
-    /// Buffers that are leased now. Tests use it to show that none got lost.
+    /// Counts the buffers that are leased now. Tests use it to show that none got lost.
     pub fn leased(&self) -> usize {
         self.0.leased.get()
     }
 
-    /// Memory that the pool has of the system, in bytes.
+    /// Counts the bytes that the pool has taken from the system.
     pub fn bytes(&self) -> usize {
         self.0.arenas.borrow().iter().map(|arena| arena.layout.size()).sum()
     }
@@ -187,14 +187,14 @@ fn allocate(layout: Layout) -> *mut u8 {
     unsafe { alloc_zeroed(layout) }
 }
 
-/// Zeroed memory on huge pages where the system gives them: it is asked before the memory is touched.
+/// Allocates zeroed memory, on huge pages where the system gives them: it is asked before the memory is touched.
 fn allocate_huge(layout: Layout) -> *mut u8 {
     // SAFETY: the layout's size is not zero.
     let start = unsafe { alloc(layout) };
     if !start.is_null() {
         // SAFETY: advice about whole pages of the allocation. Refusal costs speed only.
         unsafe { libc::madvise(start.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        // SAFETY: the allocation is that long, and nobody else has it yet.
+        // SAFETY: the allocation is that long, and nothing else refers to it yet.
         unsafe { start.write_bytes(0, layout.size()) };
     }
     start
@@ -215,7 +215,7 @@ pub struct Buf {
 
 #[cfg(feature = "verbs")]
 impl Buf {
-    /// The address of its first byte, for a device that reads and writes it while it owns it.
+    /// Returns the address of the first byte, for a device that reads and writes it while it owns it.
     pub(crate) fn address(&self) -> u64 {
         self.start.as_ptr().expose_provenance() as u64
     }
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(pool.lease(1024).as_ptr(), first);
     }
 
-    /// What was held at one time only goes back to the system, and what is held on stays where it is.
+    /// Memory that only a peak needed goes back to the system, and buffers that stay leased stay where they are.
     #[test]
     fn shrinks_when_far_more_was_leased_than_is() {
         // Miri would take hours for a million small ones.

@@ -11,10 +11,10 @@ use crate::pointer::{RemotePtr, ServerId};
 /// One verb of a chain. Offsets are bytes in the server's region; local positions are bytes in the chain's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verb {
-    /// What to do.
+    /// Operation of the verb.
     pub op: Op,
-    /// Whether it waits until the READs and atomics before it in the chain have been executed. Costs a round trip at
-    /// the sender; needed only where a WRITE or an atomic must not overtake a READ or an atomic.
+    /// Set if the verb waits until the READs and atomics before it in the chain have been executed. Costs a round trip
+    /// at the sender; needed only where a WRITE or an atomic must not overtake a READ or an atomic.
     pub fenced: bool,
 }
 
@@ -47,13 +47,13 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// An empty chain to `server` without a buffer: for atomics and word writes.
+    /// Makes an empty chain to `server` without a buffer: for atomics and word writes.
     #[inline]
     pub fn new(server: ServerId) -> Self {
         Chain { server, buf: None, verbs: SmallVec::new(), fence_next: false }
     }
 
-    /// An empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
+    /// Makes an empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
     #[inline]
     pub fn with_buffer(server: ServerId, buf: Buf) -> Self {
         Chain { server, buf: Some(buf), verbs: SmallVec::new(), fence_next: false }
@@ -68,33 +68,35 @@ impl Chain {
         self.fence_next = false;
     }
 
-    /// READ of `local.len()` bytes at `at` into that range of the buffer.
+    /// Appends a READ of `local.len()` bytes at `at` into that range of the buffer.
     #[inline]
     pub fn read(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (to, len) = self.local(&local);
         self.push(at, Op::Read { at: at.offset(), to, len })
     }
 
-    /// WRITE of that range of the buffer to `at`.
+    /// Appends a WRITE of that range of the buffer to `at`.
     #[inline]
     pub fn write(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (from, len) = self.local(&local);
         self.push(at, Op::Write { at: at.offset(), from, len })
     }
 
-    /// WRITE of one word to `at`, without the buffer.
+    /// Appends a WRITE of one word to `at`, without the buffer.
     #[inline]
     pub fn write_word(&mut self, at: RemotePtr, word: u64) -> &mut Self {
         self.push(at, Op::WriteWord { at: at.offset(), word })
     }
 
-    /// Compare-and-swap of the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    /// Appends a compare-and-swap of the word at `at`. The word found is the next of
+    /// [`crate::verbs::Completion::atomics`].
     #[inline]
     pub fn cas(&mut self, at: RemotePtr, expected: u64, desired: u64) -> &mut Self {
         self.push(at, Op::Cas { at: at.offset(), expected, desired })
     }
 
-    /// Fetch-and-add to the word at `at`. The word found is the next of [`crate::verbs::Completion::atomics`].
+    /// Appends a fetch-and-add to the word at `at`. The word found is the next of
+    /// [`crate::verbs::Completion::atomics`].
     #[inline]
     pub fn faa(&mut self, at: RemotePtr, add: u64) -> &mut Self {
         self.push(at, Op::Faa { at: at.offset(), add })
@@ -106,33 +108,34 @@ impl Chain {
         self
     }
 
-    /// The memory server that the chain goes to.
+    /// Returns the memory server that the chain goes to.
     pub fn server(&self) -> ServerId {
         self.server
     }
 
-    /// The verbs in posting order.
+    /// Returns the verbs in posting order.
     pub fn verbs(&self) -> &[Verb] {
         &self.verbs
     }
 
-    /// Whether no verb was added yet.
+    /// Tells whether no verb was added yet.
     pub fn is_empty(&self) -> bool {
         self.verbs.is_empty()
     }
 
-    /// Whether executing it, or any part of it, once more changes nothing, provided that nobody else writes there in
-    /// between: WRITEs only. A READ would replace what a WRITE behind it may send, an atomic acts on what it finds.
+    /// Tells whether executing the chain, or any part of it, once more changes nothing, provided that no other client
+    /// writes there in between: WRITEs only. A READ would replace what a WRITE behind it may send, an atomic acts on
+    /// what it finds.
     pub fn is_idempotent(&self) -> bool {
         self.verbs.iter().all(|verb| matches!(verb.op, Op::Write { .. } | Op::WriteWord { .. }))
     }
 
-    /// Takes the first `verbs` verbs away: what a failed chain need not do again.
+    /// Removes the first `verbs` verbs, which a failed chain need not do again.
     pub fn skip(&mut self, verbs: usize) {
         self.verbs.drain(..verbs);
     }
 
-    /// The chain's buffer, if it has one.
+    /// Returns the chain's buffer, if it has one.
     pub fn buffer(&self) -> Option<&Buf> {
         self.buf.as_ref()
     }

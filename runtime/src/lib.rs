@@ -4,14 +4,14 @@
 //!
 //! - [`verbs`]: the contract. [`Verbs`] is all that indexes, locks and caches know of what is below them;
 //!   [`chain`], [`buffer`], [`mod@pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
-//! - [`control`] and [`memory`]: what memory servers do beside being read and written; [`alloc`] carves nodes from the
-//!   chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
+//! - [`control`] and [`memory`]: the services of memory servers beside being read and written; [`alloc`] carves nodes
+//!   from the chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
-//!   [`fabric::sim`].
-//! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
-//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
+//! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs`
+//!   (feature `verbs`), [`fabric::sim`].
+//! - [`executor`]: glommio executors that are known to have begun. [`shard`] and [`node`]: shards on them, their
+//!   poller, client pool, timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
 //! Only this crate names glommio, a clock or a thread.
 

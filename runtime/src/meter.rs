@@ -1,10 +1,11 @@
-//! Counters of what one operation did on the fabric: exact, cheap, carried by the operation itself.
+//! Counters of one operation's work on the fabric: exact, cheap, carried by the operation itself.
 
 use std::cell::Cell;
 
 use crate::chain::{Op, Verb};
 
-/// What one operation has posted so far. Lives on the operation's stack; the fabric adds to it when it posts.
+/// Counters of what one operation has posted so far. Lives on the operation's stack; the fabric adds to it when it
+/// posts.
 #[derive(Default, Debug)]
 pub struct Meter {
     round_trips: Cell<u32>,
@@ -15,7 +16,7 @@ pub struct Meter {
     retries: Cell<u32>,
     bytes_read: Cell<u64>,
     bytes_written: Cell<u64>,
-    /// 0 if it does not wait.
+    /// Start of the operation's wait for others, 0 if it does not wait.
     waits_since_ns: Cell<u64>,
 }
 
@@ -47,8 +48,8 @@ impl Meter {
         count(&self.round_trips);
     }
 
-    /// Since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless it waited before
-    /// and what it waited for has not come ([`Meter::waits_no_more`]).
+    /// Returns since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless a wait
+    /// began before and has not ended ([`Meter::waits_no_more`]).
     pub fn waits_since(&self, now_ns: u64) -> u64 {
         if self.waits_since_ns.get() == 0 {
             self.waits_since_ns.set(now_ns.max(1));
@@ -56,7 +57,7 @@ impl Meter {
         self.waits_since_ns.get()
     }
 
-    /// What the operation waited for has come.
+    /// Ends the wait: what the operation waited for has come.
     #[inline]
     pub fn waits_no_more(&self) {
         self.waits_since_ns.set(0);
@@ -90,7 +91,7 @@ impl Meter {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[inline]
     pub fn usage(&self) -> Usage {
         Usage {

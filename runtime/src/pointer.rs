@@ -28,33 +28,34 @@ impl RemotePtr {
     /// The address that no object has.
     pub const NULL: RemotePtr = RemotePtr(0);
 
-    /// The byte at `offset` of `server`'s region. Offsets have 48 bits; a larger one is a bug of the caller.
+    /// Makes the address of the byte at `offset` of `server`'s region. Offsets have 48 bits; a larger one is a bug of
+    /// the caller.
     pub const fn new(server: ServerId, offset: u64) -> Self {
         assert!(offset <= OFFSET_MASK, "offsets have 48 bits");
         RemotePtr((server.0 as u64) << OFFSET_BITS | offset)
     }
 
-    /// The memory server that holds the byte.
+    /// Returns the memory server that holds the byte.
     pub const fn server(self) -> ServerId {
         ServerId((self.0 >> OFFSET_BITS) as u16)
     }
 
-    /// The byte's offset in the server's region.
+    /// Returns the byte's offset in the server's region.
     pub const fn offset(self) -> u64 {
         self.0 & OFFSET_MASK
     }
 
-    /// Whether this is [`RemotePtr::NULL`].
+    /// Tells whether this is [`RemotePtr::NULL`].
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }
 
-    /// The address `bytes` further on the same server.
+    /// Returns the address `bytes` further on the same server.
     pub const fn add(self, bytes: u64) -> Self {
         RemotePtr::new(self.server(), self.offset() + bytes)
     }
 
-    /// The 64-bit form in which nodes and root words store it.
+    /// Returns the 64-bit form in which nodes and root words store the address.
     pub const fn to_bits(self) -> u64 {
         self.0
     }

@@ -1,5 +1,5 @@
-//! The fabric contract: what every index, lock and cache may assume of the memory and the shard below it, and nothing
-//! more. [`Verbs`] is the only seam under the trees.
+//! The fabric contract: all that an index, lock or cache may assume of the memory and the shard below it. [`Verbs`] is
+//! the only seam under the trees.
 //!
 //! 1. **Order on one queue pair**, also across chains: whatever follows a WRITE takes effect after it. A READ that
 //!    follows an atomic or a READ is executed after it. A WRITE or an atomic that follows a READ or an atomic may
@@ -11,7 +11,8 @@
 //! 3. **Atomics**: CAS and FAA are atomic against each other and against WRITEs to the same aligned word.
 //! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
 //!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
-//!    fabric. The chain comes back to whoever awaited it ([`Failed`]), who knows whether it may be posted again.
+//!    fabric. The chain comes back to the operation that awaited it ([`Failed`]), which knows whether it may be posted
+//!    again.
 //! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, its buffer comes back by itself.
 //!
 //! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
@@ -36,20 +37,20 @@ use crate::meter::Meter;
 use crate::pointer::{RemotePtr, ServerId};
 use crate::waiter::Waiter;
 
-/// What a fabric can do, reported when a node connects.
+/// Capabilities of a fabric, reported when a node connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// The fabric's name as the command line spells it.
     pub fabric: &'static str,
-    /// Whether lines of one WRITE become visible in increasing address order (PCIe without relaxed ordering).
+    /// True if lines of one WRITE become visible in increasing address order (PCIe without relaxed ordering).
     pub in_order_write: bool,
-    /// Whether a CAS can compare and swap a part of a word.
+    /// True if a CAS can compare and swap a part of a word.
     pub masked_atomic: bool,
     /// Bytes of on-chip (device) memory per server; 0 where there is none.
     pub device_memory: usize,
     /// The least time in ns between two writes of the same entry, each under its lock, apart from the time that reading
-    /// the node takes before each: what bounds how fast a version can wrap around.
+    /// the node takes before each: it bounds how fast a version can wrap around.
     pub write_interval_ns: u32,
 }
 
@@ -65,7 +66,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The buffer of a chain that was posted with one.
+    /// Returns the buffer of a chain that was posted with one.
     ///
     /// # Panics
     /// If the chain had none.
@@ -74,7 +75,7 @@ impl Completion {
     }
 }
 
-/// Why a chain failed. Its outcome is unknown: any prefix may have taken effect. The chain comes along in [`Failed`].
+/// Failures of a chain. Its outcome is unknown: any prefix may have taken effect. The chain comes along in [`Failed`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -98,7 +99,8 @@ pub enum FabricError {
     #[expect(missing_docs, reason = "the message names the field")]
     ServerGone { server: ServerId },
     /// Over shared memory: another process is stopped in the middle of a line (SIGSTOP, a frozen container, a
-    /// debugger), so that the line is neither old nor new. What the chain would have done to others may have been done.
+    /// debugger), so that the line is neither old nor new. What the chain would have done to other lines may have been
+    /// done.
     #[error(
         "process {process} is stopped in the middle of a line of memory server {}: let it go on \
          (kill -CONT {process}), or kill it: what it began is then finished for it", server.0
@@ -119,24 +121,25 @@ pub enum FabricError {
 }
 
 impl FabricError {
-    /// Whether the very next chain may succeed, so that what only reads is simply asked again. A server that is gone
-    /// was waited for by the fabric already.
+    /// Tells whether the very next chain may succeed, so that a chain that only reads is simply posted again. The
+    /// fabric has already waited for a server that is gone.
     pub fn is_passing(&self) -> bool {
         matches!(self, FabricError::QueuePair { .. })
     }
 
-    /// Whether the request itself was wrong: it fails however often it is posted.
+    /// Tells whether the request itself was wrong: it fails however often it is posted.
     pub fn is_refusal(&self) -> bool {
         use FabricError::{ChainTooLong, NoSuchServer, OutOfBounds};
         matches!(self, OutOfBounds { .. } | NoSuchServer { .. } | ChainTooLong { .. })
     }
 }
 
-/// A chain that failed: why, and the chain itself with its buffer, whose bytes are those that were posted but for what
-/// its READs may have brought. One pointer: a completion that succeeds pays nothing for it.
+/// A chain that failed: the cause, and the chain itself with its buffer, whose bytes are those that were posted except
+/// where its READs may have arrived. One pointer: a completion that succeeds pays nothing for it.
 ///
-/// Two things can be done with it. `?` keeps the cause and gives the buffer back. Whoever knows that nobody else can
-/// have touched what the chain writes (it holds the lock) may post it again if it is [`Chain::is_idempotent`].
+/// Two things can be done with it. `?` keeps the cause and gives the buffer back. An operation that knows that no other
+/// client can have touched what the chain writes (it holds the lock) may post it again if it is
+/// [`Chain::is_idempotent`].
 #[derive(Debug, Error)]
 #[error("{}", .0.cause)]
 pub struct Failed(Box<Failure>);
@@ -147,27 +150,27 @@ struct Failure {
     chain: Chain,
 }
 
-// What every poll of a submission hands over stays within one cache line.
+// The result that every poll of a submission hands over stays within one cache line.
 const _: () = assert!(size_of::<Result<Completion, Failed>>() <= 64);
 
 impl Failed {
-    /// The failure of `chain`.
+    /// Makes the failure of `chain`.
     #[cold]
     pub fn new(cause: FabricError, chain: Chain) -> Self {
         Failed(Box::new(Failure { cause, chain }))
     }
 
-    /// Why it failed.
+    /// Returns the cause of the failure.
     pub fn cause(&self) -> &FabricError {
         &self.0.cause
     }
 
-    /// The chain as it was posted.
+    /// Returns the chain as it was posted.
     pub fn chain(&self) -> &Chain {
         &self.0.chain
     }
 
-    /// The cause and the chain as it was posted.
+    /// Returns the cause and the chain as it was posted.
     pub fn into_parts(self) -> (FabricError, Chain) {
         let Failure { cause, chain } = *self.0;
         (cause, chain)
@@ -181,48 +184,48 @@ impl From<Failed> for FabricError {
     }
 }
 
-/// By the cause alone.
+/// Compares by the cause alone.
 impl PartialEq<FabricError> for Failed {
     fn eq(&self, cause: &FabricError) -> bool {
         self.0.cause == *cause
     }
 }
 
-/// Says that an operation has not ended in time and was dropped ([`Verbs::timeout`]). What it had posted may have taken
-/// effect or not: of a write the outcome is unknown.
+/// The error of an operation that has not ended in time and was dropped ([`Verbs::timeout`]). What it had posted may
+/// have taken effect or not: the outcome of a write is unknown.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the operation has not ended within {limit:?} and was dropped; if it writes, its outcome is unknown")]
 pub struct TimedOut {
-    /// The time that it was given.
+    /// Time that the operation was given.
     pub limit: Duration,
 }
 
-/// What a shard receives the messages of a [`Port`] with.
+/// The handler with which a shard receives the messages of a [`Port`].
 pub type Handler = Rc<dyn Fn(ShardId, Message)>;
 
-/// Whether an actor has nothing to do: it holds nothing for others, and waits for no answer.
+/// Tells whether an actor has nothing to do: it holds nothing for others, and waits for no answer.
 pub type AtRest = Rc<dyn Fn() -> bool>;
 
-/// A shard, as the code above it sees it: one-sided verbs, buffers, time, chance, messages, and a place for what a
-/// cancelled operation leaves behind. Clones are handles to the same shard and stay on its thread.
+/// A shard, as the code above it sees it: one-sided verbs, buffers, time, chance, messages, and a place for the remains
+/// of a cancelled operation. Clones are handles to the same shard and stay on its thread.
 pub trait Verbs: Clone + 'static {
     /// A posted chain. Dropping it orphans the chain, which is executed all the same.
     type Submission: Future<Output = Result<Completion, Failed>> + Unpin + 'static;
     /// A wait for a span of time.
     type Pause: Future<Output = ()> + Unpin + 'static;
 
-    /// This shard's place in its compute node.
+    /// Returns this shard's place in its compute node.
     fn shard(&self) -> ShardId;
-    /// How many shards the compute node has.
+    /// Counts the shards of the compute node.
     fn shards(&self) -> usize;
-    /// The compute node's id in the cluster, never 0: what lock words name their owner by.
+    /// Returns the compute node's id in the cluster, never 0: lock words name their owner by it.
     fn node_id(&self) -> u16;
-    /// What the fabric can do.
+    /// Returns the capabilities of the fabric.
     fn capabilities(&self) -> &Capabilities;
-    /// The memory servers' control services.
+    /// Returns the memory servers' control services.
     fn control(&self) -> &Arc<dyn Control>;
 
-    /// A registered buffer of `bytes` bytes.
+    /// Leases a registered buffer of `bytes` bytes.
     fn lease(&self, bytes: usize) -> Buf;
     /// Posts a chain without counting a round trip: for chains in parallel, of which the caller counts one.
     fn post(&self, meter: &Meter, chain: Chain) -> Self::Submission;
@@ -233,8 +236,8 @@ pub trait Verbs: Clone + 'static {
         self.post(meter, chain)
     }
 
-    /// [`Verbs::submit`] of the chain to `server` that `build` makes, with `buf`. A fabric may build it where it stays:
-    /// moving a chain costs as much as the rest of posting it.
+    /// Submits the chain to `server` that `build` makes, with `buf`, as [`Verbs::submit`] does. A fabric may build it
+    /// where it stays: moving a chain costs as much as the rest of posting it.
     #[inline]
     fn submit_built(
         &self,
@@ -260,9 +263,9 @@ pub trait Verbs: Clone + 'static {
         })
     }
 
-    /// Nanoseconds since some fixed moment, monotonic.
+    /// Returns the nanoseconds since some fixed moment, monotonic.
     fn now(&self) -> u64;
-    /// A random word from the shard's seeded generator.
+    /// Draws a random word from the shard's seeded generator.
     fn random(&self) -> u64;
     /// Waits for at least `ns` nanoseconds.
     fn pause(&self, ns: u64) -> Self::Pause;
@@ -303,27 +306,27 @@ pub trait Verbs: Clone + 'static {
         }
     }
 
-    /// A handle with which the task that is being polled can be resumed.
+    /// Makes a handle with which the task that is being polled can be resumed.
     fn waiter(&self, cx: &mut Context<'_>) -> Waiter;
     /// Resumes a waiter.
     fn wake(&self, waiter: Waiter);
-    /// Runs `task` on this shard, after and apart from whoever asked: the janitor, for what a cancelled operation
-    /// leaves to do (`Drop` itself does no remote work).
+    /// Runs `task` on this shard, after and apart from the caller: the janitor, for what a cancelled operation leaves
+    /// to do (`Drop` itself does no remote work).
     fn defer(&self, task: impl Future<Output = ()> + 'static);
 
     /// Sends a message to the actor at `port` of shard `to` (this one included). Never blocks; messages between two
     /// shards arrive in order, also before their receiver listens.
     fn send(&self, to: ShardId, port: Port, message: Message);
-    /// Whether shard `to` of this compute node has ended while others of it are at work, by an executor that returned
-    /// without closing it, or by dropping it: messages to it are never answered.
+    /// Tells whether shard `to` of this compute node has ended while others of it are at work, by an executor that
+    /// returned without closing it, or by dropping it: messages to it are never answered.
     fn has_ended(&self, _to: ShardId) -> bool {
         false
     }
-    /// Receives the messages that come to `port` of this shard, those that came already first.
+    /// Passes the messages that come to `port` of this shard to `handler`, those that came already first.
     fn listen(&self, port: Port, handler: Handler);
-    /// Receives messages for an actor that may be removed when the lease of its port has gone
-    /// ([`PortLease`](crate::message::PortLease)): it is, when the actors of the port are at rest on all shards. A
-    /// fabric whose shards do not live for long may keep it.
+    /// Passes messages to an actor that may be removed when the lease of its port has gone
+    /// ([`PortLease`](crate::message::PortLease)): it is removed when the actors of the port are at rest on all shards.
+    /// A fabric whose shards do not live for long may keep it.
     fn listen_while_leased(&self, port: Port, handler: Handler, _at_rest: AtRest) {
         self.listen(port, handler);
     }

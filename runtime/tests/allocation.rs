@@ -21,7 +21,7 @@ thread_local! {
 static ALLOCATOR: Counting = Counting;
 
 fn count() {
-    // A thread that ends has no counter any more.
+    // A thread that is ending has no counter any more.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
@@ -46,20 +46,20 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 const CLIENTS: u64 = 16;
-/// How often the poller steps aside, and what the executor's timers allocate then.
+/// Interval in which the poller steps aside; the executor's timers allocate then.
 const REACTOR_US: u64 = 250;
 const PER_NAP: u64 = 4;
 /// Chains between two readings of the counter.
 const CHAINS: u64 = 10_000;
 
-/// How far the clients are, and whether they are to end.
+/// Progress of the clients, and whether they are to end.
 #[derive(Default)]
 struct Progress {
     chains: Cell<u64>,
     stop: Cell<bool>,
 }
 
-/// Rounds that are tried.
+/// Most rounds that are tried.
 const ROUNDS_MAX: usize = 1_000;
 
 async fn operate(shard: Shard, at: RemotePtr, progress: Rc<Progress>) {
@@ -96,7 +96,7 @@ fn operations_of_pool_clients_allocate_nothing() {
     assert!(beyond < CHAINS / 16, "{beyond} allocations");
 }
 
-/// The fewest allocations in the time of [`CHAINS`] chains, but for those of the poller's naps.
+/// Returns the fewest allocations in the time of [`CHAINS`] chains, but for those of the poller's naps.
 fn allocations(reactor_us: u64) -> u64 {
     let _watchdog = kit::Watchdog::new("allocation", 60);
     let cluster = kit::cluster(LineMode::Auto);

@@ -1,5 +1,5 @@
 //! A service with glommio executors of its own attaches shards to them: the node's place is limited, ordinary tasks use
-//! it, the executor's timers, files and sockets go on, and a shard that nobody holds any more goes away.
+//! it, the executor's timers, files and sockets go on, and a shard without handles goes away.
 
 mod kit;
 
@@ -28,7 +28,7 @@ async fn add(shard: &Shard, at: RemotePtr) -> u64 {
     shard.submit(&Meter::default(), chain).await.unwrap().atomics[0]
 }
 
-/// Shards that have come to their end wait for the others: who has left answers no messages.
+/// Waits for the other shards before this one ends: a shard that has left answers no messages.
 async fn leave(shard: &Shard, left: &AtomicUsize) {
     left.fetch_add(1, Ordering::Release);
     while left.load(Ordering::Acquire) < shard.shards() {
@@ -36,7 +36,7 @@ async fn leave(shard: &Shard, left: &AtomicUsize) {
     }
 }
 
-/// Operations from ordinary tasks, and a message around the shards.
+/// Runs operations from ordinary tasks, and sends a message around the shards.
 async fn serve(shard: Shard, at: RemotePtr, left: Arc<AtomicUsize>) {
     let (sender, received) = oneshot::channel();
     let sender = Cell::new(Some(sender));
@@ -126,7 +126,7 @@ where
 }
 
 #[test]
-fn a_shard_that_nobody_holds_ends() {
+fn a_shard_without_handles_ends() {
     let _watchdog = kit::Watchdog::new("the end of a shard", 60);
     is_gone_after("unused", |shard, _| async move { drop(shard) });
     is_gone_after("at work, then parked", |shard, at| async move {
@@ -141,7 +141,7 @@ fn a_shard_that_nobody_holds_ends() {
             add(&own, at).await;
         }));
     });
-    is_gone_after("with chains that nobody awaits", |shard, at| async move {
+    is_gone_after("with chains that no task awaits", |shard, at| async move {
         for _ in 0..100 {
             let mut chain = Chain::with_buffer(at.server(), shard.lease(64));
             chain.faa(at, 1);
@@ -170,7 +170,7 @@ fn a_shard_that_nobody_holds_ends() {
     });
 }
 
-/// A client runs to its end also if it holds no handle to its shard, and nobody else does.
+/// A client runs to its end even if neither it nor any task holds a handle to its shard.
 #[test]
 fn a_client_outlives_the_handles() {
     let _watchdog = kit::Watchdog::new("a client without handles", 60);
@@ -188,7 +188,7 @@ fn a_client_outlives_the_handles() {
     assert_eq!(result.join().unwrap(), 5);
 }
 
-/// What `run` started it takes down: afterwards nothing holds the cluster, so its memory goes back.
+/// `run` takes down all that it started: afterwards nothing holds the cluster, so its memory goes back.
 #[test]
 fn a_node_that_has_run_frees_its_cluster() {
     let _watchdog = kit::Watchdog::new("the end of a node", 60);

@@ -18,7 +18,7 @@ use futures::future::join;
 
 const TIMER: Option<Duration> = Some(Duration::from_millis(10));
 
-/// A fabric that refuses so many devices, then none.
+/// A fabric that refuses a number of devices, then none.
 struct Refusing {
     cluster: Arc<Cluster>,
     refusals: AtomicUsize,
@@ -31,8 +31,8 @@ impl Fabric for Refusing {
         self.cluster.control()
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.cluster.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.cluster.allocate_node_id()
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
@@ -59,7 +59,7 @@ async fn works(shard: &Shard, at: RemotePtr) {
     assert!(shard.submit(&Meter::default(), chain).await.is_ok());
 }
 
-/// Attaches two shards at once, and yields what became of each; those that were attached work, and are closed.
+/// Attaches two shards at once, and yields the outcome of each; those that were attached work, and are closed.
 fn attach_two<F: Fabric<Device = MappedDevice>>(
     node: &Arc<ComputeNode<F>>,
     at: RemotePtr,
@@ -151,8 +151,8 @@ fn a_node_that_cannot_be_is_an_error() {
     assert!(matches!(refused, NodeError::TooManyShards { shards: 1025 }), "{refused}");
     // It has taken no id.
     assert_eq!(of(1).unwrap().id(), 1);
-    // A node that never began has given its id back. When all are taken, the cluster takes in no further node.
-    let ids = std::iter::repeat_with(|| cluster.admit());
+    // A node that never began has given its id back. When all ids are taken, the cluster takes in no further node.
+    let ids = std::iter::repeat_with(|| cluster.allocate_node_id());
     assert_eq!(ids.take_while(Result::is_ok).count(), usize::from(u16::MAX));
     assert!(matches!(of(1), Err(NodeError::Control(_))));
 }

@@ -18,7 +18,7 @@ struct Simulated;
 conformance_tests!(Simulated);
 
 const AREA_BYTES: u64 = 1 << 20;
-/// Far beyond what any part takes.
+/// A time far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
 
 const ROUGH: Weather =

@@ -1,5 +1,5 @@
-//! Connections that break off between a client and a server that both live: a relay between them cuts them. What
-//! becomes of calls, and of those who leave before the connection is resumed.
+//! Connections that break off between a client and a server that both live: a relay between them cuts them. The fate of
+//! calls, and of clients that leave before the connection is resumed.
 
 mod control_kit;
 
@@ -23,10 +23,10 @@ use farwood_runtime::{
 };
 use futures::executor::block_on;
 
-/// Greeting, `Hello` and `Join`: for each, a client waits for the answer.
+/// Messages of a handshake, greeting, `Hello` and `Join`: for each, a client waits for the answer.
 const HANDSHAKE: usize = 3;
 
-/// Between clients, which connect to `listener`, and a server.
+/// A relay between clients, which connect to `listener`, and a server.
 struct Relay {
     listener: UnixListener,
     server: PathBuf,
@@ -57,7 +57,7 @@ impl Relayed {
         pass_on(&mut self.server, &mut self.client);
     }
 
-    /// Both ways, until both sides have ended it.
+    /// Carries bytes both ways, until both sides have ended the connection.
     fn carry(mut self) {
         let (mut client, mut server) = (self.client.try_clone().unwrap(), self.server.try_clone().unwrap());
         let down = std::thread::spawn(move || while pass_on(&mut server, &mut client) {});
@@ -75,13 +75,13 @@ fn pass_on(from: &mut UnixStream, to: &mut UnixStream) -> bool {
     }
 }
 
-/// It says nothing by itself, and waits for ever.
+/// Configures a client that sends nothing by itself, and waits for ever.
 fn patient() -> ConnectConfig {
     let never = Duration::from_secs(3600);
     ConnectConfig { ping: never, silence: never, timeout: never, ..ConnectConfig::default() }
 }
 
-/// A client that has the memory mapped, and whose first connection ends as `cut` has it. The next one is carried.
+/// A client that has the memory mapped, and whose first connection is cut by `cut`. The next one is carried.
 struct Resumed {
     server: ShmServer,
     control: Arc<RemoteControl>,
@@ -110,7 +110,7 @@ impl Resumed {
         Resumed { server, control, _region: region, relaying, _folder: folder }
     }
 
-    /// It works, and ends well.
+    /// Checks that the client works, and ends it well.
     fn end(self) {
         let Resumed { server, control, relaying, .. } = self;
         assert!(block_on(control.create("a", "sherman", b"")).is_ok());
@@ -134,7 +134,7 @@ fn a_call_that_is_cut_off_says_so_and_the_next_one_is_answered() {
     resumed.end();
 }
 
-/// The writing thread finds first that the connection has ended: the server cannot have got the request.
+/// The writing thread is the first to find that the connection has ended: the server cannot have got the request.
 #[test]
 fn a_call_that_could_not_be_sent_is_sent_when_the_connection_is_resumed() {
     let ((deaf, is_deaf), (mapped, is_mapped)) = (channel(), channel());
@@ -142,17 +142,17 @@ fn a_call_that_could_not_be_sent_is_sent_when_the_connection_is_resumed() {
         first.client.shutdown(Shutdown::Read).unwrap();
         deaf.send(()).unwrap();
         is_mapped.recv().unwrap();
-        // So long that the client finds it by writing; if it does not, the answer is the same.
+        // Long enough that the client finds it by writing; if it does not, the answer does not change.
         std::thread::park_timeout(Duration::from_millis(300));
     });
     is_deaf.recv().unwrap();
     mapped.send(()).unwrap();
-    assert_eq!(resumed.control.admit(), Ok(1));
+    assert_eq!(resumed.control.allocate_node_id(), Ok(1));
     resumed.end();
 }
 
-/// A client whose connection is cut, and is being resumed by one where nothing comes: `leave` is to end that. Yields
-/// what `leave` does.
+/// Makes a client whose connection is cut, and is being resumed by one on which nothing arrives: `leave` is to end
+/// that. Yields what `leave` does.
 fn leave_while_it_is_resumed<T: Send + 'static>(
     leave: impl FnOnce(Arc<RemoteControl>) -> T + Send + 'static,
 ) -> T {

@@ -1,5 +1,5 @@
 //! Random byte strings against the control service, over sockets and straight into sessions: no crash, nothing left
-//! behind, other connections unaffected. Many begin well, so that they get deep. The only test of its process, since it
+//! behind, other connections unaffected. Many begin well, so that they get far. The only test of its process, since it
 //! counts the process's threads, files and memory.
 //!
 //! 20,000 strings each way, or as many as `FARWOOD_GARBAGE` says.
@@ -35,7 +35,7 @@ const THREADS: u64 = 4;
 const CHUNKS: u64 = 48;
 /// Memory that a process may take for 20,000 or for a million strings alike.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
-/// Of so many strings one goes over TCP, whose ports would be exhausted by all.
+/// One of this many strings goes over TCP, whose ports all of them would exhaust.
 const TCP_EVERY: u64 = 16;
 
 fn name(random: &mut SmallRng) -> String {
@@ -108,7 +108,7 @@ fn request(random: &mut SmallRng) -> Request {
     }
 }
 
-/// A string that begins well up to some point, and is then random, damaged, or cut off.
+/// Makes a string that begins well up to some point, and is then random, damaged, or cut off.
 fn garbage(random: &mut SmallRng, instance: u128) -> Vec<u8> {
     let depth = random.random_range(0..5);
     let mut bytes = Vec::new();
@@ -208,9 +208,9 @@ fn service(path: &Path) -> Service {
     Service::start(config).unwrap()
 }
 
-/// What a steady client sees of a service that others send garbage to.
+/// Checks that a steady client notices nothing of the garbage that others send to its service.
 fn steady_round(control: &RemoteControl, index: IndexId) {
-    let entry = block_on(control.open("steady")).expect("it is open here, so nobody can drop it");
+    let entry = block_on(control.open("steady")).expect("it is open here, so no client can drop it");
     assert_eq!(entry.id, index);
     assert!(block_on(control.usage()).unwrap()[0].chunk_bytes >= control_kit::CHUNK_BYTES);
     let listed = block_on(control.list()).unwrap();
@@ -232,7 +232,7 @@ fn attack(count: u64, seed: u64, path: &Path, tcp: &str, core: &Arc<ServiceCore>
 }
 
 #[test]
-fn garbage_harms_nobody() {
+fn garbage_harms_no_client() {
     static PANICS: AtomicU64 = AtomicU64::new(0);
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

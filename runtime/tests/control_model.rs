@@ -17,13 +17,13 @@ use farwood_runtime::service::{Close, ServiceCore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What one of several clients does.
+/// An act of one of several clients.
 #[derive(Clone, Debug)]
 enum Act {
     Ask(Request),
     /// A request whose bytes are damaged on the way.
     Damaged(Request, Damage),
-    /// Ends the connection and makes another.
+    /// The end of the connection, and a new one.
     Anew,
 }
 
@@ -72,7 +72,7 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Pieces of the five chunks, mostly up to the end of one, as allocators give them back.
+/// Generates pieces of the five chunks, mostly up to the end of one, as allocators return them.
 fn give_back() -> impl Strategy<Value = Request> {
     let inside = (0..5u64, 0..20u64, 0..20u64, any::<bool>()).prop_map(|(chunk, from, pages, to_end)| {
         let bytes = if to_end { CHUNK_BYTES.saturating_sub(from * 4096 + 64) } else { pages * 4096 };
@@ -122,9 +122,9 @@ fn damaged(client: &mut Client, request: &Request, damage: &Damage) -> Vec<u8> {
 #[derive(Default)]
 struct Model {
     chunks: BTreeMap<u64, u32>,
-    /// What may be given back, by whom: where it begins, where it ends, for which index.
+    /// Extents that may be returned: the client, the beginning, the end, the index.
     taken: Vec<(usize, u64, u64, u32)>,
-    /// What was given back and not handed out again: where it begins, how long it is, of which index.
+    /// Extents that were returned and not handed out again: the beginning, the length, the index.
     rests: BTreeSet<(u64, u64, u32)>,
     open: BTreeSet<(usize, u32)>,
     names: BTreeMap<String, u32>,
@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    /// Takes that out of what `who` has taken; whether it was there.
+    /// Removes an extent from what `who` has taken; tells whether it was there.
     fn give_back(&mut self, who: usize, index: u32, offset: u64, bytes: u64) -> bool {
         let Some(end) = offset.checked_add(bytes) else { return false };
         if bytes < 4096 || !offset.is_multiple_of(64) || !bytes.is_multiple_of(64) {
@@ -219,7 +219,7 @@ impl Model {
     }
 }
 
-/// Requests that are no request in turn: they end the conversation, as they should.
+/// Tells whether a request is out of turn, so that it ends the conversation, as it should.
 fn ends(request: &Request) -> bool {
     matches!(request, Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye)
 }
@@ -239,7 +239,7 @@ fn drop_all(core: &Arc<ServiceCore>, model: &mut Model) {
     }
 }
 
-/// Replies without what is random in them.
+/// Removes what is random from replies.
 fn without_secrets(
     mut replies: Vec<(u32, Result<Reply, ControlError>)>,
 ) -> Vec<(u32, Result<Reply, ControlError>)> {
@@ -284,7 +284,7 @@ proptest! {
                         // The request itself is whole.
                         model.note(*who, request, &replies.remove(0).1);
                     }
-                    // What is damaged may still be a request, of which the model does not know.
+                    // Damaged bytes may still be a request, of which the model does not know.
                     let before = if matches!(damage, Damage::Insert(_)) { core.usage() } else { before };
                     if replies.iter().any(|(_, reply)| reply.is_ok()) || core.usage() != before {
                         return Ok(());
@@ -312,7 +312,7 @@ proptest! {
 
     /// Random bytes, also after a good beginning, in pieces of random lengths.
     #[test]
-    fn random_bytes_disturb_nobody(
+    fn random_bytes_disturb_no_client(
         bytes in vec(any::<u8>(), 0..400),
         beginning in 0..4usize,
         cuts in vec(1..64usize, 1..20),
@@ -346,7 +346,7 @@ proptest! {
         prop_assert_eq!(core.nodes().len(), 1);
     }
 
-    /// However the stream is cut, the same replies come.
+    /// The replies do not depend on how the stream is cut.
     #[test]
     fn pieces_do_not_matter(requests in vec(request(), 0..20), cuts in vec(1..40usize, 1..10)) {
         let stream = opening(&[INSTANCE], &requests);

@@ -1,5 +1,5 @@
-//! Sessions without sockets that go on with a connection which the service has given up, because its client was stopped
-//! for long: who may, who may not, and what the client has then.
+//! Sessions without sockets that resume a connection which the service has given up, because its client was stopped for
+//! long: which clients may, which may not, and what a client has then.
 
 mod control_kit;
 
@@ -37,7 +37,7 @@ impl Mapped {
         Mapped { core: Arc::new(core), folder }
     }
 
-    /// Makes a client that has been welcomed, and has not joined.
+    /// Makes a client that was welcomed, and has not joined.
     fn welcomed(&self) -> (Client, u64, u128) {
         let mut client = Client::silent(&self.core);
         client.session.receive(&greeting(), &mut Vec::new()).unwrap();
@@ -53,13 +53,13 @@ impl Mapped {
         Resumable { client, connection, pass, _region: region }
     }
 
-    /// The service gives the client up, which does not notice.
+    /// Makes the service give up the client, which does not notice.
     fn silence(&self, stopped: &mut Resumable) {
         stopped.client = self.welcomed().0;
         assert!(self.core.nodes().iter().any(|node| node.silent));
     }
 
-    /// Whether each connection is silent.
+    /// Tells of each connection whether it is silent.
     fn silent(&self) -> Vec<bool> {
         self.core.nodes().iter().map(|node| node.silent).collect()
     }
@@ -114,7 +114,7 @@ fn a_silent_client_that_goes_on_has_all_that_it_had() {
         // The numbers of the connections that it was resumed by are in no census: they have ended.
         assert_eq!(census(&mut other.client).open, [other.connection, stopped.connection]);
         assert_eq!(census(&mut stopped.client).open, [other.connection, stopped.connection]);
-        // It gives back what it took before, and has it again.
+        // It returns what it took before, and takes it again.
         give_back(&mut stopped.client, index, first);
         assert_eq!(chunk(&mut stopped.client, index), first);
     }
@@ -161,7 +161,7 @@ fn only_its_own_client_goes_on_with_a_connection() {
     let late = other.client.send_frame(stopped.resume()).1;
     assert!(matches!(late, Err(Close::Request { what }) if what.contains("at the beginning")), "{late:?}");
     assert_eq!(stopped.client.ask(stopped.resume()), Ok(Reply::Done));
-    // Who has been refused may join, and who has resumed may not once more.
+    // A client that was refused may join, and one that has resumed may not do so again.
     assert_eq!(new.ask(join_of(&[INSTANCE, 2], 0, 0, "new")), Ok(Reply::Done));
     let (mut thief, ..) = server.welcomed();
     let not_ended = ControlError::NotEnded { connection: stopped.connection };
@@ -181,7 +181,7 @@ fn the_dead_do_not_go_on() {
     drop(stopped);
     let (mut late, ..) = server.welcomed();
     assert_eq!(late.ask(resume.clone()), Err(ControlError::NotResumed { connection }));
-    // Nor those who have said goodbye, although they still have the memory mapped.
+    // Nor a client that has said goodbye, although it still has the memory mapped.
     let mut polite = server.joined();
     assert_eq!(polite.client.send_frame(Request::Goodbye).1, Err(Close::Goodbye));
     polite.client = server.welcomed().0;

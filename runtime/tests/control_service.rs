@@ -70,7 +70,7 @@ fn create(control: &RemoteControl, name: &str) -> CatalogEntry {
     block_on(control.create(name, "sherman", b"{}")).unwrap()
 }
 
-/// A client that is no client: a socket that is used by hand.
+/// Connects a socket that is used by hand, in place of a client.
 fn raw(service: &Service) -> TcpStream {
     let ServerAddress::Tcp(address) = &service.addresses()[0] else { panic!("a TCP service") };
     let socket = TcpStream::connect(address).unwrap();
@@ -78,7 +78,7 @@ fn raw(service: &Service) -> TcpStream {
     socket
 }
 
-/// All that comes until the server closes the connection.
+/// Reads all bytes until the server closes the connection.
 fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match socket.read_to_end(&mut bytes) {
@@ -88,10 +88,10 @@ fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// Every call, by two clients of two servers.
+/// Makes every call, by two clients of two servers.
 fn every_call(servers: &[&Service]) {
     let (one, two) = (connect(servers), connect(servers));
-    assert_eq!((one.admit(), two.admit()), (Ok(1), Ok(2)));
+    assert_eq!((one.allocate_node_id(), two.allocate_node_id()), (Ok(1), Ok(2)));
     let info = &one.servers()[1];
     assert_eq!((info.id, info.chunk_bytes, info.locks.count), (ServerId(1), CHUNK_BYTES, 16));
     assert_eq!(info.locks.base.server(), ServerId(1));
@@ -169,7 +169,7 @@ fn many_clients_at_once_take_each_chunk_once() {
             std::thread::spawn(move || {
                 let chunks: Vec<_> =
                     (0..8).map(|_| block_on(control.chunk(ServerId(0), index)).unwrap().start).collect();
-                (control.admit().unwrap(), chunks)
+                (control.allocate_node_id().unwrap(), chunks)
             })
         })
         .collect();
@@ -212,9 +212,10 @@ fn short_lived_processes_use_chunks_up() {
     assert!((needed..needed + needed / 10).contains(&taken), "{taken} bytes for {needed}");
 }
 
-/// A client that gives up while its request for a chunk is on its way: the chunk goes back, and to the next who asks.
+/// A client that gives up while its request for a chunk is on its way: the chunk goes back, and to the next client that
+/// asks.
 #[test]
-fn chunks_that_nobody_waits_for_go_back() {
+fn chunks_of_dropped_requests_go_back() {
     let service = tcp(4);
     let control = connect(&[&service]);
     let index = create(&control, "a").id;
@@ -284,7 +285,7 @@ fn a_restarted_server_is_gone_and_then_says_what_was_lost() {
     let entry = create(&after, "a");
     assert!(block_on(after.chunk(ServerId(1), entry.id)).is_ok());
 
-    // Server 0 takes the catalog with it: the other's chunks belong to nobody who could drop them.
+    // Server 0 takes the catalog with it: no client can drop the index of the other's chunks.
     home.stop();
     let home = tcp(4);
     let after = connect(&[&home, &second]);
@@ -333,7 +334,7 @@ fn calls_that_wait_end_when_the_server_goes_silent() {
     let control = RemoteControl::connect(&[address], &patience).unwrap();
     let gone = Err(ControlError::ServerGone { server: ServerId(0) });
     assert_eq!(block_on(control.list()), gone.clone().map(|()| vec![]));
-    assert_eq!(control.admit(), gone.clone().map(|()| 1));
+    assert_eq!(control.allocate_node_id(), gone.clone().map(|()| 1));
     assert!(control.is_gone(ServerId(0)));
     drop(control);
     assert!(relay.join().unwrap() > 0, "pings and calls were sent");
@@ -380,13 +381,13 @@ fn says_when_there_are_too_many_connections() {
     let address = service.addresses()[0].clone();
     let error = refused(address.clone());
     assert_eq!(error, ConnectError::Refused { address, cause: ControlError::TooManyConnections { max: 2 } });
-    // So many that they are closed without a word; the two are not concerned.
+    // So many that they are closed without a word; the two are not affected.
     let crowd: Vec<_> = (0..200).map(|_| raw(&service)).collect();
     eventually("those over the limit are limited too", || service.connections() == 66);
-    assert!(one.admit().is_ok() && two.admit().is_ok());
+    assert!(one.allocate_node_id().is_ok() && two.allocate_node_id().is_ok());
     drop((crowd, one));
     eventually("there is room again", || service.connections() == 1);
-    assert!(connect(&[&service]).admit().is_ok());
+    assert!(connect(&[&service]).allocate_node_id().is_ok());
 }
 
 #[test]
@@ -416,7 +417,7 @@ fn every_way_not_to_reach_a_server_has_its_own_error() {
             client.read_exact(&mut [0; GREETING_BYTES]).unwrap();
             client.write_all(answer).unwrap();
             if !close {
-                // Whatever else is sent is awaited, so that nothing is reset.
+                // All other bytes are awaited, so that nothing is reset.
                 let _sent = client.read_to_end(&mut Vec::new());
             }
         });
@@ -465,7 +466,7 @@ fn every_address_that_cannot_be_had_has_its_own_error() {
     let path = folder.path("socket");
     let live = unix(4, &path);
     assert!(matches!(error(ListenAt::Unix(path.clone())), ServiceError::InUse { .. }));
-    assert!(connect(&[&live]).admit().is_ok(), "the live one keeps its socket");
+    assert!(connect(&[&live]).allocate_node_id().is_ok(), "the live one keeps its socket");
     let ServerAddress::Tcp(taken) = tcp(4).addresses()[0].clone() else { panic!() };
     let _held = TcpListener::bind(&taken).unwrap();
     assert!(matches!(error(ListenAt::Tcp(taken)), ServiceError::InUse { .. }));
@@ -484,11 +485,11 @@ fn every_address_that_cannot_be_had_has_its_own_error() {
     let stale = folder.path("stale");
     drop(UnixListener::bind(&stale).unwrap());
     let replaced = unix(4, &stale);
-    assert!(connect(&[&replaced]).admit().is_ok());
+    assert!(connect(&[&replaced]).allocate_node_id().is_ok());
     fs::remove_file(&stale).unwrap();
     let other = unix(4, &stale);
     replaced.stop();
-    assert!(connect(&[&other]).admit().is_ok());
+    assert!(connect(&[&other]).allocate_node_id().is_ok());
 }
 
 #[test]
@@ -540,7 +541,7 @@ fn queue_pairs_are_exchanged() {
 }
 
 /// Clients and services end with their threads and sockets. Alone in the process it could compare more closely; with
-/// other tests beside it, it looks for what it leaves of its own.
+/// other tests beside it, it looks for its own leftovers.
 #[test]
 fn a_unix_client_that_vanishes_leaves_nothing() {
     let folder = Folder::new();

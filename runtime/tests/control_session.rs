@@ -1,4 +1,4 @@
-//! Sessions of the control service without sockets: what each request does. What damaged ones do: `control_model.rs`.
+//! Sessions of the control service without sockets: the effect of each request. `control_model.rs` has damaged ones.
 
 mod control_kit;
 
@@ -93,7 +93,7 @@ fn an_index_in_use_is_not_dropped() {
     let dropping = begin_drop(&mut two, "a");
     assert_eq!(dropping.0, entry.id, "what the dead had open is free");
     assert_eq!(two.ask(chunk_of(entry.id)), Err(ControlError::BeingDropped { name: named("a") }));
-    // It dies in the middle; another takes it up.
+    // It dies in the middle; another completes the drop.
     drop(two);
     let mut three = Client::alone(&core);
     assert_eq!(
@@ -128,7 +128,7 @@ fn a_server_belongs_to_one_list_while_it_holds_something() {
     {
         assert_eq!(swapped.ask(home_only), Err(ControlError::NotHome));
     }
-    // Looking and dropping is allowed, and frees nothing of another list's first server.
+    // Looking and dropping is allowed, and frees nothing that belongs to another list's first server.
     assert!(matches!(first.ask(chunk_of(entry.id)), Ok(Reply::Chunk { .. })));
     assert_eq!(swapped.ask(free_of(entry.id)), Ok(Reply::Freed { bytes: 0 }));
     assert!(
@@ -202,7 +202,7 @@ fn rests_go_to_the_same_index_first() {
     assert_eq!(one.ask(give_back(a, start + 1024, bytes - 1024)), Ok(Reply::Done));
     assert_eq!(core.usage().chunk_bytes, CHUNK_BYTES, "the chunk is the index's, used or not");
     assert_eq!(chunk(&mut two, b), (end, CHUNK_BYTES), "not another index's");
-    // Whoever asks next has it, and can give back what it leaves of it.
+    // The next client that asks has it, and can return what it leaves of it.
     assert_eq!(chunk(&mut two, a), (start + 1024, bytes - 1024));
     assert_eq!(two.ask(give_back(a, start + 2048, bytes - 2048)), Ok(Reply::Done));
     assert_eq!(chunk(&mut one, a), (start + 2048, bytes - 2048));
@@ -232,7 +232,7 @@ fn rests_go_to_the_same_index_first() {
     assert!(others.windows(2).all(|pair| pair[0] != pair[1]) && core.usage().chunk_bytes == 4 * CHUNK_BYTES);
 }
 
-/// What may not be given back: it is said why, and everything stays as it was.
+/// Extents that may not be returned: the reply says why, and everything stays as it was.
 #[test]
 fn what_was_not_taken_is_not_taken_back() {
     let core = core(4);
@@ -276,7 +276,7 @@ fn what_was_not_taken_is_not_taken_back() {
     let mut swapped = Client::joined(&core, &[2, INSTANCE], 1);
     let refused = swapped.ask(Request::GiveBack { index: a, offset: first, bytes: 4096 });
     assert_eq!(refused, Err(ControlError::OtherServers { server: ServerId(1) }));
-    // All that belongs to somebody can still be given back by that one: nothing was changed.
+    // All that belongs to a client can still be returned by it: nothing was changed.
     assert!(ask(&mut one, a, first, 32768) && ask(&mut one, a, first + 40960, CHUNK_BYTES - 40960));
     assert!(ask(&mut one, a, second, CHUNK_BYTES) && ask(&mut one, b, of_b, CHUNK_BYTES));
     assert!(ask(&mut two, a, of_two, CHUNK_BYTES));
@@ -286,7 +286,7 @@ fn what_was_not_taken_is_not_taken_back() {
     assert_eq!(rests, [low, (first + 32768, 8192), high, (second, CHUNK_BYTES), (of_two, CHUNK_BYTES)]);
     assert!(matches!(two.ask(chunk_of(a)), Err(ControlError::OutOfMemory { .. })));
     assert_eq!(chunk(&mut two, b), (of_b, CHUNK_BYTES));
-    // A connection that has died gives nothing back by another.
+    // A connection that has died returns nothing over another one.
     drop(two);
     let mut late = Client::alone(&core);
     assert!(!ask(&mut late, a, second, CHUNK_BYTES) && !ask(&mut one, a, second, CHUNK_BYTES));
@@ -316,7 +316,7 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
 
 /// A client that could never reach the memory holds no lock: such connections do not use up ids for good.
 #[test]
-fn ids_of_those_who_never_reached_the_memory_are_reused() {
+fn ids_of_clients_that_never_reached_the_memory_are_reused() {
     let core = core(4);
     let mut steady = Client::alone(&core);
     for _ in 0..3 {
@@ -375,7 +375,7 @@ fn an_index_knows_who_had_died_before_it() {
     assert_eq!(elsewhere.ask(Request::Dead { after: 0 }), Err(ControlError::NotHome));
 }
 
-/// A server that does not keep the catalog frees what the catalog's server has let be freed, and nothing else.
+/// A server that does not keep the catalog frees what the catalog's server has permitted, and nothing else.
 #[test]
 fn only_its_key_frees_an_index() {
     let core = core(4);
@@ -392,9 +392,9 @@ fn only_its_key_frees_an_index() {
     assert_eq!(two.ask(free(KEY)), Ok(Reply::Freed { bytes: 2 * CHUNK_BYTES }));
 }
 
-/// Server 0 has given a client up, which still has queue pairs here: they end before anything is freed.
+/// The queue pairs here of a client that server 0 has given up end before anything is freed.
 #[test]
-fn who_the_catalogs_server_has_given_up_is_fenced_before_memory_is_freed() {
+fn a_client_that_the_catalogs_server_gave_up_is_fenced_before_memory_is_freed() {
     let noting = Arc::new(Noting::default());
     let served = Served { instance: INSTANCE, ..served_verbs(4, Arc::clone(&noting) as Arc<dyn Responder>) };
     let core = Arc::new(ServiceCore::new(served));
@@ -497,7 +497,7 @@ fn lists_come_in_pages_that_fit_frames() {
     );
 }
 
-/// Many small requests with large replies: what waits to be sent stays bounded.
+/// Many small requests with large replies: the bytes that wait to be sent stay bounded.
 #[test]
 fn replies_that_are_not_taken_hold_requests_back() {
     let core = core(4);
@@ -522,7 +522,7 @@ fn replies_that_are_not_taken_hold_requests_back() {
     assert_eq!(answered, asked);
 }
 
-/// Notes what it is told.
+/// A responder that notes what it is told.
 #[derive(Default)]
 struct Noting {
     pairs: Mutex<BTreeSet<(u64, u16)>>,

@@ -1,5 +1,5 @@
-//! Idle shards: they park and use no CPU, and whatever comes then (chains of tasks, chains of clients, messages, wakes
-//! from other threads, deadlines) wakes them, however close to the moment of parking it comes.
+//! Idle shards: they park and use no CPU, and every event (chains of tasks, chains of clients, messages, wakes from
+//! other threads, deadlines) wakes them, however close to the moment of parking it comes.
 
 mod kit;
 
@@ -20,7 +20,7 @@ use futures::stream::StreamExt;
 const LOST: Duration = Duration::from_secs(10);
 const PORT: Port = Port(3);
 
-/// CPU time of all threads of this process, in ns.
+/// Returns the CPU time of all threads of this process, in ns.
 fn cpu_ns() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -75,7 +75,8 @@ fn an_idle_node_uses_no_cpu_and_wakes() {
         kit::wait(Duration::from_millis(10));
     }
     kit::wait(Duration::from_millis(300));
-    // What else runs here can only add to it (seen: 11 to 16 ms, once 44 beside builds), so one good window will do.
+    // Other work on this machine can only add to it (seen: 11 to 16 ms, once 44 beside builds), so one good window will
+    // do.
     let in_a_window = || {
         let before = cpu_ns();
         kit::wait(Duration::from_secs(2));
@@ -123,13 +124,13 @@ fn bursts_after_idle_moments_complete() {
     }
 }
 
-/// What comes at once when an idle moment ends.
+/// The events that come at once when an idle moment ends.
 struct Burst {
     shard: Shard,
     at: RemotePtr,
-    /// Wakes a client of the pool that sleeps between bursts.
+    /// Channel that wakes a client of the pool, which sleeps between bursts.
     client: mpsc::UnboundedSender<oneshot::Sender<u64>>,
-    /// Who waits for the other shard's answer.
+    /// Waiter for the other shard's answer.
     answers: Rc<Cell<Option<oneshot::Sender<()>>>>,
     operations: Cell<u64>,
 }
@@ -157,7 +158,7 @@ impl Burst {
     }
 
     async fn run(&self, cycle: u64) {
-        // Whatever comes first finds the shard parked.
+        // The first event finds the shard parked.
         for part in 0..3 {
             match (cycle + part) % 3 {
                 0 => {
@@ -186,7 +187,7 @@ impl Burst {
 /// A message back and forth, each sent at about the moment at which its receiver goes to sleep.
 #[test]
 fn a_message_never_meets_a_sleeping_shard() {
-    /// Longer than it takes to wake a shard: whoever answers is awake when the other parks.
+    /// Longer than it takes to wake a shard: the one that answers is awake when the other parks.
     const SPIN_US: u64 = 80;
     const ROUNDS: u64 = 25_000;
     let _alone = kit::alone();

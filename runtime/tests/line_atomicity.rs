@@ -13,8 +13,8 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Shard, Verbs};
 
 const LINES: u64 = 8;
 const LINE_WORDS: usize = 8;
-/// What the writer does to a line, over and over, by words of the line. The first is a whole line, so that every state
-/// is known from the last round on.
+/// Steps of the writer on a line, repeated, by words of the line. The first is a whole line, so that every state is
+/// known from the last round on.
 const STEPS: [Step; 14] = [
     Step::Write(0..8),
     Step::Write(3..5), // 16 bytes across byte 32
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// What each word of a line is after step `t`: the last step that wrote it, and its place.
+/// Returns each word of a line after step `t`: the last step that wrote it, and its place.
 fn state(t: u64) -> [u64; LINE_WORDS] {
     let phase = t % STEPS.len() as u64;
     std::array::from_fn(|word| {
@@ -59,7 +59,7 @@ fn state(t: u64) -> [u64; LINE_WORDS] {
     })
 }
 
-/// Whether words `first..` of a line belong to one of its states. Yields the latest step that they show.
+/// Returns the latest step that words `first..` of a line show, if they belong to one of its states.
 fn recognise(words: &[u64], first: usize, states: &States) -> Option<u64> {
     let t = words.iter().max().expect("no READ is empty") / LINE_WORDS as u64;
     states.is(t, first, words).then_some(t)
@@ -89,7 +89,7 @@ struct Seen {
     tear: Option<Vec<u64>>,
 }
 
-/// Stops the other shard, also when this one panics.
+/// A guard that stops the other shard, also when this one panics.
 struct Stop(Arc<AtomicBool>);
 
 impl Drop for Stop {
@@ -260,7 +260,7 @@ fn lines_of_every_mode_of_this_cpu_never_tear() {
     kit::line_modes().into_iter().filter(|mode| *mode != auto).for_each(|mode| never_tears(mode, 3_000_000));
 }
 
-/// CI asks for what this says.
+/// CI looks for the output of this.
 #[test]
 fn modes_of_this_cpu_are_said_and_the_chosen_one_is_among_them() {
     assert!(kit::line_modes().contains(&LineMode::Auto.detect().unwrap()));
@@ -289,8 +289,8 @@ fn states_follow_from_steps() {
     }
 }
 
-/// The lines of one WRITE become visible front to back: who sees a later line new, then reads an earlier one, sees that
-/// new as well.
+/// The lines of one WRITE become visible front to back: a reader that sees a later line new, then reads an earlier one,
+/// sees that new as well.
 #[test]
 fn lines_of_one_write_become_visible_in_order() {
     const WRITE_LINES: u64 = 16;
@@ -318,7 +318,7 @@ fn lines_of_one_write_become_visible_in_order() {
     }
 }
 
-/// WRITEs of many lines that begin and end inside a line, each full of its number.
+/// Writes many lines at once, beginning and ending inside a line, each WRITE full of its number.
 async fn write_in_order(shard: Shard, base: RemotePtr, lines: u64, stop: Stop) {
     let meter = Meter::default();
     for n in 1u64.. {

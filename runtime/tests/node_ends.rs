@@ -12,21 +12,22 @@ use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, Cluster, ComputeNode, Meter, NodeConfig, RemotePtr, Shard, Verbs};
 
 const NODES: usize = 20;
-/// How often nodes begin on a busy machine, and executors with a tiny preemption timer.
+/// Number of starts of nodes on a busy machine, and of executors with a tiny preemption timer.
 const STARTS: usize = 200;
 
-/// Another number of starts, for runs by hand: thousands take minutes.
+/// Returns the number of starts; runs by hand may set another: thousands take minutes.
 fn starts() -> usize {
     std::env::var("FARWOOD_TEST_STARTS").map_or(STARTS, |starts| starts.parse().expect("a number of starts"))
 }
 
-/// A node whose pollers step aside in every eighth turn: one that does so while its shard is closed has to come back.
+/// Makes a node whose pollers step aside in every eighth turn: one that does so while its shard is closed has to come
+/// back.
 fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
     let config = NodeConfig { shards, reactor_interval: Duration::from_micros(1), ..NodeConfig::default() };
     ComputeNode::new(Arc::clone(cluster), config).unwrap()
 }
 
-/// Work whose last chains nobody waits for.
+/// Works, and leaves the last chains unawaited.
 async fn work(shard: Shard, at: RemotePtr) {
     for _ in 0..10 {
         let own = shard.clone();
@@ -75,7 +76,7 @@ fn nodes_that_were_attached_are_gone_when_they_are_closed() {
     }
 }
 
-/// Ends threads also when an assertion fails: a scope waits for its threads before it passes a panic on.
+/// A guard that ends threads also when an assertion fails: a scope waits for its threads before it passes a panic on.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -110,14 +111,14 @@ fn nodes_begin_on_a_busy_machine() {
 
 /// Preemption timers, in us.
 const TIMERS_US: [u64; 8] = [10, 20, 50, 100, 200, 500, 1_000, 2_000];
-/// Names the one that a child of this test has.
+/// Variable that tells a child of this test its timer.
 const TIMER: &str = "FARWOOD_TEST_TIMER_US";
-/// A child begins so often, or is ended after so many seconds.
+/// Number of starts of a child; it is ended after [`CHILDS_SECONDS`].
 const CHILDS_STARTS: usize = 10;
 const CHILDS_SECONDS: u64 = 10;
 
-/// Tries whether executors of this machine run anything under a timer: with one that is shorter than what lies between
-/// setting it and the first task, none does. A child process can be ended then.
+/// Tests whether executors of this machine run anything under a timer: if it is shorter than the time between setting
+/// it and the first task, none does. A child process can be ended then.
 fn can_begin_under(timer_us: u64) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "begins_under_the_timer_of_its_parent", "--test-threads=1"]);
@@ -132,8 +133,8 @@ fn begins_under_the_timer_of_its_parent() {
     begin_under(Duration::from_micros(timer_us.parse().unwrap()), CHILDS_STARTS);
 }
 
-/// The preemption timer fires before the first task of many a round: the heart stands still now and then, also after
-/// `main` was polled first. The timer is twice as long as the shortest under which this machine does anything.
+/// The preemption timer fires before the first task of many a round: the heartbeat stands still now and then, also
+/// after `main` was polled first. The timer is twice as long as the shortest under which this machine does anything.
 #[test]
 fn executors_with_a_tiny_preemption_timer_go_on() {
     let _alone = kit::alone();
@@ -158,7 +159,7 @@ fn begin_under(timer: Duration, starts: usize) {
     }
 }
 
-/// File descriptors and threads of Farwood's that this process has.
+/// Counts the file descriptors of this process, and its threads that are Farwood's.
 fn held() -> (usize, usize) {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     let named = |task: std::io::Result<std::fs::DirEntry>| {
@@ -169,7 +170,7 @@ fn held() -> (usize, usize) {
     (count("/proc/self/fd"), std::fs::read_dir("/proc/self/task").unwrap().filter_map(named).count())
 }
 
-/// The executors of nodes that have run are there for those that come.
+/// Executors of nodes that have run are reused by later nodes.
 #[test]
 fn nodes_leave_no_descriptors_and_no_threads() {
     let _alone = kit::alone();
@@ -198,7 +199,7 @@ fn an_executor_with_a_shard_left_on_it_is_not_borrowed_again() {
     let leave = |shard: Shard| async move {
         let tasks = std::thread::current().id();
         glommio::spawn_local(async move {
-            // glommio drops tasks that nobody can wake.
+            // glommio drops tasks that nothing can wake.
             glommio::timer::sleep(Duration::from_secs(3600)).await;
             drop(shard);
         })

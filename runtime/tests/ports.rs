@@ -1,5 +1,5 @@
-//! Ports that are leased and given back: their actors are removed from all shards once they rest, and what comes too
-//! late does not reach who has the place then.
+//! Ports that are leased and given back: their actors are removed from all shards once they rest, and a late message
+//! does not reach the actor that has the place then.
 
 mod kit;
 
@@ -12,14 +12,14 @@ use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{ComputeNode, Host, Message, Port, PortLease, Shard, ShardId, Verbs};
 
 const SHARDS: usize = 3;
-/// Another number is for runs by hand: shards that share cores wait for each other's time slices.
+/// Number of rounds; more are for runs by hand: shards that share cores wait for each other's time slices.
 const OPENS: usize = 20;
 
 fn opens() -> usize {
     std::env::var("FARWOOD_TEST_OPENS").map_or(OPENS, |opens| opens.parse().expect("a number of opens"))
 }
 
-/// Lets all shards of the node come to the same point: for the `round`th time.
+/// Waits until all shards of the node have come to this point for the `round`th time.
 async fn meet(shard: &Shard, met: &AtomicUsize, round: usize) {
     met.fetch_add(1, Ordering::AcqRel);
     while met.load(Ordering::Acquire) < SHARDS * round {
@@ -27,7 +27,7 @@ async fn meet(shard: &Shard, met: &AtomicUsize, round: usize) {
     }
 }
 
-/// An actor that counts what it hears.
+/// Listens with an actor that counts its messages.
 fn listen(shard: &Shard, port: Port, at_rest: Rc<Cell<bool>>) -> Rc<Cell<u32>> {
     let heard: Rc<Cell<u32>> = Rc::default();
     let counting = Rc::clone(&heard);
@@ -36,7 +36,7 @@ fn listen(shard: &Shard, port: Port, at_rest: Rc<Cell<bool>>) -> Rc<Cell<u32>> {
     heard
 }
 
-/// Waits until this shard has so many actors.
+/// Waits until this shard has `count` actors.
 async fn actors(shard: &Shard, count: usize) {
     while shard.actors() != count {
         shard.pause(10_000).await;
@@ -61,7 +61,7 @@ fn actors_are_removed_when_their_port_is_given_back() {
                 let lease = ports.lock().unwrap().clone().unwrap();
                 let heard = listen(&shard, lease.port(), Rc::new(Cell::new(true)));
                 meet(&shard, &met, 3 * round + 2).await;
-                // Everyone has a lease of its own by now: the actors go with the last.
+                // Every shard has a lease of its own by now: the actors go with the last.
                 if shard.id().0 == 0 {
                     ports.lock().unwrap().take();
                 }
@@ -77,7 +77,7 @@ fn actors_are_removed_when_their_port_is_given_back() {
     assert_eq!(node.ports_in_use(), 0);
 }
 
-/// One that is at work on one shard keeps those of the others.
+/// An actor that is at work on one shard keeps the actors of the others.
 #[test]
 fn actors_stay_until_all_of_them_rest() {
     let _watchdog = kit::Watchdog::new("an actor at work", 60);
@@ -112,9 +112,9 @@ fn actors_stay_until_all_of_them_rest() {
     assert_eq!((heard.unwrap(), node.ports_in_use()), (vec![1, 0, 0], 0));
 }
 
-/// Without an actor there is nothing to wait for: nor is there before any shard is attached.
+/// Without an actor there is nothing to wait for, and neither before any shard is attached.
 #[test]
-fn ports_that_nobody_listened_on_are_free_at_once() {
+fn ports_without_listeners_are_free_at_once() {
     let cluster = kit::cluster(LineMode::Auto);
     let node: Arc<ComputeNode> = kit::node(&cluster, SHARDS, 50);
     let mut seen = std::collections::HashSet::new();

@@ -46,7 +46,7 @@ fn operations_finish_under_short_preemption_timers() {
     }
 }
 
-/// Ordinary tasks and clients of the pool, with idle moments between their operations.
+/// Runs ordinary tasks and clients of the pool, with idle moments between their operations.
 async fn serve(shard: &Shard, at: farwood_runtime::RemotePtr) -> u64 {
     let client = |shard: Shard, pooled: bool| async move {
         for round in 0..ROUNDS {

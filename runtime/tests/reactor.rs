@@ -13,7 +13,7 @@ use glommio::net::UnixStream;
 const CLIENTS: usize = 32;
 const WAITS: u32 = 40;
 
-/// A client of the pool that never rests.
+/// Runs as a client of the pool that never rests.
 async fn hammer(shard: Shard, at: RemotePtr) {
     loop {
         let mut chain = Chain::with_buffer(at.server(), shard.lease(1024));
@@ -22,7 +22,7 @@ async fn hammer(shard: Shard, at: RemotePtr) {
     }
 }
 
-/// Yields how long some waits for a timer and a socket took all together, in ms.
+/// Returns the time in ms that [`WAITS`] waits for a timer and a socket took together.
 fn waits_beside_a_busy_shard(reactor_interval: Duration) -> u64 {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);

@@ -1,5 +1,5 @@
 //! One region file, several processes, and death: processes that hammer the same lines are killed with SIGKILL at
-//! random moments. No line is ever torn, nobody waits for the dead, and every atomic has happened once.
+//! random moments. No line is ever torn, no process waits for the dead, and every atomic has happened once.
 //!
 //! The other processes are this program again: a test that finds `ROLE` in its environment works instead of testing.
 //! `FARWOOD_TEST_REGION` may name another place for the region: on hugetlbfs, on a disk, or a DAX device.
@@ -17,16 +17,16 @@ use farwood_runtime::mapped::region::{Region, RegionConfig};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// `path number` of a worker.
+/// Variable that holds `path number` of a worker.
 const ROLE: &str = "FARWOOD_SHARED_REGION_ROLE";
 const INSTANCE: u128 = 0x5eed;
 const REGION_BYTES: u64 = 1 << 20;
 
-/// What is where, by lines of the region.
+/// Line of the word that tells workers to stop.
 const STOP: u64 = 64;
-/// Word 0 counts by FAA, word 1 by CAS.
+/// Line whose word 0 counts by FAA, and word 1 by CAS.
 const COUNTS: u64 = 65;
-/// Lines that are written whole: eight times the same word.
+/// Lines that are written whole: eight times one word.
 const WHOLE: std::ops::Range<u64> = 66..70;
 /// Lines that are written in these parts, each full of one word.
 const PARTS: std::ops::Range<u64> = 70..72;
@@ -56,7 +56,7 @@ fn fill(region: &Region, at: u64, count: u64, word: u64) {
     Access::to(region).write(at, &word.to_le_bytes().repeat(count as usize)).unwrap();
 }
 
-/// What a worker process does until it is told to stop, or killed.
+/// Runs a worker process until it is told to stop, or killed.
 fn work(role: &str) {
     let (path, number) = role.rsplit_once(' ').unwrap();
     let number: u64 = number.parse().unwrap();
@@ -79,7 +79,7 @@ fn work(role: &str) {
                 found => seen = found,
             }
         }
-        // Nobody else counts here: what is found tells whether every earlier one has happened once.
+        // No other process counts here: the word found tells whether every earlier addition has happened once.
         assert_eq!(access.faa(at(own, COUNTED), 1), Ok(n));
         fill(&region, at(own, DONE), 1, n + 1);
         let word = number << 40 | n;
@@ -148,7 +148,7 @@ impl Cluster {
         (0..self.started).map(|number| self.own(number, word)).sum()
     }
 
-    /// Lets all that live come to an end and compares the counts.
+    /// Lets all living processes come to an end and compares the counts.
     fn end(&self, living: Vec<(u64, Process)>) {
         fill(&self.region, at(STOP, 0), 1, 1);
         for (number, process) in living {
@@ -156,7 +156,7 @@ impl Cluster {
             let counts: [u64; 3] = words(&self.region, at(OWN + number, BEGUN));
             assert!(counts[0] == counts[1] && counts[1] == counts[2], "a survivor's counts: {counts:?}");
         }
-        // The dead have done an operation or not that they had begun; nobody else has any doubt.
+        // The dead may or may not have done an operation that they had begun; the counts of the others are exact.
         let counts: [u64; 2] = words(&self.region, at(COUNTS, 0));
         let (done, begun) = (self.sum(DONE), self.sum(BEGUN));
         println!("{}: {} processes, {begun} begun, {done} done, {counts:?}", self.test, self.started);
@@ -195,7 +195,7 @@ impl Drop for Process {
     }
 }
 
-/// Two processes live, others join them and are killed.
+/// Lets two processes live, while others join them and are killed.
 fn hammer(test: &'static str, line_mode: LineMode, kills: usize) -> Cluster {
     let _alone = kit::alone();
     let _watchdog = kit::Watchdog::new(test, 200);
@@ -255,7 +255,7 @@ fn plain_lines_tear_between_processes() {
 }
 
 /// Processes are killed inside lines, not only between them, and what they leave is finished: one works alone, so that
-/// nobody has finished it before it is counted.
+/// no other process has finished it before it is counted.
 #[test]
 fn lines_of_the_dead_are_found_held_and_are_released() {
     let test = "lines_of_the_dead_are_found_held_and_are_released";
@@ -288,8 +288,8 @@ fn lines_of_the_dead_are_found_held_and_are_released() {
 /// A process is stopped (SIGSTOP) inside a line, and lives: a client that wants the line hears of it, goes on without
 /// it, and has it as soon as the process goes on.
 #[test]
-fn a_process_that_is_stopped_inside_a_line_stops_nobody_else() {
-    let test = "a_process_that_is_stopped_inside_a_line_stops_nobody_else";
+fn a_process_that_is_stopped_inside_a_line_stops_no_other() {
+    let test = "a_process_that_is_stopped_inside_a_line_stops_no_other";
     if let Ok(role) = std::env::var(ROLE) {
         return work(&role);
     }
@@ -321,12 +321,12 @@ fn a_process_that_is_stopped_inside_a_line_stops_nobody_else() {
     cluster.end(vec![(0, worker)]);
 }
 
-/// Lines whose counters are odd: the counters follow the region in its file.
+/// Counts the lines whose counters are odd: the counters follow the region in its file.
 fn held_lines(path: &Path) -> usize {
     held_lines_of(path).len()
 }
 
-/// Which these are.
+/// Lists the lines whose counters are odd.
 fn held_lines_of(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).unwrap();
     let counters = &bytes[REGION_BYTES as usize..][..REGION_BYTES as usize / 64 * 4];

@@ -1,6 +1,6 @@
-//! A client of shared memory that falls silent may go on at any moment: no other gets what it had open before the
-//! kernel says that its memory is unmapped, and it goes on with all that. Clients that are stopped (SIGSTOP) are
-//! processes of their own: this program once more, which does what it reads.
+//! A client of shared memory that falls silent may continue at any moment: no other gets what it had open before the
+//! kernel says that its memory is unmapped, and it continues with all that. Clients that are stopped (SIGSTOP) are
+//! processes of their own: this program again, which executes the commands that it reads.
 
 #[path = "control_kit/mod.rs"]
 mod control_kit;
@@ -20,10 +20,10 @@ use farwood_runtime::{
 use futures::executor::block_on;
 
 const SILENCE: Duration = Duration::from_millis(700);
-/// Tells a process of this program that it is a client: of which servers, and with which indexes.
+/// Variable that makes a process of this program a client: it names the servers and the indexes.
 const ROLE: &str = "FARWOOD_TEST_CLIENT";
 const TEMPORARY: &str = "temporary";
-/// What a client's answers begin with: the test harness writes, too.
+/// Beginning of a client's answers: the test harness writes, too.
 const ANSWER: &str = "answer: ";
 
 fn server(name: &str) -> ShmServer {
@@ -36,7 +36,7 @@ fn server_of(name: &str, times: ServiceTimes) -> ShmServer {
     ShmServer::start(&ShmServerConfig { times, ..ShmServerConfig::new(name, 64 << 20) }).unwrap()
 }
 
-/// A client in this process that says something in time.
+/// Connects a client in this process that sends pings in time.
 fn lively(servers: &[&ShmServer]) -> Arc<ShmCluster> {
     let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
     ShmCluster::connect_with(&names, lively_config()).unwrap()
@@ -65,7 +65,7 @@ impl Process {
         Process { child, requests, answers }
     }
 
-    /// What it answers.
+    /// Sends a command to the client; yields its answer.
     fn ask(&mut self, request: &str) -> String {
         writeln!(self.requests, "{request}").unwrap();
         loop {
@@ -82,7 +82,7 @@ impl Process {
         assert!(sent.expect("there is a kill").success());
     }
 
-    /// Stops it for longer than the servers have patience.
+    /// Stops the client for longer than the servers have patience.
     fn stop(&self, servers: &[&ShmServer]) {
         self.signal("STOP");
         eventually("it is silent", || {
@@ -93,13 +93,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Also of a process that is stopped: its memory is unmapped when this returns.
+        // Works for a stopped process too: its memory is unmapped when this returns.
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// What such a process does: nothing, where it is run as a test.
+/// Runs the client of such a process; does nothing where it is run as a test.
 #[test]
 fn a_client() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -112,7 +112,7 @@ fn a_client() {
         let request = request.unwrap();
         let (what, of) = request.split_once(' ').unwrap_or((&request, ""));
         let answer = match what {
-            "admit" => format!("{:?}", cluster.admit()),
+            "admit" => format!("{:?}", cluster.allocate_node_id()),
             "create" => {
                 let created = block_on(control.create(of, "sherman", b""));
                 index = created.as_ref().map_or(index, |entry| entry.id);
@@ -124,7 +124,7 @@ fn a_client() {
                 format!("{chunk:?}")
             }
             "give-back" => {
-                control.give_back(index, chunks.pop().unwrap());
+                control.return_extent(index, chunks.pop().unwrap());
                 String::new()
             }
             "goodbye" => {
@@ -157,7 +157,7 @@ fn a_silent_client_that_goes_on_has_all_that_it_had() {
         stopped.stop(&servers);
         assert_eq!(block_on(other.control().drop_index("a")), in_use(1));
         stopped.signal("CONT");
-        // This is asked while it finds out, and is sent afterwards.
+        // The request is made while the client finds out, and is sent afterwards.
         stopped.ask("give-back");
         assert_eq!(stopped.ask("chunk 1"), chunks[1], "what it had given back");
         eventually("both have it again", || {
@@ -166,7 +166,7 @@ fn a_silent_client_that_goes_on_has_all_that_it_had() {
         assert_eq!(block_on(other.control().drop_index("a")), in_use(0));
         assert_eq!(chunk_bytes(&servers), held);
     }
-    // Fences it as little as any other that is connected.
+    // This fences the stopped client no more than any other that is connected.
     block_on(other.control().create("b", "sherman", b"")).unwrap();
     assert!(!chunks.contains(&stopped.ask("chunk 1")), "a new one");
     assert_eq!(stopped.ask("admit"), "Ok(2)");
@@ -202,7 +202,7 @@ fn what_a_silent_client_has_open_is_kept_until_its_memory_is_unmapped() {
     let entry = block_on(other.control().create("b", "sherman", b"")).unwrap();
     assert_eq!(*entry.dead_owners, [1]);
     let third = lively(&servers);
-    third.admit().unwrap();
+    third.allocate_node_id().unwrap();
     drop(third);
     let again = lively(&servers);
     assert_eq!(block_on(again.control().open("b")).unwrap(), entry);
@@ -228,7 +228,7 @@ fn a_temporary_index_of_a_silent_client_stays_until_its_memory_is_unmapped() {
     assert_eq!((held(), first.usage().indexes), (vec![false; 2], 0));
 }
 
-/// It is the client that is too impatient, while the server has seen nothing: the connection ends by that.
+/// Here the client is too impatient, while the server has seen nothing: that ends the connection.
 #[test]
 fn a_client_that_has_waited_too_long_goes_on_with_a_server_that_lives() {
     let server = server_of("impatient", ServiceTimes::default());

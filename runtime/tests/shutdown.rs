@@ -36,11 +36,11 @@ impl Fabric for Counting {
         self.cluster.control()
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.cluster.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.cluster.allocate_node_id()
     }
 
-    fn ended(&self, node: u16) {
+    fn release_node_id(&self, node: u16) {
         assert_eq!(node, 1);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
@@ -65,12 +65,12 @@ impl Stage {
         Stage { node: ComputeNode::new(Arc::clone(&fabric), config).unwrap(), fabric, at }
     }
 
-    /// How often the fabric heard that the node ended well.
+    /// Counts how often the fabric heard that the node ended well.
     fn ended(&self) -> usize {
         self.fabric.ended.load(Ordering::Relaxed)
     }
 
-    /// The text of the panic that a run ends with.
+    /// Returns the text of the panic that a run ends with.
     fn panic_of<R: Future<Output = ()> + 'static>(
         &self,
         main: impl Fn(Shard) -> R + Clone + Send + 'static,
@@ -86,7 +86,7 @@ async fn add(shard: &Shard, at: RemotePtr) -> u64 {
     shard.submit(&Meter::default(), chain).await.unwrap().atomics[0]
 }
 
-/// Leaves something to the janitor when it is dropped, as a client with a lock does.
+/// A guard that leaves something to the janitor when it is dropped, as a client with a lock does.
 struct Leaves(Shard, RemotePtr);
 
 impl Drop for Leaves {
@@ -145,7 +145,7 @@ fn clients_that_go_on_are_dropped_and_counted() {
 
 /// The task that awaits a client hears of its panic, and the shard works on.
 #[test]
-fn a_clients_panic_reaches_who_awaits_it() {
+fn a_clients_panic_reaches_the_task_that_awaits_it() {
     let _watchdog = kit::Watchdog::new("a client that panics", 60);
     let stage = Stage::new(1);
     let at = stage.at;
@@ -175,7 +175,7 @@ fn a_clients_panic_goes_on_in_main() {
     assert_eq!((&told[..], stage.ended()), ("of a client", 1));
 }
 
-/// A panic that nobody awaits ends the run, also if `main` waits for what never comes.
+/// A panic of an unawaited client ends the run, also if `main` waits for ever.
 #[test]
 fn a_detached_clients_panic_ends_the_run() {
     let _watchdog = kit::Watchdog::new("a detached client that panics", 60);
@@ -216,7 +216,7 @@ fn a_handle_that_is_kept_keeps_the_id() {
     let stage = Stage::new(1);
     let main = |shard: Shard| async move {
         glommio::spawn_local(async move {
-            // glommio drops tasks that nobody can wake.
+            // glommio drops tasks that nothing can wake.
             glommio::timer::sleep(Duration::from_secs(3600)).await;
             drop(shard);
         })
@@ -236,7 +236,7 @@ fn an_executor_that_returns_without_closing_is_reported() {
         let (sender, is_over) = oneshot::channel();
         let leaving = move || async move {
             let shard = also.attach().await.unwrap();
-            // An actor holds its shard: nobody else needs to.
+            // An actor holds its shard: no task needs to.
             let own = shard.clone();
             shard.listen(farwood_runtime::Port(0), Rc::new(move |_, _| drop(own.clone())));
             sender.send(()).unwrap();
@@ -258,7 +258,7 @@ fn an_executor_that_returns_without_closing_is_reported() {
     }
 }
 
-/// A shard that nobody holds any more is closed, for the others too.
+/// A shard without handles is closed, for the others too.
 #[test]
 fn a_shard_that_is_dropped_counts_as_closed() {
     let _watchdog = kit::Watchdog::new("a shard that is dropped", 60);
@@ -316,7 +316,7 @@ fn an_error_ends_the_run() {
         });
         assert!(matches!(ran, Err(Failure::Main(shard)) if shard == failing), "{ran:?}");
         assert_eq!((stage.node.abandoned(), stage.ended()), (Default::default(), 1));
-        // What the node refuses comes as the caller's error, too.
+        // A refusal by the node comes as the caller's error, too.
         let again = stage.node.try_run(async |_| Ok::<_, Failure>(()));
         assert!(matches!(again, Err(Failure::Node(NodeError::AllAttached { shards: 3 }))), "{again:?}");
     }

@@ -16,8 +16,8 @@ async fn chunk_bytes(v: &SimShard) -> u64 {
     v.control().usage().await.unwrap().iter().map(|server| server.chunk_bytes).sum()
 }
 
-/// Asks for a chunk while `fault` strikes, then for another; yields what came of the first, the bytes handed out for
-/// it, and how long it took.
+/// Asks for a chunk while `fault` strikes, then for another; yields the outcome of the first, the bytes handed out for
+/// it, and its duration.
 fn ask(fault: Fault) -> (Result<(), ControlError>, u64, u64) {
     let simulation = simulation(1, Weather::CALM);
     simulation.set_faults(&[rule(fault, 1, 1)]);
@@ -75,7 +75,7 @@ fn an_allocator_without_memory_says_so_until_there_is_some() {
     assert!(simulation.block_on(&v, LATE_NS, async move { allocator.allocate(64).await }).unwrap().is_ok());
 }
 
-/// The order in which four clients that are ready at the same time have their second turn.
+/// Returns the order in which four clients that are ready at the same time have their second turn.
 fn order(seed: u64, any_order: bool) -> Vec<u32> {
     let simulation = Simulation::new(&SimConfig { any_order, ..config(seed, Weather::CALM) }).unwrap();
     let v = simulation.shard(0, 0);

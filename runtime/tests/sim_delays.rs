@@ -11,7 +11,7 @@ use farwood_runtime::{Message, Port, ShardId, Verbs};
 
 use self::kit::{LATE_NS, area, faa, read, rule, run_all, simulation, start};
 
-/// The longest of 300 READs of 1 KiB, and what they say of themselves.
+/// Measures the longest of 300 READs of 1 KiB, and the longest span that their completions report.
 fn longest(rules: &[Rule]) -> (u64, u32) {
     let simulation = simulation(1, Weather { lines: true, ..Weather::CALM });
     let at = area(&simulation, 0);
@@ -38,7 +38,7 @@ fn late_lines_and_messages_take_their_time() {
     for fault in [Fault::DelayedLine(300_000), Fault::LatencySpike(100_000)] {
         let (rough, span) = longest(&[rule(fault, 20, u32::MAX)]);
         assert!((50_000..310_000).contains(&rough), "{fault:?}: {rough}");
-        // The bound covers it: whoever relies on it reads again.
+        // The bound covers it: a reader that relies on it reads again.
         assert!(u64::from(span) + 2_000 > rough, "{fault:?}: {span}");
     }
 }

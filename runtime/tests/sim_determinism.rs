@@ -1,4 +1,4 @@
-//! One seed determines everything: the same one gives the same trace and the same end, another one another.
+//! One seed determines everything: running it twice gives the same trace and the same end, another seed gives others.
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -11,7 +11,7 @@ use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, config};
 
-/// Random chains, some of them out of bounds, dropped or awaited late, with messages in between.
+/// Posts random chains, some of them out of bounds, dropped or awaited late, with messages in between.
 async fn wander(v: SimShard, areas: [RemotePtr; 2]) {
     for _ in 0..60 {
         let base = areas[v.random() as usize % 2];
@@ -45,7 +45,7 @@ async fn wander(v: SimShard, areas: [RemotePtr; 2]) {
     }
 }
 
-/// Hash and end of a run with everything in it.
+/// Returns hash and end of a run with everything in it.
 fn run(seed: u64, weather: Weather, mix: &Mix, credits: usize) -> (u64, u64) {
     let simulation = Simulation::new(&SimConfig {
         credits: NonZero::new(credits).unwrap(),

@@ -1,4 +1,4 @@
-//! What the model of the NICs predicts: atomics on one word are served one by one, waiting atomics hold up others when
+//! Predictions of the model of the NICs: atomics on one word are served one by one, waiting atomics hold up others when
 //! they fill the responder's slots, and both roles of a machine share its NIC.
 
 #[path = "kit/simulated.rs"]
@@ -12,7 +12,8 @@ use farwood_runtime::{RemotePtr, Verbs};
 
 use self::kit::{LATE_NS, area, cas, config, faa, read, run_all, simulation, start};
 
-/// Nanoseconds per CAS when 16 clients do 100 each, as `next` says: the word, what is expected and what is desired.
+/// Measures nanoseconds per CAS when 16 clients do 100 each; `next` chooses the word, the expected and the desired
+/// value.
 fn ns_per_cas(next: impl Fn(&Simulation, u64, u64) -> (RemotePtr, u64, u64) + Copy + 'static) -> u64 {
     const CLIENTS: u64 = 16;
     const ROUNDS: u64 = 100;
@@ -63,7 +64,7 @@ fn atomics_on_one_word_are_served_one_by_one() {
     assert!(apart < profile.cas_success_ns / 2, "{apart}");
 }
 
-/// How long a READ takes while `waiting` clients of another node hammer one lock word.
+/// Measures the duration of a READ while `waiting` clients of another node hammer one lock word.
 fn read_beside(waiting: u64, responder_slots: usize) -> u64 {
     let profile = Profile { responder_slots, ..Profile::CONNECTX5 };
     let simulation = Simulation::new(&SimConfig { profile, ..config(1, Weather::CALM) }).unwrap();
@@ -99,7 +100,8 @@ fn a_full_house_of_waiting_atomics_holds_up_others() {
     assert!(roomy < alone + 300, "it is the slots: {roomy} after {alone}");
 }
 
-/// Bytes per us that node 1 reads of server 0, while the node of that machine, if it has one, reads from server 1.
+/// Measures the bytes per us that node 1 reads from server 0, while the node of that machine, if it has one, reads from
+/// server 1.
 fn read_rate(colocated: bool, is_disturbed: bool) -> u64 {
     const BYTES: usize = 4096;
     let simulation = Simulation::new(&SimConfig { colocated, ..config(1, Weather::CALM) }).unwrap();
@@ -128,7 +130,7 @@ fn read_rate(colocated: bool, is_disturbed: bool) -> u64 {
     16 * 100 * BYTES as u64 * 1000 / simulation.now()
 }
 
-/// What server 0 returns and what node 0 writes leave over the same link.
+/// Bytes that server 0 returns and bytes that node 0 writes leave over one link.
 #[test]
 fn both_roles_of_a_machine_share_its_nic() {
     let (alone, shared) = (read_rate(true, false), read_rate(true, true));

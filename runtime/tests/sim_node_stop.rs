@@ -1,4 +1,4 @@
-//! A compute node that stops: its clients never run again, what was on the wire takes effect or not, others go on.
+//! A compute node that stops: its clients never run again, verbs on the wire take effect or not, other nodes work on.
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -14,13 +14,14 @@ use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start, write_
 
 type Counts = [Rc<Cell<u64>>; 4];
 
-/// Clients on both nodes that add to a word of their shard, and say how often they began and ended.
+/// Clients on both nodes that add to a word of their shard, and count their additions.
 struct Scene {
     simulation: Simulation,
-    /// Where the words of the shards are, a line each.
+    /// Address of the words of the shards, a line each.
     at: RemotePtr,
-    /// Of each shard: additions that were posted, and that are known to have succeeded.
+    /// Additions that were posted, by shard.
     posted: Counts,
+    /// Additions that are known to have succeeded, by shard.
     done: Counts,
     heard: Rc<Cell<u64>>,
 }
@@ -72,7 +73,7 @@ fn clients_of_a_stopped_node_never_run_again_and_others_go_on() {
         let (now, heard_now) = counts();
         assert_eq!((&now[..2], &now[4..6], heard_now), (&then[..2], &then[4..6], heard_then));
         assert!((2..4).all(|other| now[4 + other] > then[4 + other] + 20), "{then:?} {now:?}");
-        // What was on the wire.
+        // Verbs that were on the wire.
         let other = simulation.shard(1, 0);
         let reading = async move { read(&other, at, 128).await.unwrap() };
         let words = simulation.block_on(&simulation.shard(1, 0), LATE_NS, reading).unwrap();
@@ -135,8 +136,8 @@ fn a_chain_is_cut_at_any_verb() {
     assert!(prefixes.iter().all(|&count| count > 0), "{prefixes:?}");
 }
 
-/// Which parts of a chain have taken effect, of a WRITE of three lines and an unlock behind it, after its node has been
-/// stopped by a rule: a bit for each line, and the highest one for the unlock.
+/// Returns the parts of a chain (a WRITE of three lines and an unlock behind it) that have taken effect after a rule
+/// has stopped its node: a bit for each line, and the highest one for the unlock.
 fn parts_written(seed: u64, weather: Weather) -> (u8, String) {
     let simulation = simulation(seed, weather);
     let at = area(&simulation, 0);
@@ -202,7 +203,7 @@ fn a_node_comes_back_as_another_and_new_ones_join() {
                 for n in 0..100 {
                     assert_eq!(faa(&client, at.add(offset), 1).await.unwrap(), n);
                 }
-                // What the node that stopped has left is there.
+                // The writes of the stopped node are there.
                 read(&client, at, 8).await.unwrap()[0]
             };
             let left = simulation.block_on(&v, LATE_NS, adding).unwrap();

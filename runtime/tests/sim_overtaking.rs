@@ -1,5 +1,5 @@
-//! What may overtake what on one queue pair: WRITEs and atomics overtake READs and atomics unless they are fenced;
-//! READs overtake neither atomics nor READs.
+//! Overtaking on one queue pair: WRITEs and atomics overtake READs and atomics unless they are fenced; READs overtake
+//! neither atomics nor READs.
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -14,7 +14,7 @@ use self::kit::{ROUGH, area, faa, run_all, simulation, start, words};
 
 const TRIES: u64 = 400;
 
-/// How often the second verb of a pair took effect before the first.
+/// Counts of pairs whose second verb took effect before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Overtaken {
     read_by_write: u64,
@@ -64,7 +64,7 @@ fn overtaken(seed: u64, weather: Weather, is_fenced: bool) -> Overtaken {
     let at = area(&simulation, 0);
     let hot = at.add(8192);
     let alive = Rc::new(Cell::new(0));
-    // Others keep the bucket of one word busy, so that atomics there wait. They use the word's upper half.
+    // Other clients keep the bucket of one word busy, so that atomics there wait. They use the word's upper half.
     let going_on = Rc::new(Cell::new(true));
     for client in 0..12 {
         let (v, going_on) = (simulation.shard(1, client % 2), Rc::clone(&going_on));

@@ -10,7 +10,7 @@ use farwood_runtime::{FabricError, ServerId};
 use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
 
 #[test]
-fn a_node_and_a_server_lose_each_other_and_nobody_else_does() {
+fn a_node_and_a_server_lose_each_other_and_no_other() {
     let mut executed = [0, 0];
     for seed in 0..60 {
         let simulation = simulation(seed, ROUGH);

@@ -17,7 +17,8 @@ use self::kit::{LATE_NS, ROUGH, area, cas, config, faa, filled, read, rule, run_
 const WRITE: usize = 256;
 const GONE: FabricError = FabricError::QueuePair { server: ServerId(0) };
 
-/// What a chain of three WRITEs had done when its failure was reported: whole WRITEs, and lines of the next one.
+/// Returns what a chain of three WRITEs had done when its failure was reported: whole WRITEs, and lines of the next
+/// one.
 fn after_an_error(seed: u64) -> Option<(usize, usize)> {
     // The three WRITEs take about as long as it takes a fault to strike.
     let simulation = simulation(seed, Weather { scatter_one_in: 2, scatter_ns: 1_000, ..ROUGH });
@@ -100,8 +101,8 @@ fn a_cas_that_failed_was_executed_or_was_not() {
     assert!(executed[0] > 5 && executed[1] > 5, "{executed:?}");
 }
 
-/// Many clients, few credits, errors all the time: what succeeded is there, what failed is there at most once, chains
-/// of others do not get mixed up, and all chains, credits and buffers come back.
+/// Many clients, few credits, errors all the time: an addition that succeeded is there, one that failed is there at
+/// most once, chains of different clients do not get mixed up, and all chains, credits and buffers come back.
 #[test]
 fn nothing_is_mixed_up_or_lost() {
     const ROUNDS: u64 = 150;
@@ -134,7 +135,7 @@ fn nothing_is_mixed_up_or_lost() {
     }
 }
 
-/// Adds to a word of its own and writes beside it; what comes back is checked against what can have happened.
+/// Adds to a word of its own and writes beside it; checks the words that come back against what can have happened.
 async fn adds(v: SimShard, at: RemotePtr, rounds: u64, failures: Rc<Cell<u64>>) {
     let (mut least, mut most) = (0, 0);
     for n in 1..=rounds {

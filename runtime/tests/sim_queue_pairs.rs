@@ -12,7 +12,7 @@ use self::kit::{ROUGH, area, faa, read, run_all, simulation, start};
 
 const TRIES: u64 = 300;
 
-/// Who posts second takes effect first, now and then, if it is another shard, and never if it is the same.
+/// The chain posted second takes effect first, now and then, if another shard posts it, and never if the same does.
 #[test]
 fn chains_of_two_shards_overtake_each_other() {
     for other_shard in [1, 0] {

@@ -70,7 +70,7 @@ fn healing_brings_a_server_back() {
 /// A verb draws its fault when it is sent, and the fault strikes a little later. One that was drawn just before the
 /// faults ended took the server away afterwards (swarm, `--seeds 7632..7633`).
 #[test]
-fn what_was_drawn_before_healing_does_not_strike_after_it() {
+fn a_fault_drawn_before_healing_does_not_strike_after_it() {
     for seed in 0..40 {
         let simulation = simulation(seed, ROUGH);
         let at = area(&simulation, 0);
@@ -85,7 +85,7 @@ fn what_was_drawn_before_healing_does_not_strike_after_it() {
         simulation.heal();
         let client = v.clone();
         let done = simulation.block_on(&v, LATE_NS, async move {
-            // What the fault broke before is known after a while.
+            // Whatever the fault broke before is known after a while.
             client.pause(200_000).await;
             faa(&client, at, 1).await
         });

@@ -13,7 +13,7 @@ use self::kit::{ROUGH, area, read, run_all, simulation, start, write};
 const LINES: usize = 8;
 const READS: u64 = 1000;
 
-/// How many READs found an earlier line older than a later one, and how many the other way round.
+/// Counts the READs that found an earlier line older than a later one, and those that found it newer.
 fn torn(seed: u64, weather: Weather) -> (u64, u64) {
     let simulation = simulation(seed, weather);
     let at = area(&simulation, 0);

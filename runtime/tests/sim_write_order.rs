@@ -15,7 +15,7 @@ use self::kit::{ROUGH, area, run_all, simulation, start, submit, words, write_ch
 const BYTES: usize = 4 * 64;
 const READS: u64 = 1000;
 
-/// How often a later line of a WRITE was seen while an earlier one was not.
+/// Counts how often a later line of a WRITE was seen while an earlier one was not.
 fn inversions(seed: u64, weather: Weather) -> u64 {
     let simulation = simulation(seed, weather);
     let at = area(&simulation, 0);
@@ -37,7 +37,7 @@ fn inversions(seed: u64, weather: Weather) -> u64 {
     let (reader, count) = (simulation.shard(1, 0), Rc::clone(&inverted));
     start(&reader.clone(), &alive, async move {
         for _ in 0..READS {
-            // READs on one queue pair are executed one after the other: what was there for the first one still is.
+            // READs on one queue pair are executed one after the other: what the first one saw is still there.
             let seen = submit(&reader, at.server(), 64, |chain| {
                 chain.read(behind, 0..8).read(at.add(192), 8..16).read(at.add(64), 16..24).read(at, 24..32);
             });

@@ -1,5 +1,5 @@
-//! What a verbs fabric does when something breaks: queue pairs that fail with chains in flight, servers that are gone,
-//! nodes that are dropped, queues that are full. Needs an RDMA device; Soft-RoCE does.
+//! A verbs fabric when something breaks: queue pairs that fail with chains in flight, servers that are gone, nodes that
+//! are dropped, queues that are full. Needs an RDMA device; Soft-RoCE does.
 #![cfg(feature = "verbs")]
 
 mod kit;
@@ -24,7 +24,7 @@ use self::verbs::{Outcomes, Servers};
 type V = Shard<VerbsDevice>;
 type Post = fn(&V, RemotePtr, u64) -> <V as Verbs>::Submission;
 
-/// Runs `body` on a node of one shard, and tests that it left nothing behind.
+/// Runs `body` on a node of one shard, and checks that it left nothing behind.
 fn on_one_shard<R>(servers: &Servers, spin: Duration, body: impl Fn(V) -> R + Clone + Send + 'static)
 where
     R: Future<Output = ()> + 'static,
@@ -58,13 +58,13 @@ async fn word(v: &V, at: RemotePtr) -> u64 {
     u64::from_le_bytes(buf[..].try_into().unwrap())
 }
 
-/// A chain of an atomic, a READ and a WRITE, fenced in every other one: where the device does not keep fences, it is
+/// Posts a chain of an atomic, a READ and a WRITE, every other one fenced: where the device does not keep fences, it is
 /// posted in parts.
 fn half_fenced(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
     three_verbs(v, at, n, n.is_multiple_of(2))
 }
 
-/// The same without fences.
+/// Posts a chain of an atomic, a READ and a WRITE without fences.
 fn mixed(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
     three_verbs(v, at, n, false)
 }
@@ -91,7 +91,7 @@ fn count(outcomes: &[Result<Completion, Failed>], expected: &FabricError) -> (u6
 }
 
 /// The server loses its side: chains in flight come back typed and whole, their atomics are executed at most once,
-/// nothing of them takes effect afterwards, and what is posted next goes over a new queue pair.
+/// nothing of them takes effect afterwards, and later chains go over a new queue pair.
 #[test]
 fn a_broken_queue_pair_is_replaced() {
     const CHAINS: u64 = 300;
@@ -286,7 +286,7 @@ fn two_nodes_share_a_cluster() {
     }
 }
 
-/// A server that is said to be gone although its NIC still answers is not used any more.
+/// A server that counts as gone although its NIC still answers is not used any more.
 #[test]
 fn a_server_that_is_gone_is_noticed_without_traffic() {
     let servers = Servers::start();
@@ -377,7 +377,7 @@ fn completions_wake_a_sleeping_shard() {
     node.run(main).unwrap();
 }
 
-/// Each thing that can be wrong with the choice of a device has a message of its own.
+/// Each mistake in the choice of a device has a message of its own.
 #[test]
 fn a_wrong_choice_is_told() {
     let memory = kit::cluster(LineMode::Plain);
@@ -395,8 +395,8 @@ fn a_wrong_choice_is_told() {
     assert!(gid.contains("no GID at index 250; it has 0"), "{gid}");
 }
 
-/// A device with room for less within a work request than is wanted, or for nothing, does the same: what does not fit
-/// is fetched from memory. 1 MiB is more than any device has room for.
+/// A device with room for less inline data than is wanted, or for none, works all the same: what does not fit is
+/// fetched from memory. 1 MiB is more than any device has room for.
 #[test]
 fn a_device_may_have_little_room_within_work_requests() {
     const CHAINS: u64 = 600;
@@ -431,7 +431,7 @@ fn words_and_bytes(v: &V, at: RemotePtr, n: u64) -> <V as Verbs>::Submission {
     v.submit(&Meter::default(), chain)
 }
 
-/// What the fabric says of itself.
+/// The fabric reports the capabilities that it measured.
 #[test]
 fn capabilities_are_measured() {
     let servers = Servers::start();

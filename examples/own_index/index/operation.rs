@@ -68,7 +68,9 @@ impl<V: Verbs> Drop for Unpublished<V> {
                 // The READ goes behind the CAS, on its queue pair.
                 match Operation::new(&local, &Meter::default()).read(word_at, 8).await {
                     Ok(found) if word(&found, 0) == last.to_bits() => return,
-                    Ok(_) => return nodes.iter().for_each(|(at, len)| local.allocator.give_back(*at, *len)),
+                    Ok(_) => {
+                        return nodes.iter().for_each(|(at, len)| local.allocator.return_extent(*at, *len));
+                    }
                     Err(error) => tracing::debug!(%error, "what a word leads to is not known yet"),
                 }
                 local.verbs.pause(PAUSE_NS << ask).await;
@@ -86,7 +88,7 @@ async fn allocate<V: Verbs>(
     let Some(server) = near else { return Ok(local.allocator.allocate(bytes as u64).await?) };
     let at = local.allocator.allocate_near(server, bytes as u64).await?.at;
     if at.server() != server {
-        local.allocator.give_back(at, bytes as u64);
+        local.allocator.return_extent(at, bytes as u64);
         return Err(AllocError::OutOfMemory { servers: 1 }.into());
     }
     Ok(at)

@@ -77,7 +77,7 @@ impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
     fn drop(&mut self) {
         // WRITEs to them may be in flight: the next owner's WRITEs go behind those, on the same queue pairs.
         for &(node, bytes) in &self.allocated {
-            self.tree.allocator.give_back(node, bytes);
+            self.tree.allocator.return_extent(node, bytes);
         }
     }
 }

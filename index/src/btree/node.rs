@@ -37,7 +37,7 @@ impl<A: BTree, V: Verbs> Drop for Unpublished<'_, A, V> {
     fn drop(&mut self) {
         // A WRITE to it may still be in flight: the next owner's WRITEs go behind that, on the same queue pair.
         if !self.published {
-            self.tree.allocator.give_back(self.node, self.bytes as u64);
+            self.tree.allocator.return_extent(self.node, self.bytes as u64);
         }
     }
 }

@@ -128,7 +128,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
 
     /// Gives nodes that no client can reach back to the allocator.
     fn take_back(&self, nodes: &[(RemotePtr, u64)]) {
-        nodes.iter().for_each(|&(node, bytes)| self.allocator.give_back(node, bytes));
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes));
     }
 }
 

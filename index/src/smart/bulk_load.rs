@@ -99,7 +99,7 @@ impl<V: Verbs> Drop for Loader<'_, V> {
     fn drop(&mut self) {
         // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
         for Run { first, bytes, count } in &self.allocated {
-            (0..*count).for_each(|place| self.tree.allocator.give_back(first.add(place * bytes), *bytes));
+            (0..*count).for_each(|place| self.tree.allocator.return_extent(first.add(place * bytes), *bytes));
         }
         if !self.allocated.is_empty() {
             // It was shown some of them, at addresses that others will get.

@@ -55,7 +55,7 @@ impl<V: Verbs> Drop for NewNodes<'_, V> {
     fn drop(&mut self) {
         // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
         for &(node, bytes) in &self.nodes {
-            self.tree.allocator.give_back(node, bytes as u64);
+            self.tree.allocator.return_extent(node, bytes as u64);
         }
     }
 }

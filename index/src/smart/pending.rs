@@ -113,7 +113,7 @@ impl<V: Verbs> Tree<V> {
                 drop(budget.post_again(&meter, old.ptr(), failed)?);
             }
         }
-        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.give_back(node, bytes as u64));
+        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes as u64));
         Ok(())
     }
 }

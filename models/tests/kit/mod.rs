@@ -1,4 +1,4 @@
-//! How far models are explored, and how a control is seen to fail.
+//! Explores models to a bound, and checks that a control fails.
 #![allow(dead_code, clippy::allow_attributes, reason = "every test file uses a part of it")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use farwood_models::sync::{Weakening, weakened};
 
 /// Times that a thread loses its turn where it could go on. Mistakes of order need two at most in practice, and each
-/// more multiplies the time; `LOOM_MAX_PREEMPTIONS` sets another number.
+/// further one multiplies the time; `LOOM_MAX_PREEMPTIONS` sets another number.
 const PREEMPTIONS: usize = 3;
 
 /// Runs the model in every order with that many preemptions.
@@ -17,13 +17,14 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// The model fails in some order once it is weakened, with a message that has `part` in it: it would see that mistake.
+/// Checks that the model fails in some order once it is weakened, with a message that contains `part`: it would see
+/// that mistake.
 pub(crate) fn must_fail(by: Weakening, part: &str, model: impl Fn() + Send + Sync + 'static) {
     let found = weakened(by, || failure(model));
     assert!(found.as_ref().is_some_and(|found| found.contains(part)), "{by:?} does this harm: {found:?}");
 }
 
-/// With what message the model fails in some order, if it does.
+/// Returns the message with which the model fails in some order, if it does.
 pub(crate) fn failure(model: impl Fn() + Send + Sync + 'static) -> Option<String> {
     let cause = catch_unwind(AssertUnwindSafe(|| explore(model))).err()?;
     Some(cause.downcast_ref::<String>().cloned().unwrap_or_else(|| "no message".to_owned()))

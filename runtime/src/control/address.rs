@@ -1,4 +1,4 @@
-//! Where a memory server's control service listens.
+//! The addresses at which a memory server's control service listens.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Why a control call failed, the same for direct calls and for calls over a socket. Errors travel: they are bounded in
-//! size, and carry no text of unbounded length back to who sent it.
+//! Failures of control calls, whether direct or over a socket. Errors travel: they are bounded in size, and carry no
+//! text of unbounded length back to the side that sent it.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::IndexId;
 use crate::pointer::ServerId;
 
-/// Why a control service refused.
+/// Failures of a control call: refusals of the service, and connections that ended.
 #[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -48,7 +48,7 @@ pub enum ControlError {
     #[error("there is no index with number {}: it was dropped, or never created", index.0)]
     NoSuchIndex { index: IndexId },
     /// A drop of that index has begun and not ended.
-    #[error("index {name:?} is being dropped: if nobody is at it any more, run drop again")]
+    #[error("index {name:?} is being dropped: if no client is at it any more, run drop again")]
     BeingDropped { name: String },
     /// Other connections have the index open. `nodes` are the ids of their compute nodes, some of them if there are
     /// many; a connection without a compute node has none. Those that are silent have not said anything for long, and
@@ -99,16 +99,16 @@ pub enum ControlError {
          again; if it was restarted, what it held is lost", server.0
     )]
     ServerGone { server: ServerId },
-    /// The connection to a server ended while a request was under way, and goes on by another one.
+    /// The connection to a server ended while a request was under way, and was resumed by another one.
     #[error(
         "the connection to memory server {} broke off, and was taken up again: whether the server did what it was \
          asked is unknown. See, and try again", server.0
     )]
     BrokenOff { server: ServerId },
-    /// The connection that a client wants to go on with has not ended yet for the server.
+    /// The connection that a client wants to resume has not ended yet for the server.
     #[error("connection {connection} has not ended: close it, and ask once more")]
     NotEnded { connection: u64 },
-    /// The connection that a client wants to go on with is none that can be.
+    /// The connection that a client wants to resume cannot be resumed.
     #[error(
         "connection {connection} cannot be resumed: it has ended for good, its client has not mapped the memory, or \
          another client has it"
@@ -128,7 +128,7 @@ pub enum ControlError {
     /// A request that this server cannot answer, because of its position in the list of servers.
     #[error("only memory server 0 of a list of servers keeps the catalog and the ids of compute nodes")]
     NotHome,
-    /// Memory was given back that the connection did not take, or has given back before.
+    /// Memory was returned that the connection did not take, or has returned before.
     #[error(
         "bytes {offset} to {offset} + {bytes} are no unused part of a chunk that this connection took for index {}: \
          give back what was taken, once, at multiples of 64 bytes and no less than 4096", index.0

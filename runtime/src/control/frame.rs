@@ -1,4 +1,4 @@
-//! Frames: how messages are told apart in a stream of bytes. Pure: bytes in, frames out.
+//! Frames separate messages in a stream of bytes. Pure: bytes in, frames out.
 //!
 //! ```text
 //! 0                4                              4 + length
@@ -21,7 +21,7 @@ pub const FRAME_BYTES_MAX: usize = 65_536;
 /// Bytes before the message.
 const LENGTH_BYTES: usize = 4;
 
-/// Why bytes are no frame, or a frame no message.
+/// Reasons why bytes are no frame, or a frame is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the message names the field")]
 pub enum FrameError {
@@ -33,16 +33,16 @@ pub enum FrameError {
     Message,
 }
 
-/// Bytes that have arrived, and were not taken yet. Holds no more than was put in.
+/// Bytes that have arrived and were not taken yet; never more than were put in.
 #[derive(Default)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
-    /// Where what was not taken begins.
+    /// Position of the first byte that was not taken.
     start: usize,
 }
 
 impl FrameBuffer {
-    /// Takes up what has arrived.
+    /// Appends bytes that have arrived.
     pub fn extend(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -53,14 +53,14 @@ impl FrameBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next bytes, as soon as there are so many.
+    /// Takes the next `N` bytes, as soon as they are there.
     pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let taken = *self.bytes[self.start..].first_chunk()?;
         self.start += N;
         Some(taken)
     }
 
-    /// The next frame's message, as soon as it is there as a whole.
+    /// Yields the next frame's message, as soon as it is there as a whole.
     ///
     /// # Errors
     /// If the length is impossible: nothing can be read from this stream any more.
@@ -74,7 +74,7 @@ impl FrameBuffer {
         Ok(Some(&self.bytes[begin..begin + length]))
     }
 
-    /// Whether [`FrameBuffer::next_frame`] would yield a frame or an error.
+    /// Tells whether [`FrameBuffer::next_frame`] would yield a frame or an error.
     pub fn has_frame(&self) -> bool {
         match self.length() {
             Ok(Some(length)) => self.bytes.len() - self.start >= LENGTH_BYTES + length,
@@ -96,7 +96,7 @@ impl FrameBuffer {
 /// Appends a message as a frame.
 ///
 /// # Panics
-/// If it is longer than a frame: messages are bounded by those who make them.
+/// If it is longer than a frame: the code that makes a message bounds it.
 pub fn put<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     let bytes =
         postcard::to_stdvec(message).expect("messages have no maps of unknown length and no foreign types");
@@ -105,7 +105,7 @@ pub fn put<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes);
 }
 
-/// The message of a frame.
+/// Parses the message of a frame.
 ///
 /// # Errors
 /// If it is none, or something follows it.

@@ -1,5 +1,5 @@
 //! The greeting: the first 16 bytes in each direction. No codec has a part in it, so that sides of different versions
-//! can still tell each other so. The client speaks first; a server answers a greeting of any version with its own.
+//! can still say so. The client speaks first; a server answers a greeting of any version with its own.
 //!
 //! ```text
 //! 0                       8         10                      16
@@ -13,14 +13,14 @@
 
 use thiserror::Error;
 
-/// How long a greeting is.
+/// Length of a greeting.
 pub const GREETING_BYTES: usize = 16;
 /// The version of the protocol that this program speaks: it changes with every change of [`super::wire`].
 pub const VERSION: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"FARWOOD\x1a";
 
-/// Why a greeting does not lead to a conversation.
+/// Reasons why a greeting does not lead to a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the message names the field")]
 pub enum GreetingError {
@@ -32,7 +32,7 @@ pub enum GreetingError {
     Version { theirs: u16 },
 }
 
-/// This program's greeting.
+/// Returns this program's greeting.
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut bytes = [0; GREETING_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -40,7 +40,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     bytes
 }
 
-/// Whether the other side speaks the same.
+/// Checks that the other side speaks this version of the protocol.
 ///
 /// # Errors
 /// If it does not.

@@ -28,16 +28,16 @@ pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::pointer::{RemotePtr, ServerId};
 
 const WORD_BYTES: u64 = 8;
-/// Rests of chunks begin and end at multiples of it.
+/// Alignment of the beginning and the end of rests of chunks.
 pub(crate) const REST_ALIGN: u64 = 64;
-/// Less is not worth a request. It also bounds what a memory server remembers of pieces.
+/// Smallest rest that is worth a request. It also bounds the number of pieces that a memory server remembers.
 pub(crate) const REST_BYTES_MIN: u64 = 4096;
 
 /// An index of the catalog, by a number that is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct IndexId(pub u32);
 
-/// What a memory server offers.
+/// Description of what a memory server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// The server's id in the cluster.
@@ -57,17 +57,17 @@ pub struct ServerInfo {
 pub struct LockRegion {
     /// The first word.
     pub base: RemotePtr,
-    /// How many words there are.
+    /// Number of words.
     pub count: u64,
 }
 
 impl LockRegion {
-    /// How long it is.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.count * WORD_BYTES
     }
 
-    /// Whether the byte at `at` is part of it.
+    /// Tells whether the byte at `at` is part of the range.
     pub fn contains(&self, at: RemotePtr) -> bool {
         let (server, start) = (self.base.server(), self.base.offset());
         at.server() == server && (start..start + self.bytes()).contains(&at.offset())
@@ -78,9 +78,9 @@ impl LockRegion {
 /// chunk, or the rest of one that another shard gave back unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it begins; aligned to 64 bytes, if it is whole to 4096.
+    /// First byte; aligned to 64 bytes, to 4096 if the chunk is whole.
     pub start: RemotePtr,
-    /// How long it is; a multiple of 64, if it is whole the server's `chunk_bytes`, else less.
+    /// Length: a multiple of 64; the server's `chunk_bytes` if the chunk is whole, else less.
     pub bytes: u64,
 }
 
@@ -91,19 +91,19 @@ pub struct CatalogEntry {
     pub name: String,
     /// Its number.
     pub id: IndexId,
-    /// What kind of index it is, as the command line spells it.
+    /// Kind of index, as the command line spells it.
     pub kind: String,
     /// Its configuration in the form that the kind of index writes and reads.
     pub config: Vec<u8>,
     /// The 8-byte word that holds the address of its root node, 0 before there is one.
     pub root: RemotePtr,
-    /// Ids of compute nodes, ascending, that had died before the index was created, and that nothing of can take effect
-    /// any more: lock words that bear one of them guard nothing of this index, and may be taken over from exactly that
-    /// word. The same for all who create and open the index; empty in lists.
+    /// Ids of compute nodes, ascending, that had died before the index was created, and none of whose operations can
+    /// take effect any more: lock words that bear one of them guard nothing of this index, and may be taken over from
+    /// exactly that word. All clients that create or open the index get the same ids; empty in lists.
     pub dead_owners: Arc<[u16]>,
 }
 
-/// What a server holds.
+/// Usage of a server's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerUsage {
     /// Bytes that can be handed out as chunks.
@@ -119,15 +119,15 @@ pub struct ServerUsage {
 
 /// The control services of a cluster's memory servers.
 pub trait Control: Send + Sync {
-    /// The cluster's servers, in the order of their ids.
+    /// Lists the cluster's servers, in the order of their ids.
     fn servers(&self) -> &[ServerInfo];
-    /// Hands out a chunk of `server`'s region for `index`, all zero: rests of chunks that were given back come first.
+    /// Hands out a chunk of `server`'s region for `index`, all zero: rests of chunks that were returned come first.
     fn chunk(&self, server: ServerId, index: IndexId)
     -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
-    /// Gives back the part of a chunk that the caller took for `index` and never wrote to, so that the next who asks
-    /// for a chunk gets it. It waits for nothing and is no more than an attempt: a part of less than 4096 bytes, a
-    /// server that is gone or an index that was dropped leave it as it was.
-    fn give_back(&self, index: IndexId, rest: Chunk);
+    /// Returns the part of a chunk that the caller took for `index` and never wrote to, so that the next request for a
+    /// chunk gets it. Waits for nothing and is only an attempt: a part of less than 4096 bytes, a server that is gone
+    /// or an index that was dropped leave it as it was.
+    fn return_extent(&self, index: IndexId, rest: Chunk);
     /// Adds an index to the catalog.
     fn create(
         &self,
@@ -137,13 +137,14 @@ pub trait Control: Send + Sync {
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
     /// Looks an index up by its name.
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
-    /// All indexes of the catalog, by name.
+    /// Lists all indexes of the catalog, by name.
     fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>>;
-    /// Takes an index out of the catalog and its chunks back; yields the bytes freed. The caller sees to it that
-    /// nobody of its own process uses the index any more; a control service refuses while others have it open.
+    /// Takes an index out of the catalog and its chunks back; yields the bytes freed. The caller ensures that no client
+    /// of its own process uses the index any more; a control service refuses while other processes have it open.
     fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
-    /// What each server holds, in the order of their ids.
+    /// Reports the usage of each server, in the order of their ids.
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>>;
-    /// Ids of the compute nodes, ascending, that have died so far, and that nothing of can take effect any more.
+    /// Lists the ids of the compute nodes, ascending, that have died so far, and none of whose operations can take
+    /// effect any more.
     fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>>;
 }

@@ -10,14 +10,14 @@ pub(crate) const KIND_BYTES_MAX: usize = 32;
 /// Longest configuration of an index, in bytes.
 pub(crate) const CONFIG_BYTES_MAX: usize = 4096;
 
-/// Whether indexes and compute nodes may have that name. An error carries the length and not the name: it is no use to
-/// send something too long back.
+/// Checks that indexes and compute nodes may have that name. An error carries the length and not the name: there is no
+/// use in sending something too long back.
 pub(crate) fn check_name(name: &str) -> Result<(), ControlError> {
     let good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(char::is_control);
     if good { Ok(()) } else { Err(ControlError::BadName { bytes: name.len() as u64 }) }
 }
 
-/// Whether an index may be made with these.
+/// Checks that an index may be made with that name, kind and configuration.
 pub(crate) fn check_new(name: &str, kind: &str, config: &[u8]) -> Result<(), ControlError> {
     check_name(name)?;
     if kind.len() > KIND_BYTES_MAX || kind.chars().any(char::is_control) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::ControlError;
 
-/// Ids from 1 on; when all were given, those again whose nodes have ended well, the oldest first.
+/// Ids from 1 on; when all were given, the ids of nodes that ended well are given again, the oldest first.
 #[derive(Default)]
 pub(crate) struct NodeIds {
     given: u16,
@@ -24,22 +24,22 @@ impl NodeIds {
         self.returned.pop_front().ok_or(ControlError::TooManyNodes)
     }
 
-    /// Takes ids back whose nodes hold no lock.
+    /// Takes back ids whose nodes hold no lock.
     pub(crate) fn give_back(&mut self, ids: &[u16]) {
         self.returned.extend(ids);
     }
 
-    /// Their nodes have died, and may have left locks.
+    /// Marks ids whose nodes have died, and may have left locks.
     pub(crate) fn died(&mut self, ids: &[u16]) {
         self.dead.extend(ids);
     }
 
-    /// The dead in the order of their deaths, at most 65,535.
+    /// Lists the dead in the order of their deaths, at most 65,535.
     pub(crate) fn dead(&self) -> &[u16] {
         &self.dead
     }
 
-    /// The first `count` of the dead, ascending.
+    /// Lists the first `count` of the dead, ascending.
     pub(crate) fn first_dead(&self, count: usize) -> Arc<[u16]> {
         let mut dead = self.dead[..count].to_vec();
         dead.sort_unstable();

@@ -1,5 +1,5 @@
-//! Says what the two sides of a queue pair have to tell each other, which the control plane carries, and who they are:
-//! a compute node, which is admitted to the cluster and asks for queue pairs, and a memory server. It knows no NIC.
+//! The vocabulary in which the two sides of a queue pair connect it over the control plane: a compute node, which gets
+//! an id and asks for queue pairs, and a memory server. It knows no NIC.
 
 use futures::channel::oneshot;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use super::ControlError;
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
-/// One side of a reliable connection, as the other has to know it.
+/// One side of a reliable connection, as the other side has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The port's global identifier (RoCE: derived from its IP address).
@@ -42,27 +42,28 @@ pub struct Answer {
 /// An answer that is on its way.
 pub type Exchanged = oneshot::Receiver<Result<Answer, ControlError>>;
 
-/// How a shard's device reaches the other side of its queue pairs. Calls do not wait.
+/// The way by which a shard's device reaches the other side of its queue pairs. Calls do not wait.
 pub trait Exchange: Send + Sync {
     /// Asks a server to connect a new queue pair to `own`, the shard's new one. Before the server answers it has
-    /// destroyed the one that it had for this shard: nothing that came over that takes effect afterwards.
+    /// destroyed the queue pair that it had for this shard: nothing that came over that one takes effect afterwards.
     fn exchange(&self, server: ServerId, shard: ShardId, own: Endpoint) -> Exchanged;
 
-    /// Whether the server is gone for good: its control service closed the connection, or is silent.
+    /// Tells whether the server is gone for good: its control service closed the connection, or is silent.
     fn is_gone(&self, server: ServerId) -> bool;
 }
 
-/// Who gives ids to the compute nodes of a cluster, as [`Fabric::admit`](crate::fabric::Fabric::admit) and
-/// [`Fabric::ended`](crate::fabric::Fabric::ended) have it.
+/// The source of compute-node ids of a cluster, behind
+/// [`Fabric::allocate_node_id`](crate::fabric::Fabric::allocate_node_id) and
+/// [`Fabric::release_node_id`](crate::fabric::Fabric::release_node_id).
 pub trait Admission: Send + Sync {
-    /// An id for one more compute node, never 0.
+    /// Allocates an id for one more compute node, never 0.
     ///
     /// # Errors
-    /// If there is none left, or nobody answers.
-    fn admit(&self) -> Result<u16, ControlError>;
+    /// If there is none left, or the server does not answer.
+    fn allocate_node_id(&self) -> Result<u16, ControlError>;
 
-    /// A compute node that was admitted has ended well.
-    fn ended(&self) {}
+    /// Releases the id of a compute node that has ended well.
+    fn release_node_id(&self) {}
 }
 
 /// The compute node at the other end of a control connection, by the number of the connection.
@@ -74,7 +75,7 @@ pub trait Responder: Send + Sync {
     /// Destroys the queue pair of that peer's shard, if it has one, and connects a new one to `theirs`.
     ///
     /// # Errors
-    /// Why there is none, for the peer to read.
+    /// The reason why there is none, for the peer to read.
     fn answer(&self, peer: PeerId, shard: ShardId, theirs: Endpoint) -> Result<Answer, String>;
 
     /// Destroys all queue pairs of a peer: nothing that came over them takes effect afterwards.

@@ -1,11 +1,11 @@
-//! Seals: how a memory server knows that an index is being dropped although another one keeps the catalog, and memory
+//! Seals let a memory server know that an index is being dropped, although another server keeps the catalog and memory
 //! servers do not talk to each other.
 //!
 //! ```text
 //!   catalog:          key = random          seal = hash(key) -------> who creates and opens the index
 //!   other servers:    a chunk belongs to (index, seal) <------------- who takes it shows the seal
 //!                     free if hash(key) == seal <------ key <-------- who drops shows the key, given by the catalog
-//!                                                                     only when nobody else has the index open
+//!                                                                     only when no other has the index open
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -15,12 +15,12 @@ use sha2::{Digest, Sha256};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SealKey(pub u128);
 
-/// What chunks of an index are taken with: the hash of its [`SealKey`].
+/// The hash of an index's [`SealKey`], with which its chunks are taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Seal([u8; 16]);
 
 impl SealKey {
-    /// The only seal that this key opens.
+    /// Returns the only seal that this key opens.
     pub fn seal(self) -> Seal {
         let hash = Sha256::digest(self.0.to_le_bytes());
         Seal(*hash.first_chunk().expect("it has 32 bytes"))

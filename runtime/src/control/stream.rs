@@ -1,4 +1,4 @@
-//! One connection, over a Unix or a TCP socket: the same blocking calls, each with a deadline.
+//! One connection, over a Unix or a TCP socket: blocking calls, each with a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,20 +21,20 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// In `span` from now.
+    /// Makes the deadline at `span` from now.
     pub(crate) fn after(clock: &Clock, span: Duration) -> Self {
         let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Deadline { clock: clock.clone(), at_ns: clock.now().saturating_add(span_ns) }
     }
 
-    /// What is left of the time, if anything.
+    /// Returns the time that is left, if any.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left_ns = self.at_ns.saturating_sub(self.clock.now());
         (left_ns > 0).then(|| Duration::from_nanos(left_ns))
     }
 
-    /// What is left of the time, at least the shortest that the system can wait; a shorter one would be rounded to "for
-    /// ever".
+    /// Returns the time that is left, but at least the shortest that the system can wait; a shorter one would be
+    /// rounded to "for ever".
     fn left_to_wait(&self) -> Duration {
         self.left().unwrap_or_default().max(Duration::from_micros(1))
     }
@@ -46,9 +46,9 @@ impl Deadline {
 }
 
 impl Stream {
-    /// Reads what there is, at least a byte. `Ok(0)` is the end of the stream.
+    /// Reads the bytes that are there, at least one. `Ok(0)` is the end of the stream.
     ///
-    /// What has arrived is read also when the deadline is over: it may be this process that was stopped meanwhile.
+    /// Bytes that have arrived are read even after the deadline: it may be this process that was stopped meanwhile.
     ///
     /// # Errors
     /// `TimedOut` if nothing comes by the deadline.
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Writes all of it.
+    /// Writes all bytes of `from`.
     ///
     /// # Errors
     /// `TimedOut` if the other side has not taken it by the deadline.
@@ -90,7 +90,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends one or both directions: threads that wait for them go on. Of a socket that is closed already it is none.
+    /// Ends one or both directions: threads that wait for them return. Does nothing to a socket that is closed already.
     pub(crate) fn shutdown(&self, what: Shutdown) {
         let ended = match self {
             Stream::Unix(socket) => socket.shutdown(what),
@@ -102,7 +102,7 @@ impl Stream {
     }
 }
 
-/// A timeout of the socket is no error before the deadline is over, which the next round finds out.
+/// Tells whether to try again: a timeout of the socket is no error before the deadline, which the next round checks.
 fn is_retry(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

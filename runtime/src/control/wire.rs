@@ -10,24 +10,24 @@ use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
 use crate::pointer::{RemotePtr, ServerId};
 
-/// Servers that a client can list.
+/// Largest number of servers that a client can list.
 pub const MEMBERS_MAX: usize = 256;
 
-/// What a client asks. The first request is `Hello`, the second `Join` or `Resume`.
+/// The requests of a client. The first request is `Hello`, the second `Join` or `Resume`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the variants say what the fields are")]
 pub enum Request {
-    /// Which server is this?
+    /// Asks for the server's description.
     Hello,
     /// The client uses the servers with these instance numbers as one cluster, this server at `position`. `home` is the
-    /// number that server 0 has given its connection there. `name` is what usage reports call the client.
+    /// number that server 0 has given its connection there. `name` is the client's name in usage reports.
     Join { members: Vec<u128>, position: u16, home: u64, name: String },
-    /// In place of `Join`: the client goes on with the connection of that number, which the server has given up though
-    /// the client lives (it was stopped for long). `pass` came with the `Welcome` of that connection.
+    /// In place of `Join`: the client resumes the connection of that number, which the server has given up though the
+    /// client lives (it was stopped for long). `pass` came with the `Welcome` of that connection.
     Resume { connection: u64, pass: u128 },
-    /// An id for a compute node. Server 0 only, as all that follows down to `FinishDrop` but for what is marked *.
+    /// An id for a compute node. Server 0 only, as all requests from here to `FinishDrop` except those marked *.
     Admit,
-    /// * Whether indexes that the server holds a part of were made with the same list of servers.
+    /// * Checks that the indexes of which the server holds a part were made with this client's list of servers.
     Agree,
     /// * A chunk for an index, or the rest of one. Of a temporary index, it is freed when this connection has ended.
     Chunk { index: u32, seal: Seal, temporary: bool },
@@ -47,19 +47,20 @@ pub enum Request {
     Free { index: u32, key: SealKey, census: Census },
     /// Takes an index that is being dropped out of the catalog.
     FinishDrop { name: String, index: u32 },
-    /// What the server holds.
+    /// Usage of the server's memory.
     Usage,
     /// The connections that follow `after` by their number.
     Nodes { after: Option<u64> },
     /// A queue pair for a shard of the client.
     QueuePair { shard: u16, endpoint: Endpoint },
-    /// Whether the server is alive; it says so.
+    /// Asks for a sign of life from the server.
     Ping,
     /// The client's compute nodes have ended and hold no lock; their ids may be given to others.
     Goodbye,
-    /// Which connections server 0 has. Server 0 only.
+    /// The connections that server 0 has. Server 0 only.
     Census,
-    /// * Ends what is left here of connections that server 0 has no more: nothing of them takes effect afterwards.
+    /// * Ends what is left here of connections that server 0 no longer has: none of their operations takes effect
+    /// afterwards.
     Fence(Census),
     /// The ids of dead nodes, in the order of their deaths, after the first `after`. Server 0 only.
     Dead { after: u32 },
@@ -70,51 +71,51 @@ pub enum Request {
 pub struct Census {
     /// The number of the last connection that was made.
     pub newest: u64,
-    /// Those that have not ended, or not provably so.
+    /// Connections that have not ended, or not provably so.
     pub open: Vec<u64>,
 }
 
-/// What a server answers.
+/// The replies of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the variants say what the fields are")]
 pub enum Reply {
-    /// To `Hello`.
+    /// Reply to `Hello`.
     Welcome(Welcome),
-    /// To `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
+    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
-    /// To `Admit`.
+    /// Reply to `Admit`.
     Admitted { node: u16 },
-    /// To `Chunk`: where it begins, and how long it is.
+    /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
-    /// To `Create` and `Open`.
+    /// Reply to `Create` and `Open`.
     Entry(Entry),
-    /// To `List`.
+    /// Reply to `List`.
     Page { entries: Vec<Entry>, more: bool },
-    /// To `BeginDrop`.
+    /// Reply to `BeginDrop`.
     Dropping { index: u32, key: SealKey },
-    /// To `Free`.
+    /// Reply to `Free`.
     Freed { bytes: u64 },
-    /// To `Usage`: with the number of joined connections.
+    /// Reply to `Usage`: with the number of joined connections.
     Usage { usage: ServerUsage, connections: u32 },
-    /// To `Nodes`: connections by their number.
+    /// Reply to `Nodes`: connections by their number.
     Nodes { nodes: Vec<(u64, ConnectedNode)>, more: bool },
-    /// To `QueuePair`.
+    /// Reply to `QueuePair`.
     Answer(Answer),
-    /// To `Census`, with how many nodes have died.
+    /// Reply to `Census`, with the number of nodes that have died.
     Census { census: Census, dead: u32 },
-    /// To `Dead`.
+    /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
 }
 
-/// How a memory server's region is reached.
+/// The ways to reach a memory server's region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Offer {
-    /// By mapping a file of the server's host.
+    /// A file of the server's host, to be mapped.
     Shm {
         /// The file. Its header bears the server's instance number.
         path: String,
     },
-    /// By queue pairs.
+    /// Queue pairs.
     Verbs,
 }
 
@@ -128,7 +129,7 @@ pub enum OfferKind {
 }
 
 impl Offer {
-    /// Its kind.
+    /// Returns the kind of the offer.
     pub fn kind(&self) -> OfferKind {
         match self {
             Offer::Shm { .. } => OfferKind::Shm,
@@ -146,10 +147,10 @@ impl std::fmt::Display for OfferKind {
     }
 }
 
-/// What a memory server is and offers.
+/// A memory server's description of itself and of what it offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// A random number of this run of the server: a restart has another one.
+    /// A random number of this run of the server: every restart draws a new one.
     pub instance: u128,
     /// The number of this connection, of which the server gives none twice.
     pub connection: u64,
@@ -157,7 +158,7 @@ pub struct Welcome {
     pub pass: u128,
     /// The server's program version.
     pub version: String,
-    /// How its region is reached.
+    /// Way to reach its region.
     pub offer: Offer,
     /// Size of the region.
     pub region_bytes: u64,
@@ -172,9 +173,9 @@ pub struct Welcome {
 /// Consecutive 64-bit words of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordRange {
-    /// Where the first one begins.
+    /// First byte of the first word.
     pub offset: u64,
-    /// How many there are.
+    /// Number of words.
     pub count: u64,
 }
 
@@ -189,18 +190,19 @@ pub struct Entry {
     pub kind: String,
     /// Its configuration.
     pub config: Vec<u8>,
-    /// Where its root word is in the region of the server that keeps the catalog.
+    /// Offset of its root word in the region of the server that keeps the catalog.
     pub root: u64,
-    /// What its chunks are taken with.
+    /// Seal with which its chunks are taken.
     pub seal: Seal,
-    /// So many nodes had died, in the order of their deaths, when it was created, and were fenced on all servers.
+    /// Number of nodes that had died, and were fenced on all servers, when it was created: the first in the order of
+    /// their deaths.
     pub fenced: u32,
-    /// It goes with the connection that has created it.
+    /// True if it is dropped with the connection that created it.
     pub temporary: bool,
 }
 
 impl Entry {
-    /// The entry as compute nodes know it that list the server as `home`.
+    /// Converts the entry for compute nodes that list the server as `home`.
     ///
     /// # Panics
     /// If `root` is no offset; entries from the network are checked before.
@@ -210,7 +212,7 @@ impl Entry {
         CatalogEntry { name, id, kind, config, root, dead_owners: Default::default() }
     }
 
-    /// Bytes that it has on the wire, at most.
+    /// Bounds the bytes that the entry has on the wire.
     pub(crate) fn encoded_bytes_max(&self) -> usize {
         const NUMBERS_BYTES_MAX: usize = 64;
         self.name.len() + self.kind.len() + self.config.len() + NUMBERS_BYTES_MAX
@@ -222,10 +224,10 @@ impl Entry {
 pub struct ConnectedNode {
     /// The id of its last compute node. Only the first server of the client's list knows it.
     pub id: Option<u16>,
-    /// What it calls itself.
+    /// Name that it gave itself.
     pub name: String,
     /// Seconds since it joined.
     pub seconds: u64,
-    /// It is gone, by what is heard of it, and its process still has the memory mapped.
+    /// True if it is not heard of any more while its process still has the memory mapped.
     pub silent: bool,
 }

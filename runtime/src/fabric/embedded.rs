@@ -19,7 +19,7 @@ use crate::mapped::line::LineMode;
 use crate::mapped::region::Region;
 use crate::mapped::{MappedDevice, MappedServer};
 use crate::memory::catalog::NewIndex;
-use crate::memory::chunks::{Owner, Piece};
+use crate::memory::chunks::{Extent, Owner};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::pointer::{RemotePtr, ServerId};
 
@@ -139,16 +139,16 @@ impl Cluster {
     fn chunk_now(&self, server: ServerId, index: IndexId) -> Result<Chunk, ControlError> {
         let memory = self.server(server)?;
         let owner = unsealed(index);
-        let Piece { offset, bytes } = match memory.take_rest(owner, THIS_PROCESS) {
+        let Extent { offset, bytes } = match memory.take_rest(owner, THIS_PROCESS) {
             Some(rest) => rest,
             None => memory.hand_out(memory.reserve(server)?, owner, THIS_PROCESS)?,
         };
         Ok(Chunk { start: RemotePtr::new(server, offset), bytes })
     }
 
-    fn give_back_now(&self, index: IndexId, rest: Chunk) -> Result<(), ControlError> {
-        let piece = Piece { offset: rest.start.offset(), bytes: rest.bytes };
-        self.server(rest.start.server())?.give_back(index, THIS_PROCESS, piece)
+    fn return_extent_now(&self, index: IndexId, rest: Chunk) -> Result<(), ControlError> {
+        let extent = Extent { offset: rest.start.offset(), bytes: rest.bytes };
+        self.server(rest.start.server())?.return_extent(index, THIS_PROCESS, extent)
     }
 
     fn server(&self, server: ServerId) -> Result<&MemoryServer, ControlError> {
@@ -163,11 +163,11 @@ impl Fabric for Cluster {
         Arc::clone(self) as Arc<dyn Control>
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
         self.node_ids().take()
     }
 
-    fn ended(&self, node: u16) {
+    fn release_node_id(&self, node: u16) {
         let mut ids = self.node_ids();
         if !ids.dead().contains(&node) {
             ids.give_back(&[node]);
@@ -202,8 +202,8 @@ impl Control for Cluster {
         ready(self.chunk_now(server, index)).boxed_local()
     }
 
-    fn give_back(&self, index: IndexId, rest: Chunk) {
-        if let Err(error) = self.give_back_now(index, rest) {
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
+        if let Err(error) = self.return_extent_now(index, rest) {
             // The index was dropped before those who used it.
             tracing::debug!(?rest, %error, "a rest was not taken back");
         }
@@ -339,18 +339,21 @@ mod tests {
     #[test]
     fn takes_in_any_number_of_nodes_one_after_the_other_and_never_gives_the_id_of_a_dead_one() {
         let cluster = small();
-        let (living, dead) = (cluster.admit().unwrap(), cluster.admit().unwrap());
+        let (living, dead) = (cluster.allocate_node_id().unwrap(), cluster.allocate_node_id().unwrap());
         cluster.died(dead);
-        cluster.ended(dead);
+        cluster.release_node_id(dead);
         for _ in 0..200_000 {
-            let node = cluster.admit().unwrap();
+            let node = cluster.allocate_node_id().unwrap();
             assert!(node > dead && dead > living, "{node}");
-            cluster.ended(node);
+            cluster.release_node_id(node);
         }
-        let others = (0..u16::MAX - 2).filter(|_| cluster.admit().is_ok()).count();
-        assert_eq!((others, cluster.admit()), (usize::from(u16::MAX) - 2, Err(ControlError::TooManyNodes)));
-        cluster.ended(living);
-        assert_eq!(cluster.admit(), Ok(living));
+        let others = (0..u16::MAX - 2).filter(|_| cluster.allocate_node_id().is_ok()).count();
+        assert_eq!(
+            (others, cluster.allocate_node_id()),
+            (usize::from(u16::MAX) - 2, Err(ControlError::TooManyNodes))
+        );
+        cluster.release_node_id(living);
+        assert_eq!(cluster.allocate_node_id(), Ok(living));
     }
 
     #[test]

@@ -42,11 +42,11 @@ pub trait Fabric: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the cluster takes no more, or does not answer.
-    fn admit(&self) -> Result<u16, ControlError>;
+    fn allocate_node_id(&self) -> Result<u16, ControlError>;
 
     /// Takes note that the compute node with that id, which was admitted, has ended well: it holds no lock, so its id
     /// may be used again.
-    fn ended(&self, _node: u16) {}
+    fn release_node_id(&self, _node: u16) {}
 
     /// A device for one shard, made on the shard's own thread.
     ///

@@ -306,12 +306,12 @@ impl Fabric for ShmCluster {
         Arc::clone(&self.control) as Arc<dyn Control>
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.control.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.control.allocate_node_id()
     }
 
-    fn ended(&self, _: u16) {
-        self.control.ended();
+    fn release_node_id(&self, _: u16) {
+        self.control.release_node_id();
     }
 
     fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {

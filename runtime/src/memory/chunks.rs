@@ -56,7 +56,7 @@ pub(crate) struct Owner {
 
 /// A chunk, or what is left of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct Extent {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
@@ -90,7 +90,7 @@ impl Chunks {
 
     /// Hands out what was given back of a chunk of that index, if there is anything. The largest first: if that is too
     /// small for a node, so are all others.
-    pub(super) fn take_rest(&mut self, owner: Owner, by: PeerId) -> Option<Piece> {
+    pub(super) fn take_rest(&mut self, owner: Owner, by: PeerId) -> Option<Extent> {
         let Entry::Occupied(mut rests) = self.rests.entry(owner) else { return None };
         let largest = rests.get_mut().pop_last();
         if rests.get().is_empty() {
@@ -98,12 +98,12 @@ impl Chunks {
         }
         let (bytes, offset) = largest?;
         self.taken.insert(offset, Taken { bytes, owner, by });
-        Some(Piece { offset, bytes })
+        Some(Extent { offset, bytes })
     }
 
     /// Takes back what `by` has taken for that index and not used. Yields whether it was so; otherwise nothing changes.
-    pub(super) fn give_back(&mut self, index: IndexId, by: PeerId, rest: Piece) -> bool {
-        let Piece { offset, bytes } = rest;
+    pub(super) fn return_extent(&mut self, index: IndexId, by: PeerId, rest: Extent) -> bool {
+        let Extent { offset, bytes } = rest;
         let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
         let Some(end) = offset.checked_add(bytes).filter(|_| aligned && bytes >= REST_BYTES_MIN) else {
             return false;
@@ -150,12 +150,12 @@ impl Chunks {
 
     /// Gives a zeroed chunk to an index, for which `by` has asked; `None` if the index was dropped in the meantime, or
     /// before.
-    pub(super) fn own(&mut self, reserved: Reserved, owner: Owner, by: PeerId) -> Option<Piece> {
+    pub(super) fn own(&mut self, reserved: Reserved, owner: Owner, by: PeerId) -> Option<Extent> {
         if self.freed.contains(&owner) {
             self.returned.push(reserved.place);
             return None;
         }
-        let piece = Piece { offset: reserved.offset, bytes: self.chunk_bytes };
+        let piece = Extent { offset: reserved.offset, bytes: self.chunk_bytes };
         self.owned.push((owner, reserved.place));
         self.taken.insert(piece.offset, Taken { bytes: piece.bytes, owner, by });
         Some(piece)

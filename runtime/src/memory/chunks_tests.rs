@@ -37,7 +37,7 @@ fn chunks_go_by_their_seal_or_with_their_peer() {
 #[test]
 fn a_chunk_that_is_being_zeroed_is_nobodys() {
     let mut chunks = Chunks::new(4096, 4096 * 3, 4096);
-    let piece = Some(Piece { offset: 4096, bytes: 4096 });
+    let piece = Some(Extent { offset: 4096, bytes: 4096 });
     let reserved = chunks.reserve().unwrap();
     assert_eq!(chunks.own(reserved, owner(IndexId(1)), PEER), piece);
     assert_eq!(chunks.free_all(owner(IndexId(1))), 4096);
@@ -60,11 +60,11 @@ fn what_is_remembered_is_bounded() {
     chunks.own(reserved, owner(IndexId(1)), PEER).unwrap();
     let mut peers = 0;
     // Everybody takes the whole rest, uses one line of it and keeps its connection.
-    let mut left = Piece { offset: 0, bytes: 1 << 20 };
+    let mut left = Extent { offset: 0, bytes: 1 << 20 };
     let mut by = PEER;
     while left.bytes - 64 >= REST_BYTES_MIN {
-        left = Piece { offset: left.offset + 64, bytes: left.bytes - 64 };
-        assert!(chunks.give_back(IndexId(1), by, left));
+        left = Extent { offset: left.offset + 64, bytes: left.bytes - 64 };
+        assert!(chunks.return_extent(IndexId(1), by, left));
         peers += 1;
         by = PeerId(100 + peers);
         assert_eq!(chunks.take_rest(owner(IndexId(1)), by), Some(left));
@@ -109,7 +109,7 @@ impl Model {
         }
     }
 
-    fn lines(&mut self, piece: Piece) -> Option<&mut [Line]> {
+    fn lines(&mut self, piece: Extent) -> Option<&mut [Line]> {
         let first = piece.offset.checked_sub(START)? / LINE;
         let end = first.checked_add(piece.bytes / LINE)?;
         self.lines.get_mut(first as usize..end as usize)
@@ -120,7 +120,7 @@ impl Model {
         self.number
     }
 
-    fn held(&mut self, piece: Piece, index: IndexId, by: PeerId) {
+    fn held(&mut self, piece: Extent, index: IndexId, by: PeerId) {
         let number = self.next_number();
         self.takers.insert(number, by);
         self.lines(piece).unwrap().fill(Line::Held(index, number));
@@ -141,7 +141,7 @@ impl Model {
             let free = self.lines.chunks((CHUNK / LINE) as usize).any(|chunk| chunk[0] == Line::Free);
             return assert!(!free, "a chunk that is not handed out");
         };
-        let piece = Piece { offset: reserved.offset, bytes: CHUNK };
+        let piece = Extent { offset: reserved.offset, bytes: CHUNK };
         assert!(self.lines(piece).unwrap().iter().all(|line| *line == Line::Free), "owned twice");
         let expected = (!self.dropped.contains(&index)).then_some(piece);
         assert_eq!(chunks.own(reserved, owner(index), by), expected);
@@ -150,7 +150,7 @@ impl Model {
         }
     }
 
-    fn give_back(&mut self, chunks: &mut Chunks, index: IndexId, by: PeerId, rest: Piece) -> bool {
+    fn return_extent(&mut self, chunks: &mut Chunks, index: IndexId, by: PeerId, rest: Extent) -> bool {
         let takers = self.takers.clone();
         let fits = rest.offset.is_multiple_of(LINE)
             && rest.bytes.is_multiple_of(LINE)
@@ -159,7 +159,7 @@ impl Model {
                 let Line::Held(of, number) = lines[0] else { return false };
                 of == index && takers.get(&number) == Some(&by) && lines.iter().all(|line| *line == lines[0])
             });
-        assert_eq!(chunks.give_back(index, by, rest), fits, "{rest:?} of {index:?} by {by:?}");
+        assert_eq!(chunks.return_extent(index, by, rest), fits, "{rest:?} of {index:?} by {by:?}");
         if fits {
             let number = self.next_number();
             self.rests.insert(number, (index, rest.bytes));
@@ -179,7 +179,7 @@ impl Model {
 }
 
 /// A piece to give back: mostly a part of one that is held, sometimes anything.
-fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Piece) {
+fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Extent) {
     let lines = model.lines.len() as u64;
     let at = random.random_range(0..lines);
     let bytes = random.random_range(0..CHUNK / LINE + 2) * LINE;
@@ -190,7 +190,7 @@ fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Piece) 
             // Mostly up to its end, as allocators do.
             let bytes = if random.random_bool(0.5) { (end - at) * LINE } else { bytes };
             let by = model.takers.get(&number).copied().unwrap_or(PeerId(0));
-            (index, by, Piece { offset: START + at * LINE, bytes })
+            (index, by, Extent { offset: START + at * LINE, bytes })
         }
         _ => {
             let skewed = [0, 1, 8, 32].map(|skew| if random.random_bool(0.1) { skew } else { 0 });
@@ -198,7 +198,7 @@ fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Piece) 
             let offset = if random.random_bool(0.02) { u64::MAX - 4095 } else { offset };
             let bytes = if random.random_bool(0.02) { u64::MAX - 63 } else { bytes + skewed[3] };
             let index = IndexId(random.random_range(0..4));
-            (index, PeerId(random.random_range(0..4)), Piece { offset, bytes })
+            (index, PeerId(random.random_range(0..4)), Extent { offset, bytes })
         }
     }
 }
@@ -219,7 +219,7 @@ fn no_byte_has_two_owners() {
                 0..45 => model.take(&mut chunks, indexes[place], peer),
                 45..93 => {
                     let (index, by, rest) = some_piece(&mut random, &model);
-                    let taken_back = model.give_back(&mut chunks, index, by, rest);
+                    let taken_back = model.return_extent(&mut chunks, index, by, rest);
                     *(if taken_back { &mut given_back } else { &mut refused }) += 1;
                 }
                 93..96 => {

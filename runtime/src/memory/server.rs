@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ClusterError;
 use super::catalog::{Catalog, NewIndex, ReservedRoot};
-use super::chunks::{Chunks, Owner, Piece, Reserved};
+use super::chunks::{Chunks, Extent, Owner, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
@@ -151,14 +151,14 @@ impl MemoryServer {
     }
 
     /// What was given back of a chunk of that index, if there is anything: zero still, and `by` has it from now on.
-    pub(crate) fn take_rest(&self, owner: Owner, by: PeerId) -> Option<Piece> {
+    pub(crate) fn take_rest(&self, owner: Owner, by: PeerId) -> Option<Extent> {
         self.state().chunks.take_rest(owner, by)
     }
 
     /// Takes back what `by` has taken for that index and not used.
-    pub(crate) fn give_back(&self, index: IndexId, by: PeerId, rest: Piece) -> Result<(), ControlError> {
-        let Piece { offset, bytes } = rest;
-        let taken_back = self.state().chunks.give_back(index, by, rest);
+    pub(crate) fn return_extent(&self, index: IndexId, by: PeerId, rest: Extent) -> Result<(), ControlError> {
+        let Extent { offset, bytes } = rest;
+        let taken_back = self.state().chunks.return_extent(index, by, rest);
         if taken_back { Ok(()) } else { Err(ControlError::NotTaken { index, offset, bytes }) }
     }
 
@@ -173,7 +173,7 @@ impl MemoryServer {
         reserved: Reserved,
         owner: Owner,
         by: PeerId,
-    ) -> Result<Piece, ControlError> {
+    ) -> Result<Extent, ControlError> {
         if reserved.reused {
             // Takes milliseconds, so nobody waits for it. The chunk is nobody's yet: should the index be dropped
             // meanwhile, and the chunk given to another, this would wipe what the other has written.

@@ -146,11 +146,11 @@ impl<F: Fabric> ComputeNode<F> {
         if config.shards > NodeConfig::SHARDS_MAX {
             return Err(NodeError::TooManyShards { shards: config.shards });
         }
-        let id = fabric.admit()?;
+        let id = fabric.allocate_node_id()?;
         let admitted_by = Arc::clone(&fabric);
         let ends = mesh(config.shards);
         let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
-        let roster = Roster::new(ends, move || admitted_by.ended(id));
+        let roster = Roster::new(ends, move || admitted_by.release_node_id(id));
         Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports }))
     }
 

@@ -16,11 +16,12 @@ use crate::control::stream::{Deadline, Stream};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
-/// Bytes of a client that is being sent away, which are read and forgotten, so that the last reply can arrive.
+/// Bytes that are read and discarded from a client that is being sent away, so that the last reply can arrive.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// For a client that has closed its connection to unmap the memory, and between two looks.
+/// Time for a client that has closed its connection to unmap the memory.
 const UNMAPPED_WAIT: Duration = Duration::from_secs(2);
+/// Pause between two checks that it has.
 const UNMAPPED_PAUSE: Duration = Duration::from_millis(2);
 
 /// All connections of a service.
@@ -29,12 +30,12 @@ pub(super) struct Connections {
     times: ServiceTimes,
     clock: Clock,
     list: Arc<List>,
-    /// All are to end.
+    /// Set when all connections are to end.
     ending: AtomicBool,
 }
 
-/// Which connections have not ended. It is no part of [`Connections`]: a connection leaves it when it has dropped its
-/// share of these, and so of the memory.
+/// The connections that have not ended. Not a part of [`Connections`]: a connection leaves the list after it has
+/// dropped its share of these, and so of the memory.
 #[derive(Default)]
 struct List {
     open: Mutex<Open>,
@@ -63,7 +64,7 @@ impl Connections {
         self.list.open().streams.len() as u32
     }
 
-    /// Serves a new connection; one that is `refused` only hears how many there are.
+    /// Serves a new connection; one that is `refused` is only told how many connections there are.
     pub(super) fn start(this: &Arc<Self>, stream: Stream, refused: Option<u32>) -> io::Result<()> {
         let stream = Arc::new(stream);
         let number = {
@@ -79,10 +80,10 @@ impl Connections {
             Some(max) => Session::refusing(&this.core, max),
             None => Session::new(&this.core),
         };
-        // If there is no thread to be had, the closure is dropped, and with it the session and its place.
+        // If no thread can be started, the closure is dropped, and with it the session and its place.
         let thread = std::thread::Builder::new().name("farwood-control".into());
         thread.spawn(move || {
-            // As a whole, though only a part of it is used: its fields go in their order.
+            // Moved as a whole, though only a part is used: its fields are dropped in their order.
             let place = place;
             let why = Carrier { connections: &place.connections, stream: &stream, session }.run();
             tracing::debug!(connection = number, %why, "a control connection has ended");
@@ -105,7 +106,8 @@ impl Connections {
     }
 
     /// Waits until the memory of a client that has closed its connection is unmapped: of a process that ends, the
-    /// kernel closes the files in no order. Who is not done by then is silent, and dead as soon as it is.
+    /// kernel closes the files in no order. A client that is not done by then is silent, and dead as soon as the memory
+    /// is unmapped.
     fn await_unmapped(&self, session: &Session) {
         let deadline = Deadline::after(&self.clock, UNMAPPED_WAIT);
         while session.may_unmap() && deadline.left().is_some() && !self.ending.load(Ordering::Acquire) {
@@ -114,7 +116,7 @@ impl Connections {
     }
 }
 
-/// What the thread of a connection has of the service.
+/// The share of the service that the thread of a connection has.
 struct Place {
     connections: Arc<Connections>,
     // Fields are dropped in this order. Otherwise [`Connections::end`] could return, and the process end, while the
@@ -135,7 +137,7 @@ impl Drop for Listed {
     }
 }
 
-/// What ended a connection.
+/// Causes that end a connection.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error(transparent)]
@@ -155,7 +157,7 @@ struct Carrier<'a> {
 impl Carrier<'_> {
     fn run(mut self) -> End {
         let Err(end) = self.carry();
-        // What the client held is free from here on, before it is given time to read.
+        // The client's chunks and ids are free from here on, before it is given time to read.
         let Carrier { stream, session, connections } = self;
         if matches!(end, End::Closed) {
             connections.await_unmapped(&session);
@@ -189,7 +191,7 @@ impl Carrier<'_> {
                     break;
                 }
             }
-            // Whole requests count, not bytes: half a frame now and then is no sign of life.
+            // Whole requests count, not bytes: an occasional half of a frame is no sign of life.
             if self.session.requests() > answered {
                 answered = self.session.requests();
                 deadline = Deadline::after(clock, times.silence);
@@ -239,8 +241,8 @@ mod tests {
         panic!("after 30 s it is still not so: {what}");
     }
 
-    /// A server that had ended left its region behind: the process ended before the thread of a connection, which was
-    /// on the list no more, had dropped the region.
+    /// A server that had ended left its region behind: the process ended before the thread of a connection, which had
+    /// left the list, had dropped the region.
     #[test]
     fn a_connection_is_on_the_list_as_long_as_it_holds_the_memory() {
         let connections = Arc::new(Connections::new(core(), ServiceTimes::default()));
@@ -249,7 +251,7 @@ mod tests {
         Connections::start(&connections, Stream::Unix(server), None).unwrap();
         drop(connections);
         let open = list.open();
-        // The thread cannot leave the list, and comes no further than there.
+        // The thread cannot leave the list, and stops there.
         drop(client);
         eventually("the service is dropped", || held.strong_count() == 0);
         assert_eq!(open.streams.len(), 1);

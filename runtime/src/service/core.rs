@@ -1,5 +1,5 @@
-//! What the sessions of a control service share: the memory server, who is connected, which list of servers it belongs
-//! to. It knows neither bytes nor sockets.
+//! State that the sessions of a control service share: the memory server, its connections, and the list of servers that
+//! it belongs to. It knows neither bytes nor sockets.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,29 +14,30 @@ use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Welcome, WordRan
 use crate::control::{ControlError, IndexId, LockRegion, ServerUsage};
 use crate::memory::MemoryServer;
 use crate::memory::catalog::NewIndex;
-use crate::memory::chunks::{Owner, Piece};
+use crate::memory::chunks::{Extent, Owner};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
 /// Compute nodes of one connection, at most. A process has one, or a few in tests.
 const NODES_OF_ONE_MAX: usize = 256;
-/// Ids that an error names.
+/// Number of ids that an error names.
 const NODES_NAMED_MAX: usize = 16;
-/// Bounds silent connections: with so many no client joins. Each is a process that was stopped, with the memory mapped.
+/// Bounds silent connections: at this number no further client joins. Each is a process that was stopped, with the
+/// memory mapped.
 const SILENT_MAX: usize = 1024;
 /// Longest reason for a refused queue pair, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 const PATH_BYTES_MAX: usize = 4096;
-/// What a page of a list may hold: the rest of the frame is for its number and its kind.
+/// Largest content of a page of a list: the rest of the frame is for its number and its kind.
 const PAGE_BYTES_MAX: usize = crate::control::frame::FRAME_BYTES_MAX - 64;
 
-/// What a control service serves.
+/// The memory server that a control service serves, and the way to it.
 pub struct Served {
     /// The memory.
     pub memory: MemoryServer,
     /// A random number of this run of the server ([`super::random_instance`]).
     pub instance: u128,
-    /// How the region is reached.
+    /// Way to reach the region.
     pub offer: Offer,
     /// Makes queue pairs, if the region is reached by them.
     pub responder: Option<Arc<dyn Responder>>,
@@ -70,7 +71,7 @@ pub(super) struct Wanted<'a> {
 }
 
 impl ServiceCore {
-    /// A service that nobody is connected to.
+    /// Makes a service without connections.
     pub fn new(served: Served) -> Self {
         ServiceCore { served, clock: Clock::new(), state: Mutex::default() }
     }
@@ -99,7 +100,8 @@ impl ServiceCore {
         }
     }
 
-    /// `members[own]` is this server, and `home` the number of the client's connection at the first of them.
+    /// Joins a connection to the service. `members[own]` is this server, and `home` the number of the client's
+    /// connection at the first of them.
     pub(super) fn join(
         &self,
         peer: PeerId,
@@ -112,7 +114,7 @@ impl ServiceCore {
             name,
             members,
             own,
-            // Here it cannot be told another one.
+            // Server 0 knows the number itself, and believes no other.
             home: if own == ServerId(0) { peer.0 } else { home },
             nodes: Vec::new(),
             indexes: BTreeSet::new(),
@@ -132,16 +134,16 @@ impl ServiceCore {
         Ok(())
     }
 
-    /// Makes a silent connection joined again, whose client goes on by the connection `by`.
+    /// Makes a silent connection joined again; its client continues over the connection `by`.
     pub(super) fn resume(&self, by: PeerId, silent: PeerId, pass: u128) -> Result<(), ControlError> {
-        // Those that have died meanwhile are not silent any more.
+        // Connections that have died meanwhile are not silent any more.
         let mut state = self.state();
         let Peer { name, nodes, .. } = state.resume(by, silent, pass)?;
         tracing::warn!(%name, ?nodes, "a client that was silent goes on");
         Ok(())
     }
 
-    /// Whether the server that keeps the catalog knows that connection no more.
+    /// Tells whether the server that keeps the catalog no longer knows that connection.
     pub(super) fn is_fenced(&self, peer: PeerId) -> bool {
         self.state().peer(peer).fenced
     }
@@ -150,8 +152,8 @@ impl ServiceCore {
         self.state().peer(peer).leaving = true;
     }
 
-    /// The connection has ended. First nothing of it can take effect any more, then others may have what it held. Of
-    /// shared memory only the kernel can say that: a silent client that has it mapped keeps what it held.
+    /// Ends a connection: first its operations can take effect no more, then others may have what it held. Of shared
+    /// memory only the kernel can say that: a silent client that has it mapped keeps what it held.
     pub(super) fn disconnect(&self, peer: PeerId) {
         if let Some(responder) = &self.served.responder {
             responder.forget(peer);
@@ -166,7 +168,7 @@ impl ServiceCore {
         }
     }
 
-    /// Others may have what that connection held.
+    /// Frees what that connection held for others.
     fn bury(&self, state: &mut Peers, peer: PeerId, gone: &Peer) {
         self.served.memory.drop_temporary(peer);
         self.served.memory.forget_peer(peer);
@@ -180,12 +182,13 @@ impl ServiceCore {
         }
     }
 
-    /// Whether the process at the other end still has the memory mapped, as the kernel says.
+    /// Asks the kernel whether the process at the other end still has the memory mapped.
     fn is_mapped(&self, peer: PeerId) -> bool {
         self.is_by_mapping() && self.served.memory.region().is_claimed(peer.0)
     }
 
-    /// Whether the process at the other end may be about to unmap the memory, as one that ends, and not to go on.
+    /// Tells whether the process at the other end may be about to unmap the memory because it ends, and will not
+    /// resume.
     pub(super) fn may_unmap(&self, peer: PeerId) -> bool {
         let returning = self.state().joined.get(&peer.0).is_some_and(|peer| peer.returning);
         !returning && self.is_mapped(peer)
@@ -195,7 +198,7 @@ impl ServiceCore {
         self.served.responder.is_none() && self.served.memory.region().is_file()
     }
 
-    /// Notes whether the peer can reach the memory from now on; if it has to map it, it must have done so.
+    /// Notes that the peer can reach the memory from now on; a peer that has to map it must have done so.
     fn reach(&self, state: &mut Peers, peer: PeerId) -> Result<(), ControlError> {
         if !state.peer(peer).reached && self.is_by_mapping() && !self.is_mapped(peer) {
             return Err(ControlError::NotMapped);
@@ -204,7 +207,7 @@ impl ServiceCore {
         Ok(())
     }
 
-    pub(super) fn admit(&self, peer: PeerId) -> Result<u16, ControlError> {
+    pub(super) fn allocate_node_id(&self, peer: PeerId) -> Result<u16, ControlError> {
         let mut state = self.state();
         let asking = state.home_peer(peer)?;
         if asking.nodes.len() >= NODES_OF_ONE_MAX {
@@ -220,8 +223,9 @@ impl ServiceCore {
         self.agreed(&mut self.state(), peer).map(|_| ())
     }
 
-    /// A chunk for an index. Of a temporary one, whose catalog is kept elsewhere, it goes with this connection.
-    pub(super) fn chunk(&self, peer: PeerId, wanted: Owner, temporary: bool) -> Result<Piece, ControlError> {
+    /// Takes a chunk for an index. For a temporary index, whose catalog is kept elsewhere, it is freed with this
+    /// connection.
+    pub(super) fn chunk(&self, peer: PeerId, wanted: Owner, temporary: bool) -> Result<Extent, ControlError> {
         let memory = &self.served.memory;
         let (reserved, owner) = {
             let mut state = self.state();
@@ -233,7 +237,7 @@ impl ServiceCore {
             if let Some(rest) = memory.take_rest(owner, peer) {
                 return Ok(rest);
             }
-            // Together with the binding: a server that holds nothing is bound to nobody.
+            // Together with the binding: a server that holds nothing is bound to no list.
             let reserved = memory.reserve(own)?;
             self.bind(&mut state, peer);
             state.peer(peer).indexes.insert(owner.index);
@@ -245,17 +249,22 @@ impl ServiceCore {
         memory.hand_out(reserved, owner, peer)
     }
 
-    pub(super) fn give_back(&self, peer: PeerId, index: IndexId, rest: Piece) -> Result<(), ControlError> {
+    pub(super) fn return_extent(
+        &self,
+        peer: PeerId,
+        index: IndexId,
+        rest: Extent,
+    ) -> Result<(), ControlError> {
         let mut state = self.state();
         if self.agreed(&mut state, peer)? == ServerId(0) {
             self.served.memory.usable(index, peer)?;
         }
-        self.served.memory.give_back(index, peer, rest)
+        self.served.memory.return_extent(index, peer, rest)
     }
 
     pub(super) fn create(&self, peer: PeerId, wanted: Wanted<'_>) -> Result<Entry, ControlError> {
         let Wanted { name, kind, config, fenced, temporary } = wanted;
-        // The only random number here; a server that cannot have one seals nothing, and so makes nothing.
+        // The only random number here; a server without random numbers seals nothing, and so creates nothing.
         let key = random_instance().map_err(|error| ControlError::NoRandom { cause: error.to_string() })?;
         let fenced = fenced.min(self.at_home(peer)?.node_ids.dead().len() as u32);
         let (key, temporary_of) = (SealKey(key), temporary.then_some(peer));
@@ -276,7 +285,7 @@ impl ServiceCore {
         Ok(entry)
     }
 
-    /// The state, if that peer may use indexes whose catalog is kept here.
+    /// Locks the state, if that peer may use indexes whose catalog is kept here.
     fn at_home(&self, peer: PeerId) -> Result<MutexGuard<'_, Peers>, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
@@ -302,14 +311,15 @@ impl ServiceCore {
         self.served.memory.begin_drop(name)
     }
 
-    /// The connections of the server that keeps the catalog, which is this one, and how many nodes have died.
+    /// Lists the connections of the server that keeps the catalog, which is this one, and counts the nodes that have
+    /// died.
     pub(super) fn census(&self, peer: PeerId) -> Result<(Census, u32), ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         Ok((state.census(), state.node_ids.dead().len() as u32))
     }
 
-    /// The dead after the first `after`, as many as fit a frame, and whether there are more.
+    /// Lists the dead after the first `after`, as many as fit a frame, and tells whether there are more.
     pub(super) fn dead(&self, peer: PeerId, after: u32) -> Result<(Vec<u16>, bool), ControlError> {
         const NODES_OF_A_PAGE: usize = PAGE_BYTES_MAX / 4;
         let mut state = self.state();
@@ -319,9 +329,9 @@ impl ServiceCore {
         Ok((page.to_vec(), page.len() < left.len()))
     }
 
-    /// Ends what is left here of connections that the server which keeps the catalog does not know any more: nothing
-    /// that they have under way takes effect afterwards. (Memory that is mapped needs none of this: that server has
-    /// forgotten no client whose process lives.)
+    /// Ends what is left here of connections that the server which keeps the catalog no longer knows: none of their
+    /// operations takes effect afterwards. (Mapped memory needs none of this: that server has forgotten no client whose
+    /// process lives.)
     pub(super) fn fence(&self, peer: PeerId, census: &Census) {
         if self.state().peer(peer).own == ServerId(0) {
             return;
@@ -333,7 +343,7 @@ impl ServiceCore {
     }
 
     /// Takes chunks back that belong to an index of the client's catalog. Another catalog may have given the same
-    /// number to another index: of that nothing is touched.
+    /// number to another index: that one is not touched.
     pub(super) fn free(
         &self,
         peer: PeerId,
@@ -360,7 +370,7 @@ impl ServiceCore {
         state.home_peer(peer)?;
         let owner = self.served.memory.dropping(index);
         self.served.memory.finish_drop(name, index)?;
-        // A client that has left `Free` out must not leave chunks that nobody can free any more.
+        // A client that has omitted `Free` must not leave chunks that no client can free any more.
         owner.map(|owner| self.served.memory.free(owner));
         state.joined.values_mut().for_each(|user| {
             user.indexes.remove(&index);
@@ -368,7 +378,7 @@ impl ServiceCore {
         Ok(())
     }
 
-    /// What the server holds.
+    /// Reports what the server holds.
     pub fn usage(&self) -> ServerUsage {
         let kept = self.state().kept_for_silent();
         ServerUsage { silent_bytes: self.served.memory.bytes_of(&kept), ..self.served.memory.usage() }
@@ -384,7 +394,7 @@ impl ServiceCore {
         self.state().joined.len() as u32
     }
 
-    /// The connections after that one, as many as fit a frame, and whether there are more.
+    /// Lists the connections after that one, as many as fit a frame, and tells whether there are more.
     pub(super) fn nodes_page(&self, after: Option<u64>) -> (Vec<(u64, ConnectedNode)>, bool) {
         const NUMBERS_BYTES_MAX: usize = 32;
         let (now, state) = (self.clock.now(), self.state());
@@ -415,7 +425,7 @@ impl ServiceCore {
             // Takes milliseconds, without the state.
             Some(responder) => {
                 let answered = responder.answer(peer, shard, theirs);
-                // Who was fenced meanwhile has not heard of its new queue pair.
+                // A peer that was fenced meanwhile has not heard of its new queue pair.
                 if self.is_fenced(peer) {
                     responder.forget(peer);
                 }
@@ -431,7 +441,7 @@ impl ServiceCore {
         })
     }
 
-    /// Whether the peer may use what the server holds; yields this server's position in its list.
+    /// Checks that the peer may use what the server holds; yields this server's position in its list.
     fn agreed(&self, state: &mut Peers, peer: PeerId) -> Result<ServerId, ControlError> {
         if self.served.memory.is_empty() {
             state.binding.release();
@@ -448,7 +458,7 @@ impl ServiceCore {
         }
     }
 
-    /// Locks the state, and clears silent connections that have died out of it.
+    /// Locks the state, and removes silent connections that have died from it.
     fn state(&self) -> MutexGuard<'_, Peers> {
         let mut state = self.state.lock().expect("no request panics while it holds the state");
         if !state.silent.is_empty() {

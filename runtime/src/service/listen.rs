@@ -13,7 +13,7 @@ use super::{ListenAt, ServiceError};
 use crate::control::ServerAddress;
 use crate::control::stream::Stream;
 
-/// The folder of a socket file is locked for the moment that it takes to make one.
+/// Attempts to lock the folder of a socket file, which is locked only while a socket is made.
 const LOCK_ATTEMPTS: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -26,7 +26,7 @@ pub(super) enum Listener {
 /// A socket file, removed when its server stops, unless another has taken its name.
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode of the file.
     identity: Option<(u64, u64)>,
 }
 
@@ -69,8 +69,8 @@ impl Listener {
 }
 
 impl Wake {
-    /// On Linux a listening socket that is shut down takes no connection any more, and `accept` says so. The type of
-    /// stream does not matter to the call; std offers it for streams only.
+    /// Shuts the socket down: on Linux a listening socket that is shut down takes no connection any more, and `accept`
+    /// says so. The type of stream does not matter to the call; std offers it for streams only.
     pub(super) fn wake(self) {
         if let Err(error) = self.0.shutdown(Shutdown::Both) {
             tracing::debug!(%error, "a listening socket was shut down before");
@@ -109,7 +109,8 @@ fn bind_unix(path: &Path) -> Result<Listener, ServiceError> {
     Ok(Listener::Unix { socket, file })
 }
 
-/// Of two servers that replace a dead one's socket at the same time, the later would remove the file of the earlier.
+/// Locks the folder of a socket file. Otherwise, of two servers that replace a dead one's socket at the same time, the
+/// later would remove the file of the earlier.
 fn lock_folder(path: &Path) -> Result<File, ServiceError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let failed = |error: io::Error| refused(&path.display().to_string(), &error);

@@ -1,7 +1,7 @@
-//! Which list of servers a memory server's chunks and indexes belong to.
+//! The list of servers that a memory server's chunks and indexes belong to.
 //!
-//! Addresses name servers by their position in a list. Two clients that list the same servers in different orders, or
-//! one that lists a restarted server, would take each other's memory for their own. So a server is *bound* to the first
+//! Addresses name servers by their position in a list. Two clients that list the servers in different orders, or one
+//! that lists a restarted server, would take each other's memory for their own. So a server is *bound* to the first
 //! list that put something on it, until nothing is left.
 
 use crate::control::ControlError;
@@ -10,14 +10,14 @@ use crate::pointer::ServerId;
 /// The instance numbers of a list of servers.
 pub(super) type Members = std::sync::Arc<[u128]>;
 
-/// The list that a server is bound to, if it is to one.
+/// The list that a server is bound to, if any.
 #[derive(Default)]
 pub(super) struct Binding {
     bound: Option<Members>,
 }
 
 impl Binding {
-    /// Whether a client with that list may use what the server holds; `own` is the server's position in it.
+    /// Checks that a client with that list may use what the server holds; `own` is the server's position in it.
     pub(super) fn agree(&self, members: &Members, own: ServerId) -> Result<(), ControlError> {
         match &self.bound {
             Some(bound) if bound != members => Err(difference(bound, members, own)),
@@ -25,7 +25,7 @@ impl Binding {
         }
     }
 
-    /// Whether the indexes that the server holds parts of are numbered by that list's first server.
+    /// Tells whether the indexes of which the server holds parts are numbered by that list's first server.
     pub(super) fn has_home_of(&self, members: &Members) -> bool {
         self.bound.as_ref().is_some_and(|bound| bound.first() == members.first())
     }
@@ -37,14 +37,14 @@ impl Binding {
         fresh
     }
 
-    /// Nothing is left on the server.
+    /// Unbinds: nothing is left on the server.
     pub(super) fn release(&mut self) {
         self.bound = None;
     }
 }
 
-/// What differs between two lists. If the known and the new list differ at a few positions by servers that the other
-/// list does not have at all, those were restarted; else somebody lists other servers, or in another order.
+/// Names the difference between two lists. If the known and the new list differ at a few positions by servers that the
+/// other list does not have at all, those were restarted; else the client lists other servers, or in another order.
 fn difference(bound: &Members, members: &Members, own: ServerId) -> ControlError {
     let same_length = bound.len() == members.len();
     let mut differing = (0..).zip(bound.iter().zip(members.iter())).filter(|(_, (old, new))| old != new);

@@ -1,4 +1,4 @@
-//! A memory server's control service: who is connected, who may do what, over which sockets. The memory itself is
+//! A memory server's control service: its connections, their rights, and the sockets. The memory itself is
 //! [`crate::memory::MemoryServer`]'s business.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!  (listen)          (a thread each)  (no I/O)      (shared)   Responder: queue pairs
 //! ```
 //!
-//! A [`Session`] is pure: bytes in, bytes out. What it can be sent, it survives, and no other session notices.
+//! A [`Session`] is pure: bytes in, bytes out. It survives any input, and no other session notices.
 
 mod connection;
 mod core;
@@ -30,12 +30,12 @@ pub use self::session::{Close, Session};
 use crate::control::wire::ConnectedNode;
 use crate::control::{ServerAddress, ServerUsage};
 
-/// Connections over the limit that are told so. Beyond, they are closed without a word.
+/// Number of connections over the limit that are told so. Beyond, they are closed without a word.
 const REFUSALS_MAX: u32 = 64;
-/// How long an acceptor waits when the system cannot give it a connection (no file descriptors left).
+/// Pause of an acceptor when the system cannot give it a connection (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a service listens.
+/// The addresses at which a service can listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAt {
     /// A socket file, made with the permissions that the process's umask leaves.
@@ -44,14 +44,14 @@ pub enum ListenAt {
     Tcp(String),
 }
 
-/// When a service loses its patience.
+/// The patience of a service with its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceTimes {
-    /// From the connection to the first request.
+    /// Time from the connection to the first request.
     pub handshake: Duration,
-    /// Between two requests; after that the compute node is dead, or silent if it has the memory mapped.
+    /// Time between two requests; after that the compute node is dead, or silent if it has the memory mapped.
     pub silence: Duration,
-    /// For a client to read why its connection was closed.
+    /// Time for a client to read why its connection was closed.
     pub linger: Duration,
 }
 
@@ -65,11 +65,11 @@ impl Default for ServiceTimes {
     }
 }
 
-/// What a service consists of.
+/// Configuration of a service.
 pub struct ServiceConfig {
-    /// What it serves.
+    /// Memory server, and the way to it.
     pub served: Served,
-    /// Where it listens, at least one.
+    /// Addresses at which it listens, at least one.
     pub listeners: Vec<ListenAt>,
     /// Its patience.
     pub times: ServiceTimes,
@@ -78,17 +78,17 @@ pub struct ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Connections that a service takes unless told otherwise.
+    /// Default for the connections that a service takes.
     pub const CONNECTIONS_MAX: u32 = 1024;
 
-    /// A service with the usual patience and limits.
+    /// Makes a configuration with the usual patience and limits.
     pub fn new(served: Served, listeners: Vec<ListenAt>) -> Self {
         let (times, connections_max) = (ServiceTimes::default(), Self::CONNECTIONS_MAX);
         ServiceConfig { served, listeners, times, connections_max }
     }
 }
 
-/// Why a service could not be started.
+/// Failures to start a service.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -134,7 +134,7 @@ pub struct Service {
     times: ServiceTimes,
 }
 
-/// What acceptors share with the service.
+/// State that acceptors share with the service.
 struct Shared {
     connections: Arc<Connections>,
     stopping: AtomicBool,
@@ -180,27 +180,27 @@ impl Service {
         Ok(service)
     }
 
-    /// Where it listens; a port that was 0 is the one that the system chose.
+    /// Returns the addresses at which the service listens; port 0 has become the one that the system chose.
     pub fn addresses(&self) -> &[ServerAddress] {
         &self.addresses
     }
 
-    /// What the server holds.
+    /// Reports what the server holds.
     pub fn usage(&self) -> ServerUsage {
         self.core.usage()
     }
 
-    /// Who is connected.
+    /// Lists the connections that have joined.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         self.core.nodes()
     }
 
-    /// Open connections, those included that have not said who they are.
+    /// Counts the open connections, those included that have not joined.
     pub fn connections(&self) -> u32 {
         self.shared.connections.count()
     }
 
-    /// Ends all connections and removes the socket files. What the server holds is lost with it.
+    /// Ends all connections and removes the socket files. The content of the memory server is lost with it.
     pub fn stop(self) {
         drop(self);
     }
@@ -259,7 +259,7 @@ impl Shared {
     }
 }
 
-/// A number for [`Served::instance`] that no other run of a server has, and that cannot be guessed.
+/// Draws a number for [`Served::instance`] that no other run of a server has, and that cannot be guessed.
 ///
 /// # Errors
 /// If the system has no random bytes.

@@ -1,5 +1,5 @@
-//! Keeps the connections of a control service: those that are open, and *silent* ones, of which nothing is
-//! heard while their process still has the memory mapped. Bookkeeping only: it asks neither the system nor the memory.
+//! The connections of a control service: those that are open, and *silent* ones, which are not heard while their
+//! process still has the memory mapped. Bookkeeping only: it asks neither the system nor the memory.
 //!
 //! ```text
 //!   connect ──> open ──> joined ──────────────> ended: ids returned (said goodbye, or never reached the memory),
@@ -18,20 +18,20 @@ use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
 use crate::pointer::ServerId;
 
-/// What the sessions of a service share.
+/// The connections that the sessions of a service share.
 #[derive(Default)]
 pub(super) struct Peers {
     connected: u64,
     /// Connections that have not ended, joined or not.
     open: BTreeSet<u64>,
-    /// By [`PeerId`].
+    /// Joined connections by [`PeerId`].
     pub(super) joined: BTreeMap<u64, Peer>,
     pub(super) silent: BTreeMap<u64, Peer>,
     pub(super) binding: Binding,
     pub(super) node_ids: NodeIds,
 }
 
-/// A connection that has said who it is.
+/// A connection that has joined.
 pub(super) struct Peer {
     pub(super) name: String,
     pub(super) members: Members,
@@ -44,15 +44,15 @@ pub(super) struct Peer {
     /// taken chunks for.
     pub(super) indexes: BTreeSet<IndexId>,
     pub(super) since_ns: u64,
-    /// Shown by a client that goes on with the connection when it is silent.
+    /// Secret that a client shows to resume the connection when it is silent.
     pub(super) pass: u128,
-    /// It could reach the memory at some time: its nodes may have left locks there.
+    /// True if the connection could reach the memory at some time: its nodes may have left locks there.
     pub(super) reached: bool,
-    /// Its client wants to resume it, and waits for its end.
+    /// Set when its client wants to resume it, and waits for its end.
     pub(super) returning: bool,
-    /// It has ended well: its ids may be given to others.
+    /// Set when it ends well: its ids may be given to others.
     pub(super) leaving: bool,
-    /// It is over: the server that keeps the catalog knows it no more.
+    /// Set when it is over: the server that keeps the catalog no longer knows it.
     pub(super) fenced: bool,
 }
 
@@ -69,8 +69,8 @@ impl Peers {
         self.joined.remove(&peer.0)
     }
 
-    /// Makes a silent connection joined again, if the pass is right. Its client is heard by the connection `by` from
-    /// then on, whose own number is given up.
+    /// Makes a silent connection joined again, if the pass is right. Its client uses the connection `by` from then on,
+    /// whose own number is given up.
     pub(super) fn resume(&mut self, by: PeerId, silent: PeerId, pass: u128) -> Result<&Peer, ControlError> {
         let (connection, knows) = (silent.0, |peer: &Peer| peer.pass == pass);
         if let Some(peer) = self.joined.get_mut(&connection).filter(|peer| knows(peer)) {
@@ -91,7 +91,7 @@ impl Peers {
         self.joined.get_mut(&peer.0).expect("a session asks after it has joined and before it ends")
     }
 
-    /// A peer for which this is the server that keeps the catalog.
+    /// Returns a peer for which this is the server that keeps the catalog.
     pub(super) fn home_peer(&mut self, peer: PeerId) -> Result<&mut Peer, ControlError> {
         let peer = self.peer(peer);
         if peer.own == ServerId(0) { Ok(peer) } else { Err(ControlError::NotHome) }
@@ -103,7 +103,7 @@ impl Peers {
         Census { newest: self.connected, open: self.open.iter().chain(self.silent.keys()).copied().collect() }
     }
 
-    /// The users of an index but for `but`: which are silent, and their nodes.
+    /// Counts the users of an index except `but`, and the silent ones among them, and lists their nodes.
     pub(super) fn users(&self, index: IndexId, but: PeerId) -> Users {
         let uses = |(number, user): &(&u64, &Peer)| **number != but.0 && user.indexes.contains(&index);
         let (joined, silent) = (self.joined.iter().filter(uses), self.silent.iter().filter(uses));
@@ -112,8 +112,8 @@ impl Peers {
         Users { connections: users.len() as u32, silent: silent.count() as u32, nodes }
     }
 
-    /// Joined connections whose catalog is kept by the same server as that of `asking`, and which that server does not
-    /// know any more: from now on they are fenced.
+    /// Fences joined connections whose catalog is kept by the server that keeps that of `asking`, and which that server
+    /// no longer knows; yields them.
     pub(super) fn fence(&mut self, asking: PeerId, census: &Census) -> Vec<PeerId> {
         let home = self.peer(asking).members.first().copied();
         let open: BTreeSet<u64> = census.open.iter().copied().collect();
@@ -130,12 +130,12 @@ impl Peers {
         fenced.collect()
     }
 
-    /// Indexes that silent connections may go on to use.
+    /// Lists the indexes that silent connections may use again.
     pub(super) fn kept_for_silent(&self) -> BTreeSet<IndexId> {
         self.silent.values().flat_map(|peer| &peer.indexes).copied().collect()
     }
 
-    /// Connections after that one by their numbers, the silent ones among them.
+    /// Lists the connections after that one by their numbers, the silent ones among them.
     pub(super) fn after(&self, after: Option<u64>) -> Vec<(u64, &Peer, bool)> {
         let Some(first) = after.map_or(Some(0), |after| after.checked_add(1)) else { return Vec::new() };
         let joined = self.joined.range(first..).map(|(number, peer)| (*number, peer, false));

@@ -1,5 +1,5 @@
-//! One client's conversation with a control service, without any I/O: bytes in, bytes out. Whatever arrives, it never
-//! panics, and what it may not do leaves the shared state as it was.
+//! One client's conversation with a control service, without any I/O: bytes in, bytes out. It never panics, whatever
+//! arrives, and a request without the right leaves the shared state as it was.
 //!
 //! ```text
 //!  greeting --> Hello --> Join or Resume --> requests, one reply each --> Goodbye, or the end of the connection
@@ -19,15 +19,15 @@ use crate::control::names::check_name;
 use crate::control::queue_pair::PeerId;
 use crate::control::wire::{MEMBERS_MAX, Reply, Request};
 use crate::control::{ControlError, IndexId};
-use crate::memory::chunks::{Owner, Piece};
+use crate::memory::chunks::{Extent, Owner};
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
-/// Replies that may wait to be sent; more requests are answered when these are gone. A request of seven bytes can ask
-/// for a page of 64 KiB.
+/// Bytes of replies that may wait to be sent; more requests are answered when these are gone. A request of seven bytes
+/// can ask for a page of 64 KiB.
 const OUT_BYTES_MAX: usize = 2 * frame::FRAME_BYTES_MAX;
 
-/// Why a session has ended. Where it can be told to the client, the last reply does.
+/// Reasons why a session has ended. The last reply tells them to the client where it can.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -35,7 +35,7 @@ pub enum Close {
     /// The client has said goodbye.
     #[error("the client has said goodbye")]
     Goodbye,
-    /// Something else speaks there, or another version.
+    /// Another program speaks there, or another version.
     #[error(transparent)]
     Greeting(#[from] GreetingError),
     /// The bytes are not frames, or no messages.
@@ -74,7 +74,7 @@ enum Stage {
 pub struct Session {
     core: Arc<ServiceCore>,
     peer: PeerId,
-    /// From `Hello` on: what resumes this connection.
+    /// From `Hello` on: the secret that resumes this connection.
     pass: u128,
     stage: Stage,
     arrived: FrameBuffer,
@@ -84,7 +84,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A conversation that has not begun.
+    /// Makes a conversation that has not begun.
     pub fn new(core: &Arc<ServiceCore>) -> Self {
         Session {
             core: Arc::clone(core),
@@ -98,18 +98,18 @@ impl Session {
         }
     }
 
-    /// A conversation that only tells the client that there are `max` connections already.
+    /// Makes a conversation that only tells the client that there are `max` connections already.
     pub(super) fn refusing(core: &Arc<ServiceCore>, max: u32) -> Self {
         let mut session = Session::new(core);
         session.refused = Some(max);
         session
     }
 
-    /// Takes up what has arrived and appends to `out` what is to be sent. While [`Session::pending`], it is to be
-    /// called again without new bytes, with `out` emptied.
+    /// Processes bytes that have arrived and appends to `out` the bytes to send. While [`Session::pending`], it is to
+    /// be called again without new bytes, with `out` emptied.
     ///
     /// # Errors
-    /// When the conversation is over. What is in `out` is still to be sent.
+    /// When the conversation is over. The bytes in `out` are still to be sent.
     pub fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Close> {
         if self.stage == Stage::Ended {
             return Err(Close::Ended);
@@ -124,12 +124,12 @@ impl Session {
         went_on
     }
 
-    /// Whether requests wait until earlier replies are sent.
+    /// Tells whether requests wait until earlier replies are sent.
     pub fn pending(&self) -> bool {
         !matches!(self.stage, Stage::Greeting | Stage::Ended) && self.arrived.has_frame()
     }
 
-    /// Requests that were answered: a client is alive as long as this grows.
+    /// Counts the requests that were answered: a client is alive as long as this grows.
     pub fn requests(&self) -> u64 {
         self.requests
     }
@@ -172,7 +172,7 @@ impl Session {
         frame::put(&(self.next_number, Err::<Reply, _>(error)), out);
     }
 
-    /// The reply to a request; an error of the outer kind ends the conversation.
+    /// Answers a request; an error of the outer kind ends the conversation.
     fn answer(&mut self, request: Request) -> Result<Result<Reply, ControlError>, Close> {
         match (self.stage, request) {
             (Stage::Hello, Request::Hello) => {
@@ -241,14 +241,14 @@ impl Session {
     fn serve(&self, request: Request) -> Result<Reply, ControlError> {
         let (core, peer) = (&self.core, self.peer);
         match request {
-            Request::Admit => core.admit(peer).map(|node| Reply::Admitted { node }),
+            Request::Admit => core.allocate_node_id(peer).map(|node| Reply::Admitted { node }),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
             Request::Chunk { index, seal, temporary } => {
-                let piece = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
-                piece.map(|Piece { offset, bytes }| Reply::Chunk { offset, bytes })
+                let extent = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
+                extent.map(|Extent { offset, bytes }| Reply::Chunk { offset, bytes })
             }
             Request::GiveBack { index, offset, bytes } => {
-                core.give_back(peer, IndexId(index), Piece { offset, bytes }).map(|()| Reply::Done)
+                core.return_extent(peer, IndexId(index), Extent { offset, bytes }).map(|()| Reply::Done)
             }
             Request::Create { name, kind, config, fenced, temporary } => {
                 let wanted = Wanted { name: &name, kind: &kind, config: &config, fenced, temporary };
@@ -293,7 +293,7 @@ impl Session {
 }
 
 impl Session {
-    /// Whether the client's process has the memory mapped, and may be about to end.
+    /// Tells whether the client's process has the memory mapped, and may be about to end.
     pub(super) fn may_unmap(&self) -> bool {
         self.core.may_unmap(self.peer)
     }

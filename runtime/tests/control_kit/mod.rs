@@ -1,5 +1,5 @@
-//! What the tests of the control service share: small memory servers, a client that speaks to a session without a
-//! socket, folders that are removed, and what this process holds of the system.
+//! Tools that the tests of the control service share: small memory servers, a client that speaks to a session without a
+//! socket, folders that are removed, and counts of what this process holds of the system.
 #![allow(dead_code, clippy::allow_attributes, reason = "every test file uses a part of it")]
 
 use std::fs;
@@ -23,20 +23,20 @@ pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 /// The instance number of servers that need no random one.
 pub(crate) const INSTANCE: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
 
-/// What the indexes of servers without the catalog are sealed with.
+/// Key of the seals of indexes on servers without the catalog.
 pub(crate) const KEY: SealKey = SealKey(7);
 
-/// A request for a chunk.
+/// Makes a request for a chunk.
 pub(crate) fn chunk_of(index: u32) -> Request {
     Request::Chunk { index, seal: KEY.seal(), temporary: false }
 }
 
-/// A request for an index that is not temporary, before which no node has died.
+/// Makes a request to create an index that is not temporary, before which no node has died.
 pub(crate) fn create_of(name: String, kind: &str, config: Vec<u8>) -> Request {
     Request::Create { name, kind: kind.into(), config, fenced: 0, temporary: false }
 }
 
-/// Creates such an index.
+/// Creates an index that is not temporary.
 pub(crate) fn create(client: &mut Client, name: &str) -> Result<Entry, ControlError> {
     match client.ask(create_of(name.into(), "sherman", b"{}".to_vec()))? {
         Reply::Entry(entry) => Ok(entry),
@@ -44,17 +44,17 @@ pub(crate) fn create(client: &mut Client, name: &str) -> Result<Entry, ControlEr
     }
 }
 
-/// A request to free an index, with an empty census: it lists no connection, and ends none.
+/// Makes a request to free an index, with an empty census: it lists no connection, and ends none.
 pub(crate) fn free_of(index: u32) -> Request {
     Request::Free { index, key: KEY, census: Census::default() }
 }
 
-/// A request to join a list of servers.
+/// Makes a request to join a list of servers.
 pub(crate) fn join_of(members: &[u128], position: u16, home: u64, name: &str) -> Request {
     Request::Join { members: members.into(), position, home, name: name.into() }
 }
 
-/// A memory server with `chunks` chunks.
+/// Makes a memory server with `chunks` chunks.
 pub(crate) fn memory(chunks: u64) -> MemoryServer {
     let parts = ServerParts { locks: 16, device_bytes: 0, chunk_bytes: CHUNK_BYTES };
     // 17 pages of header and root words, one of locks.
@@ -71,7 +71,7 @@ pub(crate) fn served_verbs(chunks: u64, responder: Arc<dyn Responder>) -> Served
     Served { offer: Offer::Verbs, responder: Some(responder), ..served(chunks) }
 }
 
-/// A service without sockets, whose instance number is [`INSTANCE`].
+/// Makes a service without sockets, whose instance number is [`INSTANCE`].
 pub(crate) fn core(chunks: u64) -> Arc<ServiceCore> {
     Arc::new(ServiceCore::new(Served { instance: INSTANCE, ..served(chunks) }))
 }
@@ -83,17 +83,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that has sent nothing.
+    /// Makes a client that has sent nothing.
     pub(crate) fn silent(core: &Arc<ServiceCore>) -> Self {
         Client { session: Session::new(core), next_number: 0 }
     }
 
-    /// A client that has joined.
+    /// Makes a client that has joined.
     pub(crate) fn joined(core: &Arc<ServiceCore>, members: &[u128], position: u16) -> Self {
         Self::of_home(core, members, position, 1)
     }
 
-    /// A client that has joined, and whose number at server 0 is `home`.
+    /// Makes a client that has joined, and whose number at server 0 is `home`.
     pub(crate) fn of_home(core: &Arc<ServiceCore>, members: &[u128], position: u16, home: u64) -> Self {
         let mut client = Client::silent(core);
         let mut out = Vec::new();
@@ -104,12 +104,12 @@ impl Client {
         client
     }
 
-    /// A client of a cluster of one server.
+    /// Makes a client of a cluster of one server.
     pub(crate) fn alone(core: &Arc<ServiceCore>) -> Self {
         Client::joined(core, &[INSTANCE], 0)
     }
 
-    /// The bytes of the next request.
+    /// Returns the bytes of the next request.
     pub(crate) fn frame(&mut self, request: Request) -> Vec<u8> {
         let mut bytes = Vec::new();
         frame::put(&(self.next_number, request), &mut bytes);
@@ -131,7 +131,7 @@ impl Client {
         self.send(&bytes)
     }
 
-    /// Sends bytes; yields the replies and how the session took it.
+    /// Sends bytes; yields the replies, and whether the session has ended.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> (Vec<Numbered>, Result<(), Close>) {
         let (mut out, mut all) = (Vec::new(), Vec::new());
         let mut ended = self.session.receive(bytes, &mut out);
@@ -148,7 +148,7 @@ impl Client {
 
 pub(crate) type Numbered = (u32, Result<Reply, ControlError>);
 
-/// The replies of a stream without its greeting.
+/// Parses the replies of a stream without its greeting.
 pub(crate) fn replies(bytes: &[u8]) -> Vec<Numbered> {
     let (mut buffer, mut replies) = (FrameBuffer::default(), Vec::new());
     buffer.extend(bytes);
@@ -158,7 +158,7 @@ pub(crate) fn replies(bytes: &[u8]) -> Vec<Numbered> {
     replies
 }
 
-/// What a client sends that joins a cluster of this one server, and asks for `more`.
+/// Makes the bytes of a client that joins a cluster of this one server, and asks for `more`.
 pub(crate) fn opening(members: &[u128], more: &[Request]) -> Vec<u8> {
     let mut bytes = greeting().to_vec();
     assert_eq!(bytes.len(), GREETING_BYTES);
@@ -193,13 +193,13 @@ impl Drop for Folder {
     }
 }
 
-/// Threads and file descriptors of this process.
+/// Counts the threads and file descriptors of this process.
 pub(crate) fn held() -> (usize, usize) {
     let entries = |path: &str| fs::read_dir(Path::new(path)).unwrap().count();
     (entries("/proc/self/task"), entries("/proc/self/fd"))
 }
 
-/// Waits until something is so: what threads do after they were told. Fails after a long time.
+/// Waits until a condition holds that other threads bring about. Fails after a long time.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let (_open, never) = channel::<()>();
     for _ in 0..3000 {

@@ -1,4 +1,4 @@
-//! What the scenarios share: tiny clusters, nodes, and a guard that ends a test that hangs.
+//! Tools that the scenarios share: tiny clusters, nodes, and a guard that ends a test that hangs.
 #![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
 
 use std::io::Write;
@@ -20,7 +20,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 /// The size of an [`area`].
 pub(crate) const AREA_BYTES: u64 = 1 << 20;
 
-/// The mechanisms that keep lines whole on this CPU. Says once which they are, and which are not tested here.
+/// Lists the mechanisms that keep lines whole on this CPU. Prints once which they are, and which are not tested here.
 pub(crate) fn line_modes() -> Vec<LineMode> {
     static SAID: Once = Once::new();
     let all = [LineMode::Vector, LineMode::Sequence];
@@ -32,12 +32,12 @@ pub(crate) fn line_modes() -> Vec<LineMode> {
     had
 }
 
-/// Says it past the test harness, which keeps to itself what a test that passes prints.
+/// Prints a line past the test harness, which hides the output of tests that pass.
 pub(crate) fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").expect("standard error is open");
 }
 
-/// Two small servers.
+/// Makes a cluster of two small servers.
 pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {
     let config = EmbeddedConfig {
         servers: 2,
@@ -50,7 +50,7 @@ pub(crate) fn cluster(line_mode: LineMode) -> Arc<Cluster> {
     Cluster::embedded(config).unwrap()
 }
 
-/// A small memory server on the shm fabric, with a name that no other test of this host uses.
+/// Starts a small memory server on the shm fabric, with a name that no other test of this host uses.
 pub(crate) fn shm_server(line_mode: LineMode) -> ShmServer {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ pub(crate) fn shm_server(line_mode: LineMode) -> ShmServer {
     ShmServer::start(&config).unwrap()
 }
 
-/// A node of `shards` shards that parks after `spin_us` microseconds.
+/// Makes a node of `shards` shards that parks after `spin_us` microseconds.
 pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize, spin_us: u64) -> Arc<ComputeNode> {
     let config = NodeConfig { shards, spin: Duration::from_micros(spin_us), ..NodeConfig::default() };
     ComputeNode::new(Arc::clone(cluster), config).unwrap()
@@ -85,7 +85,7 @@ where
     })
 }
 
-/// Memory of `server` that is zero and belongs to the caller.
+/// Takes memory of `server` that is zero and belongs to the caller.
 pub(crate) fn area(cluster: &Cluster, server: u16) -> RemotePtr {
     block_on(cluster.chunk(ServerId(server), IndexId(1))).unwrap().start
 }
@@ -96,8 +96,8 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Aborts the process, saying which test hung, unless it is dropped in time: a shard that stalls blocks its thread's
-/// end, so that a test could not even fail.
+/// A guard that aborts the process, naming the test that hung, unless it is dropped in time: a shard that stalls blocks
+/// its thread's end, so that a test could not even fail.
 pub(crate) struct Watchdog {
     alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

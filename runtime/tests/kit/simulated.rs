@@ -1,4 +1,4 @@
-//! What the scenarios on the simulated fabric share: small clusters, weather, and single verbs.
+//! Tools that the scenarios on the simulated fabric share: small clusters, weather, and single verbs.
 #![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
 
 use std::cell::Cell;
@@ -8,14 +8,14 @@ use farwood_runtime::sim::{Fault, Rule, SimConfig, SimShard, Simulation, Weather
 use farwood_runtime::{Buf, Chain, Failed, IndexId, Meter, RemotePtr, ServerId, Verbs};
 use futures::FutureExt;
 
-/// Far beyond what any scenario takes.
+/// A time far beyond what any scenario takes.
 pub(crate) const LATE_NS: u64 = 60_000_000_000;
 
-/// Every line by itself, messages up to 2 us late.
+/// Weather in which every line is accessed by itself, and messages are up to 2 us late.
 pub(crate) const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
-/// Two nodes of two shards and two memory servers.
+/// Makes a configuration of two nodes of two shards and two memory servers.
 pub(crate) fn config(seed: u64, weather: Weather) -> SimConfig {
     SimConfig {
         seed,
@@ -34,13 +34,13 @@ pub(crate) fn simulation(seed: u64, weather: Weather) -> Simulation {
     Simulation::new(&config(seed, weather)).unwrap()
 }
 
-/// A chunk of `server`, zeroed.
+/// Takes a chunk of `server`, zeroed.
 pub(crate) fn area(simulation: &Simulation, server: u16) -> RemotePtr {
     let control = simulation.shard(0, 0).control().clone();
     control.chunk(ServerId(server), IndexId(1)).now_or_never().unwrap().unwrap().start
 }
 
-/// A fault that strikes one in `one_in` verbs, `most` times.
+/// Makes a rule for a fault that strikes one in `one_in` verbs, `most` times.
 pub(crate) fn rule(fault: Fault, one_in: u32, most: u32) -> Rule {
     Rule { fault, one_in, most }
 }

@@ -11,16 +11,16 @@ use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Cluster, ControlError, ServerId, ShardId};
 use futures::channel::oneshot;
 
-/// What answers the exchange of the nodes of one cluster.
+/// The other side of the exchange, for the nodes of one cluster.
 pub(crate) struct Wire {
     responders: Vec<Arc<VerbsResponder>>,
     gone: [AtomicBool; 2],
-    /// How often a server was asked to connect a queue pair.
+    /// Number of requests to a server to connect a queue pair.
     asked: AtomicU32,
     refuses: AtomicBool,
-    /// Answers are spoilt by this, once.
+    /// Function that spoils one answer.
     spoil: Mutex<Option<fn(&mut Answer)>>,
-    /// Answers that are kept back, while that is wanted.
+    /// Answers that are held back, while that is wanted.
     kept: Mutex<Option<Vec<Kept>>>,
 }
 
@@ -36,12 +36,16 @@ pub(crate) struct Servers {
 const PEER: PeerId = PeerId(7);
 
 impl Servers {
+    /// Starts two memory servers with the usual configuration.
+    ///
     /// # Panics
     /// If this host has no RDMA device that works: the message says what to do.
     pub(crate) fn start() -> Self {
         Self::start_with(&VerbsConfig::default())
     }
 
+    /// Starts two memory servers, and a node's way to them by `config`.
+    ///
     /// # Panics
     /// As [`Servers::start`].
     pub(crate) fn start_with(config: &VerbsConfig) -> Self {
@@ -72,29 +76,29 @@ fn connect(memory: &Arc<Cluster>, exchange: Arc<dyn Exchange>, config: &VerbsCon
 struct Admitting(Arc<Cluster>);
 
 impl Admission for Admitting {
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.0.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.0.allocate_node_id()
     }
 }
 
 impl Wire {
-    /// Breaks the queue pairs to a server, as it does when it has lost its peer.
+    /// Breaks the queue pairs to a server, as the server does when it has lost its peer.
     pub(crate) fn cut(&self, server: usize) {
         self.responders[server].forget(PEER);
     }
 
-    /// The server's process has ended.
+    /// Ends a server, as if its process had ended.
     pub(crate) fn kill(&self, server: usize) {
         self.gone[server].store(true, Ordering::Release);
         self.cut(server);
     }
 
-    /// From now on no server connects a queue pair.
+    /// Makes all servers refuse queue pairs from now on.
     pub(crate) fn refuse(&self) {
         self.refuses.store(true, Ordering::Release);
     }
 
-    /// From now on they do again.
+    /// Makes all servers connect queue pairs again.
     pub(crate) fn relent(&self) {
         self.refuses.store(false, Ordering::Release);
     }
@@ -103,7 +107,7 @@ impl Wire {
         *self.spoil.lock().unwrap() = Some(spoil);
     }
 
-    /// Keeps answers back until [`Wire::deliver`].
+    /// Holds answers back until [`Wire::deliver`].
     pub(crate) fn keep(&self) {
         *self.kept.lock().unwrap() = Some(Vec::new());
     }
@@ -151,7 +155,7 @@ impl Exchange for Wire {
     }
 }
 
-/// Counts what succeeded and what failed.
+/// Counters of successes and failures.
 #[derive(Default)]
 pub(crate) struct Outcomes {
     pub done: AtomicU64,

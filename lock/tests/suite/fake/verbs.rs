@@ -207,7 +207,7 @@ impl Control for Memory {
         refused()
     }
 
-    fn give_back(&self, _: IndexId, _: Chunk) {
+    fn return_extent(&self, _: IndexId, _: Chunk) {
         panic!("no chunk is ever taken here");
     }
 

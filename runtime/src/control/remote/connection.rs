@@ -1,6 +1,6 @@
 //! The client's side of one connection: a thread that sends requests, and a ping when there are none, and one that
-//! hands replies to those who wait for them. When the connection ends, the latter resumes it by another one, if there
-//! is a way back. Every call ends: with an answer, when the connection is resumed, or when the server is gone.
+//! hands replies to the callers. When the connection ends, the latter resumes it by another one, if there is a way
+//! back. Every call ends: with an answer, when the connection is resumed, or when the server is gone.
 //!
 //! ```text
 //!    up ──> broken ──> up        resumed: what was under way has an unknown outcome, what was begun since is sent
@@ -29,11 +29,11 @@ use crate::pointer::ServerId;
 
 const READ_BYTES: usize = 16 << 10;
 
-/// What a server answered. Where it is [`ControlError::ServerGone`] or [`ControlError::BrokenOff`], it may or may not
+/// The answer of a server. After [`ControlError::ServerGone`] or [`ControlError::BrokenOff`] the server may or may not
 /// have done what it was asked.
 pub(super) type Answered = Result<Reply, ControlError>;
-/// Where an answer goes. Dropped without one, it says that the server is gone: so every call ends, whatever became of
-/// the connection.
+/// The receiver of an answer. Dropped without one, it reports that the server is gone: so every call ends, whatever
+/// became of the connection.
 struct Take {
     server: ServerId,
     take: Option<Box<dyn FnOnce(Answered) + Send>>,
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     calls: Sender<Call>,
 }
 
-/// What the two threads share.
+/// State that the two threads share.
 struct Line {
     server: ServerId,
     gone: Arc<AtomicBool>,
@@ -81,15 +81,16 @@ struct Line {
 
 struct State {
     phase: Phase,
-    /// What requests are sent over; while the line is broken, what it is to be resumed by.
+    /// Stream that requests are sent over; while the line is broken, the stream by which it is to be resumed.
     stream: Arc<Stream>,
-    /// Of the next request over this stream.
+    /// Number of the next request over this stream.
     next_number: u32,
     /// Requests that were sent and not answered, in their order.
     waiting: VecDeque<(u32, Take)>,
-    /// The last one of them is being written.
+    /// Set while the last one of them is being written.
     writing: bool,
-    /// This side is about to end it: that the server then closes it is no event, and it is not resumed.
+    /// Set when this side is about to end the connection: that the server then closes it is no event, and it is not
+    /// resumed.
     leaving: bool,
 }
 
@@ -135,7 +136,7 @@ impl Connection {
     pub(super) fn call(&self, request: Request, take: impl FnOnce(Answered) + Send + 'static) {
         let server = self.line.server;
         let take = Take { server, take: Some(Box::new(take)) };
-        // What is not sent is dropped, here or on its way to the writing thread, and is answered by that.
+        // A request that is not sent is dropped, here or on its way to the writing thread, and dropping it answers it.
         let sent = if self.is_gone() { None } else { self.calls.send((request, take)).ok() };
         if sent.is_none() {
             tracing::debug!(server = server.0, "a call to a server that is gone");
@@ -146,14 +147,14 @@ impl Connection {
     pub(super) fn ask(&self, request: Request) -> impl Future<Output = Answered> + Send + 'static + use<> {
         let (take, answered) = oneshot::channel();
         self.call(request, move |answer| {
-            // Nobody waits any more if the future was dropped.
+            // The caller has gone if the future was dropped.
             let _unheard = take.send(answer);
         });
         let server = self.line.server;
         async move { answered.await.unwrap_or(Err(ControlError::ServerGone { server })) }
     }
 
-    /// Sends a request; yields where its answer will be.
+    /// Sends a request; yields the channel of its answer.
     pub(super) fn ask_blocking(&self, request: Request) -> Receiver<Answered> {
         let (take, answered) = channel();
         self.call(request, move |answer| {
@@ -171,12 +172,13 @@ impl Connection {
         self.line.gone.load(Ordering::Acquire)
     }
 
-    /// Whether the server ended the connection, or is silent: not this side.
+    /// Tells whether the server, not this side, ended the connection or is silent.
     pub(super) fn is_lost(&self) -> bool {
         self.is_gone() && !self.line.state().leaving
     }
 
-    /// This side is about to end it, but for what is said before. A connection that is being resumed ends at once.
+    /// Notes that this side is about to end the connection, after what it still has to say. A connection that is being
+    /// resumed ends at once.
     pub(super) fn leave(&self) {
         let broken = {
             let mut state = self.line.state();
@@ -291,7 +293,7 @@ impl Line {
         }
     }
 
-    /// Whether that was the reply that was to come.
+    /// Hands a reply to its caller; tells whether it was the reply that was to come.
     fn deliver(&self, frame: &[u8]) -> bool {
         let Ok((number, answer)) = frame::parse::<(u32, Answered)>(frame) else { return false };
         let next = self.state().waiting.pop_front();
@@ -299,8 +301,8 @@ impl Line {
         expected.map(|(_, take)| take.answer(answer)).is_some()
     }
 
-    /// Goes on by another connection, if there is a way back to the server, and it lets this client go on. Yields what
-    /// replies come by from then on.
+    /// Resumes by another connection, if there is a way back to the server, and the server permits it. Yields the
+    /// stream by which replies come from then on.
     fn resume(&self, ended: &Stream, why: &io::Error) -> Option<Arc<Stream>> {
         let way_back = self.way_back.as_ref().filter(|_| why.kind() != ErrorKind::InvalidData)?;
         self.break_off(ended);
@@ -325,7 +327,7 @@ impl Line {
         Some(stream)
     }
 
-    /// Sees to it that nothing is sent over the line before it is up again.
+    /// Ensures that nothing is sent over the line before it is up again.
     fn break_off(&self, ended: &Stream) {
         {
             let mut state = self.state();
@@ -333,12 +335,12 @@ impl Line {
                 state.phase = Phase::Broken;
             }
         }
-        // What is being written ends by that, as a failure or not.
+        // A write under way ends by this, as a failure or not.
         ended.shutdown(Shutdown::Both);
         drop(self.when(|state| !state.writing));
     }
 
-    /// The state, if the line is still to be resumed.
+    /// Locks the state, if the line is still to be resumed.
     fn broken(&self) -> Option<MutexGuard<'_, State>> {
         Some(self.state()).filter(|state| state.phase == Phase::Broken && !state.leaving)
     }

@@ -1,5 +1,5 @@
-//! Dialling a memory server: a connected socket, the greetings, and what the server says of itself. Blocking, with a
-//! deadline.
+//! Dialling a memory server: a connected socket, the greetings, and the server's description of itself. Blocking, with
+//! a deadline.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,7 +14,7 @@ use crate::control::greeting::{self, GREETING_BYTES, GreetingError, VERSION};
 use crate::control::stream::{Deadline, Stream};
 use crate::control::wire::{OfferKind, Reply, Request, Welcome, WordRange};
 
-/// Offsets have 48 bits.
+/// End of the largest region: offsets have 48 bits.
 const REGION_BYTES_MAX: u64 = 1 << 48;
 
 /// A connection that has been greeted and welcomed. The next request has the number [`NEXT_NUMBER`].
@@ -26,7 +26,7 @@ pub(super) struct Dialled {
 /// The number of the request that follows `Hello`.
 pub(super) const NEXT_NUMBER: u32 = 1;
 
-/// Connects to a server and asks what it is.
+/// Connects to a server and asks for its description.
 pub(super) fn dial(
     address: &ServerAddress,
     asked: Option<OfferKind>,
@@ -49,7 +49,7 @@ pub(super) fn connect(address: &ServerAddress, deadline: &Deadline) -> Result<St
     }
 }
 
-/// Exchanges greetings over a new connection, and asks what the server is.
+/// Exchanges greetings over a new connection, and asks for the server's description.
 pub(super) fn hello(
     stream: &Stream,
     address: &ServerAddress,
@@ -74,7 +74,7 @@ pub(super) fn ask(
 ) -> Result<Answered, ConnectError> {
     let mut bytes = Vec::new();
     frame::put(&(number, request), &mut bytes);
-    // A server that refuses may have closed its side: what it said is still to be read.
+    // A server that refuses may have closed its side: its last words are still to be read.
     let sent = stream.write_until(deadline, &bytes);
     match read_reply(stream, address, number, deadline) {
         Err(_) if sent.is_err() => Err(closed(address)),
@@ -131,7 +131,7 @@ fn greet(stream: &Stream, address: &ServerAddress, deadline: &Deadline) -> Resul
     }
 }
 
-/// Nothing follows the reply before the next request.
+/// Reads a reply. Nothing follows it before the next request.
 fn read_reply(
     stream: &Stream,
     address: &ServerAddress,
@@ -154,7 +154,7 @@ fn read_reply(
     }
 }
 
-/// What addresses are made from later has to lie inside the region.
+/// Checks that everything from which addresses are made later lies inside the region.
 fn check_welcome(welcome: &Welcome) -> Result<(), &'static str> {
     let Welcome { region_bytes, locks, device_locks, chunk_bytes, .. } = welcome;
     if !(1..=REGION_BYTES_MAX).contains(region_bytes) {

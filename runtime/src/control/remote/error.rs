@@ -1,4 +1,4 @@
-//! Why a compute node could not be connected to its memory servers: each cause has its own remedy.
+//! Failures to connect a compute node to its memory servers: each cause has its own remedy.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::control::wire::OfferKind;
 use crate::control::{ControlError, ServerAddress};
 
-/// Why [`super::RemoteControl::connect`] failed.
+/// Failures of [`super::RemoteControl::connect`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -21,8 +21,8 @@ pub enum ConnectError {
     /// The socket file does not exist.
     #[error("there is no socket {path}: the memory server was never started there, or was stopped; start it")]
     NoSocket { path: PathBuf },
-    /// The address exists, and nobody listens there.
-    #[error("nobody listens at {address}: the memory server has died, or has another address; start it")]
+    /// The address exists, and no program listens there.
+    #[error("no program listens at {address}: the memory server has died, or has another address; start it")]
     NotListening { address: ServerAddress },
     /// The system does not let this user connect.
     #[error(

@@ -1,6 +1,6 @@
-//! Makes sure which connections have died, before a client takes anything for granted: server 0 says which ones it
+//! Fences connections that have died, before a client relies on their death: server 0 lists the connections that it
 //! has, and the other servers end what is left there of all others. After that the nodes that server 0 knows as dead
-//! are fenced everywhere: nothing that they have under way takes effect any more.
+//! are fenced everywhere: none of their operations takes effect any more.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -15,7 +15,7 @@ use crate::control::wire::{Census, Reply, Request};
 pub(super) struct Dead(Mutex<Vec<u16>>);
 
 impl Dead {
-    /// The ids of the first `count` dead, ascending.
+    /// Lists the ids of the first `count` dead, ascending.
     pub(super) async fn first(&self, home: &Server, count: u32) -> Result<Arc<[u16]>, ControlError> {
         // Ids have 16 bits, and none dies twice.
         if count > u32::from(u16::MAX) {
@@ -38,7 +38,7 @@ impl Dead {
         }
     }
 
-    /// Adds those that follow the first `known`, unless another call has done so.
+    /// Adds the dead that follow the first `known`, unless another call has done so.
     fn add(&self, known: usize, nodes: &[u16]) {
         let mut all = self.known();
         let new = all.len().saturating_sub(known);
@@ -50,7 +50,7 @@ impl Dead {
     }
 }
 
-/// Which connections server 0 has, and how many nodes have died.
+/// Asks server 0 for its connections, and for the number of nodes that have died.
 pub(super) async fn census(home: &Server) -> Result<(Census, u32), ControlError> {
     match home.connection.ask(Request::Census).await? {
         Reply::Census { census, dead } => Ok((census, dead)),
@@ -58,7 +58,7 @@ pub(super) async fn census(home: &Server) -> Result<(Census, u32), ControlError>
     }
 }
 
-/// Fences all nodes that have died, on all servers; yields how many these are.
+/// Fences all nodes that have died, on all servers; yields their number.
 pub(super) async fn fence_the_dead(servers: &[Server]) -> Result<u32, ControlError> {
     let (census, dead) = census(&servers[0]).await?;
     let fencing = servers[1..].iter().map(|server| {

@@ -1,8 +1,8 @@
 //! A compute node's side of the control plane: one connection per memory server, and the calls over them.
 //!
-//! Calls never block the shard that makes them: threads of the connections do the I/O and wake who waits. A server that
-//! closes its connection, or is silent, and does not let this client go on (`resume.rs`), is gone for good; every call
-//! to it ends with [`ControlError::ServerGone`].
+//! Calls never block the shard that makes them: threads of the connections do the I/O and wake the waiters. A server
+//! that closes its connection, or is silent, and does not let this client resume it (`resume.rs`), is gone for good;
+//! every call to it ends with [`ControlError::ServerGone`].
 
 mod connection;
 mod dial;
@@ -38,22 +38,22 @@ use crate::control::stream::Deadline;
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
 
-/// How a compute node connects.
+/// Configuration of a compute node's connections.
 #[derive(Clone, Debug)]
 pub struct ConnectConfig {
-    /// What usage reports call this client: 1 to 255 bytes.
+    /// Name of this client in usage reports: 1 to 255 bytes.
     pub name: String,
-    /// How the servers' memory has to be reached; `None` takes any, for clients that do not touch it.
+    /// Fabric by which the servers' memory has to be reached; `None` takes any, for clients that do not touch it.
     pub fabric: Option<OfferKind>,
-    /// For all servers together.
+    /// Time in which all servers together have to be connected.
     pub timeout: Duration,
     /// Silence after which a server is told that this client is alive.
     pub ping: Duration,
-    /// Silence after which a server is gone, unless it lets this client resume the connection, which takes neither
-    /// longer than this nor than `timeout`.
+    /// Silence after which a server is gone, unless it lets this client resume the connection, which takes longer
+    /// neither than this nor than `timeout`.
     pub silence: Duration,
-    /// Makes the indexes that this connection creates temporary: no other can use them, and they go when the
-    /// connection ends, however it does.
+    /// Makes the indexes that this connection creates temporary: no other connection can use them, and they are dropped
+    /// when the connection ends, in whatever way.
     pub temporary_indexes: bool,
 }
 
@@ -74,17 +74,17 @@ impl Default for ConnectConfig {
 pub struct RemoteControl {
     servers: Arc<[Server]>,
     infos: Vec<ServerInfo>,
-    /// Compute nodes that were admitted and have not ended well.
+    /// Number of compute nodes that have got an id and not released it.
     nodes: AtomicUsize,
     temporary_indexes: bool,
     known: Arc<Known>,
 }
 
-/// What the catalog has told of indexes and nodes.
+/// Knowledge from the catalog of indexes and nodes.
 #[derive(Default)]
 struct Known {
     dead: Dead,
-    /// With what chunks are taken for the indexes that were created or opened here.
+    /// Rights to take chunks for the indexes that were created or opened here.
     chunk_rights: Mutex<BTreeMap<IndexId, ChunkRight>>,
 }
 
@@ -107,8 +107,8 @@ struct Server {
 }
 
 impl RemoteControl {
-    /// Connects to all servers of a list. Blocks. The order of the list is that of the servers' ids, and has to be the
-    /// same for all clients of the cluster.
+    /// Connects to all servers of a list. Blocks. The order of the list determines the servers' ids: all clients of the
+    /// cluster have to use one order.
     ///
     /// # Errors
     /// If one of the servers cannot be connected.
@@ -140,7 +140,7 @@ impl RemoteControl {
         Ok(Arc::new(RemoteControl { servers, infos, nodes, temporary_indexes, known: Arc::default() }))
     }
 
-    /// What a server says of itself. There is one for every address of the list.
+    /// Returns a server's description of itself. There is one for every address of the list.
     ///
     /// # Panics
     /// If the list does not have that server.
@@ -148,7 +148,7 @@ impl RemoteControl {
         &self.servers[usize::from(server.0)].welcome
     }
 
-    /// The address that a server of the list was connected by.
+    /// Returns the address by which a server of the list was connected.
     ///
     /// # Panics
     /// If the list does not have that server.
@@ -156,7 +156,7 @@ impl RemoteControl {
         &self.servers[usize::from(server.0)].address
     }
 
-    /// Set as soon as a server of the list is gone.
+    /// Returns the flag that is set as soon as a server of the list is gone.
     ///
     /// # Panics
     /// If the list does not have that server.
@@ -164,15 +164,15 @@ impl RemoteControl {
         Arc::clone(self.servers[usize::from(server.0)].connection.gone())
     }
 
-    /// Servers of the list that have ended, or are silent.
+    /// Lists the servers that have ended, or are silent.
     pub fn lost(&self) -> Vec<ServerId> {
         let lost = |(id, server): (u16, &Server)| server.connection.is_lost().then_some(ServerId(id));
         (0..).zip(self.servers.iter()).filter_map(lost).collect()
     }
 
-    /// Says that the compute nodes of this process have ended well: they hold no lock, and their ids may be given to
-    /// others. Blocks until the servers know. Without it a client that ends counts as dead, and its ids are not used
-    /// again. Calls that come later fail.
+    /// Tells the servers that the compute nodes of this process have ended well: they hold no lock, and their ids may
+    /// be given to others. Blocks until the servers know. Without it a client that ends counts as dead, and its ids are
+    /// not used again. Calls that come later fail.
     pub fn goodbye(&self) {
         self.servers.iter().for_each(|server| server.connection.leave());
         let said: Vec<_> =
@@ -185,7 +185,7 @@ impl RemoteControl {
         }
     }
 
-    /// Who is connected to a server.
+    /// Lists the connections to a server.
     pub fn nodes(
         &self,
         server: ServerId,
@@ -203,7 +203,7 @@ impl RemoteControl {
     }
 
     /// Asks server 0 for an entry of the catalog, after all servers have agreed that they belong together: otherwise an
-    /// index could be made that no chunk can be had for, or a missing one be taken for one that was never made.
+    /// index could be created that no chunk can be taken for, or a missing one be taken for one that was never created.
     fn entry(&self, request: Request) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
         let (servers, known) = (Arc::clone(&self.servers), Arc::clone(&self.known));
         async move {
@@ -229,7 +229,8 @@ impl RemoteControl {
     }
 }
 
-/// Dials all servers at the same time. A thread that hangs in the resolver is left behind; it ends with it.
+/// Dials all servers at the same time. A thread that hangs in the resolver is left behind; it ends when the resolver
+/// does.
 fn dial_all(
     addresses: &[ServerAddress],
     config: &ConnectConfig,
@@ -242,7 +243,7 @@ fn dial_all(
         let (deadline, ready) = (deadline.clone(), ready.clone());
         let thread = std::thread::Builder::new().name("farwood-dial".into());
         let dialling = thread.spawn(move || {
-            // Nobody listens any more if another server has failed.
+            // The receiver is gone if another server has failed.
             let _unheard = ready.send((i, dial::dial(&address, asked, &deadline)));
         });
         dialling.map_err(|cause| ConnectError::Thread { cause: cause.to_string() })?;
@@ -292,7 +293,7 @@ fn info(id: ServerId, welcome: &Welcome) -> ServerInfo {
     }
 }
 
-/// Whether a server that describes itself so can have handed that out as a chunk or the rest of one.
+/// Tells whether a server with that description can have handed out that range as a chunk or the rest of one.
 fn is_chunk(welcome: &Welcome, offset: u64, bytes: u64) -> bool {
     let inside = offset.checked_add(bytes).is_some_and(|end| end <= welcome.region_bytes);
     let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
@@ -342,9 +343,9 @@ impl Server {
         Err(self.broken("an impossible chunk"))
     }
 
-    fn give_back(&self, index: IndexId, rest: Chunk) {
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
         let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
-        // What is asked later over this connection is answered later: the next chunk may be this rest.
+        // Later requests over this connection are answered later: the next chunk may be this rest.
         self.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
             if answer != Ok(Reply::Done) {
                 tracing::debug!(server = id.0, ?rest, ?answer, "a rest was not taken back");
@@ -401,7 +402,7 @@ impl Server {
     }
 }
 
-/// A chunk on its way to the allocator that asked for it. It is kept or goes back, also if the allocator has gone.
+/// A chunk on its way to the allocator that asked for it. It is kept, or goes back if the allocator has gone.
 struct HandedOut {
     servers: Weak<[Server]>,
     index: IndexId,
@@ -430,7 +431,7 @@ impl HandedOut {
 impl Drop for HandedOut {
     fn drop(&mut self) {
         if let (Some(chunk), Some(servers)) = (self.chunk.take(), self.servers.upgrade()) {
-            servers[usize::from(chunk.start.server().0)].give_back(self.index, chunk);
+            servers[usize::from(chunk.start.server().0)].return_extent(self.index, chunk);
         }
     }
 }
@@ -441,13 +442,14 @@ async fn drop_index(servers: &[Server], known: &Known, name: String) -> Result<u
         Ok(Reply::Dropping { index, key }) => (index, key),
         Ok(other) => return Err(home.unexpected(&other)),
         Err(error @ ControlError::NotFound { .. }) => {
-            // With another server 0 the catalog is another.
+            // Another server 0 has another catalog.
             agree(servers).await?;
             return Err(error);
         }
         Err(error) => return Err(error),
     };
-    // From here on no client opens it. Those that had it open and are dead for server 0 are fenced on the others first.
+    // From here on no client opens it. Clients that had it open and are dead for server 0 are fenced on the other
+    // servers first.
     let (census, _) = census(home).await?;
     let freeing = servers.iter().map(|server| {
         let census = census.clone();
@@ -464,7 +466,7 @@ async fn drop_index(servers: &[Server], known: &Known, name: String) -> Result<u
     Ok(freed.into_iter().fold(0, u64::saturating_add))
 }
 
-/// Nobody uses it any more, no shard either.
+/// Says goodbye for nodes that ended well: no shard uses the connections any more.
 impl Drop for RemoteControl {
     fn drop(&mut self) {
         if self.nodes.load(Ordering::Acquire) == 0 {
@@ -474,11 +476,11 @@ impl Drop for RemoteControl {
 }
 
 impl Admission for RemoteControl {
-    /// Blocks until server 0 has answered.
-    fn admit(&self) -> Result<u16, ControlError> {
+    /// Asks server 0 for an id. Blocks until it has answered.
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
         let home = &self.servers[0];
         match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
-            // 0 is what a free lock word has for an owner.
+            // 0 is the owner in a free lock word.
             Reply::Admitted { node } if node != 0 => {
                 self.nodes.fetch_add(1, Ordering::AcqRel);
                 Ok(node)
@@ -487,8 +489,8 @@ impl Admission for RemoteControl {
         }
     }
 
-    /// When all have, dropping this says goodbye.
-    fn ended(&self) {
+    /// Counts one node less. When none is left, dropping the connections says goodbye.
+    fn release_node_id(&self) {
         self.nodes.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -518,7 +520,7 @@ impl Control for RemoteControl {
         let request = Request::Chunk { index: index.0, seal, temporary };
         asked.connection.call(request, move |answer| {
             let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
-            // If the allocator waits no more, the chunk is dropped here, and so goes back.
+            // If the allocator has gone, the chunk is dropped here, and so goes back.
             let _unheard = take.send(answer);
         });
         async move {
@@ -528,9 +530,9 @@ impl Control for RemoteControl {
         .boxed_local()
     }
 
-    fn give_back(&self, index: IndexId, rest: Chunk) {
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
         match self.server(rest.start.server()) {
-            Ok(server) => server.give_back(index, rest),
+            Ok(server) => server.return_extent(index, rest),
             Err(_) => tracing::debug!(?rest, "a rest of no server of this cluster"),
         }
     }
@@ -546,7 +548,7 @@ impl Control for RemoteControl {
             return ready(Err(error)).boxed_local();
         }
         let (name, kind, config) = (name.into(), kind.into(), config.into());
-        // How many are fenced is found out first.
+        // `fenced` is filled in after the fencing.
         self.entry(Request::Create { name, kind, config, fenced: 0, temporary: self.temporary_indexes })
     }
 

@@ -1,6 +1,6 @@
-//! The way back to a server that has given this client up, although the client lives: its process was stopped for
-//! long (SIGSTOP, a frozen container), and goes on. It dials once more, shows that it is the one that had the
-//! connection, and has all again that it had. Blocking, with a deadline.
+//! The way back to a server that has given this client up, although the client lives: its process was stopped for long
+//! (SIGSTOP, a frozen container), and continues. The client dials again, proves that the connection was its own, and
+//! gets back everything it had. Blocking, with a deadline.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::control::stream::{Deadline, Stream};
 use crate::control::wire::{OfferKind, Reply, Request, Welcome};
 use crate::control::{ControlError, ServerAddress};
 
-/// Between two requests, while the server has not seen the end of the connection that is to be resumed.
+/// Pause between two requests, while the server has not seen the end of the connection that is to be resumed.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What it takes to go on with a connection that has ended.
+/// Everything needed to resume a connection that has ended.
 pub(super) struct WayBack {
     address: ServerAddress,
     instance: u128,
@@ -22,8 +22,8 @@ pub(super) struct WayBack {
 }
 
 impl WayBack {
-    /// Keeps what leads back to a connection that began with that welcome, where the memory is mapped. To a server that
-    /// is reached by queue pairs no way leads back: it has destroyed them, and taken the client for dead.
+    /// Keeps the way back to a connection that began with that welcome, where the memory is mapped. A server that is
+    /// reached by queue pairs has none: it has destroyed them, and taken the client for dead.
     pub(super) fn to(address: &ServerAddress, welcome: &Welcome) -> Option<Self> {
         let Welcome { instance, connection, pass, .. } = *welcome;
         let way_back = WayBack { address: address.clone(), instance, connection, pass };
@@ -35,7 +35,7 @@ impl WayBack {
         dial::connect(&self.address, deadline)
     }
 
-    /// Goes on over that new connection; yields the number of its next request.
+    /// Resumes over that new connection; yields the number of its next request.
     pub(super) fn resume(&self, stream: &Stream, deadline: &Deadline) -> Result<u32, ConnectError> {
         let &WayBack { ref address, instance, connection, pass } = self;
         let refused = |cause| ConnectError::Refused { address: address.clone(), cause };
@@ -50,7 +50,7 @@ impl WayBack {
             match answer {
                 Ok(Reply::Done) => return Ok(number),
                 Ok(_) => return Err(ConnectError::NotFarwood { address: address.clone() }),
-                // The server has not come to the end of the old connection: soon it will.
+                // The server has not seen the end of the old connection yet.
                 Err(ControlError::NotEnded { .. }) if deadline.left().is_some() => {
                     std::thread::park_timeout(PAUSE);
                 }

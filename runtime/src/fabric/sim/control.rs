@@ -247,8 +247,8 @@ impl Control for SimControl {
     }
 
     /// At once: nobody hears when it is done, and nothing random is drawn, whoever ends when.
-    fn give_back(&self, index: IndexId, rest: Chunk) {
-        self.cluster.give_back(index, rest);
+    fn return_extent(&self, index: IndexId, rest: Chunk) {
+        self.cluster.return_extent(index, rest);
     }
 
     fn create(&self, name: &str, kind: &str, config: &[u8]) -> Answer<CatalogEntry> {

@@ -177,7 +177,7 @@ impl Simulation {
 
     fn admit(&self, machine: u16) {
         let SimConfig { shards, credits, any_order, ref profile, weather, seed, .. } = self.config;
-        let node_id = self.cluster.admit().expect("a simulation has fewer than 65,536 nodes");
+        let node_id = self.cluster.allocate_node_id().expect("a simulation has fewer than 65,536 nodes");
         let control = Arc::clone(&self.control) as Arc<dyn Control>;
         let capabilities = Capabilities {
             fabric: "sim",

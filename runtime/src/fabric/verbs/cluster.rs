@@ -100,12 +100,12 @@ impl Fabric for VerbsCluster {
         Arc::clone(&self.control)
     }
 
-    fn admit(&self) -> Result<u16, ControlError> {
-        self.admission.admit()
+    fn allocate_node_id(&self) -> Result<u16, ControlError> {
+        self.admission.allocate_node_id()
     }
 
-    fn ended(&self, _: u16) {
-        self.admission.ended();
+    fn release_node_id(&self, _: u16) {
+        self.admission.release_node_id();
     }
 
     fn device(&self, seat: &Seat) -> Result<VerbsDevice, DeviceError> {

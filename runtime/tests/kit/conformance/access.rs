@@ -1,4 +1,4 @@
-//! READs and WRITEs: what was written is read, at every alignment and length, also in random chains.
+//! READs and WRITEs: a READ yields what was written, at every alignment and length, also in random chains.
 
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Chain, Meter, RemotePtr};
@@ -6,7 +6,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr};
 use super::exchange::{Meeting, fill, is_pattern, pattern, read, run, words_of};
 use super::{Probed, Site};
 
-/// Every alignment and length comes back as it was written, and nothing beside it changes.
+/// Checks that bytes of every alignment and length come back as they were written, and nothing beside them changes.
 pub(crate) async fn round_trips<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     for server in 0..2 {
         let base = site.own(server, v.shard());
@@ -36,7 +36,7 @@ async fn round_trip<V: Probed>(v: &V, base: RemotePtr, start: usize, len: usize)
     assert!(is_pattern(&part, 0, !salt), "a READ of {len} bytes at {start}");
 }
 
-/// Random chains, several in flight, against a plain array that executes them in posting order.
+/// Compares random chains, several in flight, with a plain array that executes them in posting order.
 pub(crate) async fn verbs_match_a_model<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     const WORDS: usize = 64;
     let meter = Meter::default();

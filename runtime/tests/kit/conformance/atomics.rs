@@ -1,4 +1,4 @@
-//! CAS and FAA: what they find, what they change, and that none is lost.
+//! CAS and FAA: the words that they find and change, and that none is lost.
 
 use farwood_runtime::Chain;
 use futures::future::join_all;
@@ -6,7 +6,7 @@ use futures::future::join_all;
 use super::exchange::{Meeting, fill, in_client, is_pattern, read, read_words, run};
 use super::{Probed, Site};
 
-/// CAS and FAA yield what they found, in posting order, and change the word as they should.
+/// Checks that CAS and FAA yield what they found, in posting order, and change the word as they should.
 pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let at = site.own(0, v.shard());
     let mut chain = Chain::new(at.server());
@@ -34,8 +34,8 @@ pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     }
 }
 
-/// From many clients of all shards, no increment by FAA or by a loop of CAS is lost, and no FAA finds what another
-/// found.
+/// Checks that with many clients of all shards no increment by FAA or by a loop of CAS is lost, and no two FAAs find
+/// one value.
 pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     const CLIENTS: u64 = 8;
     const ROUNDS: u64 = 200;

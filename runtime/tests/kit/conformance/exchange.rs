@@ -1,4 +1,4 @@
-//! What the parts share: shards that meet, counts to wait for, clients, and single verbs with patterns to check.
+//! Tools that the parts share: shards that meet, counts to wait for, clients, and single verbs with patterns to check.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use futures::future::LocalBoxFuture;
 
 use super::Probed;
 
-/// Places that no shard passes before all have come there; made of messages.
+/// Barriers that no shard passes before all have come there; made of messages.
 pub(crate) struct Meeting<V> {
     v: V,
     arrived: Rc<Tally<V>>,
@@ -40,7 +40,7 @@ impl<V: Clone> Clone for Meeting<V> {
     }
 }
 
-/// A count that one can wait for.
+/// A count that a client can wait for.
 pub(crate) struct Tally<V> {
     v: V,
     count: Cell<u64>,
@@ -110,7 +110,7 @@ pub(super) async fn run<V: Probed>(v: &V, chain: Chain) -> Completion {
     v.submit(&Meter::default(), chain).await.unwrap()
 }
 
-/// What `counter` is, after everything posted before.
+/// Reads `counter`, after everything posted before.
 pub(super) async fn counted<V: Probed>(v: &V, counter: RemotePtr) -> u64 {
     let mut chain = Chain::new(counter.server());
     chain.fence().faa(counter, 0);
@@ -160,7 +160,7 @@ pub(super) fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Bytes of which no two words, and no two salts, are alike.
+/// Fills `bytes` so that no two words, and no two salts, are alike.
 pub(super) fn pattern(bytes: &mut [u8], salt: u64) {
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = pattern_at(i, salt);

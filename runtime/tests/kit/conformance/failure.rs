@@ -11,8 +11,8 @@ use futures::future::{Either, join, join_all, select};
 use super::exchange::{Meeting, Tally, counted, in_client, read, read_words, run, words_of, write_words};
 use super::{Probed, Site};
 
-/// Out of bounds and unknown servers are typed errors; what came before in the chain may have taken effect, what comes
-/// behind has not; buffers come back, and the shard goes on.
+/// Checks that out of bounds and unknown servers are typed errors: verbs before it in the chain may have taken effect,
+/// those behind it have not; buffers come back, and the shard works on.
 pub(crate) async fn errors_are_typed_and_local<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let at = site.own(0, v.shard());
     let server = ServerId(0);
@@ -67,8 +67,8 @@ pub(crate) async fn errors_are_typed_and_local<V: Probed>(v: V, site: Site, _: M
     assert_eq!(read_words(&v, at, 1).await, [77]);
 }
 
-/// Nothing behind a refused verb takes effect, fenced or not, and the chain comes back as it was posted: without the
-/// verb that was refused it can be posted again.
+/// Checks that nothing behind a refused verb takes effect, fenced or not, and the chain comes back as it was posted:
+/// without the verb that was refused it can be posted again.
 pub(crate) async fn refused_chains_come_back<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let at = site.own(0, v.shard());
     let far = RemotePtr::new(at.server(), (1 << 48) - 64);
@@ -105,7 +105,7 @@ pub(crate) async fn refused_chains_come_back<V: Probed>(v: V, site: Site, _: Mee
     }
 }
 
-/// A submission that is dropped, at whatever moment, is executed all the same and gives its buffer back.
+/// Checks that a submission that is dropped, at any moment, is executed all the same and gives its buffer back.
 pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let (counter, at) = (site.own(0, v.shard()), site.own(0, v.shard()).add(64));
     let post = || {
@@ -123,13 +123,13 @@ pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Meeting<
             drop(polled);
             dropped += 2;
         }
-        // These are executed before the next chain has come back, and nobody has looked at them yet.
+        // These are executed before the next chain has come back, and were not polled yet.
         let late: Vec<V::Submission> = (0..5).map(|_| post()).collect();
         dropped += 5;
         assert_eq!(counted(&v, counter).await, dropped);
         drop(late);
         assert_eq!(v.buffers_leased(), 0);
-        // A timeout: whichever comes first, the chain is executed once.
+        // A timeout: whether it or the completion comes first, the chain is executed once.
         let pause = v.pause(v.random() % (1 + round * 40));
         dropped += 1;
         match select(post(), pause).await {
@@ -156,7 +156,7 @@ pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Meeting<
     assert_eq!(counted(&v, counter).await, dropped + 100);
 }
 
-/// More chains than there are credits: all of them are executed, in the order in which they were submitted.
+/// Posts more chains than there are credits: all of them are executed, in the order in which they were submitted.
 pub(crate) async fn credits_are_first_come_first_served<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     // More than the default credits of a queue pair.
     const CHAINS: u64 = 5000;
@@ -173,7 +173,7 @@ pub(crate) async fn credits_are_first_come_first_served<V: Probed>(v: V, site: S
     let waiting = Rc::clone(&tally);
     let inner = v.clone();
     v.defer(async move {
-        // Comes last and overtakes nobody.
+        // This one comes last and overtakes no other.
         assert_eq!(counted(&inner, at).await, CHAINS);
         waiting.add();
     });
@@ -185,7 +185,7 @@ pub(crate) async fn credits_are_first_come_first_served<V: Probed>(v: V, site: S
     assert_eq!(meter.usage().round_trips, CHAINS as u32);
 }
 
-/// Chains to two servers are in flight together and do not mix.
+/// Checks that chains to two servers are in flight together and do not mix.
 pub(crate) async fn servers_in_parallel<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let meter = Meter::default();
     let at = [site.own(0, v.shard()), site.own(1, v.shard())];

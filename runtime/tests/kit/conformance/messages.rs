@@ -8,8 +8,8 @@ use farwood_runtime::{Chain, Message, Meter, Port, ShardId};
 use super::exchange::{Meeting, Tally, read_words};
 use super::{Probed, Site};
 
-/// All shards send to all, themselves included, far more than any ring holds and all at once: nothing is lost or
-/// overtaken, and nobody waits for anybody.
+/// Lets all shards send to all, themselves included, far more than any ring holds and all at once: nothing is lost or
+/// overtaken, and no shard waits for another.
 pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: Meeting<V>) {
     const MESSAGES: u64 = 100_000;
     const PORTS: u32 = 2;
@@ -44,7 +44,7 @@ pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: 
     assert_eq!(tally.count(), MESSAGES * u64::from(shards));
 }
 
-/// Messages to a port that nobody listens to yet come to who listens later, before newer ones.
+/// Checks that messages to a port without an actor reach the actor that listens later, before newer ones.
 pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: Meeting<V>) {
     const EARLY: u64 = 3000;
     let send = |range: std::ops::Range<u64>| {
@@ -53,7 +53,7 @@ pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: M
         }
     };
     send(0..EARLY);
-    // Rings are drained in order: whoever has seen all at the meeting has the early ones.
+    // Rings are drained in order: a shard that has seen all at the meeting has the early ones.
     meeting.attend().await;
     let heard: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); v.shards()]));
     let inside = Rc::clone(&heard);
@@ -75,7 +75,7 @@ pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: M
     }
 }
 
-/// A handler may send, post and wake: it is called with nothing of the shard borrowed.
+/// Checks that a handler may send, post and wake: it is called with nothing of the shard borrowed.
 pub(crate) async fn messages_from_handlers<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     const HOPS: u64 = 2000;
     let at = site.own(0, v.shard());

@@ -32,15 +32,15 @@ pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goe
 
 /// A shard that can be asked whether it lost anything.
 pub(crate) trait Probed: Verbs {
-    /// Buffers on lease.
+    /// Counts the buffers on lease.
     fn buffers_leased(&self) -> usize;
-    /// Chains not executed.
+    /// Counts the chains that are not executed.
     fn chains_in_flight(&self) -> usize;
 }
 
-/// What the body needs of a fabric.
+/// A fabric, as the body needs it.
 pub(crate) trait Fabric {
-    /// Its shards.
+    /// Type of its shards.
     type V: Probed;
     /// Runs `main` on every shard of a fresh node with `shards` shards and a fresh cluster of two servers, once per
     /// setting (line mode, credits, kind of task) that makes a difference there, and waits for all of them.
@@ -50,17 +50,17 @@ pub(crate) trait Fabric {
         R: Future<Output = ()> + 'static;
 }
 
-/// Zeroed memory that the body has to itself, the same on all shards.
+/// Zeroed memory that the body has to itself; all shards share it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
-    /// Where it begins on server 0 and on server 1.
+    /// First byte on server 0 and on server 1.
     pub starts: [RemotePtr; 2],
     /// Its size on each server, 1 MiB at least.
     pub bytes: u64,
 }
 
 impl Site {
-    /// The part of it on `server` that is `shard`'s own: a quarter, the last quarter is [`Site::common`].
+    /// Returns the quarter of it on `server` that is `shard`'s own; the last quarter is [`Site::common`].
     fn own(&self, server: usize, shard: ShardId) -> RemotePtr {
         assert!(shard.0 < 3);
         self.starts[server].add(u64::from(shard.0) * self.quarter())
@@ -100,7 +100,7 @@ macro_rules! conformance_tests {
 }
 pub(crate) use conformance_tests;
 
-/// Every shard is done, all chains are executed and all buffers are back.
+/// Checks that every shard is done, all chains are executed and all buffers are back.
 pub(crate) async fn nothing_is_left<V: Probed>(v: &V, meeting: &Meeting<V>) {
     while v.chains_in_flight() > 0 {
         v.pause(10_000).await;

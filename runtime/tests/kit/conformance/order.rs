@@ -1,4 +1,4 @@
-//! Order on one queue pair, as the shard itself and as others see it.
+//! Order on one queue pair, as the shard itself and other shards see it.
 
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Chain, Completion, Message, Meter, Port, RemotePtr, ShardId};
@@ -7,8 +7,8 @@ use futures::future::join;
 use super::exchange::{Meeting, Tally, in_client, read, read_words, spin, words_of, write_words};
 use super::{Probed, Site};
 
-/// Whatever follows a WRITE takes effect after it, and a READ after an atomic: inside a chain, between chains that were
-/// posted one behind the other, and between chains that were awaited.
+/// Checks that every verb behind a WRITE takes effect after it, and a READ after an atomic: inside a chain, between
+/// chains that were posted one behind the other, and between chains that were awaited.
 pub(crate) async fn chains_keep_their_order<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let base = site.own(0, v.shard());
     for n in 1..500 {
@@ -44,7 +44,7 @@ enum Cut {
     Awaited,
 }
 
-/// Stands for a READ of the word in question.
+/// A stand-in for a READ of the word in question.
 const READ: Op = Op::Read { at: 0, to: 0, len: 8 };
 
 /// Executes verbs on the word at `at` in one chain or one chain each; yields what READs and atomics found.
@@ -88,7 +88,7 @@ fn take(done: Completion, landed: usize, reads: &mut Vec<u64>, atomics: &mut Vec
     reads.extend(words_of(&done.into_buf()[..landed]));
 }
 
-/// One shard writes data, then a flag that says so; another that reads the flag, then the data, never finds less.
+/// Lets one shard write data, then a flag that says so; another that reads the flag, then the data, never finds less.
 pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     const ROUNDS: u64 = 20_000;
     let (flag, data) = (site.common(), site.common().add(4096));
@@ -135,7 +135,7 @@ pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, meeting
     join(in_client(&v, writer), in_client(&v, reader)).await;
 }
 
-/// WRITE x; READ y beside WRITE y; READ x: that both READs miss the other's WRITE must never happen.
+/// Runs WRITE x; READ y beside WRITE y; READ x: both READs must never miss the other's WRITE.
 ///
 /// ```text
 ///   shard 0             shard 1
@@ -191,7 +191,7 @@ async fn write_then_read<V: Probed>(v: &V, own: RemotePtr, stamp: u64, other: Re
     words_of(&v.submit(&meter, chain).await.unwrap().into_buf())[0]
 }
 
-/// A message follows what its sender wrote and awaited before: the receiver's READ sees it.
+/// Checks that a message follows what its sender wrote and awaited before: the receiver's READ sees it.
 pub(crate) async fn messages_follow_writes<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     const ROUNDS: u64 = 3000;
     let at = site.common();

@@ -13,7 +13,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use super::exchange::{Meeting, Tally, counted, in_client, maybe_in_client, read_words, run};
 use super::{Probed, Site};
 
-/// A pause lasts at least its time; pauses of many clients end in the order of their deadlines.
+/// Checks that a pause lasts at least its time, and that pauses of many clients end in the order of their deadlines.
 pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
     for ns in [0, 1, 999, 50_000, 150_000, 250_000, 1_000_000, 5_000_000] {
         let before = v.now();
@@ -27,13 +27,14 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
         in_order |= many_pauses(&v).await;
     }
     assert!(in_order, "pauses end in another order than that of their deadlines");
-    // The longer one is dropped; its deadline wakes nobody.
+    // The longer one is dropped; its deadline wakes no client.
     let before = v.now();
     drop(select(v.pause(3_600_000_000_000), v.pause(100_000)).await);
     assert!(v.now() - before >= 100_000);
 }
 
-/// An operation that ends in time has its outcome; another one is dropped, and what it had posted is executed.
+/// Checks that an operation that ends in time has its outcome; another one is dropped, and what it had posted is
+/// executed.
 pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let (limit, at) = (Duration::from_micros(200), site.own(0, v.shard()));
     let before = v.now();
@@ -57,7 +58,7 @@ pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     assert_eq!(begun.get(), 2);
 }
 
-/// Lets 50 clients pause; yields whether they went on in the order of their deadlines.
+/// Lets 50 clients pause; tells whether they went on in the order of their deadlines.
 async fn many_pauses<V: Probed>(v: &V) -> bool {
     let ended = Rc::new(RefCell::new(Vec::new()));
     let start = v.now();
@@ -76,7 +77,7 @@ async fn many_pauses<V: Probed>(v: &V) -> bool {
     ended.is_sorted()
 }
 
-/// Whoever asks, clients or handlers, time does not go back.
+/// Checks that time does not go back, for clients and handlers.
 pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
     let latest = Rc::new(Cell::new(0));
     let clock = (v.clone(), Rc::clone(&latest));
@@ -106,8 +107,8 @@ pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: M
     meeting.attend().await;
 }
 
-/// Waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early and double
-/// wakes do no harm.
+/// Checks that waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early
+/// and double wakes do no harm.
 pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
     for waiting_in_client in [false, true] {
         for waking_in_client in [false, true] {
@@ -158,7 +159,7 @@ pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
     v.pause(1000).await;
 }
 
-/// What is deferred runs by itself, apart from whoever asked, also when it defers more.
+/// Checks that a deferred task runs by itself, apart from its caller, also when it defers more.
 pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     let at = site.own(0, v.shard());
     let tally = Rc::new(Tally::new(v.clone()));
@@ -176,12 +177,12 @@ pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Meeting<V>) {
             outer_tally.add();
         });
     }
-    assert_eq!(tally.count(), 0, "apart from whoever asked");
+    assert_eq!(tally.count(), 0, "apart from the caller");
     tally.reached(200).await;
     assert_eq!(read_words(&v, at, 1).await, [100]);
 }
 
-/// Futures that are polled with wakers of a combinator's own complete, in the pool and outside.
+/// Checks that futures that are polled with wakers of a combinator's own complete, in the pool and outside.
 pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Meeting<V>) {
     for inside in [false, true] {
         let inner = v.clone();
