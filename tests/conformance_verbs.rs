@@ -14,8 +14,8 @@ use farwood::runtime::service::ServiceTimes;
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
+use self::kit::cluster::{Parties, Seat};
 use self::kit::nodes::run_nodes;
-use self::kit::party::{Parties, Seat};
 
 struct Verbs;
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 use farwood_index::{AnyIndex, IndexError, RangeIndex};
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
-use farwood_runtime::sim::{Fault, Mix, SimShard};
+use farwood_runtime::sim::{Fault, FaultMix, SimShard};
 use farwood_runtime::{ControlError, FabricError, Verbs};
 use futures::future::{Either, select};
 use futures::{FutureExt, StreamExt};
@@ -55,7 +55,7 @@ pub(crate) struct Crew {
     value_bytes_max: usize,
     pub(crate) work: Work,
     pub(crate) adversary: Adversary,
-    mix: Mix,
+    mix: FaultMix,
     /// A shard of each compute node that has ever been there.
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
@@ -444,12 +444,12 @@ fn is_write(action: &Action) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Wish;
+    use crate::scenario::Overrides;
 
     #[test]
     fn no_two_values_of_a_key_are_the_same() {
         let adversary = Adversary { short_values: true, ..Adversary::default() };
-        let crew = Crew::new(&Scenario { adversary, ..Scenario::draw(1, &Wish::default()) });
+        let crew = Crew::new(&Scenario { adversary, ..Scenario::draw(1, &Overrides::default()) });
         let mut lengths = BTreeSet::new();
         for key in 0..3 {
             let values: Vec<_> = (0..3_000u64).map(|n| crew.value(key, n << 32 | n)).collect();

@@ -9,7 +9,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, IndexKind, IndexSpec};
-use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Profile, Rule, SimConfig, Weather};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -42,9 +42,9 @@ pub struct Scenario {
     /// What clients do.
     pub work: Work,
     /// What goes wrong.
-    pub mix: Mix,
+    pub mix: FaultMix,
     /// And how many times as often as the mix says.
-    pub haste: u32,
+    pub fault_multiplier: u32,
     /// What makes it harder still.
     pub adversary: Adversary,
 }
@@ -116,7 +116,7 @@ pub struct Work {
     /// Keys there are.
     pub keys: u32,
     /// Whether keys are prefixes of each other and share long ones, rather than being numbers with something behind.
-    pub tangled: bool,
+    pub shared_prefixes: bool,
     /// Of a hundred keys so many are there at first. 0 is a tree without a node.
     pub loaded_percent: u32,
     /// How full a load makes the leaves, of a hundred.
@@ -147,11 +147,11 @@ pub struct Shares {
 
 /// What is not left to the seed.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Overrides {
     /// The kind of the index, which no seed draws.
     pub kind: IndexKind,
     /// This mix of faults.
-    pub mix: Option<Mix>,
+    pub mix: Option<FaultMix>,
     /// So many operations per client.
     pub ops: Option<u32>,
     /// These techniques, by name, on or off.
@@ -160,14 +160,14 @@ pub struct Wish {
 
 impl Scenario {
     /// The scenario of `seed`.
-    pub fn draw(seed: u64, wish: &Wish) -> Self {
+    pub fn draw(seed: u64, overrides: &Overrides) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
         let shape = if seed.is_multiple_of(PLAIN_ONE_IN) { Shape::Plain } else { Shape::Hard };
         // Everything is drawn, wished for or not: the rest stays the same.
         let drawn = draw_mix(rng, shape);
-        let mix = wish.mix.unwrap_or(drawn);
+        let mix = overrides.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
-        let spec = wish.kind.draw(|n| rng.random_range(0..n));
+        let spec = overrides.kind.draw(|n| rng.random_range(0..n));
         let nodes = match shape {
             Shape::Plain => rng.random_range(1..=3),
             Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
@@ -183,15 +183,15 @@ impl Scenario {
         };
         let spec = spec.with_lock_wait_max(lock_wait);
         let mut nodes: Vec<IndexSpec> = (0..nodes).map(|_| draw_options(rng, spec, shape)).collect();
-        for (name, on) in &wish.techniques {
+        for (name, on) in &overrides.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.set_technique(name, *on);
             });
         }
-        let mut work = draw_work(rng, wish.kind, shape);
-        work.ops = wish.ops.unwrap_or(work.ops);
-        let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
-        Scenario { seed, cluster, nodes, work, mix, haste, adversary }
+        let mut work = draw_work(rng, overrides.kind, shape);
+        work.ops = overrides.ops.unwrap_or(work.ops);
+        let fault_multiplier = *[1, 1, 4, 12].choose(rng).expect("not empty");
+        Scenario { seed, cluster, nodes, work, mix, fault_multiplier, adversary }
     }
 
     /// The faults, as often as they strike.
@@ -199,7 +199,7 @@ impl Scenario {
         let hastened = |rule: &Rule| match rule.fault.is_of_control() {
             // There are few requests to control services, and all of them failing would be the end.
             true => *rule,
-            false => Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule },
+            false => Rule { one_in: (rule.one_in / self.fault_multiplier.max(1)).max(1), ..*rule },
         };
         self.mix.rules.iter().map(hastened).collect()
     }
@@ -266,12 +266,12 @@ impl fmt::Display for Scenario {
 }
 
 /// Whether compute nodes may stop.
-pub(crate) fn may_kill(mix: &Mix) -> bool {
+pub(crate) fn may_kill(mix: &FaultMix) -> bool {
     mix.has(|fault| fault == Fault::NodeStop)
 }
 
 /// Whether chains may fail because a memory server cannot be reached.
-pub(crate) fn may_lose_servers(mix: &Mix) -> bool {
+pub(crate) fn may_lose_servers(mix: &FaultMix) -> bool {
     mix.has(|fault| matches!(fault, Fault::ServerAway(_) | Fault::Partition(_)))
 }
 
@@ -284,7 +284,7 @@ enum Shape {
     Hard,
 }
 
-fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
+fn draw_mix(rng: &mut SmallRng, shape: Shape) -> FaultMix {
     let names: &[&str] = match shape {
         Shape::Plain => {
             &["none", "none", "delays", "delays", "errors", "errors", "outages", "crashes", "crashes", "all"]
@@ -308,10 +308,10 @@ fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
             "all",
         ],
     };
-    Mix::named(names.choose(rng).expect("there are mixes")).expect("a mix of the runtime's")
+    FaultMix::named(names.choose(rng).expect("there are mixes")).expect("a mix of the runtime's")
 }
 
-fn draw_adversary(rng: &mut SmallRng, mix: &Mix) -> Adversary {
+fn draw_adversary(rng: &mut SmallRng, mix: &FaultMix) -> Adversary {
     let (small_chunks, comes_back) = (rng.random(), rng.random());
     Adversary {
         chunk_bytes: if small_chunks || mix.has(Fault::is_of_control) { 4 << 10 } else { 16 << 10 },
@@ -393,7 +393,7 @@ fn draw_work(rng: &mut SmallRng, kind: IndexKind, shape: Shape) -> Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
         keys: *[1, 2, 5, 5, 12, 12, 30, 30, 80, 80, 200, 200].choose(rng).expect("not empty"),
-        tangled: (shape == Shape::Hard || kind.trial().is_radix) && rng.random(),
+        shared_prefixes: (shape == Shape::Hard || kind.trial().is_radix) && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
         shares,
@@ -413,7 +413,7 @@ mod tests {
     /// With another number, READs do not meet an entry whose version is the same again.
     #[test]
     fn reads_are_overtaken_by_as_many_writes_as_there_are_entry_versions() {
-        let faults = Mix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);
+        let faults = FaultMix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);
         let writes = faults.filter_map(|fault| match fault {
             Fault::OvertakenRead { writes, .. } => Some(writes),
             _ => None,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     fn draw(seed: u64, kind: IndexKind) -> Scenario {
-        Scenario::draw(seed, &Wish { kind, ..Wish::default() })
+        Scenario::draw(seed, &Overrides { kind, ..Overrides::default() })
     }
 
     #[test]
@@ -441,9 +441,9 @@ mod tests {
     fn wishes_change_nothing_else() {
         for &kind in IndexKind::ALL {
             let plain = draw(7, kind);
-            let mix = Mix::named("delays");
-            let wish = Wish { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
-            let wished = Scenario::draw(7, &wish);
+            let mix = FaultMix::named("delays");
+            let overrides = Overrides { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
+            let wished = Scenario::draw(7, &overrides);
             let mut nodes = plain.nodes.clone();
             nodes.iter_mut().for_each(|node| assert!(node.set_technique("fused", false)));
             assert_eq!(wished.nodes, nodes);
@@ -467,7 +467,7 @@ mod tests {
             assert!(share(&|scenario| scenario.nodes.len() >= 2) >= 0.8);
             let plain = share(&|scenario| scenario.adversary == Adversary::default());
             assert!((0.1..0.12).contains(&plain), "{plain}");
-            for mix in Mix::ALL {
+            for mix in FaultMix::ALL {
                 assert!(share(&|scenario| scenario.mix == mix) > 0.03, "{}", mix.name);
             }
             assert!(share(&|scenario| may_kill(&scenario.mix) && scenario.adversary.comes_back) > 0.1);
@@ -479,7 +479,7 @@ mod tests {
             );
             assert!(share(&|scenario| scenario.adversary.stands_still) > 0.1);
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
-            assert!(share(&|scenario| scenario.work.tangled) > 0.4);
+            assert!(share(&|scenario| scenario.work.shared_prefixes) > 0.4);
             let is_small = |node: &IndexSpec| node.cache_bytes() < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
             for name in kind.techniques() {

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
-use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Rule, Weather};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
@@ -42,7 +42,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             clients: 3,
             ops: 40,
             keys: 200,
-            tangled: false,
+            shared_prefixes: false,
             loaded_percent: 0,
             fill_percent: 80,
             shares: Shares { get: 2, put: 4, insert: 6, update: 0, remove: 1, scan: 1 },
@@ -51,8 +51,8 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             cancel_one_in: 0,
             think_ns: 0,
         },
-        mix: Mix { name: "regression", about: "", rules },
-        haste: 1,
+        mix: FaultMix { name: "regression", about: "", rules },
+        fault_multiplier: 1,
         adversary: Adversary::default(),
     }
 }

@@ -28,16 +28,16 @@ fn an_empty_index_does_not_leak_nodes() {
             ..Default::default()
         })
         .unwrap();
-        with_parties_on(&cluster, Parties::Shards(1), unfused(kind), |party| async move {
+        with_parties_on(&cluster, Parties::Shards(1), unfused(kind), |cluster| async move {
             // Polls: the root word's READ, the new node's WRITE; then comes the root word's CAS.
             for i in 0..3000 {
                 let drops = if i % 2 == 0 { Drops::AtOnce } else { Drops::WhenWoken };
-                let put = after_polls(party.index.put(b"k", b"v"), 2, drops).await;
+                let put = after_polls(cluster.index.put(b"k", b"v"), 2, drops).await;
                 assert!(put.is_none(), "the memory is all gone: {put:?}");
             }
-            assert!(party.index.get(b"k").await.unwrap().is_none());
-            party.index.put(b"k", b"v").await.unwrap();
-            party.rest().await;
+            assert!(cluster.index.get(b"k").await.unwrap().is_none());
+            cluster.index.put(b"k", b"v").await.unwrap();
+            cluster.rest().await;
         });
     }
 }

@@ -6,8 +6,8 @@ use farwood::Shard;
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
 use crate::kit;
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::nodes::run_nodes;
-use crate::kit::party::{Parties, Seat};
 
 struct Embedded;
 

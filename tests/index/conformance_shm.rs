@@ -10,8 +10,8 @@ use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::nodes::run_nodes;
-use crate::kit::party::{Parties, Seat};
 
 struct Shm;
 

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use farwood::runtime::sim::{SimConfig, SimShard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
-use crate::kit::party::{Parties, Seat};
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::simulated::{ROUGH, calm, simulate};
 
 struct Simulated;

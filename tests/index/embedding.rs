@@ -15,15 +15,15 @@ use crate::kit::{IndexKind, Parties, Shape, key};
 fn a_shard_that_is_done_first_serves_the_others() {
     for &kind in IndexKind::ALL {
         let recipe = Shape::TINY.usual(kind);
-        let results = kit::with_parties(Parties::Shards(3), recipe, |party| async move {
-            if party.place != 1 {
-                return party.place;
+        let results = kit::with_parties(Parties::Shards(3), recipe, |cluster| async move {
+            if cluster.place != 1 {
+                return cluster.place;
             }
             for n in 0..300 {
-                party.index.put(&key(n), &key(n)).await.unwrap();
-                party.shard.pause(1000).await;
+                cluster.index.put(&key(n), &key(n)).await.unwrap();
+                cluster.shard.pause(1000).await;
             }
-            party.place
+            cluster.place
         });
         assert_eq!(results, [0, 1, 2]);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farwood::index::check::Pairs;
-use farwood::runtime::sim::{Fault, Mix, Rule, SimConfig, SimShard, Simulation, Weather};
+use farwood::runtime::sim::{Fault, FaultMix, Rule, SimConfig, SimShard, Simulation, Weather};
 use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
@@ -69,7 +69,7 @@ impl Site {
 
     /// One in so many verbs breaks its queue pair.
     fn break_one_in(&self, one_in: u32) {
-        let mut rules = Mix::named("errors").unwrap().rules.to_vec();
+        let mut rules = FaultMix::named("errors").unwrap().rules.to_vec();
         rules[0] = Rule { fault: Fault::QueuePairError(20_000), one_in, most: u32::MAX };
         self.sim.set_faults(&rules);
     }

@@ -17,10 +17,10 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use crate::kit;
 use crate::kit::recorder::{self, Recorder};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Party, Spec};
+use crate::kit::{IndexSpec, Parties, Spec, TestCluster};
 
 const SEEDS: u64 = 8;
-/// Of each party.
+/// Of each cluster.
 const CLIENTS: usize = 4;
 /// Larger than a line, so that values can be torn, and grow out of their leaf.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 200, types: Types::Tiny };
@@ -53,15 +53,15 @@ where
                 println!("{techniques:?}, {parties:?}, seed {seed}");
                 let config = SimConfig { seed, weather: ROUGH, ..calm(parties) };
                 let recorder = Arc::new(Recorder::default());
-                simulate_parties(&config, parties, recipe, move |party| {
+                simulate_parties(&config, parties, recipe, move |cluster| {
                     let recorder = Arc::clone(&recorder);
                     async move {
-                        if party.place == 0 {
-                            prepare(&Client::new(&party, &recorder, 100)).await;
+                        if cluster.place == 0 {
+                            prepare(&Client::new(&cluster, &recorder, 100)).await;
                         }
-                        party.meet().await;
-                        party.clients(CLIENTS, |c| client(Client::new(&party, &recorder, c))).await;
-                        look_back(&party, &recorder).await;
+                        cluster.meet().await;
+                        cluster.clients(CLIENTS, |c| client(Client::new(&cluster, &recorder, c))).await;
+                        look_back(&cluster, &recorder).await;
                     }
                 });
             }
@@ -70,25 +70,25 @@ where
 }
 
 /// Once nobody writes any more: every key by itself and all by a scan, as one more client sees them.
-async fn look_back(party: &Party<SimShard>, recorder: &Arc<Recorder>) {
-    party.rest().await;
-    let last = Client::new(party, recorder, 101);
-    for (key, value) in kit::all_pairs(&party.index).await {
+async fn look_back(cluster: &TestCluster<SimShard>, recorder: &Arc<Recorder>) {
+    cluster.rest().await;
+    let last = Client::new(cluster, recorder, 101);
+    for (key, value) in kit::all_pairs(&cluster.index).await {
         assert_eq!(last.point(Op::Get, &key).await, Outcome::Found, "a scan says that {key:?} is {value:?}");
     }
     for key in recorder.keys() {
         last.point(Op::Get, &key).await;
     }
-    party.meet().await;
-    if party.place == 0 {
+    cluster.meet().await;
+    if cluster.place == 0 {
         recorder.judge();
     }
-    party.meet().await;
+    cluster.meet().await;
 }
 
 /// Which of all clients it is, of how many.
 fn place(client: &Client) -> (usize, usize) {
-    (client.number() % 1000 + client.party.place * CLIENTS, client.party.parties() * CLIENTS)
+    (client.number() % 1000 + client.cluster.place * CLIENTS, client.cluster.parties() * CLIENTS)
 }
 
 async fn insert(client: &Client, key: &[u8]) {

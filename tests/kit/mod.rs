@@ -3,10 +3,10 @@
 #![allow(clippy::allow_attributes, dead_code, unused_imports, reason = "every scenario uses a part of it")]
 
 pub(crate) mod cancel;
+pub(crate) mod cluster;
+pub(crate) mod damaged_tree;
 pub(crate) mod kind;
-pub(crate) mod lab;
 pub(crate) mod nodes;
-pub(crate) mod party;
 pub(crate) mod recorder;
 pub(crate) mod simulated;
 pub(crate) mod tree;
@@ -20,9 +20,9 @@ use farwood::{
 };
 use futures::executor::block_on;
 
+pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 pub(crate) use self::kind::{Mixes, Shape};
 pub(crate) use self::nodes::exit_on_panic;
-pub(crate) use self::party::{Parties, Party, all_pairs, at_rest, lock_words_set};
 pub(crate) use farwood::{IndexKind, IndexSpec, Spec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
@@ -69,10 +69,10 @@ where
     .unwrap()
 }
 
-/// Runs `main` for every party on a fresh index of a fresh cluster; results in the order of places.
+/// Runs `main` for every cluster on a fresh index of a fresh cluster; results in the order of places.
 pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: IndexSpec, main: F) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -87,7 +87,7 @@ pub(crate) fn with_parties_on<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -103,7 +103,7 @@ pub(crate) fn with_parties_in<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {

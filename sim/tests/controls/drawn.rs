@@ -2,7 +2,7 @@
 //! wrapper holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
 
 use farwood_index::IndexKind;
-use farwood_sim::scenario::{Scenario, Wish};
+use farwood_sim::scenario::{Overrides, Scenario};
 
 use crate::is_caught;
 use crate::sabotage::Act;
@@ -11,8 +11,8 @@ use crate::sabotage::Act;
 #[track_caller]
 fn is_caught_as_drawn(act: Act, kind: IndexKind, off: Option<&str>, within: u64) {
     let techniques: Vec<_> = off.map(|name| (name.to_owned(), false)).into_iter().collect();
-    let wish = Wish { kind, techniques, ..Wish::default() };
-    is_caught(act, within, |seed| Scenario::draw(seed, &wish));
+    let overrides = Overrides { kind, techniques, ..Overrides::default() };
+    is_caught(act, within, |seed| Scenario::draw(seed, &overrides));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{key, number};
 
 /// The index holds the even numbers below twice as many.
@@ -97,10 +97,10 @@ where
 {
     on_index::<F, _, _>(Parties::ONE, Shape::USUAL.of(mix), || {
         let main = main.clone();
-        move |party: Party<F::V>| {
+        move |cluster: TestCluster<F::V>| {
             let main = main.clone();
             async move {
-                let index = party.index.clone();
+                let index = cluster.index.clone();
                 let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
                 assert_eq!(index.bulk_load(pairs, FILL).await, Ok(KEYS));
                 let stats = index.stats();
@@ -108,7 +108,7 @@ where
                     stats.kinds.iter().all(|kind| kind.ops == 0),
                     "a bulk load is no operation of any kind"
                 );
-                party.shard.spawn(main(Till { mix, index })).await;
+                cluster.shard.spawn(main(Till { mix, index })).await;
             }
         }
     });

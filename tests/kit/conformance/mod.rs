@@ -5,7 +5,7 @@
 //! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index is in the
 //! registry ([`IndexKind`]) and has its `costs` tabulated. The parts know neither: they ask for a [`Shape`] and run on
 //! all mixes of options that the kind has.
-//! What runs on it is in the folder above: [`Party`].
+//! What runs on it is in the folder above: [`TestCluster`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
 mod bulk;
@@ -37,8 +37,8 @@ pub(crate) use self::scans::{
 };
 use farwood::IndexSpec;
 
+use crate::kit::cluster::{Common, Parties, Probed, Seat, TestCluster};
 use crate::kit::kind::{Mixes, Shape, patient};
-use crate::kit::party::{Common, Parties, Party, Probed, Seat};
 pub(crate) use farwood::IndexKind;
 
 /// What the body needs of a fabric.
@@ -87,7 +87,7 @@ impl Size {
 fn on_index<F, M, R>(parties: Parties, recipe: IndexSpec, make: impl Fn() -> M)
 where
     F: Fabric,
-    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     let recipe = patient(recipe);
@@ -98,9 +98,9 @@ where
         move |seat| {
             let (main, common) = (main.clone(), Arc::clone(&common));
             async move {
-                let party = Party::enter(seat, recipe, common).await;
-                main(party.clone()).await;
-                party.finish().await;
+                let cluster = TestCluster::enter(seat, recipe, common).await;
+                main(cluster.clone()).await;
+                cluster.finish().await;
             }
         }
     });
@@ -110,7 +110,7 @@ where
 fn in_every_setting<F, M, R>(kind: IndexKind, shape: Shape, make: impl Fn() -> M)
 where
     F: Fabric,
-    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     for parties in Parties::BOTH {

@@ -153,7 +153,7 @@ impl Common {
 
 /// One shard that works on the index.
 #[derive(Clone)]
-pub(crate) struct Party<V: Probed = Shard> {
+pub(crate) struct TestCluster<V: Probed = Shard> {
     pub(crate) shard: V,
     pub(crate) index: AnyIndex<V>,
     pub(crate) host: Arc<dyn Host>,
@@ -164,7 +164,7 @@ pub(crate) struct Party<V: Probed = Shard> {
     clients: usize,
 }
 
-impl<V: Probed> Party<V> {
+impl<V: Probed> TestCluster<V> {
     /// Takes a seat at the index called [`super::NAME`]: the first of all creates it, the first of every other node
     /// opens it.
     pub(crate) async fn enter(seat: Seat<V>, recipe: IndexSpec, common: Arc<Common>) -> Self {
@@ -185,7 +185,7 @@ impl<V: Probed> Party<V> {
         }
         common.meet(&shard).await;
         let index = tree.get().expect("the first shard of the node was here").attach(shard.clone());
-        Party { shard, index, host, place, common, clients }
+        TestCluster { shard, index, host, place, common, clients }
     }
 
     /// How many parties there are.
@@ -212,13 +212,13 @@ impl<V: Probed> Party<V> {
         self.shard.pause(500_000).await;
     }
 
-    /// Waits until nothing runs on any party any more (the janitors' tasks included), and checks that nothing
+    /// Waits until nothing runs on any cluster any more (the janitors' tasks included), and checks that nothing
     /// was left behind: no chain, no buffer, no local lock, no lock word.
     pub(crate) async fn rest(&self) {
         self.meet().await;
         at_rest_but(&self.shard, &self.index, self.clients).await;
         self.meet().await;
-        // Another party's janitor may have spoken to this shard since.
+        // Another cluster's janitor may have spoken to this shard since.
         at_rest_but(&self.shard, &self.index, self.clients).await;
         assert_eq!(lock_words_set(&self.shard).await, 0, "lock words are still set");
         self.meet().await;
