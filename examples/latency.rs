@@ -1,5 +1,5 @@
-//! What an index adds to the network: gets, and bare READs of a leaf's size over as much memory, in turn by one client
-//! on one shard.
+//! Measures what an index adds to the network: gets, and bare READs of a leaf's size over as much memory, in turn by
+//! one client on one shard.
 //!
 //! ```sh
 //! cargo run --release --example latency                                    # memory of this process

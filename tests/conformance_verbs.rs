@@ -1,4 +1,4 @@
-//! What every index promises, over libibverbs: memory servers behind an RDMA device of this host, each compute node
+//! The promises of every index, over libibverbs: memory servers behind an RDMA device of this host, each compute node
 //! with a connection and queue pairs of its own. Runs where there is such a device (`tests/verbs-vm`).
 #![cfg(feature = "verbs")]
 

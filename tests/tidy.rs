@@ -48,7 +48,7 @@ fn the_repository_is_tidy() {
                 });
                 read.push((name.into_owned(), text));
             }
-            // Somebody may be at work in the tree: what is gone needs no check.
+            // An editor may be at work in the tree: a file that is gone needs no check.
             Err(error) => assert!(!path.exists(), "{name}: {error}"),
         }
     }

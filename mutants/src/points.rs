@@ -24,9 +24,9 @@ pub(crate) struct Point {
     pub(crate) line: usize,
     pub(crate) function: String,
     pub(crate) operator: String,
-    /// What stands there instead.
+    /// The text that replaces it.
     pub(crate) mutated: String,
-    /// Whether both texts are statements; they are expressions otherwise.
+    /// True if both texts are statements; they are expressions otherwise.
     pub(crate) is_statement: bool,
 }
 
@@ -285,7 +285,7 @@ fn verb_call(expression: &Expr) -> Option<&ExprMethodCall> {
     }
 }
 
-/// Whether a statement does something, other than a declaration, a macro, or leaving.
+/// Tells whether a statement does something, other than a declaration, a macro, or leaving.
 fn is_action(statement: &Stmt) -> bool {
     let Stmt::Expr(expression, Some(_)) = statement else { return false };
     let mut inner = expression;

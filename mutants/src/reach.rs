@@ -12,7 +12,7 @@ use crate::Result;
 use crate::judge::{Bounds, End, RECORD, run};
 use crate::tree::Places;
 
-/// What a seed of an index has reached.
+/// The mutants that a seed of an index has reached.
 #[derive(Serialize, Deserialize)]
 struct Line {
     index: String,

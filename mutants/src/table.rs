@@ -1,4 +1,4 @@
-//! What is written in `docs/testing.md`: how many mutants of each part were killed, and which survived.
+//! The tables in `docs/testing.md`: how many mutants of each part were killed, and which survived.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

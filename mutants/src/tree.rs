@@ -14,8 +14,8 @@ use crate::hand;
 use crate::mutant::{Mutant, TARGETS, indexes_of};
 use crate::points::{Point, nested, points};
 
-/// What every crate with mutants gets. It says on standard error which mutant is reached, once: the one that is awake,
-/// or all of them.
+/// The module that every crate with mutants gets. It says on standard error which mutant is reached, once: the chosen
+/// one, or all of them.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     use std::sync::LazyLock;
@@ -186,7 +186,7 @@ fn number(file: &str, text: &str, point: &Point, used: &mut BTreeSet<u32>) -> u3
     number
 }
 
-/// Whether two ranges have something in common, and neither contains the other.
+/// Tells whether two ranges overlap, and neither contains the other.
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     let contains = |a: &Range<usize>, b: &Range<usize>| a.start <= b.start && b.end <= a.end;
     a.start < b.end && b.start < a.end && !contains(a, b) && !contains(b, a)

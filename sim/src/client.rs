@@ -1,5 +1,5 @@
-//! What a client of a scenario does: draws operations, drops some of them on their way, and tells the recorder what it
-//! saw. Values are made here too.
+//! A client of a scenario: it draws operations, drops some of them on their way, and tells the recorder what it saw.
+//! Values are made here too.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ const WAITS_MAX: u64 = 6;
 /// One in so many values is short, where values may be.
 const SHORT_ONE_IN: u64 = 3;
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub(crate) struct Crew {
     pub(crate) recorder: Recorder,
     pub(crate) keys: Vec<Vec<u8>>,
@@ -60,7 +60,7 @@ pub(crate) struct Crew {
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
-    /// How long clients wait for a lock at most.
+    /// The longest time that clients wait for a lock.
     lock_wait_ns: u64,
     /// For how long clients may yet stand still.
     stillness_ns: Cell<u64>,
@@ -68,7 +68,7 @@ pub(crate) struct Crew {
     still: RefCell<BTreeSet<u16>>,
 }
 
-/// How long an operation may go on before its client drops it.
+/// The point at which a client drops its operation.
 #[derive(Clone, Copy)]
 enum Patience {
     Endless,
@@ -149,7 +149,7 @@ impl Crew {
         (value < 1 << (8 * len)).then(|| value.to_be_bytes()[8 - len..].to_vec())
     }
 
-    /// Whether an operation may fail so while faults strike.
+    /// Tells whether an operation may fail so while faults strike.
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
         match error {
             IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => match error {

@@ -10,7 +10,7 @@ use crate::scenario::Work;
 
 /// The bytes that keys with shared prefixes mostly consist of, so that they meet.
 const FEW: [u8; 4] = [0x00, b'a', b'b', 0xff];
-/// What the others are below: more than the smallest nodes have slots.
+/// The bound of all other bytes: more than the smallest nodes have slots.
 const SEVERAL: u8 = 40;
 
 /// As many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those with shared prefixes.
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Whether most keys are alike but for their last four bytes.
+    /// Tells whether most keys are alike but for their last four bytes.
     fn has_stem(keys: &[Vec<u8>]) -> bool {
         let is_like_the_next = |pair: &&[Vec<u8>]| pair[0].len() >= 26 && pair[1].starts_with(&pair[0][..26]);
         keys.windows(2).filter(is_like_the_next).count() > 100

@@ -14,12 +14,12 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
-/// longer than living clients keep one from each other, so that who gives up has met the dead.
+/// The time that a client waits for a lock before it gives up, where a compute node may die while it holds locks: far
+/// longer than living clients keep one from each other, so that a client that gives up waits for a dead one.
 const WAIT_WITH_DEATHS: Duration = Duration::from_millis(100);
-/// The same where a client may stand still; longer outages are among its faults.
+/// The wait for a lock where a client may stand still; longer outages are among its faults.
 const WAIT_WITH_THE_STILL: Duration = Duration::from_millis(300);
-/// The same where none does, so that giving up is a failure.
+/// The wait for a lock where no client does, so that giving up is a failure.
 const WAIT: Duration = Duration::from_secs(1);
 /// Retries of an operation where nodes die: so many it spends on a node that a dead client left torn.
 const RETRIES_WITH_DEATHS: u32 = 2_000;
@@ -30,43 +30,43 @@ const REFUSALS_AT_FIRST: u32 = 1_000;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
-/// What is simulated, and what its clients do.
+/// A simulated cluster with its clients and faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Determines scheduling, weather, faults and what clients draw.
     pub seed: u64,
     /// The cluster.
     pub cluster: Cluster,
-    /// How each compute node works on the index, all of one kind and geometry. The first one creates it.
+    /// The options of each compute node, all of one kind and geometry. The first one creates the index.
     pub nodes: Vec<IndexSpec>,
-    /// What clients do.
+    /// The work of the clients.
     pub work: Work,
-    /// What goes wrong.
+    /// The faults.
     pub mix: FaultMix,
-    /// And how many times as often as the mix says.
+    /// Makes faults so many times as frequent as the mix says.
     pub fault_multiplier: u32,
-    /// What makes it harder still.
+    /// Further difficulties.
     pub adversary: Adversary,
 }
 
-/// What makes a scenario harder beside its faults. By default nothing does.
+/// Difficulties beside the faults. By default there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adversary {
     /// Bytes of a chunk: the fewer they are, the more often memory is asked for.
     pub chunk_bytes: u64,
-    /// Whether a core goes on with any of its ready clients.
+    /// Lets a core go on with any of its ready clients.
     pub any_order: bool,
     /// Compute nodes that join in the middle of the work.
     pub joiners: u16,
-    /// Whether a compute node that has stopped comes back as another one.
+    /// True if a compute node that has stopped comes back as another one.
     pub comes_back: bool,
-    /// Whether values may have less than 8 bytes.
+    /// Allows values of less than 8 bytes.
     pub short_values: bool,
-    /// Whether operations are dropped at any of their awaits and after any time, not only within a few round trips.
+    /// Drops operations at any of their awaits and after any time, not only within a few round trips.
     pub drops_anywhere: bool,
-    /// Whether clients leave operations that are under way unpolled for a while, as those that have other things to do.
+    /// Lets clients leave operations that are under way unpolled for a while.
     pub stands_still: bool,
-    /// Whether control services fail also while the index is created, opened and loaded.
+    /// Lets control services fail also while the index is created, opened and loaded.
     pub from_the_start: bool,
 }
 
@@ -92,9 +92,9 @@ pub struct Cluster {
     pub shards: u16,
     /// Memory servers.
     pub servers: u16,
-    /// Whether compute nodes share machines with memory servers.
+    /// True if compute nodes share machines with memory servers.
     pub colocated: bool,
-    /// How rough the fabric is without any fault.
+    /// The weather of the fabric without any fault.
     pub weather: Weather,
     /// Chains in flight per queue pair.
     pub credits: NonZero<usize>,
@@ -102,11 +102,11 @@ pub struct Cluster {
     pub locks: u64,
     /// Lock words per server in on-chip memory; 0 is none.
     pub device_locks: u64,
-    /// Whether control services take a few turns to answer.
+    /// True if control services take a few turns to answer.
     pub slow_control: bool,
 }
 
-/// What clients do.
+/// The work of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Clients per shard.
@@ -115,11 +115,11 @@ pub struct Work {
     pub ops: u32,
     /// Keys there are.
     pub keys: u32,
-    /// Whether keys are prefixes of each other and share long ones, rather than being numbers with something behind.
+    /// True if keys are prefixes of each other and share long ones; otherwise they are numbers with more bytes behind.
     pub shared_prefixes: bool,
     /// Of a hundred keys so many are there at first. 0 is a tree without a node.
     pub loaded_percent: u32,
-    /// How full a load makes the leaves, of a hundred.
+    /// The part of a leaf that a load fills, in percent.
     pub fill_percent: u32,
     /// Which operations, and how often.
     pub shares: Shares,
@@ -133,7 +133,7 @@ pub struct Work {
     pub think_ns: u64,
 }
 
-/// How often each operation is, against the others.
+/// The relative frequencies of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations of an index")]
 pub struct Shares {
@@ -145,7 +145,7 @@ pub struct Shares {
     pub scan: u32,
 }
 
-/// What is not left to the seed.
+/// The parts of a scenario that are not left to the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// The kind of the index, which no seed draws.
@@ -163,7 +163,7 @@ impl Scenario {
     pub fn draw(seed: u64, overrides: &Overrides) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
         let shape = if seed.is_multiple_of(PLAIN_ONE_IN) { Shape::Plain } else { Shape::Hard };
-        // Everything is drawn, wished for or not: the rest stays the same.
+        // Everything is drawn, overridden or not: the rest stays the same.
         let drawn = draw_mix(rng, shape);
         let mix = overrides.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
@@ -230,7 +230,7 @@ impl Scenario {
         self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
     }
 
-    /// Whether one client does everything.
+    /// Tells whether one client does everything.
     pub(crate) fn has_one_client(&self) -> bool {
         self.clients() == 1 && self.adversary.joiners == 0 && !self.adversary.comes_back
     }
@@ -265,17 +265,17 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// Whether compute nodes may stop.
+/// Tells whether compute nodes may stop.
 pub(crate) fn may_kill(mix: &FaultMix) -> bool {
     mix.has(|fault| fault == Fault::NodeStop)
 }
 
-/// Whether chains may fail because a memory server cannot be reached.
+/// Tells whether chains may fail because a memory server cannot be reached.
 pub(crate) fn may_lose_servers(mix: &FaultMix) -> bool {
     mix.has(|fault| matches!(fault, Fault::ServerAway(_) | Fault::Partition(_)))
 }
 
-/// How seeds are drawn.
+/// The ways in which seeds are drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// As in the beginning: weather, faults of the fabric, small clusters.
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// What the swarm is to meet: how often, of 4,000 seeds.
+    /// Counts, over 4,000 seeds, how often the swarm meets what it is to meet.
     #[test]
     fn seeds_draw_what_is_hard_often_enough() {
         const SEEDS: u64 = 4_000;

@@ -72,7 +72,7 @@ impl fmt::Display for Wait {
     }
 }
 
-/// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such wait.
+/// Waits for a lock that timed out, by the ids of the waiting and the owning compute node: the first of each pair.
 #[derive(Default)]
 struct Waits(BTreeMap<(u16, u16), Wait>);
 

@@ -17,7 +17,7 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 /// As small as they can be: splits all the time.
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
 
-/// How a compute node works on an index: with a small cache, and patience for 20 ms.
+/// Gives a compute node a small cache, and 20 ms to wait for locks.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     let spec = spec.into().with_cache_bytes(2_000).with_backoff(BACKOFF);
     spec.with_lock_wait_max(Duration::from_millis(20)).with_scan_window(3)
@@ -125,7 +125,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
 /// written seemed to have been: the put said so, and had no effect. If the slot was a tombstone again, a put that
 /// others had removed took effect a second time.
 #[test]
-fn nobody_knows_what_a_broken_insert_did() {
+fn an_insert_in_a_chain_that_broke() {
     const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];
     for seed in 0..20 {
         let mut scenario = growing(seed, &BREAKS);
@@ -140,7 +140,7 @@ fn nobody_knows_what_a_broken_insert_did() {
 }
 
 /// SMART: a memory server went away from writers that had claimed the last slots of a node's room, and not made them
-/// visible. Whoever wanted another slot found them all claimed, looked again, and saw a node with vacancies.
+/// visible. Other writers found all slots claimed, read the node again, and saw vacancies.
 #[test]
 fn the_last_slots_are_claimed_and_never_shown() {
     const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];

@@ -1,5 +1,4 @@
-//! Small swarms of every kind of index, so that whoever changes one hears of it from `cargo test`. `farwood sim run`
-//! has the large ones.
+//! Small swarms of every kind of index, so that `cargo test` notices a broken one. `farwood sim run` has the large ones.
 
 use farwood_index::IndexKind;
 use farwood_sim::runner::run;
@@ -28,7 +27,7 @@ fn a_small_swarm_of_each_index_passes() {
     }
 }
 
-/// Not of the paper, and off unless somebody asks for them.
+/// Switches on techniques that are not of the paper, and off by default.
 #[test]
 fn a_small_swarm_of_sherman_that_shares_operations_passes() {
     let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();

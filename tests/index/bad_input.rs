@@ -1,5 +1,5 @@
-//! What cannot be had of an index or its catalog: a typed error that says what to do. That every index refuses the
-//! same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
+//! Requests that an index or its catalog refuses, with a typed error that says what to do. That every index refuses
+//! the same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
 
 use farwood::index::layout::LayoutError;
 use farwood::runtime::alloc::AllocError;

@@ -18,7 +18,7 @@ use crate::kit::damaged_tree::{
 };
 use crate::kit::{NAME, TINY, key, with_tree};
 
-/// What the check finds is what the tests' own walker finds.
+/// Asserts that the check finds what the tests' own walker finds.
 async fn both_agree(shard: &Shard, index: &ShermanIndex<Shard>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut pairs = Pairs::default();
     let mut ascending = Vec::new();

@@ -1,4 +1,4 @@
-//! What every index promises, on the embedded fabric: compute nodes of this process, each with its own executors.
+//! The promises of every index, on the embedded fabric: compute nodes of this process, each with its own executors.
 
 use std::future::Future;
 

@@ -1,5 +1,5 @@
-//! What every index promises, on the shm fabric: memory servers behind sockets, each compute node with a connection and
-//! a mapping of its own, as processes have them.
+//! The promises of every index, on the shm fabric: memory servers behind sockets, each compute node with a connection
+//! and a mapping of its own, as processes have them.
 
 use std::future::Future;
 use std::sync::Arc;

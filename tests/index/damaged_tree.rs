@@ -173,7 +173,7 @@ fn root_words_that_lead_nowhere() {
     });
 }
 
-/// What a split makes new nodes of must be in order: it used to panic over the new nodes' fences.
+/// Splits nodes whose entries are out of order: that used to panic over the new nodes' fences.
 #[test]
 fn full_nodes_that_are_out_of_order_are_not_split() {
     on_a_tree(|host, tree| async move {

@@ -1,5 +1,5 @@
-//! How a service lives with shards: they serve each other until the last is done, on executors that Farwood
-//! starts and on the service's own, and everything they took is given back in the end.
+//! Shards embedded in a service: they serve each other until the last is done, on executors that Farwood starts and on
+//! the service's own, and everything they took is given back in the end.
 
 use std::sync::{Arc, Weak};
 
@@ -46,7 +46,7 @@ fn a_node_that_is_done_gives_its_memory_back() {
         })
         .unwrap();
         drop((node, cluster));
-        assert_eq!(seen.strong_count(), 0, "somebody still holds the memory of the cluster");
+        assert_eq!(seen.strong_count(), 0, "the memory of the cluster is still held");
     }
 }
 

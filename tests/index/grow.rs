@@ -45,12 +45,12 @@ async fn plant(cluster: TestCluster, client: usize) {
     }
 }
 
-/// What the keys of a client do to the tree's edges.
+/// Orders of keys, by the edge of the tree that they grow.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// Everybody at the right edge.
+    /// All clients at the right edge.
     Ascending,
-    /// Everybody at the left edge.
+    /// All clients at the left edge.
     Descending,
     /// Everywhere.
     Scattered,

@@ -104,7 +104,7 @@ fn creator_and_opener(device_bytes: u64, creator: bool, opener: bool, on_chip: b
         });
         words.push(at.unwrap()[0]);
     }
-    assert_eq!(words[0], words[1], "two words for one node exclude nobody");
+    assert_eq!(words[0], words[1], "two words for one node exclude no client");
 }
 
 #[test]

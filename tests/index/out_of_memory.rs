@@ -9,7 +9,7 @@ use crate::kit;
 use crate::kit::cluster::Model;
 use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, TestCluster, key, with_parties_on};
 
-/// What was acknowledged, and which numbers were refused.
+/// The acknowledged pairs, and the numbers that were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;
 
 /// A few hundred nodes, and as many or a few times as many keys.
@@ -124,7 +124,7 @@ async fn fill_and_use(cluster: TestCluster, recipe: IndexSpec, order: Order, don
     cluster.rest().await;
 }
 
-/// Whether a change that had to be possible took effect. `in_place`: it takes no memory, so it must have.
+/// Tells whether a possible change took effect. One `in_place` takes no memory, so it must have.
 #[track_caller]
 fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
     match done {

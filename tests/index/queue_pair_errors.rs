@@ -24,7 +24,7 @@ const KEYS_PER_CLIENT: u64 = 12;
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
-/// What a client has left of its keys.
+/// The pairs of a client that are left.
 type Model = BTreeMap<[u8; 8], [u8; 8]>;
 
 fn key(n: u64) -> [u8; 8] {

@@ -1,5 +1,5 @@
-//! What Sherman's operations cost where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and
-//! values. The table for a lone client is in `kit/conformance/costs/sherman.rs`.
+//! Costs of Sherman's operations where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and values.
+//! The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
 use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Switches, Techniques};
 
@@ -74,7 +74,7 @@ fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
             assert_eq!(put.retries, locks.remote_failed);
             if techniques.hierarchical {
                 assert_eq!(locks.remote_failed, 0, "clients of one node never spin against each other");
-                assert_eq!(locks.waited, ops - 1, "all but the first find somebody there");
+                assert_eq!(locks.waited, ops - 1, "all but the first find the lock taken");
             } else {
                 assert_eq!((locks.waited, locks.handed_over), (0, 0));
             }

@@ -59,11 +59,11 @@ fn a_turn_that_is_dropped_is_given_back() {
                 let seventh = after_polls(cluster.index.insert(&[first, 6], b""), polls, drops).await;
                 let start = cluster.shard.now();
                 assert_eq!(cluster.index.insert(&[first, 7], b"").await, Ok(true));
-                assert!(cluster.shard.now() - start < 500_000, "it waited for one who is gone");
+                assert!(cluster.shard.now() - start < 500_000, "it waited for a client that is gone");
                 assert!(seventh.is_none_or(|done| done == Ok(true)));
             }
         }
-        // One who is not polled any more holds nobody up for long.
+        // A client that is not polled any more does not hold others up for long.
         for byte in 0..6 {
             cluster.index.put(&[99, byte], b"").await.unwrap();
         }

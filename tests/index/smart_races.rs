@@ -20,7 +20,7 @@ use crate::kit::simulated::{ROUGH, calm, simulate_parties};
 use crate::kit::{IndexSpec, Parties, Spec, TestCluster};
 
 const SEEDS: u64 = 8;
-/// Of each cluster.
+/// Clients of each shard.
 const CLIENTS: usize = 4;
 /// Larger than a line, so that values can be torn, and grow out of their leaf.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 200, types: Types::Tiny };
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Once nobody writes any more: every key by itself and all by a scan, as one more client sees them.
+/// Reads every key by itself and all by a scan, with one more client, once there are no writers any more.
 async fn look_back(cluster: &TestCluster<SimShard>, recorder: &Arc<Recorder>) {
     cluster.rest().await;
     let last = Client::new(cluster, recorder, 101);
@@ -92,7 +92,7 @@ fn place(client: &Client) -> (usize, usize) {
 }
 
 async fn insert(client: &Client, key: &[u8]) {
-    assert_eq!(client.point(Op::Insert, key).await, Outcome::Ok, "{key:?} is nobody else's");
+    assert_eq!(client.point(Op::Insert, key).await, Outcome::Ok, "{key:?} is this client's alone");
 }
 
 /// Clients that all want the first vacant slot of one node, each for a byte of its own.
@@ -243,7 +243,7 @@ fn a_put_against_a_remove() {
     race(first_values, |client| fight(client, &[Op::Put, Op::Put, Op::Remove, Op::Get], &[8, 100]));
 }
 
-/// A key that goes is inserted again at once, by somebody else.
+/// A key that is removed is inserted again at once, by another client.
 #[test]
 fn a_remove_and_an_insert_by_another_client() {
     race(first_values, |client| async move {

@@ -70,7 +70,7 @@ async fn find_out(index: &impl RangeIndex, kind: IndexKind, op: OpKind) {
     let mut stats = index.stats();
     stats -= &before;
     let round_trips = stats.kind(OpKind::Get).round_trips;
-    // A radix tree's neighbour may be below nodes of its own that nobody here has met yet.
+    // A radix tree's neighbour may be below nodes of its own that no client here has met yet.
     let most = if kind.trial().is_radix { height + 2 } else { 2 };
     assert!(round_trips <= most, "a get after {}: {round_trips}, height {height}", op.name());
 }

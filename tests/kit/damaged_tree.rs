@@ -107,7 +107,7 @@ impl DamagedTree {
         report
     }
 
-    /// Damages `node`, and expects that the check blames it, and nobody else, for `broken`.
+    /// Damages `node`, and expects that the check blames it alone, for `broken`.
     pub(crate) async fn blames(
         &self,
         node: RemotePtr,

@@ -1,10 +1,10 @@
-//! In which words tests ask for an index of a kind. Tests of what every index does know no kind, and nor does this.
+//! The words in which tests ask for an index of a kind. Tests of what every index does know no kind, and nor does this.
 
 use std::time::Duration;
 
 use farwood::{IndexKind, IndexSpec, IndexStats, Limits, Nodes};
 
-/// What a test wants an index to be like.
+/// The shape of an index that a test wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// The longest key, in bytes.
@@ -33,7 +33,7 @@ impl Shape {
 
 /// Mixes of options, each in a shape that does not matter ([`Shape::of`]).
 pub(crate) trait Mixes: Copy {
-    /// What users get.
+    /// Yields the options that users get.
     fn default_mix(self) -> IndexSpec;
 
     /// The mix that users get, and the one that is furthest from it.
@@ -100,7 +100,7 @@ pub(crate) fn switched(mut mix: IndexSpec, name: &str, on: bool) -> IndexSpec {
     mix
 }
 
-/// What clients of one compute node did for each other, of what was counted: it tells whether they met.
+/// Counts what clients of one compute node did for each other: it tells whether they met.
 pub(crate) fn shared(stats: &IndexStats) -> u64 {
     stats.locks.handed_over + stats.sharing.reads_delegated + stats.sharing.writes_combined
 }

@@ -1,4 +1,4 @@
-//! What the scenarios share: tiny clusters, an index of any kind on some shards or compute nodes, and what has to be
+//! Kit of the scenarios: tiny clusters, an index of any kind on some shards or compute nodes, and what has to be
 //! true when nothing runs any more.
 #![allow(clippy::allow_attributes, dead_code, unused_imports, reason = "every scenario uses a part of it")]
 
@@ -69,7 +69,7 @@ where
     .unwrap()
 }
 
-/// Runs `main` for every cluster on a fresh index of a fresh cluster; results in the order of places.
+/// Runs `main` on every shard, on a fresh index of a fresh cluster; results in the order of places.
 pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: IndexSpec, main: F) -> Vec<T>
 where
     F: Fn(TestCluster) -> R + Clone + Send + 'static,
@@ -79,7 +79,7 @@ where
     with_parties_on(&cluster(), parties, recipe, main)
 }
 
-/// The same on a given cluster.
+/// Runs `main` on every shard, on a fresh index of a given cluster.
 pub(crate) fn with_parties_on<F, R, T>(
     cluster: &Arc<Cluster>,
     parties: Parties,
@@ -94,7 +94,7 @@ where
     with_parties_in(cluster, NodeConfig::default(), parties, recipe, main)
 }
 
-/// The same with compute nodes of a given configuration (but for the number of their shards).
+/// Runs `main` on every shard, with compute nodes of a given configuration (but for the number of their shards).
 pub(crate) fn with_parties_in<F, R, T>(
     cluster: &Arc<Cluster>,
     config: NodeConfig,

@@ -60,7 +60,7 @@ where
     threads.into_iter().flat_map(|thread| thread.join().expect("a compute node runs to its end")).collect()
 }
 
-/// Runs `main` for every cluster on a fresh index.
+/// Runs `main` on every shard, on a fresh index.
 pub(crate) fn run_parties<N, F, R, T>(
     nodes: Vec<Arc<N>>,
     parties: Parties,

@@ -1,5 +1,5 @@
-//! What many clients do and see, as one history for the oracles of `farwood-sim`: keys are linearizable, scans keep
-//! their promises. Clients are on many shards, and these perhaps on many threads.
+//! Records the operations of many clients as one history for the oracles of `farwood-sim`: keys are linearizable, scans
+//! keep their promises. Clients are on many shards, and these perhaps on many threads.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -19,7 +19,7 @@ use super::cluster::{Probed, TestCluster};
 /// The history of an index that was empty when it began.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// What orders operations of different shards: `end < start` is "before", as all of them see it.
+    /// The clock that orders operations of different shards: `end < start` is "before", as all of them see it.
     ticks: AtomicU64,
     values: AtomicU64,
     history: Mutex<History>,
@@ -36,7 +36,7 @@ impl Recorder {
         history.iter().filter(|done| done.event.op != Op::Scan).map(|done| done.key.to_vec()).collect()
     }
 
-    /// What the oracles say of everything so far.
+    /// Asserts that the oracles accept everything so far.
     pub(crate) fn judge(&self) {
         let history = self.history.lock().expect("nothing panics while it adds");
         assert!(!history.is_empty());
@@ -67,12 +67,12 @@ impl<V: Probed> Client<V> {
         self.number as usize % 1000
     }
 
-    /// Writes with values that no other write has.
+    /// Runs an operation on one key; writes have values that no other write has.
     pub(crate) async fn point(&self, op: Op, key: &[u8]) -> Outcome {
         self.point_within(op, key, None).await
     }
 
-    /// The same, dropped after so many polls: then its outcome is unknown.
+    /// Runs a [`Client::point`] that may be dropped after so many polls: then its outcome is unknown.
     pub(crate) async fn point_within(&self, op: Op, key: &[u8], drops: Option<(usize, Drops)>) -> Outcome {
         let number = super::key(self.recorder.values.fetch_add(1, Ordering::SeqCst));
         let value: Vec<u8> = number.into_iter().cycle().take(self.value_bytes).collect();

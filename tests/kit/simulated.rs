@@ -64,7 +64,7 @@ where
     simulation.run(LATE_NS, || ended.get() == parties.count()).unwrap();
 }
 
-/// Runs `main` for every cluster on a fresh index. Afterwards nothing may be left behind, and the index must pass its
+/// Runs `main` on every shard, on a fresh index. Afterwards nothing may be left behind, and the index must pass its
 /// check.
 pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: IndexSpec, main: F)
 where

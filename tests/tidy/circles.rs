@@ -31,7 +31,7 @@ struct Crate {
     tests: Vec<Path>,
 }
 
-/// What is wrong with the circles of these files' crates, line by line.
+/// Reports what is wrong with the circles of these files' crates, line by line.
 pub(crate) fn violations(files: &[File]) -> String {
     judge(&crates(files), KNOWN)
 }

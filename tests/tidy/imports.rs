@@ -14,11 +14,11 @@ pub(crate) struct Import {
     pub(crate) line: usize,
     /// From the root on; `*` at the end if everything there is meant.
     pub(crate) path: Path,
-    /// What it is called here, if it is imported.
+    /// Its name here, if it is imported.
     pub(crate) name: Option<String>,
 }
 
-/// What a file has to do with the rest of its crate.
+/// Imports and test modules of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     pub(crate) imports: Vec<Import>,
@@ -135,7 +135,7 @@ impl Reader<'_> {
         self.tree(base, import);
     }
 
-    /// What follows the `::` after `base`.
+    /// Reads the paths behind the `::` after `base`.
     fn tree(&mut self, mut base: Path, import: bool) {
         let line = self.tokens.get(self.at).map_or(0, |(line, _)| *line);
         loop {
@@ -193,7 +193,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether an attribute follows that leaves out what is not for tests: `[cfg(test)]`, `[cfg(all(test, ...))]`.
+    /// Tells whether an attribute follows that keeps an item for tests: `[cfg(test)]`, `[cfg(all(test, ...))]`.
     fn is_for_tests(&self, ahead: usize) -> bool {
         let begins = self.is_mark(ahead, '[') && self.is(ahead + 1, "cfg") && self.is_mark(ahead + 2, '(');
         let all = self.is(ahead + 3, "all") && self.is(ahead + 5, "test");

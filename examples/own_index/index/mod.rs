@@ -51,7 +51,7 @@ use self::bucket::{build, entries};
 use self::operation::{Fresh, Here, Operation};
 
 techniques! {
-    /// What this index can do without.
+    /// The techniques that this index can do without.
     pub struct Techniques {
         /// The lock's CAS and the first READ in one chain.
         pub fused: bool = true,

@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 pub use json_lines::write_json_lines;
 
-/// What an operation was.
+/// The kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// Reads a key.
@@ -33,7 +33,7 @@ pub enum Op {
     Scan,
 }
 
-/// How an operation ended.
+/// The ends of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It did what it says.
@@ -44,7 +44,7 @@ pub enum Outcome {
     Absent,
     /// The key was there already: nothing was inserted.
     Exists,
-    /// Whoever asked never learned: the client died, the fabric failed, the run ended. A write may take effect at any
+    /// The client never learned: it died, the fabric failed, the run ended. A write may take effect at any
     /// time after its start, even after its end, or never; but not after everything was at rest ([`History::rest_at`]).
     Unknown,
 }
@@ -62,7 +62,7 @@ impl Op {
         }
     }
 
-    /// Whether an operation like this can end so.
+    /// Tells whether an operation of this kind can end so.
     pub fn admits(self, outcome: Outcome) -> bool {
         match self {
             Op::Get => matches!(outcome, Outcome::Found | Outcome::Absent | Outcome::Unknown),
@@ -109,9 +109,9 @@ pub struct Event {
     pub process: u32,
     /// Which client of it.
     pub client: u32,
-    /// What it was.
+    /// The kind of the operation.
     pub op: Op,
-    /// How it ended.
+    /// Its end.
     pub outcome: Outcome,
     /// Order tick: when it began.
     pub start: u64,
@@ -123,7 +123,7 @@ pub struct Event {
     pub end_ns: u64,
 }
 
-/// What a scan was asked for, and whether it got to its end.
+/// The bounds and the limit of a scan, and whether it got to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanRange<'k> {
     /// Where it begins.
@@ -132,7 +132,7 @@ pub struct ScanRange<'k> {
     pub end: Bound<&'k [u8]>,
     /// The most entries it may return.
     pub limit: Option<usize>,
-    /// Whether the scan said itself that there is no more. False if it failed or was dropped.
+    /// True if the scan said itself that there is no more. False if it failed or was dropped.
     pub ended: bool,
 }
 
@@ -196,9 +196,9 @@ impl ExactSizeIterator for Entries<'_> {}
 /// A scan as it was recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned<'h> {
-    /// What was asked for.
+    /// Its bounds and its limit.
     pub range: ScanRange<'h>,
-    /// What came back.
+    /// The entries that it returned.
     pub entries: Entries<'h>,
 }
 
@@ -258,7 +258,7 @@ impl History {
     /// Adds an operation on one key, with the value that it wrote or read.
     ///
     /// # Panics
-    /// If no such operation can end so, or lacks its value: whoever recorded it erred, and no verdict would be worth
+    /// If no such operation can end so, or lacks its value: the recording is wrong, and no verdict would be worth
     /// anything.
     pub fn add(&mut self, event: Event, key: &[u8], value: Option<&[u8]>) {
         let Event { op, outcome, .. } = event;
@@ -314,12 +314,12 @@ impl History {
         self.rest
     }
 
-    /// How many operations it has.
+    /// Counts its operations.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it has none.
+    /// Tells whether it has no operations.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

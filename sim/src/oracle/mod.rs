@@ -1,4 +1,4 @@
-//! What must hold of a run, and the first thing that does not.
+//! Oracles: they name the first thing that must hold of a run and does not.
 //!
 //! - [`linearizable`]: each key's operations can be put in an order that explains what all clients saw.
 //! - [`scan`]: scans are in order and in bounds, and say nothing of a key that it was not during the scan.
@@ -31,7 +31,7 @@ pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Bounds of keys.
 pub type KeyRange<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 
-/// What an index must not do, and did; or may have done.
+/// A mistake that an index made, or may have made.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -46,7 +46,7 @@ pub enum Violation {
     Shape {
         /// Which scan.
         scan: ScanName,
-        /// What is wrong with it.
+        /// The mistake in it.
         fault: ScanFault,
     },
     /// A lone client was answered as by no map.
@@ -57,7 +57,7 @@ pub enum Violation {
     Undecided {
         /// The key.
         key: Vec<u8>,
-        /// How long the search was.
+        /// The length of the search.
         steps_max: u64,
     },
 }

@@ -24,7 +24,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::history::{Operation, Outcome, ScanRange, Scanned};
 use crate::oracle::{KeyRange, Shown, key_range};
 
-/// What is wrong with a scan, whatever the keys went through.
+/// A mistake in a scan that is one whatever the keys went through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanFault {
     /// A key that is not greater than the one before.
@@ -41,9 +41,9 @@ pub enum ScanFault {
     },
     /// More entries than asked for.
     OverLimit {
-        /// How many were asked for.
+        /// The number of entries asked for.
         limit: usize,
-        /// How many came.
+        /// The number of entries returned.
         entries: usize,
     },
 }

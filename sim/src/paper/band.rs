@@ -8,8 +8,8 @@ use hdrhistogram::Histogram;
 use super::cluster::{Measured, Setup, run};
 use super::{Class, Row};
 
-/// What is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many requests
-/// wait at the responder, and how long atomics take.
+/// Varies what is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many
+/// requests wait at the responder, and how long atomics take.
 fn unknowns(base: Profile) -> [Profile; 4] {
     [
         Profile { responder_slots: 16, ..base },

@@ -17,7 +17,7 @@ mod smart;
 mod tree;
 pub mod workload;
 
-/// How closely a simulated figure has to meet the paper's.
+/// Classes of figures, by how closely the simulated one has to meet the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Bound by bytes or message rate: 15 %.
@@ -30,7 +30,7 @@ pub enum Class {
     Tail,
     /// Spinning on remote locks: a factor of two, as a band over what is not known of the NIC.
     Spinning,
-    /// What the model was calibrated with. 25 % is what to expect; no prediction.
+    /// Figures that the model was calibrated with: 25 %, and no prediction.
     Calibration,
     /// The paper gives a bound from below, as "more than 50 Mops".
     AtLeast,
@@ -64,15 +64,15 @@ impl Class {
 pub struct Row {
     /// The experiment's name.
     pub experiment: &'static str,
-    /// What the figure is, with its unit.
+    /// The name of the figure, with its unit.
     pub figure: String,
-    /// What the paper says.
+    /// The paper's value.
     pub paper: f64,
-    /// What the simulation says.
+    /// The simulated value.
     pub simulated: f64,
     /// The least and the most that it says over what is not known of the NIC; the same where that does not matter.
     pub band: (f64, f64),
-    /// How close they should be.
+    /// The class that says how close they should be.
     pub class: Class,
 }
 
@@ -100,13 +100,13 @@ impl Row {
         self.simulated / self.paper
     }
 
-    /// Whether it is as close as its class asks for.
+    /// Tells whether the figure is as close as its class asks for.
     pub fn is_inside(&self) -> bool {
         self.class.is_inside(self.paper, self.band.0, self.band.1)
     }
 }
 
-/// What every experiment is told.
+/// The size of every experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Keys that are stored.
@@ -128,7 +128,7 @@ impl Default for Effort {
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub about: &'static str,
     run: fn(&Effort) -> Result<Vec<Row>, String>,
 }

@@ -22,7 +22,7 @@ const BATCH: usize = 16;
 /// Lock words for CAS on different addresses.
 const WORDS: u64 = 10_240;
 
-/// What a machine's cores do without end.
+/// The verbs that a machine's cores post without end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Load {
     /// WRITEs of so many bytes.

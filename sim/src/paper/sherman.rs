@@ -21,12 +21,12 @@ const LADDER: [(&str, &[&str]); 5] = [
     ("+hierarchical", &["hierarchical", "handover"]),
     ("+2-level", &["two_level"]),
 ];
-/// The step from which on nobody spins against clients of the same compute node.
+/// The step from which on no client spins against others of its compute node.
 const HIERARCHICAL: usize = 3;
 const SHERMAN: usize = 4;
 /// The paper's leaves and inner nodes.
 const NODE_BYTES: usize = 1024;
-/// What a put without a split writes at most: lines of an entry, and the unlock.
+/// The most bytes that a put without a split writes: lines of an entry, and the unlock.
 const ENTRY_BYTES_MAX: u64 = 255;
 
 /// The techniques up to a step of the ladder.

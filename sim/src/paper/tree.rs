@@ -10,7 +10,7 @@ use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
 
-/// What is measured.
+/// The index that is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tree {
     /// Sherman with these techniques and nodes.
@@ -37,19 +37,19 @@ impl Tree {
     }
 }
 
-/// What caches know before the experiment.
+/// The contents of caches before the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warm {
     /// Every inner node.
     All,
-    /// What a compute node has met that has inserted its share of the keys.
+    /// The nodes that a compute node meets while it inserts its share of the keys.
     Share,
 }
 
 /// The handles of all shards, node by node.
 pub(super) type Indexes = Vec<(SimShard, AnyIndex<SimShard>)>;
 
-/// Nobody waits longer for the load.
+/// The longest time that a load may take.
 const LOAD_NS: u64 = 1_000_000_000_000;
 
 /// Makes and loads the tree, and attaches every shard to it, caches warm.

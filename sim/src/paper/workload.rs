@@ -16,10 +16,10 @@ use rand_distr::Zipf;
 
 /// Ranks that popularity is drawn over in Sherman's experiments.
 pub const KEYS_OF_SHERMAN: u64 = 1_000_000_000;
-/// The same in SMART's.
+/// Ranks that popularity is drawn over in SMART's experiments.
 pub const KEYS_OF_SMART: u64 = 60_000_000;
 
-/// How popular keys are.
+/// The popularity of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
     /// All the same.
@@ -93,7 +93,7 @@ impl KeySpace {
         }
     }
 
-    /// The number of a key that nobody has asked for, of a random spread.
+    /// Draws the number of a key that no client has asked for, of a random spread.
     pub fn draw_new(&self) -> u64 {
         let ticket = self.tickets.get();
         self.tickets.set(ticket + 1);
@@ -157,23 +157,23 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What clients do.
+/// The operations of the clients, by shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// Share of puts.
     pub puts: f64,
     /// Share of inserts of new keys.
     pub inserts: f64,
-    /// What else they do: scans, or gets if that is none.
+    /// The length of scans, if the remaining operations are scans; they are gets otherwise.
     pub scan: Option<Length>,
-    /// Whether it is clients that are shared out, instead of the operations of each.
+    /// True if the shares are those of clients, instead of those of each client's operations.
     pub by_client: bool,
 }
 
-/// How much a scan returns.
+/// The length of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// What is stored of so many keys of Sherman's key space. (The published benchmarks of these indexes query from k
+    /// The stored ones of so many keys of Sherman's key space. (The published benchmarks of these indexes query from k
     /// to k + the range's size.)
     OfSpace(usize),
     /// From one pair to so many, uniform (YCSB E).
@@ -208,7 +208,7 @@ impl Mix {
 }
 
 impl Length {
-    /// How many pairs the next scan asks for.
+    /// Draws the number of pairs that the next scan asks for.
     pub(super) fn pairs(self, rng: &mut SmallRng) -> usize {
         match self {
             Length::OfSpace(keys) => keys * 2 / 3,

@@ -76,7 +76,7 @@ impl<'a, 'r> Arrivals<'a, 'r> {
         u64::from(self.is_due()) + self.opened.borrow().len() as u64
     }
 
-    /// Whether none is on its way.
+    /// Tells whether no compute node is on its way.
     pub(super) fn are_over(&self) -> bool {
         self.opening.borrow().is_empty()
     }
@@ -104,7 +104,7 @@ impl<'a, 'r> Arrivals<'a, 'r> {
         Ok(come)
     }
 
-    /// Whether clients have done so much that the next compute node joins: they come at equal distances.
+    /// Tells whether clients have done so much that the next compute node joins: they come at equal distances.
     fn is_due(&self) -> bool {
         let (joined, joiners) =
             (u64::from(self.joined.get()), u64::from(self.run.scenario.adversary.joiners));

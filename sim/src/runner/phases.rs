@@ -34,7 +34,7 @@ const OTHERS_VALUE: &[u8] = b"another";
 /// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
 const LOADER: u32 = 1_000;
 const CHECKER: u32 = 1_001;
-/// What could not be opened or loaded is tried again after that time.
+/// Virtual time after which a failed opening or load is tried again.
 const OPEN_PAUSE_NS: u64 = 50_000;
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
 const PHASE_NS: u64 = 10_000_000_000;
@@ -163,7 +163,7 @@ impl<'r> Run<'r> {
             .map_err(|stop| stopped(stop, PHASE_NS, "a lone client") + &self.still_open())
     }
 
-    /// Loads a part of the keys, before anybody else is there.
+    /// Loads a part of the keys, before any other client is there.
     fn load<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let work = self.scenario.work;
         if work.loaded_percent == 0 {
@@ -189,7 +189,7 @@ impl<'r> Run<'r> {
                 }
             }
         })??;
-        // To all others it is as if somebody had put the pairs one by one.
+        // To all others it is as if a client had put the pairs one by one.
         let who = Who { node: 0, client: LOADER };
         for (key, value) in &pairs {
             self.crew.recorder.begin(who, 0, Op::Put, key, Some(value));
@@ -360,7 +360,7 @@ impl<'r> Run<'r> {
         // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
         let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
         let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
-        // And whoever asks again when a reply was lost has lost a chunk.
+        // And a compute node that asks again when a reply was lost has lost a chunk.
         let on_its_way = on_its_way + self.simulation.bytes_lost();
         if (had..=had + on_its_way).contains(&handed_out) {
             return Ok(());
@@ -368,7 +368,7 @@ impl<'r> Run<'r> {
         Err(format!("{handed_out} bytes of memory are handed out, {had} are had, {on_its_way} on their way"))
     }
 
-    /// Clients of other compute nodes get their turn: whoever has taken a lock passes it on so many times at most.
+    /// Checks that clients of other compute nodes get their turn: a lock is passed on only so many times.
     fn take_turns<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let most = u64::from(LockConfig::default().handovers_max);
         for node in fleet.chunk_by(|a, b| a.node == b.node) {
@@ -529,7 +529,7 @@ impl<'r> Run<'r> {
         gets().chain(writes).chain(gets()).collect()
     }
 
-    /// Whether splits may have been given up: their operations were.
+    /// Tells whether splits may have been given up: their operations were.
     fn may_lack_separators(&self) -> bool {
         let mix = &self.scenario.mix;
         may_lose_servers(mix) || mix.has(Fault::is_of_control) || !self.crew.in_the_way().is_empty()
@@ -605,7 +605,7 @@ fn everything() -> Action {
 
 fn stopped(stop: Stop, within_ns: u64, who: &str) -> String {
     match stop {
-        Stop::Idle => format!("{who}: somebody waits for ever, and nothing is left to happen"),
+        Stop::Idle => format!("{who}: an operation waits for ever, and nothing is left to happen"),
         Stop::Late => format!("{who}: no end within {} s of virtual time", within_ns / 1_000_000_000),
     }
 }

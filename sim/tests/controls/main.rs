@@ -26,7 +26,7 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 /// Entries that cross lines.
 const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
 
-/// How a compute node works on an index: with a large cache, and patience for 100 ms.
+/// Gives a compute node a large cache, and 100 ms to wait for locks.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     let spec = spec.into().with_cache_bytes(1 << 20).with_backoff(BACKOFF);
     spec.with_lock_wait_max(Duration::from_millis(100)).with_scan_window(32)
@@ -160,7 +160,7 @@ fn a_write_back_that_is_not_done_again() {
     });
 }
 
-/// The same with a radix tree, whose keys are prefixes of each other.
+/// Makes a plain scenario with a radix tree, whose keys are prefixes of each other.
 fn radix(seed: u64, max_value: usize) -> Scenario {
     let mut scenario = plain(seed);
     let smart = node(IndexKind::Smart.spec(Limits { max_key: 12, max_value }, farwood_index::Nodes::Tiny));

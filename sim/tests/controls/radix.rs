@@ -1,4 +1,4 @@
-//! What is done to the bytes of a radix tree's nodes on their way from the fabric (`farwood_index::layout::radix`).
+//! Changes the bytes of a radix tree's nodes on their way from the fabric (`farwood_index::layout::radix`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

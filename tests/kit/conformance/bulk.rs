@@ -48,7 +48,7 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
 
 const KEYS: u64 = 60;
 
-/// Whoever looks while it runs sees all or nothing, and the index is usable afterwards.
+/// Drops bulk loads: readers see all or nothing while they run, and the index is usable afterwards.
 pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: IndexKind) {
     let step = 100usize.div_ceil(F::SIZE.percent);
     for mix in kind.extremes() {

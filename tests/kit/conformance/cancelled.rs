@@ -19,7 +19,7 @@ use crate::kit::{key, number};
 /// random.
 const POLLS_MAX: usize = 14;
 
-/// What a dropped operation was.
+/// The operations that are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
     Point(OpKind),
@@ -36,7 +36,7 @@ const DROPPED: [Dropped; 7] = [
     Dropped::MultiGet,
 ];
 
-/// A client whose keys nobody else touches: it knows what must be there.
+/// A client whose keys no other client touches: it knows what must be there.
 struct Client<V: Probed> {
     cluster: TestCluster<V>,
     model: Model,

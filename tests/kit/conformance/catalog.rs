@@ -11,7 +11,7 @@ use crate::kit::{NAME, key};
 
 const OTHER: &str = "other";
 
-/// A name is taken once, by whomever; what is created by one node is there for all.
+/// A name is taken once, by any node; what is created by one node is there for all.
 pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
     let recipe = Shape::TINY.of(kind.default_mix());
     // A handle is the whole node's, so every node has one shard here.
@@ -47,7 +47,7 @@ pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
     }
 }
 
-/// What an index took is free when it was dropped, and whoever gets it next finds nothing of it.
+/// Memory of a dropped index is free, and its next user finds nothing of it.
 pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
     let keys = F::SIZE.steps(2000, 400) as u64;
     let recipe = Shape::TINY.of(kind.default_mix());

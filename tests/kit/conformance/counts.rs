@@ -1,5 +1,5 @@
-//! What operations cost on the fabric, exactly: one client, a warm cache, keys and values of 8 bytes. The numbers are
-//! the kind's ([`costs`]) and the same on every fabric.
+//! Exact costs of operations on the fabric: one client, a warm cache, keys and values of 8 bytes. The numbers are the
+//! kind's ([`costs`]) and the same on every fabric.
 
 use farwood::index::KindStats;
 use farwood::index::stats::ROUND_TRIPS_MAX;
@@ -17,12 +17,12 @@ const KEYS: u64 = 4000;
 const FILL: f64 = 0.7;
 /// A key in the middle of a leaf.
 const PRESENT: u64 = 2 * 20;
-/// Its neighbours, for an insert, for a put, and for nobody.
+/// Its neighbours: one for an insert, one for a put, and one that stays absent.
 const ABSENT: [u64; 3] = [PRESENT + 1, PRESENT + 3, PRESENT + 5];
-/// How often a read is counted anew that had to be done again.
+/// Attempts to count an operation none of whose READs is too slow.
 const ATTEMPTS: usize = 100;
 
-/// What was counted for `kind` while `operation` ran, which looks a second time so often; nothing else was.
+/// Yields what was counted for `kind` while `operation` ran, which reads again so often; nothing else was counted.
 ///
 /// Panics if a READ was too slow in every attempt.
 async fn counted<V: Probed>(

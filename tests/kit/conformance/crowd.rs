@@ -99,7 +99,7 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
                     async move {
                         index.put(&own, &key(0)).await.unwrap();
                         for i in 0..rounds {
-                            let value = index.get(&own).await.unwrap().expect("nobody else removes it");
+                            let value = index.get(&own).await.unwrap().expect("no other client removes it");
                             let count = number(&value);
                             drop(value);
                             assert_eq!(count, i, "an increment was lost");
@@ -175,7 +175,7 @@ async fn something_to_few_keys<V: Probed>(client: &mut Client<V>) {
     client.point_within(op, &key(n << 32), drops).await;
 }
 
-/// What is never removed is always found, and what only counts upwards never goes back.
+/// Keys that are never removed are always found, and values that only count upwards never go back.
 pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: IndexKind) {
     let rounds = F::SIZE.steps(40, 6) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {

@@ -1,11 +1,11 @@
-//! What every index promises, as one test body for every kind of index on every fabric: checked through
+//! The promises of every index, as one test body for every kind of index on every fabric: checked through
 //! [`farwood::RangeIndex`] and the index's own check alone, so that no fabric can make an index behave differently,
 //! and no index another way.
 //!
 //! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index is in the
 //! registry ([`IndexKind`]) and has its `costs` tabulated. The parts know neither: they ask for a [`Shape`] and run on
 //! all mixes of options that the kind has.
-//! What runs on it is in the folder above: [`TestCluster`].
+//! The shards that they run on are in the folder above: [`TestCluster`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
 mod bulk;
@@ -41,11 +41,11 @@ use crate::kit::cluster::{Common, Parties, Probed, Seat, TestCluster};
 use crate::kit::kind::{Mixes, Shape, patient};
 pub(crate) use farwood::IndexKind;
 
-/// What the body needs of a fabric.
+/// A fabric that the body runs on.
 pub(crate) trait Fabric {
     /// Its shards.
     type V: Probed;
-    /// How much of the body fits there.
+    /// The part of the body that fits there.
     const SIZE: Size;
     /// Runs what `make` makes on every shard of all `parties`, on one fresh cluster of two servers, and waits for all
     /// of them. Once per setting that makes a difference there, each with what a call of `make` made.
@@ -55,7 +55,7 @@ pub(crate) trait Fabric {
         R: Future<Output = ()> + 'static;
 }
 
-/// How much of the body is run, so that it ends in reasonable time on a slow fabric too.
+/// The part of the body that is run, so that it ends in reasonable time on a slow fabric too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     /// Steps, rounds and keys, in percent of those of a fast fabric.
@@ -106,7 +106,7 @@ where
     });
 }
 
-/// The same with all mixes of the kind's options, on shards and on nodes.
+/// Runs [`on_index`] with all mixes of the kind's options, on shards and on nodes.
 fn in_every_setting<F, M, R>(kind: IndexKind, shape: Shape, make: impl Fn() -> M)
 where
     F: Fabric,

@@ -219,7 +219,7 @@ pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
     });
 }
 
-/// A scan that nobody finishes leaves nothing behind; one that is not polled for long goes on where it was.
+/// A scan that is dropped leaves nothing behind; one that is not polled for long goes on where it was.
 pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: IndexKind) {
     let later = F::SIZE.steps(1000, 200) as u64;
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {

@@ -1,4 +1,4 @@
-//! What SMART's techniques are worth one by one (figure 15), what two of them do for Sherman, and what operations send
+//! The gain from SMART's techniques one by one (figure 15) and from two of them on Sherman, and what operations send
 //! (table 1).
 
 use farwood_index::Switches;
@@ -108,7 +108,7 @@ pub(in super::super) fn fig15(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What the paper expects of RDWC on Sherman (section 5.3): no measurement, a prediction.
+/// Checks what the paper expects of RDWC on Sherman (section 5.3): no measurement, a prediction.
 pub(in super::super) fn rdwc_on_sherman(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "rdwc-on-sherman";
     let mut rows = Vec::new();

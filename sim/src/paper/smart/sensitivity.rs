@@ -1,4 +1,4 @@
-//! How skew and the sizes of keys and values change what SMART, ART and Sherman do (figure 18), 256 clients.
+//! The effect of skew and of the sizes of keys and values on SMART, ART and Sherman (figure 18), 256 clients.
 
 use super::super::cluster::{Setup, run};
 use super::super::workload::Popularity;

@@ -9,7 +9,7 @@ use super::{Cost, Costs, Work};
 const LEAF_BYTES: u64 = 64;
 const LOCK_BYTES: u64 = 8;
 const LINK_BYTES: u64 = 8;
-/// What a get reads of it: up to the end of the value.
+/// Bytes of a leaf that a get reads: up to the end of the value.
 const LOOKUP_BYTES: u64 = 32;
 /// Inner nodes above the leaves, of which the last one has fewer of them: their types have 190 and 46 slots.
 const INNER_BYTES: [u64; 2] = [16 + 8 * 190, 16 + 8 * 46];
@@ -32,7 +32,7 @@ pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
     }
 }
 
-/// What has no slot in a cached node has perhaps one by now.
+/// Counts second reads: a key without a slot in a cached node has perhaps one by now.
 pub(super) fn second_looks(work: Work) -> u64 {
     match work {
         Work::Get { present: false } | Work::VainChange(OpKind::Update | OpKind::Remove) => 1,
