@@ -1,4 +1,4 @@
-//! Ten operations and a scan, for those who see Farwood for the first time. It needs no NIC and no other machine: the
+//! Ten operations and a scan, as a first look at Farwood. It needs no NIC and no other machine: the
 //! memory server is a part of this process (the *embedded* fabric).
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Mistakes that no operator makes, by hand: what a person gets wrong who understands the protocol nearly.
+//! Mistakes that no operator makes, by hand: those of a person who almost understands the protocol.
 
 use crate::Result;
 use crate::points::Point;

@@ -40,7 +40,7 @@ const STILL_POLLS: u64 = 8;
 const STILL_WAITS: u64 = 16;
 const STILL_MOMENT_NS: u64 = 300_000;
 /// An operation on one key waits for others so many times at most, each time as long as a client waits for a lock: in
-/// a window, for locks on its way, for those who replace a node.
+/// a window, for locks on its way, for clients that replace a node.
 const WAITS_MAX: u64 = 6;
 /// One in so many values is short, where values may be.
 const SHORT_ONE_IN: u64 = 3;
@@ -115,7 +115,7 @@ impl Crew {
         }
     }
 
-    /// A compute node begins its work.
+    /// Notes that a compute node begins its work.
     pub(crate) fn meet(&self, shard: SimShard) {
         self.nodes.borrow_mut().push(shard);
     }
@@ -173,12 +173,12 @@ impl Crew {
         matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
     }
 
-    /// Ids of the compute nodes that have stopped.
+    /// Yields the ids of the compute nodes that have stopped.
     pub(crate) fn dead(&self) -> BTreeSet<u16> {
         self.nodes.borrow().iter().filter(|shard| shard.is_dead()).map(SimShard::node_id).collect()
     }
 
-    /// Ids of the compute nodes whose locks others may wait for in vain: they have stopped, or a client of theirs has
+    /// Yields the ids of compute nodes whose locks others may time out on: they have stopped, or a client of theirs has
     /// stood still.
     pub(crate) fn in_the_way(&self) -> BTreeSet<u16> {
         &self.dead() | &self.still.borrow()

@@ -90,7 +90,7 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
     }
 }
 
-/// Not the index, but who looks at it: leaves behind one that a dead client had torn were taken for empty.
+/// The mistake was the runner's, not the index's: leaves behind one that a dead client had torn were taken for empty.
 #[test]
 fn keys_behind_a_torn_leaf_are_missed() {
     const STOPS: [Rule; 2] = [

@@ -1,4 +1,5 @@
-//! Small swarms of every kind of index, so that `cargo test` notices a broken one. `farwood sim run` has the large ones.
+//! Small swarms of every kind of index, so that `cargo test` notices a broken one. `farwood sim run` has the large
+//! ones.
 
 use farwood_index::IndexKind;
 use farwood_sim::runner::run;

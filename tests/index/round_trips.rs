@@ -43,8 +43,8 @@ fn technique_mixes() -> Vec<Techniques> {
     mixes
 }
 
-/// Many clients of one shard put one key. Who gets the lock by hand-over sends no CAS, and who hands it over
-/// no unlock.
+/// Many clients of one shard put one key. A client that gets the lock by hand-over sends no CAS, and one that hands it
+/// over no unlock.
 #[test]
 fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
     const CLIENTS: u64 = 40;
@@ -84,7 +84,7 @@ fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
                 assert!((ops / 5..ops / 5 + 2).contains(&released), "{techniques:?} {locks:?}");
             }
             let failed = locks.remote_failed;
-            // A fused attempt that fails has read in vain.
+            // A fused attempt that fails has read for nothing.
             let vain_reads = if techniques.fused { failed } else { 0 };
             assert_eq!(put.reads, ops + vain_reads, "{techniques:?}");
             let by_cas = if techniques.fused { 2 } else { 3 };

@@ -1,5 +1,5 @@
 //! Separators that are missing, because a client died between a split and its separator or an inner node could not be
-//! allocated: those who move right for it have it put in, and until then it costs them that step and nothing else.
+//! allocated: operations that move right for it have it put in, and until then it costs them that step and no more.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;

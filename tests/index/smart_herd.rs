@@ -1,4 +1,4 @@
-//! Many clients of one compute node who find the same node full: one of them moves it, and the others wait for that.
+//! Many clients of one compute node that find the same node full: one of them moves it, and the others wait for that.
 
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{OpKind, RangeIndex, Verbs};

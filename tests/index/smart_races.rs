@@ -1,4 +1,4 @@
-//! Clients of a radix tree of tiny nodes who meet at the same slot, header, node or leaf, on the simulated fabric in
+//! Clients of a radix tree of tiny nodes that meet at the same slot, header, node or leaf, on the simulated fabric in
 //! rough weather: shards that share a cache and compute nodes that share nothing. What each of them sees must be
 //! explained by operations that took effect one at a time, and at the end the tree must pass its check.
 //!
@@ -86,7 +86,7 @@ async fn look_back(cluster: &TestCluster<SimShard>, recorder: &Arc<Recorder>) {
     cluster.meet().await;
 }
 
-/// Which of all clients it is, of how many.
+/// Yields the client's number among all clients, and how many there are.
 fn place(client: &Client) -> (usize, usize) {
     (client.number() % 1000 + client.cluster.place * CLIENTS, client.cluster.parties() * CLIENTS)
 }
@@ -213,7 +213,7 @@ fn nodes_that_switch_type_and_move() {
     );
 }
 
-/// Everybody does `ops` to the same few keys, with values of `sizes`.
+/// Does `ops` to the same few keys as all other clients, with values of `sizes`.
 async fn fight(mut client: Client, ops: &[Op], sizes: &[usize]) {
     for _ in 0..20 {
         let key = *[&b"f"[..], b"fi", b"fight"].choose(&mut client.rng).expect("not empty");

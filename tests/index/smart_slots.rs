@@ -1,5 +1,5 @@
 //! Slots of a radix tree's inner nodes behind those in use: a node takes a larger type before one of them is claimed,
-//! so that a claimed slot is seen by everyone from the moment of its CAS.
+//! so that a claimed slot is seen by all clients from the moment of its CAS.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

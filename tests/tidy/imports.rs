@@ -58,7 +58,7 @@ impl Reader<'_> {
         self.is(ahead, word) && self.piece(ahead + 1) == Some(&Piece::Colons)
     }
 
-    /// Up to the end, or to the brace that closes the module.
+    /// Reads up to the end, or to the brace that closes the module.
     fn body(&mut self) {
         let mut open = 0;
         while let Some(piece) = self.piece(0) {
@@ -110,7 +110,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A path of the own crate, if there is one. Behind it, or behind one word.
+    /// Reads a path of the own crate, if there is one. Behind it, or behind one word.
     fn path(&mut self, import: bool) {
         let base = if self.is_path(0, "crate") {
             self.at += 2;
@@ -168,7 +168,7 @@ impl Reader<'_> {
         self.reading.imports.push(Import { line, path: base, name: name.filter(|_| import) });
     }
 
-    /// `{a, b::c}`, at the brace.
+    /// Reads `{a, b::c}`, at the brace.
     fn group(&mut self, base: &[String], import: bool) {
         self.at += 1;
         while let Some(piece) = self.piece(0) {
@@ -200,7 +200,7 @@ impl Reader<'_> {
         begins && (self.is(ahead + 3, "test") || all)
     }
 
-    /// At the `#` of an attribute: over it, those that follow, and what they belong to.
+    /// Skips, from the `#` of an attribute on, it, those that follow, and the item that they belong to.
     fn skip_item(&mut self) {
         while self.is_mark(0, '#') {
             self.at += 1;
@@ -237,7 +237,7 @@ impl Reader<'_> {
         self.at += 1;
     }
 
-    /// From an opening bracket to behind the one that closes it.
+    /// Skips from an opening bracket to behind the one that closes it.
     fn skip_group(&mut self) {
         let mut open = 0;
         while let Some(piece) = self.piece(0) {

@@ -1,7 +1,7 @@
-//! The history of a run: every operation with its result and times, as the one who recorded it saw them.
+//! The history of a run: every operation with its result and times, as the recorder saw them.
 //!
 //! An operation has two pairs of times. *Order ticks* (`start`, `end`) order operations of all clients:
-//! `a.end < b.start` means that everybody agrees `a` was over before `b` began, equal ticks order nothing. The oracles
+//! `a.end < b.start` means that all clients agree `a` was over before `b` began, equal ticks order nothing. The oracles
 //! go by these. Nanoseconds are what is written out, for readers of other checkers.
 //!
 //! Recording costs one push and a copy into a buffer that all operations of the history share: benchmarks record too.
@@ -102,7 +102,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An operation without its bytes: who did what, when, and how it ended.
+/// An operation without its bytes: its client, kind, times and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The compute node.

@@ -114,7 +114,7 @@ fn check_key(history: &KeyHistory<'_>, steps_max: u64) -> Result<(), Violation> 
     if !contradiction.has_scan() {
         return Err(Violation::Point(contradiction.into()));
     }
-    // Who is to blame? Not the scan, if there is no order without it either.
+    // The scan is not to blame if there is no order without it either.
     match linearizable::check(&history.without_scans(), steps_max) {
         Verdict::Contradicts(without) => Err(Violation::Point(without.into())),
         _ => Err(Violation::Scan(contradiction.into())),

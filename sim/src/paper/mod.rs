@@ -3,7 +3,7 @@
 //! The simulated NICs are calibrated from micro-measurements alone ([`farwood_runtime::sim::Profile`]), so what an
 //! index does here is a prediction. Only `sherman-fig16` is a calibration: it fixed the number of responder slots.
 //!
-//! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: who runs it;
+//! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: its clients;
 //!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
 //! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`: the papers' figures.
 

@@ -248,7 +248,7 @@ impl<'r> Run<'r> {
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
-    /// Lets every client do something, and waits for those whose compute node does not stop.
+    /// Lets every client run one action, and waits for those whose compute node does not stop.
     fn with_all_clients<W: Verbs, F: Future<Output = ()> + 'static>(
         &self,
         fleet: &[Member<W>],
@@ -428,7 +428,7 @@ impl<'r> Run<'r> {
         // Of several in a row, visitors find the next when the one before is in.
         while report.missing_separators.total() > 0 && report.orphaned.is_empty() {
             let before = report.missing_separators.total();
-            // Who comes to a leaf from under a cached parent notes it; who comes again has it put in.
+            // A client that comes to a leaf from under a cached parent notes it; one that comes again puts it in.
             let gets = (0..self.crew.keys.len()).chain(0..self.crew.keys.len());
             let gets = gets.map(|key| Action::Point(Op::Get, key)).collect();
             visited(self.block_on(&shards[0], visitor().perform_all(gets))?)?;

@@ -1,4 +1,4 @@
-//! Plants the same mistakes in scenarios as the swarm draws them, which are made for none of them. (Not those whose
+//! Plants the same mistakes in scenarios that the swarm draws, which are made for none of them. (Not those whose
 //! wrapper holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
 
 use farwood_index::IndexKind;

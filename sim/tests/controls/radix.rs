@@ -8,7 +8,7 @@ use farwood_index::layout::radix::{Child, InnerView, LeafFormat, Link, NodeTypes
 use farwood_index::smart::{Geometry, Types};
 use farwood_runtime::RemotePtr;
 
-/// A tree's formats, and what one shard has learnt of who leads where.
+/// A tree's formats, and the parents that one shard has seen.
 #[derive(Clone)]
 pub(crate) struct Radix {
     types: &'static NodeTypes,

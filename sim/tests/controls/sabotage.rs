@@ -320,7 +320,7 @@ impl<V: Verbs> Verbs for Sabotage<V> {
         self.fabric.lease(bytes)
     }
 
-    /// Tells a scan's READs apart: a chain that does not count its round trip by itself is one of several in parallel.
+    /// Takes the chain for a scan's: one that does not count its round trip by itself is one of several in parallel.
     fn post(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
         self.begun(chain, true, |chain| self.fabric.post(meter, chain))
     }

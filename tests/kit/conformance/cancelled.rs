@@ -210,7 +210,7 @@ pub(crate) fn dropped_operations<F: Fabric>(kind: IndexKind) {
     });
 }
 
-/// Everybody works among everybody; at the end nothing is left behind and every key is where it should be.
+/// Drops operations among those of other clients; at the end nothing is left behind and every key is in its place.
 async fn cancel_among_others<V: Probed>(
     cluster: TestCluster<V>,
     cancellers: usize,
@@ -253,7 +253,7 @@ async fn cancel_among_others<V: Probed>(
     cluster.holds(&all).await;
 }
 
-/// Hardly any keys, so that everybody waits for the same few locks, and locks are handed over to clients that
+/// Uses few keys, so that all clients wait for the same few locks, and locks are handed over to clients that
 /// are gone.
 pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
     let (clients, puts) = (F::SIZE.steps(40, 12), F::SIZE.steps(40, 8) as u64);

@@ -115,7 +115,7 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
     });
 }
 
-/// Everybody does everything to the same few keys, and gives up now and then.
+/// All clients do everything to the same few keys, and drop operations now and then.
 pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
     const CLIENTS: usize = 12;
     let ops = F::SIZE.steps(100, 20);

@@ -30,7 +30,7 @@ use search::{ABSENT, FIRST_VALUE, Found, Needs, State, Step, search};
 /// many take about a second.
 pub const STEPS_MAX: u64 = 40_000_000;
 
-/// The history of one key.
+/// The operations on one key.
 #[derive(Clone, Debug)]
 pub struct KeyHistory<'h> {
     key: &'h [u8],

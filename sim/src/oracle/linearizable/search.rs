@@ -8,8 +8,8 @@
 //! The semantics of a map's key make it fast:
 //!
 //! - **Reads are never a choice.** One that may come next and agrees with the state comes next: it changes nothing, and
-//!   blocks no other operation any more. So does an update that overwrites what no read is left for by a value that none
-//!   asks for: all that it says is that the key was present.
+//!   blocks no other operation any more. So does an update that overwrites what no read is left for by a value that
+//!   none asks for: all that it says is that the key was present.
 //! - **Of operations that need and leave the same, the one that ends first comes first.** In an order that has another
 //!   one here, the two can be exchanged: the first may come here too, and the other one ends later than where the
 //!   first stood. So many clients that remove a key at the same time, or write what no one reads, are one choice.
