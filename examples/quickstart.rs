@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every operation is a future: it posts verbs to the memory server and yields until they are done.
+/// Shows the operations. Each is a future: it posts verbs to the memory server and yields until they are done.
 async fn tour(index: &ShermanIndex<Shard>) -> Result<(), Failure> {
     index.put(b"apple", b"red").await?;
     index.put(b"banana", b"yellow").await?;
@@ -76,7 +76,7 @@ async fn tour(index: &ShermanIndex<Shard>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A value, or a dash if there is none.
+/// Yields a value, or a dash if there is none.
 fn text(value: Option<farwood::Value>) -> String {
     value.map_or_else(|| "-".into(), |value| String::from_utf8_lossy(&value).into_owned())
 }

@@ -71,7 +71,7 @@ impl Sizes {
         Shape { max_key: self.key, max_value: self.value, ..Shape::USUAL }
     }
 
-    /// Keys of full length, which differ in their last bytes.
+    /// Yields keys of full length, which differ in their last bytes.
     fn key(self, n: u64) -> [u8; 32] {
         let mut bytes = [b'k'; 32];
         bytes[self.key - 8..self.key].copy_from_slice(&key(n));
@@ -116,7 +116,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// Those that allocate nothing.
+    /// Yields those that allocate nothing.
     fn all(kind: IndexKind) -> &'static [Operation] {
         match kind {
             IndexKind::Sherman => {

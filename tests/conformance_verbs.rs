@@ -42,7 +42,7 @@ impl Fabric for Verbs {
     }
 }
 
-/// A small server at a port of its own.
+/// Yields a small server at a port of its own.
 fn server() -> VerbsServer {
     let config = VerbsServerConfig {
         listen: "127.0.0.1:0".into(),

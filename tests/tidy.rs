@@ -67,7 +67,7 @@ fn the_repository_is_tidy() {
     assert!(report.is_empty(), "not tidy:\n{report}");
 }
 
-/// The Rust files, the scripts and the documents below `folder`.
+/// Collects the Rust files, the scripts and the documents below `folder`.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of the repository is readable").flatten() {
         let path = entry.path();
@@ -153,7 +153,7 @@ fn may_be_unsafe(name: &str, text: &str) -> bool {
     counts_allocations || UNSAFE_HOMES.iter().any(|home| name.starts_with(home))
 }
 
-/// First line and length of every function with a body: from its `fn` to the brace in the same column.
+/// Yields first line and length of every function with a body: from its `fn` to the brace in the same column.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();

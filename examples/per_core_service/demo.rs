@@ -26,7 +26,7 @@ pub(super) struct Load {
     operations: AtomicU64,
 }
 
-/// Clients of the shard's own pool that work on the index while `busy` is set.
+/// Runs clients of the shard's own pool on the index while `busy` is set.
 pub(super) async fn background(service: Arc<Service>, shard: Shard, index: ShermanIndex<Shard>) {
     loop {
         timer::sleep(Duration::from_millis(5)).await;

@@ -111,7 +111,7 @@ async fn serve(service: Arc<Service>, started: Sender<Result<(), String>>, is_de
     }
 }
 
-/// All that embedding takes: a shard on this executor, the index on the shard.
+/// Embeds the index: a shard on this executor, the index on the shard.
 async fn start(service: &Service) -> Result<(Shard, ShermanIndex<Shard>, TcpListener), Failure> {
     let shard = service.node.attach().await?;
     let index = service.index.attach(shard.clone());

@@ -242,7 +242,7 @@ const LOCKS: &[Patch] = &[
     },
 ];
 
-/// The points by hand in that file.
+/// Yields the points by hand in that file.
 ///
 /// # Errors
 /// If a text does not occur there, or more than once: then the file has changed, and the patch has to.

@@ -102,7 +102,7 @@ fn listen(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// False if the child had to be stopped.
+/// Waits for the child; yields false if it had to be stopped.
 fn wait(child: &mut Child, most: Duration) -> Result<bool> {
     let begun = Instant::now();
     loop {

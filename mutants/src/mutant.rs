@@ -86,7 +86,7 @@ pub(crate) struct Verdict {
     pub(crate) seconds: u64,
 }
 
-/// The indexes that run code of that file.
+/// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
         _ if file.contains("/btree/") || file.contains("/sherman/") => &["sherman"],

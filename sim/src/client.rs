@@ -125,8 +125,8 @@ impl Crew {
         self.begun.get()
     }
 
-    /// A value that no other write of that key has. One of 8 bytes and more is like no other at all, and each of its
-    /// words tells which it is; a shorter one is the next of its length.
+    /// Yields a value that no other write of that key has. One of 8 bytes and more is like no other at all, and each of
+    /// its words tells which it is; a shorter one is the next of its length.
     pub(crate) fn value(&self, key: usize, random: u64) -> Vec<u8> {
         if self.adversary.short_values
             && random.is_multiple_of(SHORT_ONE_IN)
@@ -140,7 +140,7 @@ impl Crew {
         number.to_be_bytes().iter().copied().cycle().take(len).collect()
     }
 
-    /// The next value of `len` bytes for that key, if there is another.
+    /// Yields the next value of `len` bytes for that key, if there is another.
     fn short_value(&self, key: usize, len: usize) -> Option<Vec<u8>> {
         let mut short = self.short.borrow_mut();
         let next = short.entry((key, len)).or_default();
@@ -184,8 +184,8 @@ impl Crew {
         &self.dead() | &self.still.borrow()
     }
 
-    /// A wait for a lock that no death explains, as [`waits::unexplained`] judges. Where a client has stood still none
-    /// is asked for: those that waited for it, and then went on, have kept others.
+    /// Yields a wait for a lock that no death explains, as [`waits::unexplained`] judges. Where a client has stood
+    /// still none is asked for: those that waited for it, and then went on, have kept others.
     pub(crate) fn unexplained(&self) -> Option<String> {
         if !self.still.borrow().is_empty() {
             return None;
@@ -424,7 +424,7 @@ impl<V: Verbs> Client<V> {
     }
 }
 
-/// The output of `future`, unless it is still pending when it has been polled `most` times: then it is dropped.
+/// Yields the output of `future`, unless it is still pending when it has been polled `most` times: then it is dropped.
 async fn polled<F: Future + Unpin>(mut future: F, most: u64) -> Option<F::Output> {
     let mut left = most;
     poll_fn(|cx| {

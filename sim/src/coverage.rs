@@ -65,14 +65,14 @@ pub struct Coverage([u64; COUNTERS_MAX]);
 impl Coverage {
     const NONE: Coverage = Coverage([0; COUNTERS_MAX]);
 
-    /// The counters that indexes of `kind` have: their names and counts, in the order of the names.
+    /// Yields the counters that indexes of `kind` have: their names and counts, in the order of the names.
     pub fn of(&self, kind: IndexKind) -> impl Iterator<Item = (&'static str, u64)> {
         let own = kind.trial().rare_paths;
         let named = COUNTERS.iter().copied().zip(self.0);
         named.filter(move |(name, _)| COMMON.contains(name) || own.contains(name))
     }
 
-    /// One for each path that was taken at all.
+    /// Yields one for each path that was taken at all.
     #[must_use]
     pub fn taken(&self) -> Self {
         Coverage(self.0.map(|count| count.min(1)))

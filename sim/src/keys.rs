@@ -13,7 +13,7 @@ const FEW: [u8; 4] = [0x00, b'a', b'b', 0xff];
 /// The bound of all other bytes: more than the smallest nodes have slots.
 const SEVERAL: u8 = 40;
 
-/// As many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those with shared prefixes.
+/// Yields as many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those with shared prefixes.
 pub(crate) fn keys(work: &Work, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
     if work.shared_prefixes {
         shared_prefixes(work.keys as usize, bytes_max, seed)
@@ -22,7 +22,7 @@ pub(crate) fn keys(work: &Work, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
     }
 }
 
-/// The key with that number: keys are of all lengths, and the first one is empty.
+/// Yields the key with that number: keys are of all lengths, and the first one is empty.
 fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
     if number == 0 {
         return Vec::new();
@@ -33,8 +33,8 @@ fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
     key
 }
 
-/// Every key is a part of an earlier one with something behind: keys are prefixes of each other, and what they have in
-/// common is as long as keys are.
+/// Draws keys each of which is a part of an earlier one with more bytes behind: keys are prefixes of each other, and
+/// what they have in common is as long as keys are.
 fn shared_prefixes(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
     let rng = &mut SmallRng::seed_from_u64(seed ^ 0x7a26_1ed0_7a26_1ed0);
     // Half of the time most keys share all but a few bytes.

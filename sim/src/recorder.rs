@@ -149,7 +149,7 @@ impl Recorder {
         self.unknown.get()
     }
 
-    /// The history so far; the recorder begins a new one.
+    /// Yields the history so far; the recorder begins a new one.
     pub(crate) fn take_history(&self) -> History {
         self.history.take()
     }
@@ -199,7 +199,7 @@ impl Recorder {
     }
 }
 
-/// A bound that borrows its key.
+/// Yields a bound that borrows its key.
 pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }

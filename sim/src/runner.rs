@@ -111,8 +111,8 @@ fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimSha
     report
 }
 
-/// From now on a panic is not written to standard error but becomes part of its scenario's report, with its place.
-/// For programs that do nothing else.
+/// Puts panics, from now on, into their scenario's report, with their place, and not on standard error. For programs
+/// that do nothing else.
 pub fn remember_panics() {
     set_hook(Box::new(|panic| LAST_PANIC.set(Some(panic.to_string()))));
 }

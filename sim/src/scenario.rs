@@ -159,7 +159,7 @@ pub struct Overrides {
 }
 
 impl Scenario {
-    /// The scenario of `seed`.
+    /// Yields the scenario of `seed`.
     pub fn draw(seed: u64, overrides: &Overrides) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
         let shape = if seed.is_multiple_of(PLAIN_ONE_IN) { Shape::Plain } else { Shape::Hard };
@@ -194,7 +194,7 @@ impl Scenario {
         Scenario { seed, cluster, nodes, work, mix, fault_multiplier, adversary }
     }
 
-    /// The faults, as often as they strike.
+    /// Yields the rules of the faults, as often as they strike.
     pub(crate) fn rules(&self) -> Vec<Rule> {
         let hastened = |rule: &Rule| match rule.fault.is_of_control() {
             // There are few requests to control services, and all of them failing would be the end.
@@ -204,7 +204,7 @@ impl Scenario {
         self.mix.rules.iter().map(hastened).collect()
     }
 
-    /// Those of them that strike before the work begins, which does without memory for a moment at most.
+    /// Yields those of them that strike before the work begins, which does without memory for a moment at most.
     pub(crate) fn first_rules(&self) -> Vec<Rule> {
         let rules = self.rules().into_iter().filter(|rule| rule.fault.is_of_control());
         let bounded = |rule: Rule| match rule.fault {
@@ -214,18 +214,18 @@ impl Scenario {
         rules.filter(|_| self.adversary.from_the_start).map(bounded).collect()
     }
 
-    /// The index as a compute node works on it, with as many retries as the faults call for.
+    /// Yields the index as a compute node works on it, with as many retries as the faults call for.
     pub(crate) fn spec_of(&self, node: u16) -> IndexSpec {
         let retries_max = if may_kill(&self.mix) { RETRIES_WITH_DEATHS } else { RETRIES };
         self.nodes[usize::from(node) % self.nodes.len()].with_retries_max(retries_max)
     }
 
-    /// The index as its first compute node works on it.
+    /// Yields the index as its first compute node works on it.
     pub fn spec(&self) -> &IndexSpec {
         &self.nodes[0]
     }
 
-    /// Clients of all compute nodes.
+    /// Counts the clients of all compute nodes.
     pub fn clients(&self) -> usize {
         self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
     }
@@ -235,7 +235,7 @@ impl Scenario {
         self.clients() == 1 && self.adversary.joiners == 0 && !self.adversary.comes_back
     }
 
-    /// The simulation that it runs in.
+    /// Yields the simulation that it runs in.
     pub(crate) fn simulation(&self) -> SimConfig {
         let Cluster { shards, servers, colocated, weather, credits, locks, device_locks, slow_control } =
             self.cluster;
@@ -368,7 +368,8 @@ fn draw_backoff(rng: &mut SmallRng) -> Backoff {
     Backoff { min: Duration::from_nanos(min), max: Duration::from_nanos(max) }
 }
 
-/// A third has what users get, which is what is used most. Plain seeds draw the switches that are on by default, others
+/// Draws techniques: a third has what users get, which is what is used most. Plain seeds draw the switches that are on
+/// by default, others
 /// `all` of them.
 fn draw_techniques(rng: &mut SmallRng, mut spec: IndexSpec, all: bool) -> IndexSpec {
     if rng.random_range(0..3) > 0 {

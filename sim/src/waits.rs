@@ -39,8 +39,7 @@ pub(crate) fn unexplained(dead: BTreeSet<u16>) -> Option<String> {
     HEARD.with_borrow(|waits| waits.unexplained(dead).map(Wait::to_string))
 }
 
-/// A wait of a compute node's operation that timed out, for a lock that another node had, or another client of the same
-/// node.
+/// A wait of a compute node's operation that timed out, for a lock of another node, or of another client of its own.
 #[derive(Default)]
 struct Wait {
     waiter: u16,
@@ -81,8 +80,8 @@ impl Waits {
         self.0.entry((wait.waiter, wait.owner)).or_insert(wait);
     }
 
-    /// Yields a wait that no death explains: neither that of the owner that it names, nor that of another node
-    /// that operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its parent's, which
+    /// Yields a wait that no death explains: neither that of the owner that it names, nor that of another node that
+    /// operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its parent's, which
     /// the dead may hold), or those of the waiter's own compute node (it may have spent its time in a window whose
     /// leader did). Where others wait for the dead, a wait behind a client of the own compute node is explained, too:
     /// that client may have waited for one of them, and had its lock just before its own time was over.
@@ -112,7 +111,7 @@ mod tests {
         Wait { waiter, owner, lock: lock.into() }
     }
 
-    /// The wait that is not explained, of (waiter, owner) pairs.
+    /// Yields the wait that is not explained, of (waiter, owner) pairs.
     fn unexplained(waits: &[(u16, u16)], dead: &[u16]) -> Option<String> {
         let mut noted = Waits::default();
         waits.iter().for_each(|&(waiter, owner)| noted.note(wait(waiter, owner, "")));

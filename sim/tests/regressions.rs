@@ -23,7 +23,7 @@ fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     spec.with_lock_wait_max(Duration::from_millis(20)).with_scan_window(3)
 }
 
-/// One compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
+/// Makes a scenario of one compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
 fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
     Scenario {
         seed,

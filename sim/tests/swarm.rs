@@ -7,7 +7,7 @@ use farwood_sim::scenario::{Overrides, Scenario};
 
 const SEEDS: std::ops::Range<u64> = 1_000..1_300;
 
-/// `rest` is what a command line needs beside the seed.
+/// Asserts that all [`SEEDS`] pass. `rest` is what a command line needs beside the seed.
 fn passes(overrides: &Overrides, rest: &str) {
     for seed in SEEDS {
         let scenario = Scenario::draw(seed, overrides);

@@ -9,7 +9,7 @@ use futures::executor::block_on;
 use crate::kit;
 use crate::kit::TINY;
 
-/// The error's message tells what to do: it has all these words.
+/// Asserts that the error's message tells what to do: it has all these words.
 #[track_caller]
 fn assert_says(error: &IndexError, words: &[&str]) {
     let message = error.to_string();

@@ -11,7 +11,7 @@ use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::kind::switched;
 use crate::kit::{IndexKind, IndexSpec, Parties, Shape, with_parties_on};
 
-/// The index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
+/// Yields the index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
 fn unfused(kind: IndexKind) -> IndexSpec {
     let spec = Shape::TINY.usual(kind);
     if kind.trial().is_radix { switched(spec, "fused", false) } else { spec }

@@ -38,7 +38,7 @@ impl Fabric for Shm {
     }
 }
 
-/// A small server with a name that no other test of this host uses.
+/// Yields a small server with a name that no other test of this host uses.
 fn server() -> ShmServer {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);

@@ -43,12 +43,12 @@ fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, Damage
     node.run(body).unwrap();
 }
 
-/// A handle whose cache is cold, so that it reads what is damaged.
+/// Yields a handle whose cache is cold, so that it reads what is damaged.
 async fn cold(host: &Arc<ComputeNode>, shard: &Shard) -> ShermanIndex<Shard> {
     Sherman::open(host, NAME, FEW).await.unwrap().attach(shard.clone())
 }
 
-/// All nodes, and the root word.
+/// Yields all nodes, and the root word.
 async fn images(tree: &DamagedTree) -> Vec<(RemotePtr, Vec<u8>)> {
     let mut images = vec![(tree.root_word, tree.read(tree.root_word, 8).await)];
     for node in tree.levels.iter().flatten() {

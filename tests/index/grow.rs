@@ -88,7 +88,7 @@ fn indexes_of_the_least_nodes_grow_high() {
     }
 }
 
-/// The least nodes that the kind has, and of Sherman also others that split in other ways.
+/// Yields the least nodes that the kind has, and of Sherman also others that split in other ways.
 fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
     let mut recipes: Vec<IndexSpec> = Vec::new();
     for mix in kind.extremes() {
@@ -105,7 +105,7 @@ fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
     recipes
 }
 
-/// By the index's own check, and of Sherman also by a walk that is not the index's.
+/// Asserts the contents by the index's own check, and of Sherman also by a walk that is not the index's.
 async fn holds(cluster: &TestCluster, recipe: IndexSpec, expected: &Model) {
     cluster.holds(expected).await;
     if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {

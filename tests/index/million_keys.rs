@@ -6,7 +6,7 @@ use farwood::RangeIndex;
 use crate::kit;
 use crate::kit::{IndexKind, IndexSpec, Parties, Shape, Spec, key, with_parties_on};
 
-/// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
+/// Inserts the numbers below `keys`, by `clients` clients, in an order that has nothing to do with the
 /// keys'.
 fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
     let cluster = kit::cluster_of(bytes_per_server);

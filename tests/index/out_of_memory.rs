@@ -12,7 +12,7 @@ use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, TestCluster, key, 
 /// The acknowledged pairs, and the numbers that were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;
 
-/// A few hundred nodes, and as many or a few times as many keys.
+/// Makes a cluster for a few hundred nodes, and as many or a few times as many keys.
 fn small_cluster(kind: IndexKind) -> Arc<Cluster> {
     let (bytes_per_server, chunk_bytes) = match kind {
         // Every key is a node.
@@ -153,7 +153,7 @@ async fn update_all(cluster: &TestCluster, recipe: IndexSpec, model: &mut Model)
     holds(cluster, model).await;
 }
 
-/// A slot that was vacated can be taken again, by the same key and by a neighbour.
+/// Takes slots that were vacated again, by the same key and by a neighbour.
 async fn remove_and_insert(cluster: &TestCluster, recipe: IndexSpec, model: &mut Model) {
     let keys: Vec<_> = model.keys().cloned().collect();
     for (n, key) in keys.iter().enumerate().step_by(3) {
@@ -171,7 +171,8 @@ async fn remove_and_insert(cluster: &TestCluster, recipe: IndexSpec, model: &mut
     holds(cluster, model).await;
 }
 
-/// The index's contents, by point, by scan and by survey. Separators may be missing: there was no memory for them.
+/// Asserts the index's contents, by point, by scan and by survey. Separators may be missing: there was no memory for
+/// them.
 async fn holds(cluster: &TestCluster, model: &Model) {
     for (key, value) in model {
         assert_eq!(cluster.index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");

@@ -31,8 +31,8 @@ fn on_loaded_tree<R>(
     });
 }
 
-/// Everything on, everything off, and each technique off alone, but on-chip locks, which the embedded fabric lacks, and
-/// what shares operations, which would leave none to count.
+/// Yields everything on, everything off, and each technique off alone, but on-chip locks, which the embedded fabric
+/// lacks, and what shares operations, which would leave none to count.
 fn technique_mixes() -> Vec<Techniques> {
     let mut mixes = vec![Techniques::ALL, Techniques::NONE];
     for name in ["combine", "hierarchical", "handover", "two_level", "fused"] {

@@ -42,7 +42,7 @@ struct Slowed {
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Slowed {
-    /// After `fast` READs as many as `slow` are slow.
+    /// Makes as many as `slow` READs slow, after `fast` ones.
     fn slow_down(&self, fast: u32, slow: u32) {
         self.runs.set([fast, slow]);
         self.paused_ns.set(0);

@@ -22,13 +22,13 @@ fn recipe(fused: bool) -> IndexSpec {
     Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
 }
 
-/// Key 30 bytes behind `first`, or one that parts from it so many bytes behind.
+/// Yields the key 30 bytes behind `first`, or one that parts from it so many bytes behind.
 fn long_key(first: u8, parts: Option<(usize, u8)>) -> Vec<u8> {
     let same = |count| [&[first][..], &vec![b'l'; count]].concat();
     parts.map_or_else(|| same(30), |(count, last)| [&same(count)[..], &[last]].concat())
 }
 
-/// Keys that leave the ways of all that are there, at every byte.
+/// Gets keys that leave the ways of all that are there, at every byte.
 async fn absent_keys_cost_a_round_trip(cluster: &TestCluster<SimShard>) {
     let mut dear = Vec::new();
     for (key, _) in all_pairs(&cluster.index).await {

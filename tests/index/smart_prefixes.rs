@@ -13,7 +13,7 @@ use crate::kit::{IndexSpec, Parties, Spec, TestCluster, with_parties};
 
 const LONGEST: usize = 255;
 
-/// Users' nodes and tiny ones, with all techniques, without those that say what leaves are, and with none.
+/// Yields users' nodes and tiny ones, with all techniques, without those that say what leaves are, and with none.
 fn recipes(max_key: usize, max_value: usize) -> Vec<IndexSpec> {
     let replaced = Techniques { in_place_leaves: false, rear_lock: false, ..Techniques::ALL };
     let elsewhere = Techniques { rear_lock: false, ..Techniques::ALL };
@@ -38,7 +38,7 @@ fn alone<R: Future<Output = ()> + 'static>(recipes: Vec<IndexSpec>, main: fn(Tes
     }
 }
 
-/// In an order of its own, which has nothing to do with theirs.
+/// Puts keys into an order that has nothing to do with theirs.
 fn shuffled(mut keys: Vec<Vec<u8>>, seed: u64) -> Vec<Vec<u8>> {
     keys.shuffle(&mut SmallRng::seed_from_u64(seed));
     keys

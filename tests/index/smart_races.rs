@@ -27,7 +27,7 @@ const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 200, types: Types:
 
 type Client = recorder::Client<SimShard>;
 
-/// All techniques, each that changes how nodes are written off, and none.
+/// Yields all techniques, each that changes how nodes are written off, and none.
 fn mixes() -> Vec<Techniques> {
     let mut mixes = vec![Techniques::ALL, Techniques::NONE];
     for name in ["lock_free_nodes", "in_place_leaves", "rear_lock", "combining", "fused"] {

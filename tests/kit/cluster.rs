@@ -23,11 +23,11 @@ pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) trait Probed: Verbs {
     /// Runs `client` in the shard's pool.
     fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T>;
-    /// Buffers on lease.
+    /// Counts buffers on lease.
     fn buffers_leased(&self) -> usize;
-    /// Chains not executed.
+    /// Counts chains not executed.
     fn chains_in_flight(&self) -> usize;
-    /// Clients of the pool that have not ended, the janitor's tasks among them.
+    /// Counts clients of the pool that have not ended, the janitor's tasks among them.
     fn clients_alive(&self) -> usize;
 }
 
@@ -69,7 +69,7 @@ impl Probed for SimShard {
 
 /// An index whose local locks can be counted.
 pub(crate) trait Locks {
-    /// Local locks that are held or waited for.
+    /// Counts local locks that are held or waited for.
     fn locks_in_use(&self) -> usize;
 }
 
@@ -109,7 +109,7 @@ impl Parties {
         }
     }
 
-    /// Of each node.
+    /// Counts the shards of each node.
     pub(crate) fn shards(self) -> usize {
         match self {
             Parties::Shards(shards) => shards,
@@ -305,7 +305,7 @@ pub(crate) async fn lock_words_set(shard: &impl Verbs) -> usize {
     set
 }
 
-/// All pairs of the index, by a scan.
+/// Yields all pairs of the index, by a scan.
 pub(crate) async fn all_pairs(index: &impl RangeIndex) -> Vec<(Vec<u8>, Vec<u8>)> {
     let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
     pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()

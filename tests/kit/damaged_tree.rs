@@ -53,7 +53,7 @@ impl DamagedTree {
         self.levels[0][place]
     }
 
-    /// A node above the leaves, not the root.
+    /// Yields a node above the leaves, not the root.
     pub(crate) fn inner(&self, place: usize) -> RemotePtr {
         self.levels[1][place]
     }
@@ -93,7 +93,7 @@ impl DamagedTree {
         assert!(report.orphaned.is_empty() && report.torn.is_empty());
     }
 
-    /// The report on the tree while `node` is damaged, and what survey says then.
+    /// Yields the report on the tree while `node` is damaged, and what survey says then.
     pub(crate) async fn damaged(&self, node: RemotePtr, damage: impl FnOnce(&mut [u8])) -> CheckReport {
         let image = self.read(node, self.bytes(node)).await;
         let mut other = image.clone();
@@ -151,7 +151,7 @@ pub(crate) fn lines(report: &CheckReport) -> String {
     report.violations.iter().map(|found| format!("{found}\n")).collect()
 }
 
-/// The report blames `node` for `broken`, on one line that begins with its address.
+/// Asserts that the report blames `node` for `broken`, on one line that begins with its address.
 #[track_caller]
 pub(crate) fn names(report: &CheckReport, node: RemotePtr, broken: impl Fn(&Broken) -> bool) {
     let found = report.violations.iter().find(|found| found.node == node && broken(&found.broken));

@@ -20,12 +20,12 @@ impl Shape {
     /// Keys and values of 8 bytes in usual nodes.
     pub(crate) const USUAL: Shape = Shape { nodes: Nodes::Usual, ..Shape::TINY };
 
-    /// The index that users get, in this shape.
+    /// Yields the index that users get, in this shape.
     pub(crate) fn usual(self, kind: IndexKind) -> IndexSpec {
         self.of(kind.default_mix())
     }
 
-    /// An index in this shape, with the options of `mix`.
+    /// Makes an index in this shape, with the options of `mix`.
     pub(crate) fn of(self, mix: IndexSpec) -> IndexSpec {
         mix.sized(Limits { max_key: self.max_key, max_value: self.max_value }, self.nodes)
     }
@@ -36,13 +36,13 @@ pub(crate) trait Mixes: Copy {
     /// Yields the options that users get.
     fn default_mix(self) -> IndexSpec;
 
-    /// The mix that users get, and the one that is furthest from it.
+    /// Yields the mix that users get, and the one that is furthest from it.
     fn extremes(self) -> [IndexSpec; 2];
 
-    /// The extremes first, each switch alone as it is not by default, and a cache that holds nothing.
+    /// Yields the extremes first, each switch alone as it is not by default, and a cache that holds nothing.
     fn mixes(self) -> Vec<IndexSpec>;
 
-    /// Every combination of the switches that are on by default, but for most that come to the same as another.
+    /// Yields every combination of the switches that are on by default, but for most that come to the same as another.
     fn every_mix(self) -> Vec<IndexSpec>;
 
     /// Windows of one node and of many, caches that hold nothing, little and everything, leaves that are replaced.
@@ -94,7 +94,7 @@ impl Mixes for IndexKind {
     }
 }
 
-/// `mix` with one switch on or off.
+/// Yields `mix` with one switch on or off.
 pub(crate) fn switched(mut mix: IndexSpec, name: &str, on: bool) -> IndexSpec {
     assert!(mix.set_technique(name, on), "{name}");
     mix

@@ -32,7 +32,7 @@ pub(crate) const TINY: Geometry =
 /// The name of the tree in its cluster's catalog.
 pub(crate) const NAME: &str = "test";
 
-/// Two servers with chunks small enough that both are used.
+/// Yields two servers with chunks small enough that both are used.
 pub(crate) fn cluster() -> Arc<Cluster> {
     cluster_of(256 << 20)
 }
@@ -112,12 +112,12 @@ where
     nodes::run_parties(nodes.collect(), parties, recipe, main)
 }
 
-/// An 8-byte key that keeps the order of `n`.
+/// Yields an 8-byte key that keeps the order of `n`.
 pub(crate) fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// The number that [`key`] made a key of (or a value).
+/// Yields the number that [`key`] made a key of (or a value).
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }

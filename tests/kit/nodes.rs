@@ -80,8 +80,8 @@ where
     })
 }
 
-/// A shard that panics takes its part of the local lock tables with it, so that other shards would wait for
-/// ever: end the test process at once instead, with the message on the real stderr.
+/// Ends the test process as soon as a shard panics, with the message on the real stderr: the shard takes its part of
+/// the local lock tables with it, and other shards would wait for ever.
 pub(crate) fn exit_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -30,7 +30,7 @@ impl Recorder {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Every key that an operation was about, once.
+    /// Yields every key that an operation was about, once.
     pub(crate) fn keys(&self) -> BTreeSet<Vec<u8>> {
         let history = self.history.lock().expect("nothing panics while it adds");
         history.iter().filter(|done| done.event.op != Op::Scan).map(|done| done.key.to_vec()).collect()
@@ -55,14 +55,14 @@ pub(crate) struct Client<V: Probed> {
 }
 
 impl<V: Probed> Client<V> {
-    /// The client with that number on its shard; no more than 1000 there.
+    /// Makes the client with that number on its shard; no more than 1000 there.
     pub(crate) fn new(cluster: &TestCluster<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
         let number = (cluster.place * 1000 + number) as u32;
         let rng = SmallRng::seed_from_u64(u64::from(number));
         Client { cluster: cluster.clone(), rng, value_bytes: 8, recorder: Arc::clone(recorder), number }
     }
 
-    /// Its number on its shard.
+    /// Yields its number on its shard.
     pub(crate) fn number(&self) -> usize {
         self.number as usize % 1000
     }
@@ -106,7 +106,7 @@ impl<V: Probed> Client<V> {
         (outcome, None)
     }
 
-    /// A scan to its end; yields the numbers of its keys.
+    /// Scans to the end; yields the numbers of the keys.
     pub(crate) async fn scan(&self, from: Bound<u64>, to: Bound<u64>, limit: Option<usize>) -> Vec<u64> {
         let (from, to) = (from.map(super::key), to.map(super::key));
         let (from, to) = (from.as_ref().map(<[u8; 8]>::as_slice), to.as_ref().map(<[u8; 8]>::as_slice));

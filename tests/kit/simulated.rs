@@ -22,7 +22,7 @@ pub(crate) const ROUGH: Weather =
 /// On-chip memory of few locks: all words are looked at after every run.
 const PROFILE: Profile = Profile { device_bytes: 8 << 10, ..Profile::CONNECTX5 };
 
-/// A small cluster of two servers in calm weather.
+/// Yields a small cluster of two servers in calm weather.
 pub(crate) fn calm(parties: Parties) -> SimConfig {
     SimConfig {
         profile: PROFILE,

@@ -50,7 +50,7 @@ pub enum Outcome {
 }
 
 impl Op {
-    /// The name in files and messages.
+    /// Yields the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Op::Get => "get",
@@ -78,7 +78,7 @@ impl Op {
 }
 
 impl Outcome {
-    /// The name in files and messages.
+    /// Yields the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -160,7 +160,7 @@ impl ScanEntries {
         self.bytes.clear();
     }
 
-    /// The entries in the order in which they came.
+    /// Yields the entries in the order in which they came.
     pub fn iter(&self) -> Entries<'_> {
         Entries { left: self.count, bytes: &self.bytes }
     }
@@ -309,7 +309,7 @@ impl History {
         self.rest.get_or_insert(rest);
     }
 
-    /// When everything was at rest.
+    /// Yields when everything was at rest.
     pub fn rest(&self) -> Option<u64> {
         self.rest
     }
@@ -324,7 +324,7 @@ impl History {
         self.records.is_empty()
     }
 
-    /// The operations in the order in which they were added.
+    /// Yields the operations in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Operation<'_>> {
         self.records.iter().map(|record| self.operation(record))
     }

@@ -71,7 +71,7 @@ pub fn check_history(history: &History, initial: &Pairs) -> Result<(), Violation
     check_history_within(history, initial, STEPS_MAX)
 }
 
-/// [`check_history`] with at most so many steps of the search for each key.
+/// Runs [`check_history`] with at most so many steps of the search for each key.
 ///
 /// # Errors
 /// As [`check_history`].
@@ -187,7 +187,7 @@ impl<'h> Keys<'h> {
     }
 }
 
-/// The bounds, if there may be keys between them: `BTreeMap` panics at others.
+/// Yields the bounds, if there may be keys between them: `BTreeMap` panics at others.
 fn key_range<'k>(start: Bound<&'k [u8]>, end: Bound<&'k [u8]>) -> Option<KeyRange<'k>> {
     let is_empty = match (start, end) {
         (Bound::Included(start), Bound::Included(end)) => start > end,

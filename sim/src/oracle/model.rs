@@ -65,7 +65,7 @@ pub enum Mismatch {
 }
 
 impl ModelMap {
-    /// A map with these pairs in it.
+    /// Makes a map with these pairs in it.
     pub fn new(pairs: Pairs) -> Self {
         ModelMap { pairs, unsure: BTreeSet::new() }
     }
@@ -75,7 +75,7 @@ impl ModelMap {
         &self.pairs
     }
 
-    /// The keys that had a write of unknown outcome.
+    /// Yields the keys that had a write of unknown outcome.
     pub fn unsure(&self) -> &BTreeSet<Vec<u8>> {
         &self.unsure
     }

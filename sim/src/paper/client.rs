@@ -127,7 +127,7 @@ impl Lanes {
 }
 
 impl Board {
-    /// A board for what ends between these times.
+    /// Makes a board for what ends between these times.
     pub(super) fn new(begins_ns: u64, ends_ns: u64) -> Self {
         Board { begins_ns, ends_ns, ops: Cell::new(0), lanes: RefCell::new(Lanes::new()) }
     }

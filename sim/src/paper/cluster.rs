@@ -65,7 +65,7 @@ pub struct Machines {
 const CHUNK_BYTES: usize = 4096;
 
 impl Setup {
-    /// Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive and skewed, all of its techniques.
+    /// Makes Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive, skewed, with all techniques.
     pub fn sherman() -> Self {
         let techniques = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
         Setup {
@@ -87,7 +87,7 @@ impl Setup {
         }
     }
 
-    /// Bytes of a server's region: some times what the keys take. It costs nothing until it is used.
+    /// Yields the bytes of a server's region: some times what the keys take. It costs nothing until it is used.
     fn bytes_per_server(&self) -> u64 {
         let per_key = 128 + 6 * (self.key_bytes + self.value_bytes) as u64;
         (self.keys * per_key / u64::from(self.machines.servers)).max(256 << 20)
@@ -129,7 +129,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Million operations per second.
+    /// Yields the throughput in million operations per second.
     pub fn mops(&self) -> f64 {
         self.ops as f64 / self.seconds / 1e6
     }

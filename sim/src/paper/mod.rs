@@ -37,7 +37,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The relative deviation that is inside.
+    /// Yields the relative deviation that is inside.
     pub fn tolerance(self) -> f64 {
         match self {
             Class::Bound => 0.15,
@@ -87,7 +87,7 @@ impl Row {
         Row { experiment, figure: figure.into(), paper, simulated, band: (simulated, simulated), class }
     }
 
-    /// With the same figure of variants of the model as its band.
+    /// Takes the same figure of variants of the model as its band.
     fn within(mut self, variants: impl IntoIterator<Item = f64>) -> Self {
         for other in variants {
             self.band = (self.band.0.min(other), self.band.1.max(other));
@@ -95,7 +95,7 @@ impl Row {
         self
     }
 
-    /// Simulated over paper's.
+    /// Divides the simulated value by the paper's.
     pub fn ratio(&self) -> f64 {
         self.simulated / self.paper
     }

@@ -20,8 +20,8 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// The index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as it
-    /// takes.
+    /// Yields the index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as
+    /// it takes.
     fn spec(self, max_key: usize, max_value: usize) -> IndexSpec {
         let spec: IndexSpec = match self {
             Tree::Sherman(techniques, size) => {
@@ -71,7 +71,7 @@ pub(super) fn open(simulation: &Simulation, setup: &Setup, stored: &[Bytes]) -> 
     Ok(indexes)
 }
 
-/// The tree as that compute node sees it. The first one creates it.
+/// Yields the tree as that compute node sees it. The first one creates it.
 async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<AnyTree, IndexError> {
     const NAME: &str = "paper";
     let host = &*simulation.node(node);

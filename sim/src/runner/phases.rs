@@ -68,7 +68,7 @@ impl<'r> Run<'r> {
         Run { scenario, simulation, crew }
     }
 
-    /// All phases; yields how many keys are there in the end.
+    /// Runs all phases; yields how many keys are there in the end.
     pub(super) fn all_phases<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<u64, String> {
         self.simulation.set_faults(&self.scenario.first_rules());
         let mut fleet = self.open_everywhere(&wrap)?;
@@ -198,7 +198,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// All clients at work, those of compute nodes that come later too.
+    /// Runs all clients at work, those of compute nodes that come later too.
     fn work<W: Verbs>(
         &self,
         fleet: &mut Vec<Member<W>>,
@@ -224,7 +224,7 @@ impl<'r> Run<'r> {
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
-    /// All clients that are left write and read all keys, undisturbed.
+    /// Lets all clients that are left write and read all keys, undisturbed.
     fn stay_alive<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let clients = self.scenario.clients();
         self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
@@ -349,7 +349,8 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// The books of the memory: what servers have handed out is what shards have, those of stopped nodes included.
+    /// Balances the books of the memory: what servers have handed out is what shards have, those of stopped nodes
+    /// included.
     fn balance<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let usage =
             self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
@@ -390,7 +391,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// A compute node that was not there before looks at all that is left.
+    /// Looks at all that is left, with a compute node that was not there before.
     fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
         let spec = self.scenario.spec().with_cache_bytes(1 << 20).with_retries_max(500);
@@ -447,8 +448,8 @@ impl<'r> Run<'r> {
         Ok(keys)
     }
 
-    /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose
-    /// compute node stopped. In bytes.
+    /// Checks that nodes that were allocated and not given back are in the tree, but for those that clients had in hand
+    /// whose compute node stopped. In bytes.
     fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
         let Scenario { cluster, work, .. } = self.scenario;
         let in_tree = report.survey.used_bytes;
@@ -465,7 +466,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Other indexes share their lock words with this one, and its dead clients' locks keep none of their clients.
+    /// Uses other indexes, which share lock words with this one: its dead clients' locks keep none of their clients.
     fn use_others(&self) -> Result<(), String> {
         let dead = self.crew.dead();
         if dead.is_empty() {
@@ -569,7 +570,7 @@ async fn check<V: Verbs>(
     Ok(report)
 }
 
-/// A client that no one disturbs and whose cache knows the tree takes the round trips of its index's table, for a get
+/// Checks that an undisturbed client whose cache knows the tree takes the round trips of its index's table, for a get
 /// and for an update.
 async fn count_round_trips<V: Verbs>(
     crew: Rc<Crew>,
@@ -598,7 +599,7 @@ async fn count_round_trips<V: Verbs>(
     Ok(())
 }
 
-/// A scan of all keys.
+/// Yields a scan of all keys.
 fn everything() -> Action {
     Action::Scan(Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None }, None)
 }

@@ -7,7 +7,7 @@ use farwood_sim::scenario::{Overrides, Scenario};
 use crate::is_caught;
 use crate::sabotage::Act;
 
-/// Seeds as `farwood sim run` draws them for that index, without a technique that covers the mistake.
+/// Tries seeds as `farwood sim run` draws them for that index, without a technique that covers the mistake.
 #[track_caller]
 fn is_caught_as_drawn(act: Act, kind: IndexKind, off: Option<&str>, within: u64) {
     let techniques: Vec<_> = off.map(|name| (name.to_owned(), false)).into_iter().collect();

@@ -32,7 +32,7 @@ fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     spec.with_lock_wait_max(Duration::from_millis(100)).with_scan_window(32)
 }
 
-/// Two compute nodes on one memory server: tiny leaves, no faults.
+/// Yields two compute nodes on one memory server: tiny leaves, no faults.
 fn plain(seed: u64) -> Scenario {
     Scenario {
         seed,

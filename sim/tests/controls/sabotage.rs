@@ -133,7 +133,7 @@ struct Read {
     ticket: Option<Ticket>,
 }
 
-/// The chain with other verbs.
+/// Yields the chain with other verbs.
 fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
     let (server, mut verbs) = (chain.server(), chain.verbs().to_vec());
     edit(&mut verbs);

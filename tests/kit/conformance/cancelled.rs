@@ -52,7 +52,7 @@ impl<V: Probed> Client<V> {
         Client { cluster, model: Model::new(), rng, me, clients, written: 0 }
     }
 
-    /// One of its keys, between those of all other clients.
+    /// Draws one of its keys, between those of all other clients.
     fn some_key(&mut self) -> Vec<u8> {
         key(self.rng.random_range(0..24) * self.clients + self.me).to_vec()
     }
@@ -62,7 +62,7 @@ impl<V: Probed> Client<V> {
         key(self.me << 32 | self.written).to_vec()
     }
 
-    /// An operation that runs to its end.
+    /// Runs an operation to its end.
     async fn operate(&mut self) {
         let (key, value) = (self.some_key(), self.new_value());
         let index = self.cluster.index.clone();
@@ -87,7 +87,7 @@ impl<V: Probed> Client<V> {
         }
     }
 
-    /// An operation that is dropped after `polls` polls. Yields whether it was done by then.
+    /// Drops an operation after `polls` polls. Yields whether it was done by then.
     async fn cancel(&mut self, what: Dropped, polls: usize, drops: Drops) -> bool {
         let (key, value) = (self.some_key(), self.new_value());
         let (old, written) = (self.model.get(&key).cloned(), value.clone());
@@ -281,7 +281,7 @@ pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
     }
 }
 
-/// One client in four waits for each of its puts. Yields how many were done.
+/// Puts `puts` times; one client in four waits for each. Yields how many were done.
 async fn wait_or_leave<V: Probed>(cluster: TestCluster<V>, client: usize, puts: u64) -> u64 {
     let mut rng = SmallRng::seed_from_u64((cluster.place * 1000 + client) as u64);
     let mut ended = 0;

@@ -37,7 +37,7 @@ async fn counted<V: Probed>(
     })
 }
 
-/// As [`counted`], or how often the last attempt looked again if a READ was too slow in every one.
+/// Counts as [`counted`] does, or yields how often the last attempt looked again if a READ was too slow in every one.
 async fn counted_unless_slow<V: Probed>(
     index: &AnyIndex<V>,
     kind: OpKind,

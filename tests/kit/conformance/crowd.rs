@@ -224,7 +224,7 @@ async fn read_stable<V: Probed>(cluster: TestCluster<V>, client: usize, rounds: 
     }
 }
 
-/// A key has one writer, so it knows what has to be there.
+/// Inserts and removes keys of one writer each, which knows what has to be there.
 async fn come_and_go<V: Probed>(cluster: TestCluster<V>, writer: usize, rounds: u64) {
     let (index, me) = (&cluster.index, (writer + cluster.place) as u64);
     let mut rng = SmallRng::seed_from_u64(1000 + me);

@@ -70,12 +70,12 @@ impl Size {
     /// For fabrics that are a hundred times slower.
     pub(crate) const SMALL: Size = Size { percent: 10, mixes_max: 2 };
 
-    /// So many steps of `count`, but `least` at least.
+    /// Yields so many steps of `count`, but `least` at least.
     pub(crate) fn steps(self, count: usize, least: usize) -> usize {
         (count * self.percent / 100).max(least)
     }
 
-    /// Those of `all` that are run.
+    /// Yields those of `all` that are run.
     fn few<T>(self, mut all: Vec<T>) -> Vec<T> {
         all.truncate(self.mixes_max);
         all

@@ -11,8 +11,7 @@ use super::{Fabric, on_index};
 use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 
-/// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
-/// 0xff.
+/// Yields keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and 0xff.
 fn awkward_key(rng: &mut SmallRng, max: usize) -> Vec<u8> {
     let len = rng.random_range(0..=max);
     (0..len).map(|_| [0x00, 0x01, b'a', 0xff][rng.random_range(0..4)]).collect()
@@ -131,7 +130,7 @@ impl<V: Probed> Pair<V> {
         }
     }
 
-    /// A scan with bounds of all sorts, also such that contain nothing, and a limit.
+    /// Compares a scan with bounds of all sorts, also such that contain nothing, and a limit.
     async fn same_scan(&mut self) {
         let max_key = self.shape.max_key;
         let mut bound = || match self.rng.random_range(0..3) {

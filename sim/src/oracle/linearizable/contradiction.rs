@@ -92,7 +92,7 @@ fn cut_end(blamed: &mut Vec<(usize, Step)>, mut contradicts: impl FnMut(&[(usize
     }
 }
 
-/// The step as one that proves nothing; `None` if nothing is left of it.
+/// Yields the step as one that proves nothing; `None` if nothing is left of it.
 fn let_go(at: usize, step: Step) -> Option<(usize, Step)> {
     step.leaves.map(|_| (at, Step { sure: false, ..step }))
 }

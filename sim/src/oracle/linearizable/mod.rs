@@ -60,8 +60,8 @@ pub enum Verdict {
 }
 
 impl<'h> KeyHistory<'h> {
-    /// The history of `key`, which held `initial` before any operation began. At tick `rest` nothing was under way:
-    /// what was given up by then has taken effect then, or never will.
+    /// Makes the history of `key`, which held `initial` before any operation began. At tick `rest` nothing was under
+    /// way: what was given up by then has taken effect then, or never will.
     pub fn new(key: &'h [u8], initial: Option<&'h [u8]>, rest: Option<u64>) -> Self {
         KeyHistory { key, initial, rest, seen: Vec::new() }
     }
@@ -74,7 +74,7 @@ impl<'h> KeyHistory<'h> {
         }
     }
 
-    /// The key.
+    /// Yields the key.
     pub fn key(&self) -> &'h [u8] {
         self.key
     }

@@ -315,7 +315,7 @@ impl Search {
         self.moves[from..].sort_by_key(|way| std::cmp::Reverse((lost_count(way), way.end_at)));
     }
 
-    /// False if it leads nowhere.
+    /// Takes the move; yields false if it leads nowhere.
     fn advance(&mut self, next: Move) -> bool {
         for lost in next.lost.into_iter().flatten() {
             let Lost { leaves, used, .. } = &mut self.lost[lost as usize];
@@ -342,7 +342,7 @@ impl Search {
         leaves.is_none_or(|state| self.become_state(state))
     }
 
-    /// False if a state was left that an operation still waits for and no write can bring back.
+    /// Enters a state; yields false if the one left is still waited for and no write can bring it back.
     fn become_state(&mut self, state: State) -> bool {
         self.writers[state as usize] -= 1;
         let old = std::mem::replace(&mut self.state, state) as usize;
@@ -412,7 +412,7 @@ impl Usable<'_> {
         !(self.rested && *bounded) && starts.get(*used as usize).is_some_and(|start| *start <= self.horizon)
     }
 
-    /// The blocks of at most two lost writes after which the state is as needed, which it is not now.
+    /// Pushes the blocks of at most two lost writes after which the state is as needed, which it is not now.
     fn ways_to(&self, state: State, needs: Needs, push: &mut impl FnMut([Option<u32>; 2])) {
         let usable = (0..self.lost.len() as u32).filter(|at| self.is_usable(*at));
         let appear = usable.clone().filter(|at| {
@@ -455,7 +455,7 @@ const SURE: u64 = 1;
 const LOST: u64 = 2;
 const STATE: u64 = 3;
 
-/// A random number for each thing that can be part of a configuration; the exclusive or of them stands for it
+/// Yields a random number for each thing that can be part of a configuration; the exclusive or of them stands for it
 /// (Zobrist). With 128 bits, 10^8 configurations have two that are taken for one with a chance of 10^-23.
 fn hash(what: u64, which: u32, count: u32) -> u128 {
     let seed = u64::from(which) << 32 | u64::from(count);
@@ -464,7 +464,7 @@ fn hash(what: u64, which: u32, count: u32) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// The output function of SplitMix64.
+/// Applies the output function of SplitMix64.
 fn mix(seed: u64) -> u64 {
     let seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let seed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -131,7 +131,7 @@ fn weakened(case: Case) -> Case {
     Case { kind: if had_effect { (op, Unknown, value) } else { (Op::Get, Unknown, 0) }, ..case }
 }
 
-/// All ways in which so many operations can begin and end.
+/// Yields all ways in which so many operations can begin and end.
 fn shapes(ops: usize) -> Vec<Vec<(u64, u64)>> {
     fn go(at: u64, begun: &mut Vec<(u64, u64)>, ops: usize, found: &mut Vec<Vec<(u64, u64)>>) {
         if begun.len() == ops && begun.iter().all(|(_, end)| *end > 0) {
@@ -255,7 +255,7 @@ fn case(start: u64, end: u64, op: Op, outcome: Outcome, value: u8) -> Case {
     Case { kind: (op, outcome, value), start, end }
 }
 
-/// Refused, and for these operations only.
+/// Asserts that the history is refused, and for these operations only.
 fn assert_blames(initial: u8, cases: &[Case], blamed: &[u32]) -> Contradiction {
     match verdict(initial, cases, None) {
         Verdict::Contradicts(why) => {

@@ -56,7 +56,7 @@ impl System {
         }
     }
 
-    /// The index, with all that its paper has.
+    /// Yields the index, with all that its paper has.
     fn tree(self, key_bytes: usize, value_bytes: usize) -> Tree {
         match self {
             System::Smart => Tree::Smart(smart::Techniques { fused: false, ..smart::Techniques::ALL }),
@@ -69,8 +69,8 @@ impl System {
     }
 }
 
-/// The leaves of the authors' fork of Sherman, to the next line: 623 bytes for pairs of 8 + 8 bytes, 3231 for 32 + 64.
-/// Each of 32 pairs has a byte of versions; the rest is a header with two fence keys.
+/// Yields the leaves of the authors' fork of Sherman, to the next line: 623 bytes for pairs of 8 + 8 bytes, 3231 for 32
+/// + 64. Each of 32 pairs has a byte of versions; the rest is a header with two fence keys.
 fn leaf_of_the_fork(key_bytes: usize, value_bytes: usize) -> NodeSize {
     const SPAN: usize = 32;
     const HEADER_BYTES: usize = 63;
@@ -121,7 +121,7 @@ impl Workload {
     };
 }
 
-/// A run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
+/// Yields a run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
 fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setup {
     Setup {
         profile: Profile::CONNECTX6,

@@ -11,7 +11,7 @@ const CLIENTS: u16 = 16;
 const LONG_KEY: usize = 255;
 const LONG_VALUE: usize = 1024;
 
-/// Figure 18: by what factor throughput falls.
+/// Simulates figure 18: by what factor throughput falls.
 pub(in super::super) fn fig18(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig18";
     let mut rows = Vec::new();

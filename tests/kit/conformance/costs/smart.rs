@@ -48,7 +48,7 @@ fn write(bytes: u64) -> Cost {
     Cost { round_trips: 1, writes: 1, bytes_written: bytes, ..NOTHING }
 }
 
-/// So many of them in chains of others, or not awaited.
+/// Yields the cost of verbs in chains of others, or not awaited.
 fn along(cost: Cost) -> Cost {
     Cost { round_trips: 0, ..cost }
 }
@@ -57,7 +57,7 @@ fn sum<const N: usize>(parts: [Cost; N]) -> Cost {
     parts.iter().fold(NOTHING, |sum, part| sum.and(part))
 }
 
-/// A round trip more where two are not fused.
+/// Yields a round trip more where two are not fused.
 fn unless(fused: bool) -> Cost {
     Cost { round_trips: u64::from(!fused), ..NOTHING }
 }
@@ -82,8 +82,8 @@ fn insert(techniques: Techniques) -> Cost {
     }
 }
 
-/// The leaves, and of the inner nodes at least the root and the one or two that lead to them, but also those behind:
-/// whether they are needed is only known when the ones before were read.
+/// Yields the leaves, and of the inner nodes at least the root and the one or two that lead to them, but also those
+/// behind: whether they are needed is only known when the ones before were read.
 fn scan_of_100() -> Costs {
     let leaves = Cost { reads: 100, bytes_read: 100 * (LEAF_BYTES - LOCK_BYTES), ..NOTHING };
     let inner = |nodes| Cost { reads: nodes, bytes_read: nodes * INNER_BYTES[0], ..NOTHING };
