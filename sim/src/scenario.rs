@@ -369,8 +369,7 @@ fn draw_backoff(rng: &mut SmallRng) -> Backoff {
 }
 
 /// Draws techniques: a third has what users get, which is what is used most. Plain seeds draw the switches that are on
-/// by default, others
-/// `all` of them.
+/// by default, others `all` of them.
 fn draw_techniques(rng: &mut SmallRng, mut spec: IndexSpec, all: bool) -> IndexSpec {
     if rng.random_range(0..3) > 0 {
         for (name, _) in spec.techniques().into_iter().filter(|(_, on)| all || *on) {

@@ -4,8 +4,7 @@
 //!
 //! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index is in the
 //! registry ([`IndexKind`]) and has its `costs` tabulated. The parts know neither: they ask for a [`Shape`] and run on
-//! all mixes of options that the kind has.
-//! The shards that they run on are in the folder above: [`TestCluster`].
+//! all mixes of options that the kind has. The shards that they run on are in the folder above: [`TestCluster`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
 mod bulk;
