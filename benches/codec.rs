@@ -26,7 +26,7 @@ fn layout() -> LeafLayout {
     LeafLayout::for_node(NODE_BYTES, KEY_BYTES, KEY_BYTES).expect("the sizes make a leaf")
 }
 
-/// The keys of a leaf filled to four fifths.
+/// Yields the keys of a leaf filled to four fifths.
 fn keys(layout: &LeafLayout) -> Vec<[u8; KEY_BYTES]> {
     (0..layout.slots() as u64 * 4 / 5).map(|n| (n * 0x0123_4567).to_be_bytes()).collect()
 }

@@ -1,5 +1,5 @@
-//! What an index adds to the network: gets, and bare READs of a leaf's size over as much memory, in turn by one client
-//! on one shard.
+//! Measures what an index adds to the network: gets, and bare READs of a leaf's size over as much memory, in turn by
+//! one client on one shard.
 //!
 //! ```sh
 //! cargo run --release --example latency                                    # memory of this process
@@ -91,8 +91,8 @@ fn compare<F: Fabric>(cluster: Arc<F>, batches: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As many places as the tree has leaves, written once, in memory of their own: READs that roamed all the memory would
-/// miss every cache of this machine, which gets of a small tree do not.
+/// Allocates as many places as the tree has leaves, written once, in memory of their own: READs that roamed all the
+/// memory would miss every cache of this machine, which gets of a small tree do not.
 async fn places<V: Verbs>(
     shard: &V,
     name: &str,
@@ -115,7 +115,7 @@ async fn places<V: Verbs>(
     Ok(places)
 }
 
-/// In us.
+/// Yields a percentile in us.
 fn percentile(times_ns: &mut [u64], part: f64) -> f64 {
     times_ns.sort_unstable();
     let place = (times_ns.len() as f64 * part) as usize;

@@ -1,4 +1,4 @@
-//! Ten operations and a scan, for those who see Farwood for the first time. It needs no NIC and no other machine: the
+//! Ten operations and a scan, as a first look at Farwood. It needs no NIC and no other machine: the
 //! memory server is a part of this process (the *embedded* fabric).
 //!
 //! ```text
@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every operation is a future: it posts verbs to the memory server and yields until they are done.
+/// Shows the operations. Each is a future: it posts verbs to the memory server and yields until they are done.
 async fn tour(index: &ShermanIndex<Shard>) -> Result<(), Failure> {
     index.put(b"apple", b"red").await?;
     index.put(b"banana", b"yellow").await?;
@@ -76,7 +76,7 @@ async fn tour(index: &ShermanIndex<Shard>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A value, or a dash if there is none.
+/// Yields a value, or a dash if there is none.
 fn text(value: Option<farwood::Value>) -> String {
     value.map_or_else(|| "-".into(), |value| String::from_utf8_lossy(&value).into_owned())
 }

@@ -10,7 +10,7 @@
 //! - [`ComputeNode`], [`Shard`]: the executors that work on it.
 //! - [`Sherman`] (a B+tree) and [`Smart`] (a radix tree): the indexes; [`RangeIndex`]: what they do. What goes with the
 //!   first is re-exported here, what goes with the second is in [`smart`].
-//! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, for those who build an index of their own.
+//! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, to build an index of one's own.
 //!
 //! An index is created once, opened by each compute node, and attached to each of its shards:
 //!

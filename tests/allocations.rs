@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use farwood::{NodeConfig, RangeIndex};
 use kit::kind::shared;
-use kit::{IndexKind, Parties, Party, Shape, key};
+use kit::{IndexKind, Parties, Shape, TestCluster, key};
 
 struct Counting;
 
@@ -71,7 +71,7 @@ impl Sizes {
         Shape { max_key: self.key, max_value: self.value, ..Shape::USUAL }
     }
 
-    /// Keys of full length, which differ in their last bytes.
+    /// Yields keys of full length, which differ in their last bytes.
     fn key(self, n: u64) -> [u8; 32] {
         let mut bytes = [b'k'; 32];
         bytes[self.key - 8..self.key].copy_from_slice(&key(n));
@@ -85,17 +85,17 @@ const ROUNDS: usize = 80;
 /// Operations of one round of the single client.
 const OPS: u64 = 100;
 
-async fn load(party: &Party, sizes: Sizes) {
-    if party.place == 0 {
+async fn load(cluster: &TestCluster, sizes: Sizes) {
+    if cluster.place == 0 {
         let pairs = (0..KEYS).map(|n| (sizes.key(n)[..sizes.key].to_vec(), vec![1; sizes.value]));
-        party.index.bulk_load(pairs, 0.8).await.unwrap();
+        cluster.index.bulk_load(pairs, 0.8).await.unwrap();
     }
-    party.meet().await;
+    cluster.meet().await;
 }
 
 fn with_sizes<F, R>(kind: IndexKind, parties: Parties, sizes: Sizes, main: F)
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     // Pollers that neither nap nor park: both take timers of the executor.
@@ -116,7 +116,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// Those that allocate nothing.
+    /// Yields those that allocate nothing.
     fn all(kind: IndexKind) -> &'static [Operation] {
         match kind {
             IndexKind::Sherman => {
@@ -129,16 +129,16 @@ impl Operation {
         }
     }
 
-    async fn run(self, party: &Party, sizes: Sizes, n: u64) {
+    async fn run(self, cluster: &TestCluster, sizes: Sizes, n: u64) {
         let (key, value) = (sizes.key(n), [n as u8; 64]);
         let (key, value) = (&key[..sizes.key], &value[..sizes.value]);
         match self {
-            Operation::Get => assert!(party.index.get(key).await.unwrap().is_some()),
-            Operation::Update => assert!(party.index.update(key, value).await.unwrap()),
-            Operation::Put => party.index.put(key, value).await.unwrap(),
+            Operation::Get => assert!(cluster.index.get(key).await.unwrap().is_some()),
+            Operation::Update => assert!(cluster.index.update(key, value).await.unwrap()),
+            Operation::Put => cluster.index.put(key, value).await.unwrap(),
             Operation::RemoveAndInsert => {
-                assert!(party.index.remove(key).await.unwrap());
-                assert!(party.index.insert(key, value).await.unwrap());
+                assert!(cluster.index.remove(key).await.unwrap());
+                assert!(cluster.index.insert(key, value).await.unwrap());
             }
         }
     }
@@ -148,11 +148,11 @@ impl Operation {
 fn one_client_allocates_nothing() {
     for &kind in IndexKind::ALL {
         for sizes in [Sizes::SMALL, Sizes::LARGE] {
-            with_sizes(kind, Parties::Shards(1), sizes, move |party| async move {
-                load(&party, sizes).await;
+            with_sizes(kind, Parties::Shards(1), sizes, move |cluster| async move {
+                load(&cluster, sizes).await;
                 for &operation in Operation::all(kind) {
                     let counts =
-                        party.shard.spawn(allocations_per_round(party.clone(), sizes, operation)).await;
+                        cluster.shard.spawn(allocations_per_round(cluster.clone(), sizes, operation)).await;
                     assert_few(&counts[WARM_UP..], OPS, &format!("{kind:?} {sizes:?} {operation:?}"));
                 }
             });
@@ -169,12 +169,16 @@ fn assert_few(counts: &[u64], ops: u64, what: &str) {
     assert!(least == 0 && median < ops / 10, "{what}: {counts:?}");
 }
 
-async fn allocations_per_round(party: Party, sizes: Sizes, operation: Operation) -> [u64; WARM_UP + ROUNDS] {
+async fn allocations_per_round(
+    cluster: TestCluster,
+    sizes: Sizes,
+    operation: Operation,
+) -> [u64; WARM_UP + ROUNDS] {
     let mut counts = [0; WARM_UP + ROUNDS];
     for (round, count) in counts.iter_mut().enumerate() {
         let before = allocations();
         for i in 0..OPS {
-            operation.run(&party, sizes, kit::scatter(round as u64 * OPS + i) % KEYS).await;
+            operation.run(&cluster, sizes, kit::scatter(round as u64 * OPS + i) % KEYS).await;
         }
         *count = allocations() - before;
     }
@@ -189,14 +193,14 @@ const CLIENTS: usize = 32;
 fn contending_clients_allocate_nothing() {
     for &kind in IndexKind::ALL {
         for sizes in [Sizes::SMALL, Sizes::LARGE] {
-            with_sizes(kind, Parties::Shards(2), sizes, move |party| async move {
-                load(&party, sizes).await;
+            with_sizes(kind, Parties::Shards(2), sizes, move |cluster| async move {
+                load(&cluster, sizes).await;
                 let mut counts = Vec::with_capacity(WARM_UP + ROUNDS);
                 for round in 0..WARM_UP + ROUNDS {
-                    party.meet().await;
-                    let before = party.index.stats();
-                    counts.push(contend(&party, sizes, round as u64).await);
-                    let mut stats = party.index.stats();
+                    cluster.meet().await;
+                    let before = cluster.index.stats();
+                    counts.push(contend(&cluster, sizes, round as u64).await);
+                    let mut stats = cluster.index.stats();
                     stats -= &before;
                     assert!(shared(&stats) > 20, "there was to be contention: {:?}", stats.locks);
                 }
@@ -207,19 +211,19 @@ fn contending_clients_allocate_nothing() {
 }
 
 /// Allocations from when the last client has begun until the first one ends.
-async fn contend(party: &Party, sizes: Sizes, round: u64) -> u64 {
-    let all = party
+async fn contend(cluster: &TestCluster, sizes: Sizes, round: u64) -> u64 {
+    let all = cluster
         .clients(CLIENTS, |c| {
-            let party = party.clone();
+            let cluster = cluster.clone();
             async move {
                 // Spawning allocates; from here on nothing should.
-                party.shard_pause().await;
+                cluster.shard_pause().await;
                 let before = allocations();
                 for i in 0..20u64 {
                     let n = kit::scatter(round * 20 + i + c as u64);
                     let n = if n.is_multiple_of(2) { n % 50 } else { n % KEYS };
                     let operation = if n % 3 == 0 { Operation::Get } else { Operation::Update };
-                    operation.run(&party, sizes, n).await;
+                    operation.run(&cluster, sizes, n).await;
                 }
                 (before, allocations())
             }

@@ -1,4 +1,4 @@
-//! What every index promises, over libibverbs: memory servers behind an RDMA device of this host, each compute node
+//! The promises of every index, over libibverbs: memory servers behind an RDMA device of this host, each compute node
 //! with a connection and queue pairs of its own. Runs where there is such a device (`tests/verbs-vm`).
 #![cfg(feature = "verbs")]
 
@@ -14,8 +14,8 @@ use farwood::runtime::service::ServiceTimes;
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
+use self::kit::cluster::{Parties, Seat};
 use self::kit::nodes::run_nodes;
-use self::kit::party::{Parties, Seat};
 
 struct Verbs;
 
@@ -42,7 +42,7 @@ impl Fabric for Verbs {
     }
 }
 
-/// A small server at a port of its own.
+/// Yields a small server at a port of its own.
 fn server() -> VerbsServer {
     let config = VerbsServerConfig {
         listen: "127.0.0.1:0".into(),

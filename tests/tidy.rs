@@ -1,5 +1,6 @@
 //! House rules that no other tool checks, over every Rust file of the repository: lengths of files, functions and
-//! lines, a `//!` on top, nothing left lying about, `unsafe` only where it lives, no paths of one machine.
+//! lines, a `//!` on top, nothing left lying about, `unsafe` only where it lives, no paths of one machine, no
+//! summaries that ask, no words that hide a subject (in documents neither).
 //!
 //! It reads text, line by line, as rustfmt leaves it; strings that look like code can deceive it.
 
@@ -26,6 +27,16 @@ const LEFT_BEHIND: [&str; 5] = [
     concat!("XX", "X"),
 ];
 const ONE_MACHINE: [&str; 3] = [concat!("..", "/shared"), concat!("/wo", "rk/"), concat!("/home", "/")];
+/// Openings of lines of documentation that ask instead of saying what a thing is or does.
+const QUESTIONS: [&str; 7] = ["What", "Whether", "Who", "Whose", "Whom", "How", "The same"];
+/// Put together here, so that this file does not contain them.
+const NO_SUBJECT: [&str; 5] = [
+    concat!("who", "ever"),
+    concat!("whom", "ever"),
+    concat!("no", "body"),
+    concat!("some", "body"),
+    concat!("any", "body"),
+];
 /// Where unsafe code may be (CONTRIBUTING.md), and the allocators of tests and benches that count.
 const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/fabric/verbs/"];
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
@@ -48,7 +59,7 @@ fn the_repository_is_tidy() {
                 });
                 read.push((name.into_owned(), text));
             }
-            // Somebody may be at work in the tree: what is gone needs no check.
+            // An editor may be at work in the tree: a file that is gone needs no check.
             Err(error) => assert!(!path.exists(), "{name}: {error}"),
         }
     }
@@ -56,7 +67,7 @@ fn the_repository_is_tidy() {
     assert!(report.is_empty(), "not tidy:\n{report}");
 }
 
-/// The Rust files, the scripts and the documents below `folder`.
+/// Collects the Rust files, the scripts and the documents below `folder`.
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of the repository is readable").flatten() {
         let path = entry.path();
@@ -72,9 +83,13 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 fn violations(name: &str, text: &str, mut report: impl FnMut(usize, String)) {
+    let is_prose = name.ends_with(".rs") || name.ends_with(".md");
     for (number, line) in (1..).zip(text.lines()) {
         for found in ONE_MACHINE.iter().filter(|path| line.contains(**path)) {
             report(number, format!("{found:?} is a path of one machine"));
+        }
+        for found in without_subject(line).filter(|_| is_prose) {
+            report(number, format!("{found:?}: name the subject (client, shard, reader, server)"));
         }
     }
     if !name.ends_with(".rs") {
@@ -92,6 +107,9 @@ fn violations(name: &str, text: &str, mut report: impl FnMut(usize, String)) {
         if columns > LINE_COLUMNS_MAX {
             report(number, format!("{columns} columns, {LINE_COLUMNS_MAX} are the most"));
         }
+        for found in QUESTIONS.iter().filter(|question| asks(line, question)) {
+            report(number, format!("{found:?}: begin with a verb (\"Yields\", \"Tells whether\") or a noun"));
+        }
         for found in LEFT_BEHIND.iter().filter(|word| line.contains(**word)) {
             report(number, format!("{found:?} was left behind"));
         }
@@ -104,6 +122,20 @@ fn violations(name: &str, text: &str, mut report: impl FnMut(usize, String)) {
             report(start, format!("a function of {length} lines, {FUNCTION_LINES_MAX} are the most"));
         }
     }
+}
+
+/// Yields the line's words that stand for a subject and name none.
+fn without_subject(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|part: char| !part.is_alphanumeric() && part != '_');
+    words.filter(|word| NO_SUBJECT.iter().any(|other| other.eq_ignore_ascii_case(word)))
+}
+
+/// Tells whether the line is documentation that begins with this word or these words.
+fn asks(line: &str, question: &str) -> bool {
+    let line = line.trim_start();
+    let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "));
+    let behind = text.and_then(|text| text.strip_prefix(question));
+    behind.is_some_and(|behind| !behind.starts_with(|next: char| next.is_alphanumeric() || next == '_'))
 }
 
 fn has_unsafe(line: &str) -> bool {
@@ -121,7 +153,7 @@ fn may_be_unsafe(name: &str, text: &str) -> bool {
     counts_allocations || UNSAFE_HOMES.iter().any(|home| name.starts_with(home))
 }
 
-/// First line and length of every function with a body: from its `fn` to the brace in the same column.
+/// Yields first line and length of every function with a body: from its `fn` to the brace in the same column.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -178,4 +210,17 @@ fn finds_what_it_looks_for() {
     assert_eq!(first("a.rs", &long).0, 3);
     assert_eq!(first("a.rs", &format!("//! x\n{}", "\n".repeat(FILE_LINES_MAX))).0, FILE_LINES_MAX + 1);
     assert_eq!(functions("    fn f(&self) -> u8;\n\n    fn g(&self) {\n    }\n"), [(3, 2)]);
+    for question in QUESTIONS {
+        assert_eq!(first("a.rs", &format!("//! x\n    /// {question} is it")).0, 2, "{question}");
+        assert_eq!(first("a.rs", &format!("//! x\n//! {question}: it")).0, 2, "{question}");
+        let fine = format!("//! {question}ly\n// {question} is it\n/// Tells {question}");
+        assert_eq!(found("a.rs", &fine), [], "{question}");
+        assert_eq!(found("a.md", &format!("/// {question} is it")), [], "{question}");
+    }
+    for word in NO_SUBJECT {
+        assert_eq!(first("a.rs", &format!("//! x\n// {}, then", word.to_uppercase())).0, 2, "{word}");
+        assert_eq!(first("a.md", &format!("x\n`{word}`")).0, 2, "{word}");
+        assert_eq!(found("a.md", &format!("{word}s for_{word}")), [], "{word}");
+        assert_eq!(found("a.toml", word), [], "{word}");
+    }
 }

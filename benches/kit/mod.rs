@@ -1,4 +1,4 @@
-//! What the benchmarks of a shard share: one that runs batches of client work on request.
+//! A shard for benchmarks: it runs batches of client work on request.
 
 use std::future::Future;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use farwood::runtime::sim::Mix;
+use farwood::runtime::sim::FaultMix;
 use farwood_sim::paper::Experiment;
 
 pub(crate) use self::cluster::{
@@ -219,7 +219,7 @@ pub(crate) struct BenchArgs {
 }
 
 fn faults_help() -> String {
-    let names: Vec<&str> = Mix::ALL.iter().map(|mix| mix.name).collect();
+    let names: Vec<&str> = FaultMix::ALL.iter().map(|mix| mix.name).collect();
     format!("Faults that strike: one of {} [default: each seed draws a mix]", names.join(", "))
 }
 
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn help_names_all_faults() {
         let Ok(Request::Print(help)) = parse(["farwood", "sim", "run", "--help"]) else { panic!("no help") };
-        assert!(Mix::ALL.iter().all(|mix| help.to_string().contains(mix.name)), "{help}");
+        assert!(FaultMix::ALL.iter().all(|mix| help.to_string().contains(mix.name)), "{help}");
     }
 
     #[test]

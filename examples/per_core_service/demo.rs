@@ -1,5 +1,5 @@
-//! What shows the service at work: a client that sends it requests, and other clients of the same index, inside the
-//! service, that keep its cores busy meanwhile. A busy shard still lets the executor look at its sockets, every 500 us
+//! A demonstration of the service: a client sends it requests, while other clients of the same index, inside the
+//! service, keep its cores busy. A busy shard still lets the executor look at its sockets, every 500 us
 //! (`NodeConfig::reactor_interval`).
 
 use std::io;
@@ -19,14 +19,14 @@ use super::{Failure, REQUESTS, Service};
 
 const CONNECTIONS: usize = 4;
 
-/// Whether the other clients work now, and what they have done.
+/// Set while the other clients work, with a count of what they have done.
 #[derive(Default)]
 pub(super) struct Load {
     busy: AtomicBool,
     operations: AtomicU64,
 }
 
-/// Clients of the shard's own pool that work on the index while `busy` is set.
+/// Runs clients of the shard's own pool on the index while `busy` is set.
 pub(super) async fn background(service: Arc<Service>, shard: Shard, index: ShermanIndex<Shard>) {
     loop {
         timer::sleep(Duration::from_millis(5)).await;

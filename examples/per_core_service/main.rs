@@ -38,7 +38,7 @@ const SCAN_PAIRS_MAX: usize = 1000;
 const REQUESTS: &str = "expected GET key, PUT key value, DEL key or SCAN from n";
 const USAGE: &str = "usage: per_core_service [--listen ADDRESS:PORT]";
 
-/// What the cores share.
+/// State that the cores share.
 struct Service {
     node: Arc<ComputeNode>,
     index: Sherman,
@@ -89,7 +89,7 @@ fn main() -> Result<(), Failure> {
     run_executor(&LocalExecutorBuilder::new(Placement::Unbound).make()?, demo::run(&service))
 }
 
-/// What one core does.
+/// Serves the connections of one core.
 async fn serve(service: Arc<Service>, started: Sender<Result<(), String>>, is_demo: bool) {
     let (shard, index, listener) = match start(&service).await {
         Ok(parts) => parts,
@@ -111,7 +111,7 @@ async fn serve(service: Arc<Service>, started: Sender<Result<(), String>>, is_de
     }
 }
 
-/// All that embedding takes: a shard on this executor, the index on the shard.
+/// Embeds the index: a shard on this executor, the index on the shard.
 async fn start(service: &Service) -> Result<(Shard, ShermanIndex<Shard>, TcpListener), Failure> {
     let shard = service.node.attach().await?;
     let index = service.index.attach(shard.clone());

@@ -1,4 +1,4 @@
-//! Mistakes that no operator makes, by hand: what a person gets wrong who understands the protocol nearly.
+//! Mistakes that no operator makes, by hand: those of a person who almost understands the protocol.
 
 use crate::Result;
 use crate::points::Point;
@@ -242,7 +242,7 @@ const LOCKS: &[Patch] = &[
     },
 ];
 
-/// The points by hand in that file.
+/// Yields the points by hand in that file.
 ///
 /// # Errors
 /// If a text does not occur there, or more than once: then the file has changed, and the patch has to.

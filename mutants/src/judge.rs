@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// What a seed may take.
+/// Limits of a seed's run.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     /// Beyond that it hangs.
@@ -19,7 +19,7 @@ pub(crate) struct Bounds {
     pub(crate) jobs: usize,
 }
 
-/// How a seed ended.
+/// Ends of a seed's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Passed,
@@ -29,7 +29,7 @@ pub(crate) enum End {
     Hung,
 }
 
-/// What FARWOOD_MUTANT says: the number of a mutant, or that all that are reached be told.
+/// The value of FARWOOD_MUTANT that asks for all mutants that are reached; other values are a mutant's number.
 pub(crate) const RECORD: &str = "record";
 
 /// Runs seeds of `index`; yields the first of them that was seen not to pass, and what all have said of mutants.
@@ -102,7 +102,7 @@ fn listen(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// False if the child had to be stopped.
+/// Waits for the child; yields false if it had to be stopped.
 fn wait(child: &mut Child, most: Duration) -> Result<bool> {
     let begun = Instant::now();
     loop {

@@ -60,7 +60,7 @@ impl Mutant {
     }
 }
 
-/// What became of a mutant.
+/// The fate of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Fate {
     /// By the failure of this seed of this index.
@@ -78,7 +78,7 @@ pub(crate) enum Fate {
 pub(crate) struct Verdict {
     pub(crate) mutant: Mutant,
     pub(crate) fate: Fate,
-    /// Whether its place was reached at all.
+    /// True if its place was reached at all.
     pub(crate) reached: bool,
     /// Seeds that were run, each of which reaches it.
     #[serde(default)]
@@ -86,7 +86,7 @@ pub(crate) struct Verdict {
     pub(crate) seconds: u64,
 }
 
-/// The indexes that run code of that file.
+/// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
         _ if file.contains("/btree/") || file.contains("/sherman/") => &["sherman"],

@@ -24,13 +24,14 @@ pub(crate) struct Point {
     pub(crate) line: usize,
     pub(crate) function: String,
     pub(crate) operator: String,
-    /// What stands there instead.
+    /// The text that replaces it.
     pub(crate) mutated: String,
-    /// Whether both texts are statements; they are expressions otherwise.
+    /// True if both texts are statements; they are expressions otherwise.
     pub(crate) is_statement: bool,
 }
 
-/// All points of a file, in the order of their text, outer ones first; none overlaps another without containing it.
+/// Yields all points of a file, in the order of their text, outer ones first; none overlaps another without containing
+/// it.
 ///
 /// # Errors
 /// If the file is not Rust.
@@ -41,7 +42,7 @@ pub(crate) fn points(text: &str) -> syn::Result<Vec<Point>> {
     Ok(nested(finder.found))
 }
 
-/// Sorted, and without those that overlap one before them in part.
+/// Sorts points, and drops those that overlap one before them in part.
 pub(crate) fn nested(mut found: Vec<Point>) -> Vec<Point> {
     found.sort_by_key(|point| (point.range.start, std::cmp::Reverse(point.range.end)));
     let mut open: Vec<usize> = Vec::new();
@@ -93,7 +94,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The condition of an `if`, a `while` or a guard, negated; of a chain with `let`, its parts that have none.
+    /// Negates the condition of an `if`, a `while` or a guard; of a chain with `let`, its parts that have none.
     fn condition(&mut self, condition: &Expr) {
         match condition {
             Expr::Binary(ExprBinary { left, op: BinOp::And(_), right, .. }) if has_let(condition) => {
@@ -133,7 +134,7 @@ impl Finder<'_> {
         self.expression(binary, operator, mutated);
     }
 
-    /// A verb left out of a chain, or put before the one before it.
+    /// Leaves a verb out of a chain, or puts it before the one before it.
     fn verb(&mut self, call: &ExprMethodCall) {
         let Some(before) = verb_call(&call.receiver) else { return };
         let receiver = self.source(&call.receiver).to_owned();
@@ -285,7 +286,7 @@ fn verb_call(expression: &Expr) -> Option<&ExprMethodCall> {
     }
 }
 
-/// Whether a statement does something, other than a declaration, a macro, or leaving.
+/// Tells whether a statement does something, other than a declaration, a macro, or leaving.
 fn is_action(statement: &Stmt) -> bool {
     let Stmt::Expr(expression, Some(_)) = statement else { return false };
     let mut inner = expression;

@@ -12,7 +12,7 @@ use crate::Result;
 use crate::judge::{Bounds, End, RECORD, run};
 use crate::tree::Places;
 
-/// What a seed of an index has reached.
+/// The mutants that a seed of an index has reached.
 #[derive(Serialize, Deserialize)]
 struct Line {
     index: String,
@@ -35,7 +35,7 @@ impl Reach {
         Ok(reach)
     }
 
-    /// The first `most` seeds of `index` that reach the mutant.
+    /// Yields the first `most` seeds of `index` that reach the mutant.
     pub(crate) fn seeds(&self, index: &str, mutant: u32, most: usize) -> Vec<u64> {
         let seeds = self.0.get(index).into_iter().flatten();
         seeds.filter(|(_, mutants)| mutants.contains(&mutant)).map(|(seed, _)| *seed).take(most).collect()

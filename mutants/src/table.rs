@@ -1,4 +1,4 @@
-//! What is written in `docs/testing.md`: how many mutants of each part were killed, and which survived.
+//! The tables in `docs/testing.md`: how many mutants of each part were killed, and which survived.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ pub(crate) fn equivalent() -> BTreeMap<u32, &'static str> {
     each.map(|(number, why)| (number.parse().expect("a number"), why)).collect()
 }
 
-/// The tables, in Markdown; of verdicts on the same mutant the last one counts.
+/// Yields the tables, in Markdown; of verdicts on the same mutant the last one counts.
 pub(crate) fn tables(verdicts: &[Verdict]) -> String {
     let mut last: BTreeMap<u32, &Verdict> = BTreeMap::new();
     last.extend(verdicts.iter().map(|verdict| (verdict.mutant.number, verdict)));
@@ -109,7 +109,7 @@ fn operator(name: &str) -> String {
     kind.to_owned()
 }
 
-/// The folder, and of the locks the windows apart.
+/// Yields the folder, and of the locks the windows apart.
 fn part(file: &str) -> String {
     file.rsplit_once('/').map_or(file, |(folder, _)| folder).to_owned()
 }

@@ -14,8 +14,8 @@ use crate::hand;
 use crate::mutant::{Mutant, TARGETS, indexes_of};
 use crate::points::{Point, nested, points};
 
-/// What every crate with mutants gets. It says on standard error which mutant is reached, once: the one that is awake,
-/// or all of them.
+/// The module that every crate with mutants gets. It says on standard error which mutant is reached, once: the chosen
+/// one, or all of them.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     use std::sync::LazyLock;
@@ -69,7 +69,7 @@ impl Places {
         }
     }
 
-    /// The program with all mutants.
+    /// Yields the program with all mutants.
     pub(crate) fn program(&self) -> PathBuf {
         self.build.join("swarm/farwood")
     }
@@ -130,7 +130,7 @@ fn write_if_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::write(path, bytes)
 }
 
-/// The files that get mutants.
+/// Yields the files that get mutants.
 fn sources(places: &Places) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for target in TARGETS {
@@ -171,7 +171,8 @@ fn plant(places: &Places) -> Result<Vec<Planted>> {
     Ok(files)
 }
 
-/// A number that no other mutant has: it depends on what the mutant is, so that it stays while the code around changes.
+/// Yields a number that no other mutant has: it depends on what the mutant is, so that it stays while the code around
+/// changes.
 fn number(file: &str, text: &str, point: &Point, used: &mut BTreeSet<u32>) -> u32 {
     let original = &text[point.range.clone()];
     let parts = [file, &point.function, &point.operator, original, &point.mutated];
@@ -186,7 +187,7 @@ fn number(file: &str, text: &str, point: &Point, used: &mut BTreeSet<u32>) -> u3
     number
 }
 
-/// Whether two ranges have something in common, and neither contains the other.
+/// Tells whether two ranges overlap, and neither contains the other.
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     let contains = |a: &Range<usize>, b: &Range<usize>| a.start <= b.start && b.end <= a.end;
     a.start < b.end && b.start < a.end && !contains(a, b) && !contains(b, a)
@@ -292,8 +293,8 @@ fn compile(places: &Places, command: &str, placed: &[Placed]) -> Result<BTreeSet
     Ok(wrong)
 }
 
-/// The innermost mutant around one of a message's places, the primary ones first; or those around the places of its
-/// notes, which tell of the other half of a contradiction.
+/// Yields the innermost mutant around one of a message's places, the primary ones first; or those around the places of
+/// its notes, which tell of the other half of a contradiction.
 fn blamed(message: &Value, placed: &[Placed]) -> Vec<u32> {
     let spans = |message: &Value| message["spans"].as_array().cloned().unwrap_or_default();
     let mut own = spans(message);

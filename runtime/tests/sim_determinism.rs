@@ -6,7 +6,7 @@ mod kit;
 use std::num::NonZero;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Mix, SimConfig, SimShard, Simulation, Weather};
+use farwood_runtime::sim::{FaultMix, SimConfig, SimShard, Simulation, Weather};
 use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, config};
@@ -46,7 +46,7 @@ async fn wander(v: SimShard, areas: [RemotePtr; 2]) {
 }
 
 /// Returns hash and end of a run with everything in it.
-fn run(seed: u64, weather: Weather, mix: &Mix, credits: usize) -> (u64, u64) {
+fn run(seed: u64, weather: Weather, mix: &FaultMix, credits: usize) -> (u64, u64) {
     let simulation = Simulation::new(&SimConfig {
         credits: NonZero::new(credits).unwrap(),
         colocated: credits < 9,
@@ -85,7 +85,7 @@ fn run(seed: u64, weather: Weather, mix: &Mix, credits: usize) -> (u64, u64) {
 
 #[test]
 fn one_seed_determines_everything() {
-    for mix in &Mix::ALL {
+    for mix in &FaultMix::ALL {
         for (weather, credits) in [(Weather::CALM, 2), (ROUGH, 2), (ROUGH, 4096)] {
             let first = run(11, weather, mix, credits);
             assert_eq!(first, run(11, weather, mix, credits), "{}", mix.name);

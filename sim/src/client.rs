@@ -1,5 +1,5 @@
-//! What a client of a scenario does: draws operations, drops some of them on their way, and tells the recorder what it
-//! saw. Values are made here too.
+//! A client of a scenario: it draws operations, drops some of them on their way, and tells the recorder what it saw.
+//! Values are made here too.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::task::Poll;
 use farwood_index::{AnyIndex, IndexError, RangeIndex};
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
-use farwood_runtime::sim::{Fault, Mix, SimShard};
+use farwood_runtime::sim::{Fault, FaultMix, SimShard};
 use farwood_runtime::{ControlError, FabricError, Verbs};
 use futures::future::{Either, select};
 use futures::{FutureExt, StreamExt};
@@ -40,12 +40,12 @@ const STILL_POLLS: u64 = 8;
 const STILL_WAITS: u64 = 16;
 const STILL_MOMENT_NS: u64 = 300_000;
 /// An operation on one key waits for others so many times at most, each time as long as a client waits for a lock: in
-/// a window, for locks on its way, for those who replace a node.
+/// a window, for locks on its way, for clients that replace a node.
 const WAITS_MAX: u64 = 6;
 /// One in so many values is short, where values may be.
 const SHORT_ONE_IN: u64 = 3;
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub(crate) struct Crew {
     pub(crate) recorder: Recorder,
     pub(crate) keys: Vec<Vec<u8>>,
@@ -55,12 +55,12 @@ pub(crate) struct Crew {
     value_bytes_max: usize,
     pub(crate) work: Work,
     pub(crate) adversary: Adversary,
-    mix: Mix,
+    mix: FaultMix,
     /// A shard of each compute node that has ever been there.
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
     begun: Cell<u64>,
-    /// How long clients wait for a lock at most.
+    /// The longest time that clients wait for a lock.
     lock_wait_ns: u64,
     /// For how long clients may yet stand still.
     stillness_ns: Cell<u64>,
@@ -68,7 +68,7 @@ pub(crate) struct Crew {
     still: RefCell<BTreeSet<u16>>,
 }
 
-/// How long an operation may go on before its client drops it.
+/// The point at which a client drops its operation.
 #[derive(Clone, Copy)]
 enum Patience {
     Endless,
@@ -115,7 +115,7 @@ impl Crew {
         }
     }
 
-    /// A compute node begins its work.
+    /// Notes that a compute node begins its work.
     pub(crate) fn meet(&self, shard: SimShard) {
         self.nodes.borrow_mut().push(shard);
     }
@@ -125,8 +125,8 @@ impl Crew {
         self.begun.get()
     }
 
-    /// A value that no other write of that key has. One of 8 bytes and more is like no other at all, and each of its
-    /// words tells which it is; a shorter one is the next of its length.
+    /// Yields a value that no other write of that key has. One of 8 bytes and more is like no other at all, and each of
+    /// its words tells which it is; a shorter one is the next of its length.
     pub(crate) fn value(&self, key: usize, random: u64) -> Vec<u8> {
         if self.adversary.short_values
             && random.is_multiple_of(SHORT_ONE_IN)
@@ -140,7 +140,7 @@ impl Crew {
         number.to_be_bytes().iter().copied().cycle().take(len).collect()
     }
 
-    /// The next value of `len` bytes for that key, if there is another.
+    /// Yields the next value of `len` bytes for that key, if there is another.
     fn short_value(&self, key: usize, len: usize) -> Option<Vec<u8>> {
         let mut short = self.short.borrow_mut();
         let next = short.entry((key, len)).or_default();
@@ -149,7 +149,7 @@ impl Crew {
         (value < 1 << (8 * len)).then(|| value.to_be_bytes()[8 - len..].to_vec())
     }
 
-    /// Whether an operation may fail so while faults strike.
+    /// Tells whether an operation may fail so while faults strike.
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
         match error {
             IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => match error {
@@ -173,19 +173,19 @@ impl Crew {
         matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
     }
 
-    /// Ids of the compute nodes that have stopped.
+    /// Yields the ids of the compute nodes that have stopped.
     pub(crate) fn dead(&self) -> BTreeSet<u16> {
         self.nodes.borrow().iter().filter(|shard| shard.is_dead()).map(SimShard::node_id).collect()
     }
 
-    /// Ids of the compute nodes whose locks others may wait for in vain: they have stopped, or a client of theirs has
+    /// Yields the ids of compute nodes whose locks others may time out on: they have stopped, or a client of theirs has
     /// stood still.
     pub(crate) fn in_the_way(&self) -> BTreeSet<u16> {
         &self.dead() | &self.still.borrow()
     }
 
-    /// A wait for a lock that no death explains, as [`waits::unexplained`] judges. Where a client has stood still none
-    /// is asked for: those that waited for it, and then went on, have kept others.
+    /// Yields a wait for a lock that no death explains, as [`waits::unexplained`] judges. Where a client has stood
+    /// still none is asked for: those that waited for it, and then went on, have kept others.
     pub(crate) fn unexplained(&self) -> Option<String> {
         if !self.still.borrow().is_empty() {
             return None;
@@ -424,7 +424,7 @@ impl<V: Verbs> Client<V> {
     }
 }
 
-/// The output of `future`, unless it is still pending when it has been polled `most` times: then it is dropped.
+/// Yields the output of `future`, unless it is still pending when it has been polled `most` times: then it is dropped.
 async fn polled<F: Future + Unpin>(mut future: F, most: u64) -> Option<F::Output> {
     let mut left = most;
     poll_fn(|cx| {
@@ -444,12 +444,12 @@ fn is_write(action: &Action) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Wish;
+    use crate::scenario::Overrides;
 
     #[test]
     fn no_two_values_of_a_key_are_the_same() {
         let adversary = Adversary { short_values: true, ..Adversary::default() };
-        let crew = Crew::new(&Scenario { adversary, ..Scenario::draw(1, &Wish::default()) });
+        let crew = Crew::new(&Scenario { adversary, ..Scenario::draw(1, &Overrides::default()) });
         let mut lengths = BTreeSet::new();
         for key in 0..3 {
             let values: Vec<_> = (0..3_000u64).map(|n| crew.value(key, n << 32 | n)).collect();

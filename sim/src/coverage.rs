@@ -1,7 +1,7 @@
 //! Coverage: how often a run took the rare paths. They say so themselves, by events of `tracing` with stable names,
 //! which cost a comparison where no one listens; a run listens, and counts those that are listed here.
 //!
-//! Counts belong to the thread, and a run has one thread: the same seed counts the same. Whoever listened before hears
+//! Counts belong to the thread, and a run has one thread: the same seed counts the same. An earlier listener hears
 //! everything as before.
 
 use std::cell::RefCell;
@@ -58,21 +58,21 @@ thread_local! {
     static COUNTS: RefCell<Coverage> = const { RefCell::new(Coverage::NONE) };
 }
 
-/// How often each rare path was taken.
+/// Counts of how often each rare path was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coverage([u64; COUNTERS_MAX]);
 
 impl Coverage {
     const NONE: Coverage = Coverage([0; COUNTERS_MAX]);
 
-    /// The counters that indexes of `kind` have: their names and counts, in the order of the names.
+    /// Yields the counters that indexes of `kind` have: their names and counts, in the order of the names.
     pub fn of(&self, kind: IndexKind) -> impl Iterator<Item = (&'static str, u64)> {
         let own = kind.trial().rare_paths;
         let named = COUNTERS.iter().copied().zip(self.0);
         named.filter(move |(name, _)| COMMON.contains(name) || own.contains(name))
     }
 
-    /// One for each path that was taken at all.
+    /// Yields one for each path that was taken at all.
     #[must_use]
     pub fn taken(&self) -> Self {
         Coverage(self.0.map(|count| count.min(1)))
@@ -104,7 +104,7 @@ pub(crate) fn counted<T>(work: impl FnOnce() -> T) -> (T, Coverage) {
     (done, COUNTS.take())
 }
 
-/// Counts the events that are listed, and passes everything on to whoever listened before.
+/// Counts the events that are listed, and passes everything on to the earlier listener.
 struct Listener {
     beneath: Dispatch,
 }

@@ -8,21 +8,21 @@ use rand::{Rng, SeedableRng};
 
 use crate::scenario::Work;
 
-/// Bytes that tangled keys are mostly made of, so that they meet.
+/// The bytes that keys with shared prefixes mostly consist of, so that they meet.
 const FEW: [u8; 4] = [0x00, b'a', b'b', 0xff];
-/// What the others are below: more than the smallest nodes have slots.
+/// The bound of all other bytes: more than the smallest nodes have slots.
 const SEVERAL: u8 = 40;
 
-/// As many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those that are tangled.
+/// Yields as many keys as `work` has, of up to `bytes_max` bytes. `seed` determines those with shared prefixes.
 pub(crate) fn keys(work: &Work, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
-    if work.tangled {
-        tangled(work.keys as usize, bytes_max, seed)
+    if work.shared_prefixes {
+        shared_prefixes(work.keys as usize, bytes_max, seed)
     } else {
         (0..work.keys).map(|number| numbered(number, bytes_max)).collect()
     }
 }
 
-/// The key with that number: keys are of all lengths, and the first one is empty.
+/// Yields the key with that number: keys are of all lengths, and the first one is empty.
 fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
     if number == 0 {
         return Vec::new();
@@ -33,9 +33,9 @@ fn numbered(number: u32, bytes_max: usize) -> Vec<u8> {
     key
 }
 
-/// Every key is a part of an earlier one with something behind: keys are prefixes of each other, and what they have in
-/// common is as long as keys are.
-fn tangled(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
+/// Draws keys each of which is a part of an earlier one with more bytes behind: keys are prefixes of each other, and
+/// what they have in common is as long as keys are.
+fn shared_prefixes(count: usize, bytes_max: usize, seed: u64) -> Vec<Vec<u8>> {
     let rng = &mut SmallRng::seed_from_u64(seed ^ 0x7a26_1ed0_7a26_1ed0);
     // Half of the time most keys share all but a few bytes.
     let stem = match rng.random() {
@@ -75,14 +75,15 @@ mod tests {
     use farwood_index::IndexKind;
 
     use super::*;
-    use crate::scenario::{Scenario, Wish};
+    use crate::scenario::{Overrides, Scenario};
 
     #[test]
     fn keys_ascend_and_are_short_enough() {
         for bytes_max in [4, 8, 30, 255] {
-            for tangled in [false, true] {
-                let work = Scenario::draw(1, &Wish { kind: IndexKind::Sherman, ..Wish::default() }).work;
-                let work = Work { keys: 200, tangled, ..work };
+            for shared_prefixes in [false, true] {
+                let work =
+                    Scenario::draw(1, &Overrides { kind: IndexKind::Sherman, ..Overrides::default() }).work;
+                let work = Work { keys: 200, shared_prefixes, ..work };
                 let keys = keys(&work, bytes_max, 5);
                 assert_eq!(keys.len(), 200);
                 assert!(keys.is_sorted_by(|a, b| a < b) && keys[0].is_empty());
@@ -91,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Whether most keys are alike but for their last four bytes.
+    /// Tells whether most keys are alike but for their last four bytes.
     fn has_stem(keys: &[Vec<u8>]) -> bool {
         let is_like_the_next = |pair: &&[Vec<u8>]| pair[0].len() >= 26 && pair[1].starts_with(&pair[0][..26]);
         keys.windows(2).filter(is_like_the_next).count() > 100
@@ -99,13 +100,13 @@ mod tests {
 
     #[test]
     fn half_of_the_seeds_have_keys_that_share_all_but_a_few_bytes() {
-        let stems = (0..100).filter(|&seed| has_stem(&tangled(200, 30, seed))).count();
+        let stems = (0..100).filter(|&seed| has_stem(&shared_prefixes(200, 30, seed))).count();
         assert!((35..65).contains(&stems), "{stems}");
     }
 
     #[test]
     fn tangled_keys_are_prefixes_of_each_other_and_share_long_ones() {
-        let keys = (0..).map(|seed| tangled(200, 30, seed)).find(|keys| !has_stem(keys)).unwrap();
+        let keys = (0..).map(|seed| shared_prefixes(200, 30, seed)).find(|keys| !has_stem(keys)).unwrap();
         let prefixes = keys.windows(2).filter(|pair| pair[1].starts_with(&pair[0])).count();
         assert!(prefixes > 40, "{prefixes} of 200");
         let shared = |pair: &[Vec<u8>]| pair[0].iter().zip(&pair[1]).take_while(|(a, b)| a == b).count();

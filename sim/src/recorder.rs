@@ -1,12 +1,12 @@
-//! What clients of a simulation do, noted while they do it: the history for the oracles, in which operations that
-//! nobody ended stay unknown, a number for all results, and the first thing that went wrong.
+//! Notes the operations of a simulation's clients while they run: the history for the oracles, in which operations that
+//! never ended stay unknown, a number for all results, and the first thing that went wrong.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
 
 use crate::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
 
-/// Who does something: a compute node and a client of the run.
+/// A client of the run, with its compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) node: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Recorder {
     hash: Cell<u64>,
     unknown: Cell<u64>,
     history: RefCell<History>,
-    /// What each client is at.
+    /// The operation that each client is at.
     open: RefCell<Vec<Option<Open>>>,
     failure: RefCell<Option<String>>,
 }
@@ -44,12 +44,12 @@ struct Open {
 }
 
 impl Recorder {
-    /// A client begins an operation on one key.
+    /// Begins an operation of the client on one key.
     pub(crate) fn begin(&self, who: Who, now_ns: u64, op: Op, key: &[u8], value: Option<&[u8]>) {
         self.open(who, now_ns, op, key.to_vec(), value.map(<[u8]>::to_vec), None);
     }
 
-    /// A client begins a scan.
+    /// Begins a scan of the client.
     pub(crate) fn begin_scan(&self, who: Who, now_ns: u64, range: Range) {
         self.open(who, now_ns, Op::Scan, Vec::new(), None, Some((range, ScanEntries::default())));
     }
@@ -73,33 +73,33 @@ impl Recorder {
         open[place] = Some(Open { who, op, key, value, scan, start, start_ns });
     }
 
-    /// A scan has returned an entry.
+    /// Adds an entry that the client's scan has returned.
     pub(crate) fn scanned(&self, who: Who, key: &[u8], value: &[u8]) {
         let mut open = self.open.borrow_mut();
         let open = open[who.client as usize].as_mut().expect("the client scans");
         open.scan.as_mut().expect("the client scans").1.push(key, value);
     }
 
-    /// The client's operation has ended so. `read` is what a get found.
+    /// Ends the client's operation. `read` is what a get found.
     pub(crate) fn end(&self, who: Who, now_ns: u64, outcome: Outcome, read: Option<&[u8]>) {
         let end = self.tick();
         let Some(open) = self.take(who) else { return };
         self.add(open, outcome, read, false, end, now_ns);
     }
 
-    /// The client's scan is over, at its end or before.
+    /// Ends the client's scan, which is at its end or gives up before.
     pub(crate) fn end_scan(&self, who: Who, now_ns: u64, ended: bool) {
         let end = self.tick();
         let Some(open) = self.take(who) else { return };
         self.add(open, Outcome::Ok, None, ended, end, now_ns);
     }
 
-    /// What the client does is no part of the history.
+    /// Drops the client's operation: it is no part of the history.
     pub(crate) fn forget(&self, who: Who) {
         drop(self.take(who));
     }
 
-    /// Nobody will learn how the client's operation ended.
+    /// Records the client's operation with an unknown outcome.
     pub(crate) fn give_up(&self, who: Who, now_ns: u64) {
         let end = self.tick();
         let Some(open) = self.take(who) else { return };
@@ -107,30 +107,30 @@ impl Recorder {
         self.add(open, Outcome::Unknown, None, false, end, now_ns);
     }
 
-    /// The same for all clients that are at something.
+    /// Records the operations of all clients that are at one with unknown outcomes.
     pub(crate) fn give_all_up(&self, now_ns: u64) {
         let open: Vec<Who> = self.open.borrow().iter().flatten().map(|open| open.who).collect();
         open.into_iter().for_each(|who| self.give_up(who, now_ns));
     }
 
-    /// Nothing is under way any more: what was given up has taken effect, or never will.
+    /// Marks that nothing is under way any more: what was given up has taken effect, or never will.
     pub(crate) fn rest(&self) {
         assert!(self.open.borrow().iter().all(Option::is_none), "at rest no client is at anything");
         let tick = self.tick();
         self.history.borrow_mut().rest_at(tick);
     }
 
-    /// Something is wrong; the first time counts.
+    /// Notes a failure; the first one counts.
     pub(crate) fn fail(&self, what: String) {
         self.failure.borrow_mut().get_or_insert(what);
     }
 
-    /// What went wrong first.
+    /// Yields the first failure.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
     }
 
-    /// What clients are at, in words.
+    /// Describes the operations that clients are at.
     pub(crate) fn still_open(&self) -> String {
         let open = self.open.borrow();
         let ops = open.iter().flatten().take(8).map(|Open { who, op, key, start_ns, .. }| {
@@ -139,7 +139,7 @@ impl Recorder {
         ops.collect()
     }
 
-    /// A number for all results so far.
+    /// Yields a number for all results so far.
     pub(crate) fn hash(&self) -> u64 {
         self.hash.get()
     }
@@ -149,7 +149,7 @@ impl Recorder {
         self.unknown.get()
     }
 
-    /// The history so far; the recorder begins a new one.
+    /// Yields the history so far; the recorder begins a new one.
     pub(crate) fn take_history(&self) -> History {
         self.history.take()
     }
@@ -199,7 +199,7 @@ impl Recorder {
     }
 }
 
-/// A bound that borrows its key.
+/// Yields a bound that borrows its key.
 pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }

@@ -1,7 +1,7 @@
 //! Runs one scenario and judges it: clients at work while faults strike, then a phase without faults in which
 //! everything must succeed, then a look at what is left, by a compute node that was not there before.
 //!
-//! What must hold: nobody waits for ever; operations fail only for reasons that the faults give; at rest no chain,
+//! It must hold that no client waits for ever; operations fail only for reasons that the faults give; at rest no chain,
 //! buffer or lock is left; the tree is whole; and the oracles accept the history, the last contents included.
 
 mod arrivals;
@@ -26,18 +26,18 @@ use crate::scenario::Scenario;
 const NOTES: usize = 40;
 
 thread_local! {
-    /// What the hook of [`remember_panics`] has seen last.
+    /// The last panic that the hook of [`remember_panics`] has seen.
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What came of a scenario.
+/// The result of a scenario.
 #[derive(Debug, Default)]
 pub struct Report {
     /// A number for everything that happened.
     pub trace_hash: u64,
     /// Operations in the history.
     pub operations: u64,
-    /// Those of them whose outcome nobody knows.
+    /// Those of them whose outcome is unknown.
     pub unknown: u64,
     /// Compute nodes that stopped.
     pub stopped: u16,
@@ -45,15 +45,15 @@ pub struct Report {
     pub keys: u64,
     /// Virtual time that it took, in ns.
     pub virtual_ns: u64,
-    /// Whether the history of some key was too long to judge.
+    /// True if the history of some key was too long to judge.
     pub undecided: bool,
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub failure: Option<String>,
     /// The last faults that struck, if they were asked for.
     pub notes: Vec<String>,
     /// Which rare paths it took.
     pub coverage: Coverage,
-    /// What every client saw.
+    /// The operations of all clients.
     pub history: History,
 }
 
@@ -111,8 +111,8 @@ fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimSha
     report
 }
 
-/// From now on a panic is not written to standard error but becomes part of its scenario's report, with its place.
-/// For programs that do nothing else.
+/// Puts panics, from now on, into their scenario's report, with their place, and not on standard error. For programs
+/// that do nothing else.
 pub fn remember_panics() {
     set_hook(Box::new(|panic| LAST_PANIC.set(Some(panic.to_string()))));
 }

@@ -9,17 +9,17 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, IndexKind, IndexSpec};
-use farwood_runtime::sim::{Fault, Mix, Profile, Rule, SimConfig, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Profile, Rule, SimConfig, Weather};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-/// How long a client waits for a lock before it gives up, where a compute node may die with locks in its hands: far
-/// longer than living clients keep one from each other, so that who gives up has met the dead.
+/// The time that a client waits for a lock before it gives up, where a compute node may die while it holds locks: far
+/// longer than living clients keep one from each other, so that a client that gives up waits for a dead one.
 const WAIT_WITH_DEATHS: Duration = Duration::from_millis(100);
-/// The same where a client may stand still; longer outages are among its faults.
+/// The wait for a lock where a client may stand still; longer outages are among its faults.
 const WAIT_WITH_THE_STILL: Duration = Duration::from_millis(300);
-/// The same where none does, so that giving up is a failure.
+/// The wait for a lock where no client does, so that giving up is a failure.
 const WAIT: Duration = Duration::from_secs(1);
 /// Retries of an operation where nodes die: so many it spends on a node that a dead client left torn.
 const RETRIES_WITH_DEATHS: u32 = 2_000;
@@ -30,43 +30,43 @@ const REFUSALS_AT_FIRST: u32 = 1_000;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
-/// What is simulated, and what its clients do.
+/// A simulated cluster with its clients and faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Determines scheduling, weather, faults and what clients draw.
     pub seed: u64,
     /// The cluster.
     pub cluster: Cluster,
-    /// How each compute node works on the index, all of one kind and geometry. The first one creates it.
+    /// The options of each compute node, all of one kind and geometry. The first one creates the index.
     pub nodes: Vec<IndexSpec>,
-    /// What clients do.
+    /// The work of the clients.
     pub work: Work,
-    /// What goes wrong.
-    pub mix: Mix,
-    /// And how many times as often as the mix says.
-    pub haste: u32,
-    /// What makes it harder still.
+    /// The faults.
+    pub mix: FaultMix,
+    /// Makes faults so many times as frequent as the mix says.
+    pub fault_multiplier: u32,
+    /// Further difficulties.
     pub adversary: Adversary,
 }
 
-/// What makes a scenario harder beside its faults. By default nothing does.
+/// Difficulties beside the faults. By default there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adversary {
     /// Bytes of a chunk: the fewer they are, the more often memory is asked for.
     pub chunk_bytes: u64,
-    /// Whether a core goes on with any of its ready clients.
+    /// Lets a core go on with any of its ready clients.
     pub any_order: bool,
     /// Compute nodes that join in the middle of the work.
     pub joiners: u16,
-    /// Whether a compute node that has stopped comes back as another one.
+    /// True if a compute node that has stopped comes back as another one.
     pub comes_back: bool,
-    /// Whether values may have less than 8 bytes.
+    /// Allows values of less than 8 bytes.
     pub short_values: bool,
-    /// Whether operations are dropped at any of their awaits and after any time, not only within a few round trips.
+    /// Drops operations at any of their awaits and after any time, not only within a few round trips.
     pub drops_anywhere: bool,
-    /// Whether clients leave operations that are under way unpolled for a while, as those that have other things to do.
+    /// Lets clients leave operations that are under way unpolled for a while.
     pub stands_still: bool,
-    /// Whether control services fail also while the index is created, opened and loaded.
+    /// Lets control services fail also while the index is created, opened and loaded.
     pub from_the_start: bool,
 }
 
@@ -92,9 +92,9 @@ pub struct Cluster {
     pub shards: u16,
     /// Memory servers.
     pub servers: u16,
-    /// Whether compute nodes share machines with memory servers.
+    /// True if compute nodes share machines with memory servers.
     pub colocated: bool,
-    /// How rough the fabric is without any fault.
+    /// The weather of the fabric without any fault.
     pub weather: Weather,
     /// Chains in flight per queue pair.
     pub credits: NonZero<usize>,
@@ -102,11 +102,11 @@ pub struct Cluster {
     pub locks: u64,
     /// Lock words per server in on-chip memory; 0 is none.
     pub device_locks: u64,
-    /// Whether control services take a few turns to answer.
+    /// True if control services take a few turns to answer.
     pub slow_control: bool,
 }
 
-/// What clients do.
+/// The work of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Clients per shard.
@@ -115,11 +115,11 @@ pub struct Work {
     pub ops: u32,
     /// Keys there are.
     pub keys: u32,
-    /// Whether keys are prefixes of each other and share long ones, rather than being numbers with something behind.
-    pub tangled: bool,
+    /// True if keys are prefixes of each other and share long ones; otherwise they are numbers with more bytes behind.
+    pub shared_prefixes: bool,
     /// Of a hundred keys so many are there at first. 0 is a tree without a node.
     pub loaded_percent: u32,
-    /// How full a load makes the leaves, of a hundred.
+    /// The part of a leaf that a load fills, in percent.
     pub fill_percent: u32,
     /// Which operations, and how often.
     pub shares: Shares,
@@ -133,7 +133,7 @@ pub struct Work {
     pub think_ns: u64,
 }
 
-/// How often each operation is, against the others.
+/// The relative frequencies of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations of an index")]
 pub struct Shares {
@@ -145,13 +145,13 @@ pub struct Shares {
     pub scan: u32,
 }
 
-/// What is not left to the seed.
+/// The parts of a scenario that are not left to the seed.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
+pub struct Overrides {
     /// The kind of the index, which no seed draws.
     pub kind: IndexKind,
     /// This mix of faults.
-    pub mix: Option<Mix>,
+    pub mix: Option<FaultMix>,
     /// So many operations per client.
     pub ops: Option<u32>,
     /// These techniques, by name, on or off.
@@ -159,15 +159,15 @@ pub struct Wish {
 }
 
 impl Scenario {
-    /// The scenario of `seed`.
-    pub fn draw(seed: u64, wish: &Wish) -> Self {
+    /// Yields the scenario of `seed`.
+    pub fn draw(seed: u64, overrides: &Overrides) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5ce7_a210_5ce7_a210);
         let shape = if seed.is_multiple_of(PLAIN_ONE_IN) { Shape::Plain } else { Shape::Hard };
-        // Everything is drawn, wished for or not: the rest stays the same.
+        // Everything is drawn, overridden or not: the rest stays the same.
         let drawn = draw_mix(rng, shape);
-        let mix = wish.mix.unwrap_or(drawn);
+        let mix = overrides.mix.unwrap_or(drawn);
         let cluster = draw_cluster(rng);
-        let spec = wish.kind.draw(|n| rng.random_range(0..n));
+        let spec = overrides.kind.draw(|n| rng.random_range(0..n));
         let nodes = match shape {
             Shape::Plain => rng.random_range(1..=3),
             Shape::Hard => *[1, 2, 2, 2, 2, 2, 2, 3, 3, 3].choose(rng).expect("not empty"),
@@ -183,28 +183,28 @@ impl Scenario {
         };
         let spec = spec.with_lock_wait_max(lock_wait);
         let mut nodes: Vec<IndexSpec> = (0..nodes).map(|_| draw_options(rng, spec, shape)).collect();
-        for (name, on) in &wish.techniques {
+        for (name, on) in &overrides.techniques {
             nodes.iter_mut().for_each(|node| {
                 node.set_technique(name, *on);
             });
         }
-        let mut work = draw_work(rng, wish.kind, shape);
-        work.ops = wish.ops.unwrap_or(work.ops);
-        let haste = *[1, 1, 4, 12].choose(rng).expect("not empty");
-        Scenario { seed, cluster, nodes, work, mix, haste, adversary }
+        let mut work = draw_work(rng, overrides.kind, shape);
+        work.ops = overrides.ops.unwrap_or(work.ops);
+        let fault_multiplier = *[1, 1, 4, 12].choose(rng).expect("not empty");
+        Scenario { seed, cluster, nodes, work, mix, fault_multiplier, adversary }
     }
 
-    /// The faults, as often as they strike.
+    /// Yields the rules of the faults, as often as they strike.
     pub(crate) fn rules(&self) -> Vec<Rule> {
         let hastened = |rule: &Rule| match rule.fault.is_of_control() {
             // There are few requests to control services, and all of them failing would be the end.
             true => *rule,
-            false => Rule { one_in: (rule.one_in / self.haste.max(1)).max(1), ..*rule },
+            false => Rule { one_in: (rule.one_in / self.fault_multiplier.max(1)).max(1), ..*rule },
         };
         self.mix.rules.iter().map(hastened).collect()
     }
 
-    /// Those of them that strike before the work begins, which does without memory for a moment at most.
+    /// Yields those of them that strike before the work begins, which does without memory for a moment at most.
     pub(crate) fn first_rules(&self) -> Vec<Rule> {
         let rules = self.rules().into_iter().filter(|rule| rule.fault.is_of_control());
         let bounded = |rule: Rule| match rule.fault {
@@ -214,28 +214,28 @@ impl Scenario {
         rules.filter(|_| self.adversary.from_the_start).map(bounded).collect()
     }
 
-    /// The index as a compute node works on it, with as many retries as the faults call for.
+    /// Yields the index as a compute node works on it, with as many retries as the faults call for.
     pub(crate) fn spec_of(&self, node: u16) -> IndexSpec {
         let retries_max = if may_kill(&self.mix) { RETRIES_WITH_DEATHS } else { RETRIES };
         self.nodes[usize::from(node) % self.nodes.len()].with_retries_max(retries_max)
     }
 
-    /// The index as its first compute node works on it.
+    /// Yields the index as its first compute node works on it.
     pub fn spec(&self) -> &IndexSpec {
         &self.nodes[0]
     }
 
-    /// Clients of all compute nodes.
+    /// Counts the clients of all compute nodes.
     pub fn clients(&self) -> usize {
         self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
     }
 
-    /// Whether one client does everything.
+    /// Tells whether one client does everything.
     pub(crate) fn has_one_client(&self) -> bool {
         self.clients() == 1 && self.adversary.joiners == 0 && !self.adversary.comes_back
     }
 
-    /// The simulation that it runs in.
+    /// Yields the simulation that it runs in.
     pub(crate) fn simulation(&self) -> SimConfig {
         let Cluster { shards, servers, colocated, weather, credits, locks, device_locks, slow_control } =
             self.cluster;
@@ -265,17 +265,17 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// Whether compute nodes may stop.
-pub(crate) fn may_kill(mix: &Mix) -> bool {
+/// Tells whether compute nodes may stop.
+pub(crate) fn may_kill(mix: &FaultMix) -> bool {
     mix.has(|fault| fault == Fault::NodeStop)
 }
 
-/// Whether chains may fail because a memory server cannot be reached.
-pub(crate) fn may_lose_servers(mix: &Mix) -> bool {
+/// Tells whether chains may fail because a memory server cannot be reached.
+pub(crate) fn may_lose_servers(mix: &FaultMix) -> bool {
     mix.has(|fault| matches!(fault, Fault::ServerAway(_) | Fault::Partition(_)))
 }
 
-/// How seeds are drawn.
+/// The ways in which seeds are drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// As in the beginning: weather, faults of the fabric, small clusters.
@@ -284,7 +284,7 @@ enum Shape {
     Hard,
 }
 
-fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
+fn draw_mix(rng: &mut SmallRng, shape: Shape) -> FaultMix {
     let names: &[&str] = match shape {
         Shape::Plain => {
             &["none", "none", "delays", "delays", "errors", "errors", "outages", "crashes", "crashes", "all"]
@@ -308,10 +308,10 @@ fn draw_mix(rng: &mut SmallRng, shape: Shape) -> Mix {
             "all",
         ],
     };
-    Mix::named(names.choose(rng).expect("there are mixes")).expect("a mix of the runtime's")
+    FaultMix::named(names.choose(rng).expect("there are mixes")).expect("a mix of the runtime's")
 }
 
-fn draw_adversary(rng: &mut SmallRng, mix: &Mix) -> Adversary {
+fn draw_adversary(rng: &mut SmallRng, mix: &FaultMix) -> Adversary {
     let (small_chunks, comes_back) = (rng.random(), rng.random());
     Adversary {
         chunk_bytes: if small_chunks || mix.has(Fault::is_of_control) { 4 << 10 } else { 16 << 10 },
@@ -368,8 +368,8 @@ fn draw_backoff(rng: &mut SmallRng) -> Backoff {
     Backoff { min: Duration::from_nanos(min), max: Duration::from_nanos(max) }
 }
 
-/// A third has what users get, which is what is used most. Plain seeds draw the switches that are on by default, others
-/// `all` of them.
+/// Draws techniques: a third has what users get, which is what is used most. Plain seeds draw the switches that are on
+/// by default, others `all` of them.
 fn draw_techniques(rng: &mut SmallRng, mut spec: IndexSpec, all: bool) -> IndexSpec {
     if rng.random_range(0..3) > 0 {
         for (name, _) in spec.techniques().into_iter().filter(|(_, on)| all || *on) {
@@ -393,7 +393,7 @@ fn draw_work(rng: &mut SmallRng, kind: IndexKind, shape: Shape) -> Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),
         keys: *[1, 2, 5, 5, 12, 12, 30, 30, 80, 80, 200, 200].choose(rng).expect("not empty"),
-        tangled: (shape == Shape::Hard || kind.trial().is_radix) && rng.random(),
+        shared_prefixes: (shape == Shape::Hard || kind.trial().is_radix) && rng.random(),
         loaded_percent: *[0, 0, 30, 70, 100].choose(rng).expect("not empty"),
         fill_percent: *[50, 80, 100].choose(rng).expect("not empty"),
         shares,
@@ -413,7 +413,7 @@ mod tests {
     /// With another number, READs do not meet an entry whose version is the same again.
     #[test]
     fn reads_are_overtaken_by_as_many_writes_as_there_are_entry_versions() {
-        let faults = Mix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);
+        let faults = FaultMix::ALL.iter().flat_map(|mix| mix.rules).map(|rule| rule.fault);
         let writes = faults.filter_map(|fault| match fault {
             Fault::OvertakenRead { writes, .. } => Some(writes),
             _ => None,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     fn draw(seed: u64, kind: IndexKind) -> Scenario {
-        Scenario::draw(seed, &Wish { kind, ..Wish::default() })
+        Scenario::draw(seed, &Overrides { kind, ..Overrides::default() })
     }
 
     #[test]
@@ -441,9 +441,9 @@ mod tests {
     fn wishes_change_nothing_else() {
         for &kind in IndexKind::ALL {
             let plain = draw(7, kind);
-            let mix = Mix::named("delays");
-            let wish = Wish { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
-            let wished = Scenario::draw(7, &wish);
+            let mix = FaultMix::named("delays");
+            let overrides = Overrides { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
+            let wished = Scenario::draw(7, &overrides);
             let mut nodes = plain.nodes.clone();
             nodes.iter_mut().for_each(|node| assert!(node.set_technique("fused", false)));
             assert_eq!(wished.nodes, nodes);
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// What the swarm is to meet: how often, of 4,000 seeds.
+    /// Counts, over 4,000 seeds, how often the swarm meets what it is to meet.
     #[test]
     fn seeds_draw_what_is_hard_often_enough() {
         const SEEDS: u64 = 4_000;
@@ -467,7 +467,7 @@ mod tests {
             assert!(share(&|scenario| scenario.nodes.len() >= 2) >= 0.8);
             let plain = share(&|scenario| scenario.adversary == Adversary::default());
             assert!((0.1..0.12).contains(&plain), "{plain}");
-            for mix in Mix::ALL {
+            for mix in FaultMix::ALL {
                 assert!(share(&|scenario| scenario.mix == mix) > 0.03, "{}", mix.name);
             }
             assert!(share(&|scenario| may_kill(&scenario.mix) && scenario.adversary.comes_back) > 0.1);
@@ -479,7 +479,7 @@ mod tests {
             );
             assert!(share(&|scenario| scenario.adversary.stands_still) > 0.1);
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
-            assert!(share(&|scenario| scenario.work.tangled) > 0.4);
+            assert!(share(&|scenario| scenario.work.shared_prefixes) > 0.4);
             let is_small = |node: &IndexSpec| node.cache_bytes() < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
             for name in kind.techniques() {

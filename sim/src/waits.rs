@@ -1,4 +1,4 @@
-//! Waits for locks in vain, by compute node, and whether a death explains them. It knows nothing of how long they were.
+//! Waits for locks that timed out, by compute node, and whether a death explains them. It does not know their lengths.
 //!
 //! They are heard from the lock table's event, not read off the errors of operations: a split that cannot have its
 //! parent's lock has waited for it, too, with its own node's lock in hand, and is done all the same.
@@ -20,12 +20,12 @@ thread_local! {
     static HEARD: RefCell<Waits> = RefCell::default();
 }
 
-/// A run begins.
+/// Forgets all waits: a run begins.
 pub(crate) fn forget() {
     HEARD.take();
 }
 
-/// Remembers the wait that `event` tells of, if it is the lock table's about one that was in vain.
+/// Remembers the wait that `event` tells of, if it is the lock table's about one that timed out.
 pub(crate) fn hear(event: &Event<'_>) {
     if event.metadata().name() == "lock.exhausted" {
         let mut wait = Wait::default();
@@ -34,13 +34,12 @@ pub(crate) fn hear(event: &Event<'_>) {
     }
 }
 
-/// A wait since the last [`forget`] that the deaths of those compute nodes do not explain, in words.
+/// Describes a wait since the last [`forget`] that the deaths of those compute nodes do not explain.
 pub(crate) fn unexplained(dead: BTreeSet<u16>) -> Option<String> {
     HEARD.with_borrow(|waits| waits.unexplained(dead).map(Wait::to_string))
 }
 
-/// That an operation of a compute node has waited in vain for a lock that another node had, or another client of the
-/// same node.
+/// A wait of a compute node's operation that timed out, for a lock of another node, or of another client of its own.
 #[derive(Default)]
 struct Wait {
     waiter: u16,
@@ -72,7 +71,7 @@ impl fmt::Display for Wait {
     }
 }
 
-/// Who has waited for a lock in vain, and for whom, by the ids of the compute nodes; and the first such wait.
+/// Waits for a lock that timed out, by the ids of the waiting and the owning compute node: the first of each pair.
 #[derive(Default)]
 struct Waits(BTreeMap<(u16, u16), Wait>);
 
@@ -81,7 +80,7 @@ impl Waits {
         self.0.entry((wait.waiter, wait.owner)).or_insert(wait);
     }
 
-    /// A wait that no death explains: neither that of the owner that it names, nor that of another whom
+    /// Yields a wait that no death explains: neither that of the owner that it names, nor that of another node that
     /// operations of that owner wait for in vain (a client keeps a leaf's lock while it waits for its parent's, which
     /// the dead may hold), or those of the waiter's own compute node (it may have spent its time in a window whose
     /// leader did). Where others wait for the dead, a wait behind a client of the own compute node is explained, too:
@@ -112,7 +111,7 @@ mod tests {
         Wait { waiter, owner, lock: lock.into() }
     }
 
-    /// The wait that is not explained, of (waiter, owner) pairs.
+    /// Yields the wait that is not explained, of (waiter, owner) pairs.
     fn unexplained(waits: &[(u16, u16)], dead: &[u16]) -> Option<String> {
         let mut noted = Waits::default();
         waits.iter().for_each(|&(waiter, owner)| noted.note(wait(waiter, owner, "")));
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(unexplained(&[(2, 2)], &[1]), Some("2 for 2".into()));
     }
 
-    /// The leader of the window waits for the dead, and who waits in it for a living node's lock.
+    /// The leader of the window waits for the dead, and an operation in the window for a living node's lock.
     #[test]
     fn a_death_that_holds_up_a_compute_node_explains_its_other_waits() {
         assert_eq!(unexplained(&[(2, 1), (2, 3)], &[1]), None);

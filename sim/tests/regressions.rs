@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
-use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Rule, Weather};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
@@ -17,13 +17,13 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 /// As small as they can be: splits all the time.
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
 
-/// How a compute node works on an index: with a small cache, and patience for 20 ms.
+/// Gives a compute node a small cache, and 20 ms to wait for locks.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     let spec = spec.into().with_cache_bytes(2_000).with_backoff(BACKOFF);
     spec.with_lock_wait_max(Duration::from_millis(20)).with_scan_window(3)
 }
 
-/// One compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
+/// Makes a scenario of one compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
 fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
     Scenario {
         seed,
@@ -42,7 +42,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             clients: 3,
             ops: 40,
             keys: 200,
-            tangled: false,
+            shared_prefixes: false,
             loaded_percent: 0,
             fill_percent: 80,
             shares: Shares { get: 2, put: 4, insert: 6, update: 0, remove: 1, scan: 1 },
@@ -51,8 +51,8 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             cancel_one_in: 0,
             think_ns: 0,
         },
-        mix: Mix { name: "regression", about: "", rules },
-        haste: 1,
+        mix: FaultMix { name: "regression", about: "", rules },
+        fault_multiplier: 1,
         adversary: Adversary::default(),
     }
 }
@@ -90,7 +90,7 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
     }
 }
 
-/// Not the index, but who looks at it: leaves behind one that a dead client had torn were taken for empty.
+/// The mistake was the runner's, not the index's: leaves behind one that a dead client had torn were taken for empty.
 #[test]
 fn keys_behind_a_torn_leaf_are_missed() {
     const STOPS: [Rule; 2] = [
@@ -125,7 +125,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
 /// written seemed to have been: the put said so, and had no effect. If the slot was a tombstone again, a put that
 /// others had removed took effect a second time.
 #[test]
-fn nobody_knows_what_a_broken_insert_did() {
+fn an_insert_in_a_chain_that_broke() {
     const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];
     for seed in 0..20 {
         let mut scenario = growing(seed, &BREAKS);
@@ -140,7 +140,7 @@ fn nobody_knows_what_a_broken_insert_did() {
 }
 
 /// SMART: a memory server went away from writers that had claimed the last slots of a node's room, and not made them
-/// visible. Whoever wanted another slot found them all claimed, looked again, and saw a node with vacancies.
+/// visible. Other writers found all slots claimed, read the node again, and saw vacancies.
 #[test]
 fn the_last_slots_are_claimed_and_never_shown() {
     const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];

@@ -1,18 +1,18 @@
-//! Small swarms of every kind of index, so that whoever changes one hears of it from `cargo test`. `farwood sim run`
-//! has the large ones.
+//! Small swarms of every kind of index, so that `cargo test` notices a broken one. `farwood sim run` has the large
+//! ones.
 
 use farwood_index::IndexKind;
 use farwood_sim::runner::run;
-use farwood_sim::scenario::{Scenario, Wish};
+use farwood_sim::scenario::{Overrides, Scenario};
 
 const SEEDS: std::ops::Range<u64> = 1_000..1_300;
 
-/// `rest` is what a command line needs beside the seed.
-fn passes(wish: &Wish, rest: &str) {
+/// Asserts that all [`SEEDS`] pass. `rest` is what a command line needs beside the seed.
+fn passes(overrides: &Overrides, rest: &str) {
     for seed in SEEDS {
-        let scenario = Scenario::draw(seed, wish);
+        let scenario = Scenario::draw(seed, overrides);
         let report = run(&scenario, false);
-        let (kind, next) = (wish.kind, seed + 1);
+        let (kind, next) = (overrides.kind, seed + 1);
         assert_eq!(
             report.failure, None,
             "seed {seed}: farwood sim run --index {kind} --seeds {seed}..{next}{rest}\n{scenario}"
@@ -24,13 +24,16 @@ fn passes(wish: &Wish, rest: &str) {
 #[test]
 fn a_small_swarm_of_each_index_passes() {
     for &kind in IndexKind::ALL {
-        passes(&Wish { kind, ..Wish::default() }, "");
+        passes(&Overrides { kind, ..Overrides::default() }, "");
     }
 }
 
-/// Not of the paper, and off unless somebody asks for them.
+/// Switches on techniques that are not of the paper, and off by default.
 #[test]
 fn a_small_swarm_of_sherman_that_shares_operations_passes() {
     let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();
-    passes(&Wish { techniques, ..Wish::default() }, " --technique delegation=on --technique combining=on");
+    passes(
+        &Overrides { techniques, ..Overrides::default() },
+        " --technique delegation=on --technique combining=on",
+    );
 }

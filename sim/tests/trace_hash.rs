@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use farwood_index::IndexKind;
 use farwood_sim::runner::run;
-use farwood_sim::scenario::{Scenario, Wish};
+use farwood_sim::scenario::{Overrides, Scenario};
 
 #[test]
 fn the_same_seed_does_the_same() {
     for &kind in IndexKind::ALL {
-        let wish = Wish { kind, ..Wish::default() };
+        let overrides = Overrides { kind, ..Overrides::default() };
         let hashes = move || -> Vec<u64> {
-            let scenarios = (100..124).map(|seed| Scenario::draw(seed, &wish));
+            let scenarios = (100..124).map(|seed| Scenario::draw(seed, &overrides));
             scenarios
                 .map(|scenario| {
                     let report = run(&scenario, false);
@@ -32,8 +32,8 @@ fn the_same_seed_does_the_same() {
 #[test]
 fn notes_do_not_change_what_happens() {
     for &kind in IndexKind::ALL {
-        let mix = farwood_runtime::sim::Mix::named("all");
-        let scenario = Scenario::draw(5, &Wish { kind, mix, ..Wish::default() });
+        let mix = farwood_runtime::sim::FaultMix::named("all");
+        let scenario = Scenario::draw(5, &Overrides { kind, mix, ..Overrides::default() });
         assert_eq!(run(&scenario, false).trace_hash, run(&scenario, true).trace_hash);
     }
 }

@@ -1,5 +1,5 @@
-//! What cannot be had of an index or its catalog: a typed error that says what to do. That every index refuses the
-//! same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
+//! Requests that an index or its catalog refuses, with a typed error that says what to do. That every index refuses
+//! the same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
 
 use farwood::index::layout::LayoutError;
 use farwood::runtime::alloc::AllocError;
@@ -9,7 +9,7 @@ use futures::executor::block_on;
 use crate::kit;
 use crate::kit::TINY;
 
-/// The error's message tells what to do: it has all these words.
+/// Asserts that the error's message tells what to do: it has all these words.
 #[track_caller]
 fn assert_says(error: &IndexError, words: &[&str]) {
     let message = error.to_string();
@@ -116,11 +116,11 @@ fn nodes_larger_than_chunks() {
     .unwrap();
     let geometry = Geometry { size: NodeSize::Bytes(8192), ..Geometry::default() };
     let recipe = kit::IndexSpec::from(kit::Spec { geometry, options: Options::default() });
-    kit::with_parties_on(&cluster, kit::Parties::Shards(1), recipe, |party| async move {
-        let error = party.index.put(b"k", b"v").await.unwrap_err();
+    kit::with_parties_on(&cluster, kit::Parties::Shards(1), recipe, |cluster| async move {
+        let error = cluster.index.put(b"k", b"v").await.unwrap_err();
         assert_eq!(error, IndexError::Alloc(AllocError::TooLarge { bytes: 8192, chunk_bytes: 4096 }));
         assert_says(&error, &["larger chunks"]);
-        assert!(party.index.get(b"k").await.unwrap().is_none());
-        party.rest().await;
+        assert!(cluster.index.get(b"k").await.unwrap().is_none());
+        cluster.rest().await;
     });
 }

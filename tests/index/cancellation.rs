@@ -11,7 +11,7 @@ use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::kind::switched;
 use crate::kit::{IndexKind, IndexSpec, Parties, Shape, with_parties_on};
 
-/// The index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
+/// Yields the index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
 fn unfused(kind: IndexKind) -> IndexSpec {
     let spec = Shape::TINY.usual(kind);
     if kind.trial().is_radix { switched(spec, "fused", false) } else { spec }
@@ -28,16 +28,16 @@ fn an_empty_index_does_not_leak_nodes() {
             ..Default::default()
         })
         .unwrap();
-        with_parties_on(&cluster, Parties::Shards(1), unfused(kind), |party| async move {
+        with_parties_on(&cluster, Parties::Shards(1), unfused(kind), |cluster| async move {
             // Polls: the root word's READ, the new node's WRITE; then comes the root word's CAS.
             for i in 0..3000 {
                 let drops = if i % 2 == 0 { Drops::AtOnce } else { Drops::WhenWoken };
-                let put = after_polls(party.index.put(b"k", b"v"), 2, drops).await;
+                let put = after_polls(cluster.index.put(b"k", b"v"), 2, drops).await;
                 assert!(put.is_none(), "the memory is all gone: {put:?}");
             }
-            assert!(party.index.get(b"k").await.unwrap().is_none());
-            party.index.put(b"k", b"v").await.unwrap();
-            party.rest().await;
+            assert!(cluster.index.get(b"k").await.unwrap().is_none());
+            cluster.index.put(b"k", b"v").await.unwrap();
+            cluster.rest().await;
         });
     }
 }

@@ -13,12 +13,12 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::kit;
-use crate::kit::lab::{
-    CHILD, HIGH, HIGH_LEN, LEVEL, LOW, SEPARATOR, SIBLING, in_lab, lines, names, unreadable,
+use crate::kit::damaged_tree::{
+    CHILD, HIGH, HIGH_LEN, LEVEL, LOW, SEPARATOR, SIBLING, lines, names, unreadable, with_damaged_tree,
 };
 use crate::kit::{NAME, TINY, key, with_tree};
 
-/// What the check finds is what the tests' own walker finds.
+/// Asserts that the check finds what the tests' own walker finds.
 async fn both_agree(shard: &Shard, index: &ShermanIndex<Shard>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut pairs = Pairs::default();
     let mut ascending = Vec::new();
@@ -109,113 +109,113 @@ fn every_key_is_found_by_the_walk_and_from_a_cold_cache() {
 
 #[test]
 fn damaged_fences() {
-    in_lab(|lab| async move {
-        for node in [lab.leaf(3), lab.inner(1)] {
+    with_damaged_tree(|tree| async move {
+        for node in [tree.leaf(3), tree.inner(1)] {
             let swap = |image: &mut [u8]| {
                 let (low, high) = image[LOW..HIGH + 8].split_at_mut(8);
                 low.swap_with_slice(high);
             };
             let out_of_order = Rejection::Malformed(Malformed::FenceOrder);
-            lab.blames(node, swap, |broken| unreadable(broken) == Some(out_of_order)).await;
+            tree.blames(node, swap, |broken| unreadable(broken) == Some(out_of_order)).await;
             let raise = |at: usize| move |image: &mut [u8]| image[at + 7] ^= 1;
-            names(&lab.damaged(node, raise(LOW)).await, node, |b| matches!(b, Broken::LowFence { .. }));
-            names(&lab.damaged(node, raise(HIGH)).await, node, |b| matches!(b, Broken::HighFence { .. }));
+            names(&tree.damaged(node, raise(LOW)).await, node, |b| matches!(b, Broken::LowFence { .. }));
+            names(&tree.damaged(node, raise(HIGH)).await, node, |b| matches!(b, Broken::HighFence { .. }));
             let no_end = |image: &mut [u8]| image[HIGH_LEN..][..2].fill(0xff);
-            lab.blames(node, no_end, |b| matches!(b, Broken::NoHighFence { .. })).await;
+            tree.blames(node, no_end, |b| matches!(b, Broken::NoHighFence { .. })).await;
             let too_long = |image: &mut [u8]| image[HIGH_LEN] = 99;
             let length = Rejection::Malformed(Malformed::FenceLength);
-            lab.blames(node, too_long, |broken| unreadable(broken) == Some(length)).await;
+            tree.blames(node, too_long, |broken| unreadable(broken) == Some(length)).await;
         }
-        let (first, last) = (lab.leaf(0), *lab.levels[0].last().unwrap());
+        let (first, last) = (tree.leaf(0), *tree.levels[0].last().unwrap());
         let low = |image: &mut [u8]| image[LOW - 4] = 8;
-        lab.blames(first, low, |b| matches!(b, Broken::LowFence { .. })).await;
+        tree.blames(first, low, |b| matches!(b, Broken::LowFence { .. })).await;
         let high = |image: &mut [u8]| {
             image[HIGH_LEN..][..2].copy_from_slice(&[8, 0]);
             image[HIGH..][..8].fill(0xff);
         };
-        lab.blames(last, high, |b| matches!(b, Broken::NoSibling { .. })).await;
+        tree.blames(last, high, |b| matches!(b, Broken::NoSibling { .. })).await;
     });
 }
 
 #[test]
 fn wrong_levels() {
-    in_lab(|lab| async move {
+    with_damaged_tree(|tree| async move {
         let level = Rejection::Malformed(Malformed::Level);
         let set = |level: u8| move |image: &mut [u8]| image[LEVEL] = level;
-        lab.blames(lab.leaf(2), set(1), |broken| unreadable(broken) == Some(level)).await;
-        lab.blames(lab.inner(1), set(0), |broken| unreadable(broken) == Some(level)).await;
-        lab.blames(lab.inner(1), set(2), |broken| *broken == Broken::Level { found: 2 }).await;
-        let word = lab.word(lab.root_word).await;
-        let true_level = lab.levels.len() as u8 - 1;
+        tree.blames(tree.leaf(2), set(1), |broken| unreadable(broken) == Some(level)).await;
+        tree.blames(tree.inner(1), set(0), |broken| unreadable(broken) == Some(level)).await;
+        tree.blames(tree.inner(1), set(2), |broken| *broken == Broken::Level { found: 2 }).await;
+        let word = tree.word(tree.root_word).await;
+        let true_level = tree.levels.len() as u8 - 1;
         for wrong in [0, true_level - 1, true_level + 1, 63] {
-            lab.write(lab.root_word, &(word & !0x3f | u64::from(wrong)).to_le_bytes()).await;
-            let report = lab.check().await;
+            tree.write(tree.root_word, &(word & !0x3f | u64::from(wrong)).to_le_bytes()).await;
+            let report = tree.check().await;
             let expected = Broken::RootLevel { word: wrong, found: true_level };
-            names(&report, lab.root(), |broken| *broken == expected);
+            names(&report, tree.root(), |broken| *broken == expected);
             assert_eq!(report.violations.total(), 1, "{}", lines(&report));
             assert_eq!(report.survey.keys, 150);
         }
-        lab.write(lab.root_word, &word.to_le_bytes()).await;
+        tree.write(tree.root_word, &word.to_le_bytes()).await;
     });
 }
 
 #[test]
 fn damaged_keys() {
-    in_lab(|lab| async move {
-        let leaf = lab.leaf(4);
-        let report = lab.rebuilt(leaf, |pairs| pairs[1].0 = pairs[0].0.clone()).await;
+    with_damaged_tree(|tree| async move {
+        let leaf = tree.leaf(4);
+        let report = tree.rebuilt(leaf, |pairs| pairs[1].0 = pairs[0].0.clone()).await;
         names(&report, leaf, |broken| matches!(broken, Broken::DuplicateKey { .. }));
         assert_eq!(report.violations.total(), 1, "{}", lines(&report));
         for outside in [key(0), key(u64::MAX)] {
-            let report = lab.rebuilt(leaf, |pairs| pairs[0].0 = outside.to_vec()).await;
+            let report = tree.rebuilt(leaf, |pairs| pairs[0].0 = outside.to_vec()).await;
             names(&report, leaf, |broken| matches!(broken, Broken::KeyOutside { key } if key[..] == outside));
         }
         // Separators: the first is not the low fence, the second outside, or not above the first.
-        let inner = lab.inner(1);
+        let inner = tree.inner(1);
         let first = |image: &mut [u8]| image[SEPARATOR + 7] ^= 1;
-        names(&lab.damaged(inner, first).await, inner, |b| matches!(b, Broken::FirstSeparator { .. }));
+        names(&tree.damaged(inner, first).await, inner, |b| matches!(b, Broken::FirstSeparator { .. }));
         // Entry 1 begins 17 bytes further and crosses into line 1 within its child.
         let second = |byte| move |image: &mut [u8]| image[SEPARATOR + 17..][..7].fill(byte);
-        names(&lab.damaged(inner, second(0xff)).await, inner, |b| {
+        names(&tree.damaged(inner, second(0xff)).await, inner, |b| {
             matches!(b, Broken::SeparatorOutside { .. })
         });
         let same = |image: &mut [u8]| image.copy_within(SEPARATOR..SEPARATOR + 7, SEPARATOR + 17);
-        let report = lab.damaged(inner, same).await;
+        let report = tree.damaged(inner, same).await;
         assert!(report.violations.iter().any(|found| found.node == inner), "{}", lines(&report));
     });
 }
 
 #[test]
 fn torn_nodes_and_entries() {
-    in_lab(|lab| async move {
+    with_damaged_tree(|tree| async move {
         let torn = |broken: &Broken| unreadable(broken) == Some(Rejection::Torn);
-        for node in [lab.leaf(3), lab.inner(1), lab.root()] {
-            lab.blames(node, |image| image[64] ^= 1, torn).await;
+        for node in [tree.leaf(3), tree.inner(1), tree.root()] {
+            tree.blames(node, |image| image[64] ^= 1, torn).await;
         }
         // Entry 1 reaches from line 0 into line 1, whose control word has its version.
         let entry_torn = Broken::Entry(Rejection::Torn);
-        lab.blames(lab.leaf(3), |image| image[65] ^= 8, |broken| *broken == entry_torn).await;
+        tree.blames(tree.leaf(3), |image| image[65] ^= 8, |broken| *broken == entry_torn).await;
     });
 }
 
 #[test]
 fn siblings_that_lead_back_and_children_that_lead_elsewhere() {
-    in_lab(|lab| async move {
+    with_damaged_tree(|tree| async move {
         let point = |at: usize, to: RemotePtr| {
             move |image: &mut [u8]| image[at..at + 8].copy_from_slice(&to.to_bits().to_le_bytes())
         };
-        let last = *lab.levels[0].last().unwrap();
-        for (node, to) in [(lab.leaf(5), lab.leaf(2)), (lab.leaf(5), lab.leaf(5)), (last, lab.leaf(0))] {
+        let last = *tree.levels[0].last().unwrap();
+        for (node, to) in [(tree.leaf(5), tree.leaf(2)), (tree.leaf(5), tree.leaf(5)), (last, tree.leaf(0))] {
             let back = |broken: &Broken| *broken == Broken::Revisited { sibling: to };
-            lab.blames(node, point(SIBLING, to), back).await;
+            tree.blames(node, point(SIBLING, to), back).await;
         }
-        let skips = lab.damaged(lab.leaf(2), point(SIBLING, lab.leaf(4))).await;
-        names(&skips, lab.leaf(2), |broken| matches!(broken, Broken::HighFence { .. }));
-        names(&skips, lab.leaf(3), |broken| matches!(broken, Broken::OffChain { .. }));
+        let skips = tree.damaged(tree.leaf(2), point(SIBLING, tree.leaf(4))).await;
+        names(&skips, tree.leaf(2), |broken| matches!(broken, Broken::HighFence { .. }));
+        names(&skips, tree.leaf(3), |broken| matches!(broken, Broken::OffChain { .. }));
         // The second inner node's first child becomes a leaf elsewhere, an inner node, the root, nothing at all.
-        let (parent, elsewhere) = (lab.inner(1), lab.leaf(1));
-        for to in [elsewhere, last, lab.inner(0), lab.root(), RemotePtr::new(ServerId(1), 1 << 20)] {
-            lab.blames(
+        let (parent, elsewhere) = (tree.inner(1), tree.leaf(1));
+        for to in [elsewhere, last, tree.inner(0), tree.root(), RemotePtr::new(ServerId(1), 1 << 20)] {
+            tree.blames(
                 parent,
                 point(CHILD, to),
                 |b| matches!(b, Broken::WrongChild { child, .. } if *child == to),
@@ -227,16 +227,16 @@ fn siblings_that_lead_back_and_children_that_lead_elsewhere() {
 
 #[test]
 fn addresses_that_are_none() {
-    in_lab(|lab| async move {
-        let server = lab.leaf(3).server();
-        let end = lab.shard.control().servers()[usize::from(server.0)].region_bytes;
+    with_damaged_tree(|tree| async move {
+        let server = tree.leaf(3).server();
+        let end = tree.shard.control().servers()[usize::from(server.0)].region_bytes;
         for (to, expected) in [
             (RemotePtr::new(server, end), AddressFault::OutsideRegion),
             (RemotePtr::new(server, end - 64), AddressFault::OutsideRegion),
             (RemotePtr::new(server, (1 << 48) - 64), AddressFault::OutsideRegion),
             (RemotePtr::new(ServerId(77), 64), AddressFault::NoSuchServer),
-            (lab.leaf(4).add(8), AddressFault::Misaligned),
-            (lab.leaf(4).add(1), AddressFault::Misaligned),
+            (tree.leaf(4).add(8), AddressFault::Misaligned),
+            (tree.leaf(4).add(1), AddressFault::Misaligned),
         ] {
             let bits = to.to_bits().to_le_bytes();
             let is = |broken: &Broken| match broken {
@@ -244,87 +244,87 @@ fn addresses_that_are_none() {
                 _ => false,
             };
             let sibling = |image: &mut [u8]| image[SIBLING..][..8].copy_from_slice(&bits);
-            lab.blames(lab.leaf(3), sibling, is).await;
-            lab.blames(lab.inner(0), sibling, is).await;
+            tree.blames(tree.leaf(3), sibling, is).await;
+            tree.blames(tree.inner(0), sibling, is).await;
             // The leftmost child: no other way leads to that leaf. One that is not aligned is no child at all.
             let child = |image: &mut [u8]| image[CHILD..][..8].copy_from_slice(&bits);
             let misaligned = Broken::Entry(Malformed::MisalignedChild { slot: 0 }.into());
             match expected {
                 AddressFault::Misaligned => {
-                    let report = lab.damaged(lab.inner(0), child).await;
-                    names(&report, lab.inner(0), |broken| *broken == misaligned);
+                    let report = tree.damaged(tree.inner(0), child).await;
+                    names(&report, tree.inner(0), |broken| *broken == misaligned);
                 }
-                _ => lab.blames(lab.inner(0), child, is).await,
+                _ => tree.blames(tree.inner(0), child, is).await,
             }
         }
-        let word = lab.word(lab.root_word).await;
+        let word = tree.word(tree.root_word).await;
         for (root, expected) in [
             (7, AddressFault::Null),
             (RemotePtr::new(server, end).to_bits(), AddressFault::OutsideRegion),
             (u64::MAX, AddressFault::NoSuchServer),
         ] {
-            lab.write(lab.root_word, &root.to_le_bytes()).await;
-            let report = lab.check().await;
+            tree.write(tree.root_word, &root.to_le_bytes()).await;
+            let report = tree.check().await;
             names(
                 &report,
-                lab.root_word,
+                tree.root_word,
                 |b| matches!(b, Broken::Address { fault, .. } if *fault == expected),
             );
         }
-        lab.write(lab.root_word, &word.to_le_bytes()).await;
+        tree.write(tree.root_word, &word.to_le_bytes()).await;
     });
 }
 
 #[test]
 fn garbage() {
-    in_lab(|lab| async move {
-        for node in [lab.leaf(0), lab.leaf(3), lab.inner(0), lab.inner(1), lab.root()] {
+    with_damaged_tree(|tree| async move {
+        for node in [tree.leaf(0), tree.leaf(3), tree.inner(0), tree.inner(1), tree.root()] {
             let not_a_node = |b: &Broken| matches!(unreadable(b), Some(Rejection::NotANode { .. }));
-            lab.blames(node, |image| image.fill(0x55), not_a_node).await;
-            lab.blames(node, |image| image.fill(0), not_a_node).await;
+            tree.blames(node, |image| image.fill(0x55), not_a_node).await;
+            tree.blames(node, |image| image.fill(0), not_a_node).await;
         }
         // Any byte, any bit: an end, and a report.
         let mut rng = SmallRng::seed_from_u64(2);
         for round in 0..300 {
-            let level = rng.random_range(0..lab.levels.len());
-            let node = lab.levels[level][rng.random_range(0..lab.levels[level].len())];
-            let image = lab.read(node, lab.bytes(node)).await;
+            let level = rng.random_range(0..tree.levels.len());
+            let node = tree.levels[level][rng.random_range(0..tree.levels[level].len())];
+            let image = tree.read(node, tree.bytes(node)).await;
             let mut other = image.clone();
             for _ in 0..=round % 5 {
                 let at = rng.random_range(0..other.len());
                 other[at] = rng.random();
             }
-            lab.write(node, &other).await;
-            let report = lab.check().await;
-            assert!(report.survey.leaves as usize <= lab.levels[0].len());
-            if let Err(error) = lab.index.survey().await {
+            tree.write(node, &other).await;
+            let report = tree.check().await;
+            assert!(report.survey.leaves as usize <= tree.levels[0].len());
+            if let Err(error) = tree.index.survey().await {
                 assert!(matches!(error, IndexError::Corrupt { .. }) && !report.is_intact(), "{error}");
             }
-            lab.write(node, &image).await;
+            tree.write(node, &image).await;
         }
-        lab.is_healthy().await;
+        tree.is_healthy().await;
     });
 }
 
 #[test]
 fn survey_fails_on_a_broken_tree() {
-    in_lab(|lab| async move {
-        let node = lab.leaf(3);
-        let image = lab.read(node, lab.bytes(node)).await;
-        lab.write(node, &[0x55; 64]).await;
-        let error = lab.index.survey().await.unwrap_err();
+    with_damaged_tree(|tree| async move {
+        let node = tree.leaf(3);
+        let image = tree.read(node, tree.bytes(node)).await;
+        tree.write(node, &[0x55; 64]).await;
+        let error = tree.index.survey().await.unwrap_err();
         assert!(matches!(error, IndexError::Corrupt { node: named, .. } if named == node), "{error}");
-        lab.write(node, &image).await;
-        assert_eq!(lab.index.survey().await.unwrap().keys, 150);
+        tree.write(node, &image).await;
+        assert_eq!(tree.index.survey().await.unwrap().keys, 150);
     });
 }
 
 #[test]
 fn a_missing_separator_is_counted_and_no_violation() {
-    in_lab(|lab| async move {
+    with_damaged_tree(|tree| async move {
         let (_, layout) = TINY.layouts().unwrap();
-        let (parent, orphan) = (lab.inner(0), lab.leaf(1));
-        let image = lab.read(parent, layout.node_bytes()).await;
+        let (parent, orphan) = (tree.inner(0), tree.leaf(1));
+        let image = tree.read(parent, layout.node_bytes()).await;
         let view = layout.view(&image).unwrap();
         let (low, high) = (view.header().low(), view.header().high());
         let header = NodeHeader {
@@ -339,70 +339,70 @@ fn a_missing_separator_is_counted_and_no_violation() {
             view.entries().map(Result::unwrap).filter(|(_, child)| *child != orphan).collect();
         let mut without = image.clone();
         layout.build(&mut without, &header, entries.iter().map(|(key, child)| (&key[..], *child)));
-        lab.write(parent, &without).await;
-        let report = lab.check().await;
+        tree.write(parent, &without).await;
+        let report = tree.check().await;
         assert!(report.is_intact(), "{}", lines(&report));
         let missing = &report.missing_separators[0];
         assert_eq!((report.missing_separators.total(), missing.node, missing.parent), (1, orphan, parent));
         assert!(missing.to_string().starts_with(&format!("node {orphan} at level 0")), "{missing}");
-        assert_eq!(kit::tree::read(&lab.shard, NAME, TINY).await.orphans, 1);
-        assert_eq!(lab.index.survey().await.unwrap().keys, 150);
-        lab.write(parent, &image).await;
+        assert_eq!(kit::tree::read(&tree.shard, NAME, TINY).await.orphans, 1);
+        assert_eq!(tree.index.survey().await.unwrap().keys, 150);
+        tree.write(parent, &image).await;
     });
 }
 
 #[test]
 fn locks_that_are_left_taken() {
-    in_lab(|lab| async move {
-        let locks = LockTable::attach(lab.shard.clone(), Port(4711), LockConfig::default());
+    with_damaged_tree(|tree| async move {
+        let locks = LockTable::attach(tree.shard.clone(), Port(4711), LockConfig::default());
         let word = LockWord::new(9, 0, 77);
-        let (node, at) = (lab.leaf(3), locks.word_of(lab.leaf(3)));
-        lab.write(at, &word.to_bits().to_le_bytes()).await;
-        let report = lab.check().await;
+        let (node, at) = (tree.leaf(3), locks.word_of(tree.leaf(3)));
+        tree.write(at, &word.to_bits().to_le_bytes()).await;
+        let report = tree.check().await;
         names(&report, at, |broken| *broken == Broken::LockHeld { word });
         assert!(report.violations.total() == 1 && report.orphaned.is_empty());
         let dead = CheckOptions { dead: BTreeSet::from([4, 9]), ..CheckOptions::default() };
-        let report = lab.index.check(&dead).await.unwrap();
+        let report = tree.index.check(&dead).await.unwrap();
         assert!(report.is_intact() && report.torn.is_empty(), "{}", lines(&report));
         assert_eq!((report.orphaned.total(), report.orphaned[0].at, report.orphaned[0].word), (1, at, word));
         // Its owner died half-way through a write of the whole node, or of an entry.
-        let image = lab.read(node, lab.bytes(node)).await;
+        let image = tree.read(node, tree.bytes(node)).await;
         let mut next = image.clone();
         bump_node_version(&mut next);
         let half = [&next[..64], &image[64..]].concat();
         let mut half_an_entry = image.clone();
         half_an_entry[65] ^= 8;
         for torn in [half, half_an_entry] {
-            lab.write(node, &torn).await;
-            let report = lab.index.check(&dead).await.unwrap();
+            tree.write(node, &torn).await;
+            let report = tree.index.check(&dead).await.unwrap();
             assert!(report.is_intact(), "{}", lines(&report));
             assert_eq!(report.torn[..], [node]);
             let lost = 150 - report.survey.keys;
             assert!((1..=4).contains(&lost), "{lost} keys were lost with one leaf");
-            assert_eq!(report.survey.leaves as usize, lab.levels[0].len());
-            assert!(!lab.check().await.is_intact());
+            assert_eq!(report.survey.leaves as usize, tree.levels[0].len());
+            assert!(!tree.check().await.is_intact());
         }
         // Another lock's owner excuses nothing here.
-        lab.write(at, &[0; 8]).await;
+        tree.write(at, &[0; 8]).await;
         let elsewhere =
-            lab.levels[0].iter().map(|leaf| locks.word_of(*leaf)).find(|word| *word != at).unwrap();
-        lab.write(elsewhere, &word.to_bits().to_le_bytes()).await;
-        let report = lab.index.check(&dead).await.unwrap();
+            tree.levels[0].iter().map(|leaf| locks.word_of(*leaf)).find(|word| *word != at).unwrap();
+        tree.write(elsewhere, &word.to_bits().to_le_bytes()).await;
+        let report = tree.index.check(&dead).await.unwrap();
         names(&report, node, |broken| *broken == Broken::Entry(Rejection::Torn));
-        lab.write(elsewhere, &[0; 8]).await;
-        lab.write(node, &image).await;
-        lab.is_healthy().await;
+        tree.write(elsewhere, &[0; 8]).await;
+        tree.write(node, &image).await;
+        tree.is_healthy().await;
     });
 }
 
 #[test]
 fn keeps_no_more_findings_than_asked_for() {
-    in_lab(|lab| async move {
-        for leaf in &lab.levels[0] {
-            lab.write(*leaf, &[0; 64]).await;
+    with_damaged_tree(|tree| async move {
+        for leaf in &tree.levels[0] {
+            tree.write(*leaf, &[0; 64]).await;
         }
         let few = CheckOptions { kept_max: 3, ..CheckOptions::default() };
-        let report = lab.index.check(&few).await.unwrap();
-        assert_eq!((report.violations.len(), report.violations.total()), (3, lab.levels[0].len() as u64));
+        let report = tree.index.check(&few).await.unwrap();
+        assert_eq!((report.violations.len(), report.violations.total()), (3, tree.levels[0].len() as u64));
     });
 }

@@ -1,4 +1,4 @@
-//! What every index promises, on the embedded fabric: compute nodes of this process, each with its own executors.
+//! The promises of every index, on the embedded fabric: compute nodes of this process, each with its own executors.
 
 use std::future::Future;
 
@@ -6,8 +6,8 @@ use farwood::Shard;
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
 use crate::kit;
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::nodes::run_nodes;
-use crate::kit::party::{Parties, Seat};
 
 struct Embedded;
 

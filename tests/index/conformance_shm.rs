@@ -1,5 +1,5 @@
-//! What every index promises, on the shm fabric: memory servers behind sockets, each compute node with a connection and
-//! a mapping of its own, as processes have them.
+//! The promises of every index, on the shm fabric: memory servers behind sockets, each compute node with a connection
+//! and a mapping of its own, as processes have them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::nodes::run_nodes;
-use crate::kit::party::{Parties, Seat};
 
 struct Shm;
 
@@ -38,7 +38,7 @@ impl Fabric for Shm {
     }
 }
 
-/// A small server with a name that no other test of this host uses.
+/// Yields a small server with a name that no other test of this host uses.
 fn server() -> ShmServer {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What every index promises, on the simulated fabric: in calm and in rough weather, with few credits and with many,
+//! The promises of every index, on the simulated fabric: in calm and in rough weather, with few credits and with many,
 //! and with control services that take their time. One thread and virtual time, so that a failure comes again.
 
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::num::NonZero;
 use farwood::runtime::sim::{SimConfig, SimShard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
-use crate::kit::party::{Parties, Seat};
+use crate::kit::cluster::{Parties, Seat};
 use crate::kit::simulated::{ROUGH, calm, simulate};
 
 struct Simulated;

@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::kit;
-use crate::kit::lab::{CHILD, HIGH, HIGH_LEN, LOW, Lab, SEPARATOR, SIBLING};
+use crate::kit::damaged_tree::{CHILD, DamagedTree, HIGH, HIGH_LEN, LOW, SEPARATOR, SIBLING};
 use crate::kit::{NAME, TINY, key};
 
 const FEW: Options = Options {
@@ -28,7 +28,7 @@ const FEW: Options = Options {
 };
 
 /// Runs `main` with a tree, and with the node, on which more handles to it can be opened.
-fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, Lab) -> R) {
+fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, DamagedTree) -> R) {
     kit::exit_on_panic();
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, TINY, FEW)).unwrap();
@@ -36,23 +36,23 @@ fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, Lab) -
     let body = move |shard: Shard| {
         let (host, index) = (Arc::clone(&host), tree.attach(shard.clone()));
         async move {
-            main(host, Lab::new(shard.clone(), index.clone()).await).await;
+            main(host, DamagedTree::new(shard.clone(), index.clone()).await).await;
             kit::at_rest(&shard, &index).await;
         }
     };
     node.run(body).unwrap();
 }
 
-/// A handle whose cache is cold, so that it reads what is damaged.
+/// Yields a handle whose cache is cold, so that it reads what is damaged.
 async fn cold(host: &Arc<ComputeNode>, shard: &Shard) -> ShermanIndex<Shard> {
     Sherman::open(host, NAME, FEW).await.unwrap().attach(shard.clone())
 }
 
-/// All nodes, and the root word.
-async fn images(lab: &Lab) -> Vec<(RemotePtr, Vec<u8>)> {
-    let mut images = vec![(lab.root_word, lab.read(lab.root_word, 8).await)];
-    for node in lab.levels.iter().flatten() {
-        images.push((*node, lab.read(*node, lab.bytes(*node)).await));
+/// Yields all nodes, and the root word.
+async fn images(tree: &DamagedTree) -> Vec<(RemotePtr, Vec<u8>)> {
+    let mut images = vec![(tree.root_word, tree.read(tree.root_word, 8).await)];
+    for node in tree.levels.iter().flatten() {
+        images.push((*node, tree.read(*node, tree.bytes(*node)).await));
     }
     images
 }
@@ -90,8 +90,8 @@ async fn rest(shard: &Shard, index: &ShermanIndex<Shard>) {
 
 #[test]
 fn random_bytes_anywhere() {
-    on_a_tree(|host, lab| async move {
-        let healthy = images(&lab).await;
+    on_a_tree(|host, tree| async move {
+        let healthy = images(&tree).await;
         let mut rng = SmallRng::seed_from_u64(1);
         let mut failed = 0;
         for round in 0..400 {
@@ -105,41 +105,41 @@ fn random_bytes_anywhere() {
                         other[at] = if rng.random_bool(0.5) { rng.random() } else { other[at] ^ 1 };
                     }
                 }
-                lab.write(*node, &other).await;
+                tree.write(*node, &other).await;
             }
-            let index = cold(&host, &lab.shard).await;
+            let index = cold(&host, &tree.shard).await;
             failed += use_up(&index, &mut rng).await;
-            rest(&lab.shard, &index).await;
+            rest(&tree.shard, &index).await;
             for (node, image) in &healthy {
-                lab.write(*node, image).await;
+                tree.write(*node, image).await;
             }
         }
         assert!(failed > 1000, "only {failed} operations noticed");
-        lab.is_healthy().await;
+        tree.is_healthy().await;
     });
 }
 
 /// A chain takes no address that is not aligned: they used to panic.
 #[test]
 fn pointers_that_are_not_aligned() {
-    on_a_tree(|host, lab| async move {
+    on_a_tree(|host, tree| async move {
         let mut rng = SmallRng::seed_from_u64(2);
-        for node in [lab.root(), lab.inner(0), lab.inner(1), lab.leaf(0), lab.leaf(3)] {
-            let healthy = images(&lab).await;
-            let fields = if lab.levels[0].contains(&node) { &[SIBLING][..] } else { &[SIBLING, CHILD] };
+        for node in [tree.root(), tree.inner(0), tree.inner(1), tree.leaf(0), tree.leaf(3)] {
+            let healthy = images(&tree).await;
+            let fields = if tree.levels[0].contains(&node) { &[SIBLING][..] } else { &[SIBLING, CHILD] };
             for (field, offset) in fields.iter().flat_map(|field| [1, 4, 8, 32].map(|o| (*field, o))) {
-                let mut image = lab.read(node, lab.bytes(node)).await;
+                let mut image = tree.read(node, tree.bytes(node)).await;
                 image[field] |= offset;
                 // So that keys go to the right.
                 image.copy_within(LOW..LOW + 7, HIGH);
                 image[HIGH + 7] = 1;
                 image[HIGH_LEN..][..2].copy_from_slice(&[8, 0]);
-                lab.write(node, &image).await;
-                let index = cold(&host, &lab.shard).await;
+                tree.write(node, &image).await;
+                let index = cold(&host, &tree.shard).await;
                 let errors = use_up(&index, &mut rng).await;
                 let key = key(u64::MAX);
                 let last = index.get(&key).await;
-                if node == lab.root() && field == SIBLING {
+                if node == tree.root() && field == SIBLING {
                     let malformed = Rejection::Malformed(Malformed::MisalignedSibling);
                     assert!(
                         matches!(last, Err(IndexError::RetriesExhausted { last, .. }) if last == Some(malformed)),
@@ -147,56 +147,56 @@ fn pointers_that_are_not_aligned() {
                     );
                     assert!(errors > 0);
                 }
-                rest(&lab.shard, &index).await;
+                rest(&tree.shard, &index).await;
                 for (node, image) in &healthy {
-                    lab.write(*node, image).await;
+                    tree.write(*node, image).await;
                 }
             }
         }
-        lab.is_healthy().await;
+        tree.is_healthy().await;
     });
 }
 
 #[test]
 fn root_words_that_lead_nowhere() {
-    on_a_tree(|host, lab| async move {
-        let word = lab.word(lab.root_word).await;
+    on_a_tree(|host, tree| async move {
+        let word = tree.word(tree.root_word).await;
         let mut rng = SmallRng::seed_from_u64(3);
         for root in [7, 64, u64::MAX, word ^ 1, word | 0x3f, word & !0x3f, word + 64] {
-            lab.write(lab.root_word, &root.to_le_bytes()).await;
-            let index = cold(&host, &lab.shard).await;
+            tree.write(tree.root_word, &root.to_le_bytes()).await;
+            let index = cold(&host, &tree.shard).await;
             assert!(use_up(&index, &mut rng).await > 0);
-            rest(&lab.shard, &index).await;
+            rest(&tree.shard, &index).await;
         }
-        lab.write(lab.root_word, &word.to_le_bytes()).await;
-        lab.is_healthy().await;
+        tree.write(tree.root_word, &word.to_le_bytes()).await;
+        tree.is_healthy().await;
     });
 }
 
-/// What a split makes new nodes of must be in order: it used to panic over the new nodes' fences.
+/// Splits nodes whose entries are out of order: that used to panic over the new nodes' fences.
 #[test]
 fn full_nodes_that_are_out_of_order_are_not_split() {
-    on_a_tree(|host, lab| async move {
-        let healthy = images(&lab).await;
+    on_a_tree(|host, tree| async move {
+        let healthy = images(&tree).await;
         let mut rng = SmallRng::seed_from_u64(4);
-        for node in lab.levels.concat() {
-            let mut image = lab.read(node, lab.bytes(node)).await;
+        for node in tree.levels.concat() {
+            let mut image = tree.read(node, tree.bytes(node)).await;
             // A separator above the others, or the leaf's keys outside of its fences.
-            let at = if lab.levels[0].contains(&node) { LOW } else { SEPARATOR };
+            let at = if tree.levels[0].contains(&node) { LOW } else { SEPARATOR };
             image[at] = image[at].wrapping_add(0x70);
             image[HIGH] = 0xff;
-            lab.write(node, &image).await;
+            tree.write(node, &image).await;
         }
-        let index = cold(&host, &lab.shard).await;
+        let index = cold(&host, &tree.shard).await;
         for n in 0..2000 {
             let put = index.put(&key(kit::scatter(n + 1000)), &key(n)).await;
             assert!(put.as_ref().err().is_none_or(is_expected), "{put:?}");
         }
         use_up(&index, &mut rng).await;
-        rest(&lab.shard, &index).await;
+        rest(&tree.shard, &index).await;
         for (node, image) in &healthy {
-            lab.write(*node, image).await;
+            tree.write(*node, image).await;
         }
-        lab.is_healthy().await;
+        tree.is_healthy().await;
     });
 }

@@ -1,5 +1,5 @@
-//! How a service lives with shards: they serve each other until the last is done, on executors that Farwood
-//! starts and on the service's own, and everything they took is given back in the end.
+//! Shards embedded in a service: they serve each other until the last is done, on executors that Farwood starts and on
+//! the service's own, and everything they took is given back in the end.
 
 use std::sync::{Arc, Weak};
 
@@ -15,15 +15,15 @@ use crate::kit::{IndexKind, Parties, Shape, key};
 fn a_shard_that_is_done_first_serves_the_others() {
     for &kind in IndexKind::ALL {
         let recipe = Shape::TINY.usual(kind);
-        let results = kit::with_parties(Parties::Shards(3), recipe, |party| async move {
-            if party.place != 1 {
-                return party.place;
+        let results = kit::with_parties(Parties::Shards(3), recipe, |cluster| async move {
+            if cluster.place != 1 {
+                return cluster.place;
             }
             for n in 0..300 {
-                party.index.put(&key(n), &key(n)).await.unwrap();
-                party.shard.pause(1000).await;
+                cluster.index.put(&key(n), &key(n)).await.unwrap();
+                cluster.shard.pause(1000).await;
             }
-            party.place
+            cluster.place
         });
         assert_eq!(results, [0, 1, 2]);
     }
@@ -46,7 +46,7 @@ fn a_node_that_is_done_gives_its_memory_back() {
         })
         .unwrap();
         drop((node, cluster));
-        assert_eq!(seen.strong_count(), 0, "somebody still holds the memory of the cluster");
+        assert_eq!(seen.strong_count(), 0, "the memory of the cluster is still held");
     }
 }
 

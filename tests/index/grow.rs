@@ -4,8 +4,8 @@
 use farwood::{Geometry, NodeSize, Nodes, RangeIndex};
 
 use crate::kit;
-use crate::kit::party::Model;
-use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Party, Shape, Spec, key, with_parties};
+use crate::kit::cluster::Model;
+use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, Spec, TestCluster, key, with_parties};
 
 const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 
@@ -15,21 +15,21 @@ fn one_root_is_planted_however_many_try() {
         for parties in Parties::BOTH {
             for _ in 0..10 {
                 let recipe = LEAST.usual(kind);
-                with_parties(parties, recipe, move |party| async move {
-                    party.meet().await;
-                    party.clients(100, |c| plant(party.clone(), c)).await;
-                    party.rest().await;
+                with_parties(parties, recipe, move |cluster| async move {
+                    cluster.meet().await;
+                    cluster.clients(100, |c| plant(cluster.clone(), c)).await;
+                    cluster.rest().await;
                     let expected = (0..200).map(|n| (key(n).to_vec(), b"v".to_vec())).collect();
-                    holds(&party, recipe, &expected).await;
-                    party.rest().await;
+                    holds(&cluster, recipe, &expected).await;
+                    cluster.rest().await;
                 });
             }
         }
     }
 }
 
-async fn plant(party: Party, client: usize) {
-    let (index, n) = (&party.index, (2 * client + party.place) as u64);
+async fn plant(cluster: TestCluster, client: usize) {
+    let (index, n) = (&cluster.index, (2 * client + cluster.place) as u64);
     match client % 4 {
         0 => index.put(&key(n), b"v").await.unwrap(),
         1 => assert!(index.insert(&key(n), b"v").await.unwrap()),
@@ -45,12 +45,12 @@ async fn plant(party: Party, client: usize) {
     }
 }
 
-/// What the keys of a client do to the tree's edges.
+/// Orders of keys, by the edge of the tree that they grow.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// Everybody at the right edge.
+    /// All clients at the right edge.
     Ascending,
-    /// Everybody at the left edge.
+    /// All clients at the left edge.
     Descending,
     /// Everywhere.
     Scattered,
@@ -75,12 +75,12 @@ fn indexes_of_the_least_nodes_grow_high() {
         for parties in Parties::BOTH {
             for order in [Order::Ascending, Order::Descending, Order::Scattered] {
                 for recipe in recipes(kind) {
-                    with_parties(parties, recipe, move |party| async move {
-                        let expected = grow(&party, order).await;
-                        holds(&party, recipe, &expected).await;
-                        let height = party.index.survey().await.unwrap().height;
+                    with_parties(parties, recipe, move |cluster| async move {
+                        let expected = grow(&cluster, order).await;
+                        holds(&cluster, recipe, &expected).await;
+                        let height = cluster.index.survey().await.unwrap().height;
                         assert!(height >= kind.trial().height_min, "{height}");
-                        party.rest().await;
+                        cluster.rest().await;
                     });
                 }
             }
@@ -88,7 +88,7 @@ fn indexes_of_the_least_nodes_grow_high() {
     }
 }
 
-/// The least nodes that the kind has, and of Sherman also others that split in other ways.
+/// Yields the least nodes that the kind has, and of Sherman also others that split in other ways.
 fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
     let mut recipes: Vec<IndexSpec> = Vec::new();
     for mix in kind.extremes() {
@@ -105,19 +105,19 @@ fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
     recipes
 }
 
-/// By the index's own check, and of Sherman also by a walk that is not the index's.
-async fn holds(party: &Party, recipe: IndexSpec, expected: &Model) {
-    party.holds(expected).await;
+/// Asserts the contents by the index's own check, and of Sherman also by a walk that is not the index's.
+async fn holds(cluster: &TestCluster, recipe: IndexSpec, expected: &Model) {
+    cluster.holds(expected).await;
     if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
-        kit::tree::holds_exactly(&party.shard, &party.index, geometry, expected).await;
+        kit::tree::holds_exactly(&cluster.shard, &cluster.index, geometry, expected).await;
     }
 }
 
-async fn grow(party: &Party, order: Order) -> Model {
-    party.meet().await;
-    party
+async fn grow(cluster: &TestCluster, order: Order) -> Model {
+    cluster.meet().await;
+    cluster
         .clients(CLIENTS as usize, |c| {
-            let (index, me) = (party.index.clone(), 2 * c as u64 + party.place as u64);
+            let (index, me) = (cluster.index.clone(), 2 * c as u64 + cluster.place as u64);
             async move {
                 for n in (0..EACH).map(|i| order.number(i * 2 * CLIENTS + me)) {
                     assert!(index.insert(&key(n), &key(!n)).await.unwrap());
@@ -125,7 +125,7 @@ async fn grow(party: &Party, order: Order) -> Model {
             }
         })
         .await;
-    party.rest().await;
+    cluster.rest().await;
     let all = (0..2 * CLIENTS * EACH).map(|n| order.number(n));
     all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()
 }

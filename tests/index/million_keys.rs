@@ -6,21 +6,21 @@ use farwood::RangeIndex;
 use crate::kit;
 use crate::kit::{IndexKind, IndexSpec, Parties, Shape, Spec, key, with_parties_on};
 
-/// The numbers below `keys`, inserted by `clients` clients, in an order that has nothing to do with the
+/// Inserts the numbers below `keys`, by `clients` clients, in an order that has nothing to do with the
 /// keys'.
 fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, bytes_per_server: u64) {
     let cluster = kit::cluster_of(bytes_per_server);
     let recipe = Shape::TINY.usual(kind);
-    with_parties_on(&cluster, parties, recipe, move |party| async move {
+    with_parties_on(&cluster, parties, recipe, move |cluster| async move {
         let all = match parties {
             Parties::Shards(parties) | Parties::Nodes(parties) => parties as u64,
         };
         let here = clients / all;
-        let (first, step) = (party.place as u64 * here, clients);
-        party.meet().await;
-        party
+        let (first, step) = (cluster.place as u64 * here, clients);
+        cluster.meet().await;
+        cluster
             .clients(here as usize, |c| {
-                let (index, me) = (party.index.clone(), first + c as u64);
+                let (index, me) = (cluster.index.clone(), first + c as u64);
                 async move {
                     for n in (me..keys).step_by(step as usize).map(kit::scatter) {
                         assert!(index.insert(&key(n), &key(!n)).await.unwrap());
@@ -28,11 +28,11 @@ fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, 
                 }
             })
             .await;
-        party.rest().await;
+        cluster.rest().await;
         // A client each for a part, so that reading overlaps as well.
-        party
+        cluster
             .clients(here as usize, |c| {
-                let (index, me) = (party.index.clone(), first + c as u64);
+                let (index, me) = (cluster.index.clone(), first + c as u64);
                 async move {
                     for n in (me..keys).step_by(step as usize).map(kit::scatter) {
                         let value = index.get(&key(n)).await.unwrap();
@@ -41,18 +41,18 @@ fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, 
                 }
             })
             .await;
-        party.rest().await;
-        if party.place == 0 {
+        cluster.rest().await;
+        if cluster.place == 0 {
             let numbers = (0..keys).map(kit::scatter);
-            party.holds(&numbers.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
-            let survey = party.index.survey().await.unwrap();
+            cluster.holds(&numbers.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
+            let survey = cluster.index.survey().await.unwrap();
             assert!(survey.load_factor > kind.trial().load_factor_min, "{survey:?}");
             if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
-                let found = kit::tree::read(&party.shard, kit::NAME, geometry).await;
+                let found = kit::tree::read(&cluster.shard, kit::NAME, geometry).await;
                 assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
             }
         }
-        party.rest().await;
+        cluster.rest().await;
     });
 }
 

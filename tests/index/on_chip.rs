@@ -59,7 +59,8 @@ async fn set_everywhere(shard: &Shard, on_chip: bool, taken: bool) {
     }
 }
 
-/// The word at which a put of `key` fails while the locks of one kind of memory are taken; `None` if it does not fail.
+/// Yields the word at which a put of `key` fails while the locks of one kind of memory are taken; `None` if it does not
+/// fail.
 async fn fails_at(shard: &Shard, tree: &impl RangeIndex, on_chip: bool, key: &[u8]) -> Option<RemotePtr> {
     set_everywhere(shard, on_chip, true).await;
     let put = tree.put(key, b"blocked").await;
@@ -104,7 +105,7 @@ fn creator_and_opener(device_bytes: u64, creator: bool, opener: bool, on_chip: b
         });
         words.push(at.unwrap()[0]);
     }
-    assert_eq!(words[0], words[1], "two words for one node exclude nobody");
+    assert_eq!(words[0], words[1], "two words for one node exclude no client");
 }
 
 #[test]

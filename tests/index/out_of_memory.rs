@@ -6,13 +6,13 @@ use farwood::runtime::alloc::AllocError;
 use farwood::{Cluster, EmbeddedConfig, Host, IndexError, RangeIndex};
 
 use crate::kit;
-use crate::kit::party::Model;
-use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Party, Shape, key, with_parties_on};
+use crate::kit::cluster::Model;
+use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, TestCluster, key, with_parties_on};
 
-/// What was acknowledged, and which numbers were refused.
+/// The acknowledged pairs, and the numbers that were refused.
 type Done = Arc<Mutex<(Model, Vec<u64>)>>;
 
-/// A few hundred nodes, and as many or a few times as many keys.
+/// Makes a cluster for a few hundred nodes, and as many or a few times as many keys.
 fn small_cluster(kind: IndexKind) -> Arc<Cluster> {
     let (bytes_per_server, chunk_bytes) = match kind {
         // Every key is a node.
@@ -60,9 +60,9 @@ fn a_full_index_keeps_what_it_acknowledged() {
                 for mix in kind.extremes() {
                     let done = Done::default();
                     let recipe = Shape::TINY.of(mix);
-                    with_parties_on(&small_cluster(kind), parties, recipe, move |party| {
+                    with_parties_on(&small_cluster(kind), parties, recipe, move |cluster| {
                         let done = Arc::clone(&done);
-                        fill_and_use(party, recipe, order, done)
+                        fill_and_use(cluster, recipe, order, done)
                     });
                 }
             }
@@ -71,11 +71,11 @@ fn a_full_index_keeps_what_it_acknowledged() {
 }
 
 /// Inserts until it fails several times over: other leaves may still have room.
-async fn fill(party: Party, order: Order, client: u64, clients: u64, done: Done) {
+async fn fill(cluster: TestCluster, order: Order, client: u64, clients: u64, done: Done) {
     let mut failures = 0;
     for i in 0.. {
-        let n = order.number((i * clients + client) * 2 + party.place as u64);
-        match party.index.insert(&key(n), &key(!n)).await {
+        let n = order.number((i * clients + client) * 2 + cluster.place as u64);
+        match cluster.index.insert(&key(n), &key(!n)).await {
             Ok(inserted) => {
                 assert!(inserted);
                 done.lock().unwrap().0.insert(key(n).to_vec(), key(!n).to_vec());
@@ -93,36 +93,38 @@ async fn fill(party: Party, order: Order, client: u64, clients: u64, done: Done)
     }
 }
 
-async fn fill_and_use(party: Party, recipe: IndexSpec, order: Order, done: Done) {
+async fn fill_and_use(cluster: TestCluster, recipe: IndexSpec, order: Order, done: Done) {
     const CLIENTS: usize = 8;
-    party.clients(CLIENTS, |c| fill(party.clone(), order, c as u64, CLIENTS as u64, Arc::clone(&done))).await;
-    party.rest().await;
+    cluster
+        .clients(CLIENTS, |c| fill(cluster.clone(), order, c as u64, CLIENTS as u64, Arc::clone(&done)))
+        .await;
+    cluster.rest().await;
     let (mut model, failed) = done.lock().unwrap().clone();
     assert!(model.len() > 200, "{}", model.len());
-    holds(&party, &model).await;
+    holds(&cluster, &model).await;
     for n in &failed {
-        assert!(party.index.get(&key(*n)).await.unwrap().is_none(), "{n} was refused, and is there");
-        assert!(!party.index.update(&key(*n), b"").await.unwrap());
+        assert!(cluster.index.get(&key(*n)).await.unwrap().is_none(), "{n} was refused, and is there");
+        assert!(!cluster.index.update(&key(*n), b"").await.unwrap());
     }
-    party.rest().await;
-    if party.place == 0 {
-        update_all(&party, recipe, &mut model).await;
-        remove_and_insert(&party, recipe, &mut model).await;
+    cluster.rest().await;
+    if cluster.place == 0 {
+        update_all(&cluster, recipe, &mut model).await;
+        remove_and_insert(&cluster, recipe, &mut model).await;
         for key in model.keys() {
-            assert!(party.index.remove(key).await.unwrap());
+            assert!(cluster.index.remove(key).await.unwrap());
         }
         let mut again = Model::new();
         for (key, value) in model {
-            if took_effect(party.index.insert(&key, &value).await, recipe.kind().trial().inserts_in_place) {
+            if took_effect(cluster.index.insert(&key, &value).await, recipe.kind().trial().inserts_in_place) {
                 again.insert(key, value);
             }
         }
-        holds(&party, &again).await;
+        holds(&cluster, &again).await;
     }
-    party.rest().await;
+    cluster.rest().await;
 }
 
-/// Whether a change that had to be possible took effect. `in_place`: it takes no memory, so it must have.
+/// Tells whether a possible change took effect. One `in_place` takes no memory, so it must have.
 #[track_caller]
 fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
     match done {
@@ -137,45 +139,46 @@ fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
     }
 }
 
-async fn update_all(party: &Party, recipe: IndexSpec, model: &mut Model) {
+async fn update_all(cluster: &TestCluster, recipe: IndexSpec, model: &mut Model) {
     let in_place = recipe.updates_in_place();
     for (n, (key, value)) in model.iter_mut().enumerate() {
         let new = kit::key(n as u64).to_vec();
-        if took_effect(party.index.update(key, &new).await, in_place) {
+        if took_effect(cluster.index.update(key, &new).await, in_place) {
             *value = new;
         }
         // It might have been an insert, which may have to make room first.
-        let put = party.index.put(key, value).await.map(|()| true);
+        let put = cluster.index.put(key, value).await.map(|()| true);
         took_effect(put, recipe.kind().trial().inserts_in_place);
     }
-    holds(party, model).await;
+    holds(cluster, model).await;
 }
 
-/// A slot that was vacated can be taken again, by the same key and by a neighbour.
-async fn remove_and_insert(party: &Party, recipe: IndexSpec, model: &mut Model) {
+/// Takes slots that were vacated again, by the same key and by a neighbour.
+async fn remove_and_insert(cluster: &TestCluster, recipe: IndexSpec, model: &mut Model) {
     let keys: Vec<_> = model.keys().cloned().collect();
     for (n, key) in keys.iter().enumerate().step_by(3) {
-        assert!(party.index.remove(key).await.unwrap());
+        assert!(cluster.index.remove(key).await.unwrap());
         let value = model.remove(key).unwrap();
         let taker = if n % 2 == 0 { key.clone() } else { kit::key(kit::number(key) ^ 1 << 20).to_vec() };
         if model.contains_key(&taker) {
             continue;
         }
         let in_place = taker == *key && recipe.kind().trial().inserts_in_place;
-        if took_effect(party.index.insert(&taker, &value).await, in_place) {
+        if took_effect(cluster.index.insert(&taker, &value).await, in_place) {
             model.insert(taker, value);
         }
     }
-    holds(party, model).await;
+    holds(cluster, model).await;
 }
 
-/// The index's contents, by point, by scan and by survey. Separators may be missing: there was no memory for them.
-async fn holds(party: &Party, model: &Model) {
+/// Asserts the index's contents, by point, by scan and by survey. Separators may be missing: there was no memory for
+/// them.
+async fn holds(cluster: &TestCluster, model: &Model) {
     for (key, value) in model {
-        assert_eq!(party.index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");
+        assert_eq!(cluster.index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");
     }
-    assert!(kit::all_pairs(&party.index).await.into_iter().eq(model.clone()), "a scan says otherwise");
-    assert_eq!(party.index.survey().await.unwrap().keys, model.len() as u64);
+    assert!(kit::all_pairs(&cluster.index).await.into_iter().eq(model.clone()), "a scan says otherwise");
+    assert_eq!(cluster.index.survey().await.unwrap().keys, model.len() as u64);
 }
 
 #[test]
@@ -185,23 +188,23 @@ fn a_bulk_load_that_does_not_fit() {
             &small_cluster(kind),
             Parties::Shards(1),
             Shape::TINY.usual(kind),
-            |party| async move {
-                let empty = party.index.survey().await.unwrap();
+            |cluster| async move {
+                let empty = cluster.index.survey().await.unwrap();
                 for count in [100_000, 20_000, 6_000] {
                     let pairs = (0..count).map(|n| (key(n), key(n)));
-                    let error = party.index.bulk_load(pairs, 1.0).await.unwrap_err();
+                    let error = cluster.index.bulk_load(pairs, 1.0).await.unwrap_err();
                     assert!(is_full(&error), "{error:?}");
-                    assert_eq!(party.index.survey().await.unwrap(), empty);
+                    assert_eq!(cluster.index.survey().await.unwrap(), empty);
                     for n in (0..count).step_by(97) {
-                        assert!(party.index.get(&key(n)).await.unwrap().is_none());
+                        assert!(cluster.index.get(&key(n)).await.unwrap().is_none());
                     }
-                    party.rest().await;
+                    cluster.rest().await;
                 }
                 // What the loads had taken can be used again.
-                assert_eq!(party.index.bulk_load((0..500).map(|n| (key(n), key(n))), 1.0).await, Ok(500));
-                party.rest().await;
-                party.holds(&(0..500).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
-                party.rest().await;
+                assert_eq!(cluster.index.bulk_load((0..500).map(|n| (key(n), key(n))), 1.0).await, Ok(500));
+                cluster.rest().await;
+                cluster.holds(&(0..500).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
+                cluster.rest().await;
             },
         );
     }
@@ -212,29 +215,29 @@ fn a_bulk_load_that_does_not_fit() {
 fn no_memory_at_all() {
     for &kind in IndexKind::ALL {
         let recipe = Shape::TINY.usual(kind);
-        with_parties_on(&small_cluster(kind), Parties::Shards(1), recipe, move |party| async move {
+        with_parties_on(&small_cluster(kind), Parties::Shards(1), recipe, move |cluster| async move {
             // Another index takes everything.
-            let control = party.host.control();
+            let control = cluster.host.control();
             let hog = control.create("hog", "hog", b"").await.unwrap();
             for server in control.servers() {
                 while control.chunk(server.id, hog.id).await.is_ok() {}
             }
             for _ in 0..3 {
-                assert!(is_full(&party.index.put(&key(1), b"").await.unwrap_err()));
-                assert!(is_full(&party.index.insert(&key(1), b"").await.unwrap_err()));
-                assert!(is_full(&party.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
-                assert!(!party.index.update(&key(1), b"").await.unwrap());
-                assert!(!party.index.remove(&key(1)).await.unwrap());
-                assert!(party.index.get(&key(1)).await.unwrap().is_none());
-                assert_eq!(kit::all_pairs(&party.index).await, []);
+                assert!(is_full(&cluster.index.put(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(&cluster.index.insert(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(&cluster.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
+                assert!(!cluster.index.update(&key(1), b"").await.unwrap());
+                assert!(!cluster.index.remove(&key(1)).await.unwrap());
+                assert!(cluster.index.get(&key(1)).await.unwrap().is_none());
+                assert_eq!(kit::all_pairs(&cluster.index).await, []);
             }
-            party.rest().await;
+            cluster.rest().await;
             // Memory comes back when an index is dropped.
             control.drop_index("hog").await.unwrap();
-            party.index.put(&key(1), b"v").await.unwrap();
-            assert_eq!(party.index.get(&key(1)).await.unwrap().as_deref(), Some(&b"v"[..]));
-            party.rest().await;
-            recipe.create(&party.host, "other").await.unwrap();
+            cluster.index.put(&key(1), b"v").await.unwrap();
+            assert_eq!(cluster.index.get(&key(1)).await.unwrap().as_deref(), Some(&b"v"[..]));
+            cluster.rest().await;
+            recipe.create(&cluster.host, "other").await.unwrap();
         });
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farwood::index::check::Pairs;
-use farwood::runtime::sim::{Fault, Mix, Rule, SimConfig, SimShard, Simulation, Weather};
+use farwood::runtime::sim::{Fault, FaultMix, Rule, SimConfig, SimShard, Simulation, Weather};
 use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
@@ -24,7 +24,7 @@ const KEYS_PER_CLIENT: u64 = 12;
 const ROUGH: Weather =
     Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
-/// What a client has left of its keys.
+/// The pairs of a client that are left.
 type Model = BTreeMap<[u8; 8], [u8; 8]>;
 
 fn key(n: u64) -> [u8; 8] {
@@ -67,9 +67,9 @@ impl Site {
         Site { sim, parties }
     }
 
-    /// One in so many verbs breaks its queue pair.
+    /// Lets one in so many verbs break its queue pair.
     fn break_one_in(&self, one_in: u32) {
-        let mut rules = Mix::named("errors").unwrap().rules.to_vec();
+        let mut rules = FaultMix::named("errors").unwrap().rules.to_vec();
         rules[0] = Rule { fault: Fault::QueuePairError(20_000), one_in, most: u32::MAX };
         self.sim.set_faults(&rules);
     }
@@ -88,8 +88,8 @@ impl Site {
         self.sim.run(LATE_NS, || left.get() == 0).unwrap();
     }
 
-    /// Nothing runs any more and nothing was left behind: the tree is intact and holds `expected`, for a check and for
-    /// every client. Queue pairs go on breaking.
+    /// Asserts that nothing runs any more and nothing was left behind: the tree is intact and holds `expected`, for a
+    /// check and for every client. Queue pairs go on breaking.
     fn holds_exactly(&self, expected: Model) {
         let rest = |(shard, index): &(SimShard, AnyIndex<SimShard>)| {
             shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
@@ -114,7 +114,7 @@ impl Site {
     }
 }
 
-/// A client that works on keys of its own. None of its operations fails.
+/// Works on keys of its own. None of its operations fails.
 async fn work(index: AnyIndex<SimShard>, client: u64, seed: u64, left: Rc<RefCell<Model>>) {
     let mut rng = SmallRng::seed_from_u64(seed << 8 | client);
     let mut model = Model::new();

@@ -1,5 +1,5 @@
-//! What Sherman's operations cost where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and
-//! values. The table for a lone client is in `kit/conformance/costs/sherman.rs`.
+//! Costs of Sherman's operations where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and values.
+//! The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
 use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Switches, Techniques};
 
@@ -31,8 +31,8 @@ fn on_loaded_tree<R>(
     });
 }
 
-/// Everything on, everything off, and each technique off alone, but on-chip locks, which the embedded fabric lacks, and
-/// what shares operations, which would leave none to count.
+/// Yields everything on, everything off, and each technique off alone, but on-chip locks, which the embedded fabric
+/// lacks, and what shares operations, which would leave none to count.
 fn technique_mixes() -> Vec<Techniques> {
     let mut mixes = vec![Techniques::ALL, Techniques::NONE];
     for name in ["combine", "hierarchical", "handover", "two_level", "fused"] {
@@ -43,8 +43,8 @@ fn technique_mixes() -> Vec<Techniques> {
     mixes
 }
 
-/// Many clients of one shard put one key. Who gets the lock by hand-over sends no CAS, and who hands it over
-/// no unlock.
+/// Many clients of one shard put one key. A client that gets the lock by hand-over sends no CAS, and one that hands it
+/// over no unlock.
 #[test]
 fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
     const CLIENTS: u64 = 40;
@@ -74,7 +74,7 @@ fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
             assert_eq!(put.retries, locks.remote_failed);
             if techniques.hierarchical {
                 assert_eq!(locks.remote_failed, 0, "clients of one node never spin against each other");
-                assert_eq!(locks.waited, ops - 1, "all but the first find somebody there");
+                assert_eq!(locks.waited, ops - 1, "all but the first find the lock taken");
             } else {
                 assert_eq!((locks.waited, locks.handed_over), (0, 0));
             }
@@ -84,7 +84,7 @@ fn a_handed_over_write_needs_two_round_trips_and_no_cas() {
                 assert!((ops / 5..ops / 5 + 2).contains(&released), "{techniques:?} {locks:?}");
             }
             let failed = locks.remote_failed;
-            // A fused attempt that fails has read in vain.
+            // A fused attempt that fails has read for nothing.
             let vain_reads = if techniques.fused { failed } else { 0 };
             assert_eq!(put.reads, ops + vain_reads, "{techniques:?}");
             let by_cas = if techniques.fused { 2 } else { 3 };

@@ -1,5 +1,5 @@
 //! Separators that are missing, because a client died between a split and its separator or an inner node could not be
-//! allocated: those who move right for it have it put in, and until then it costs them that step and nothing else.
+//! allocated: operations that move right for it have it put in, and until then it costs them that step and no more.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ impl Site {
         self.sim.block_on(&shard, self.sim.now() + LATE_NS, client).unwrap()
     }
 
-    /// What a check says when nothing runs any more on compute nodes that live.
+    /// Checks the tree when nothing runs any more on compute nodes that live.
     fn check(&self) -> CheckReport {
         let at_rest = |(shard, _): &(SimShard, Index)| shard.is_dead() || shard.clients_alive() == 0;
         self.sim.run(self.sim.now() + LATE_NS, || self.parties.iter().all(at_rest)).unwrap();
@@ -111,7 +111,7 @@ fn owed_is_put_in(before: Option<u64>) {
         }
         site.sim.stop_node(0);
         let left = site.check();
-        // Under a dead client's lock nobody puts anything.
+        // Under a dead client's lock no client puts anything.
         if !left.orphaned.is_empty() {
             continue;
         }

@@ -42,7 +42,7 @@ struct Slowed {
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Slowed {
-    /// After `fast` READs as many as `slow` are slow.
+    /// Makes as many as `slow` READs slow, after `fast` ones.
     fn slow_down(&self, fast: u32, slow: u32) {
         self.runs.set([fast, slow]);
         self.paused_ns.set(0);
@@ -225,7 +225,7 @@ fn a_scan_reads_again_only_the_leaves_that_were_slow() {
 fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
     for span_ns in [TOO_LONG_FOR_ENTRIES_NS, u32::MAX] {
         slowed(Setting { span_ns, ..Setting::default() }, |fabric, index| async move {
-            // Per leaf four in vain after the first, then one under the lock.
+            // Per leaf four rejected READs after the first, then one under the lock.
             let scan = async || {
                 scan_100(&index, 500).await;
                 assert!(fabric.paused_ns.get() >= 4 * 60 * 32 * 150 / 2, "{}", fabric.paused_ns.get());
@@ -308,7 +308,7 @@ fn an_entry_that_goes_while_a_slow_reader_pauses_is_looked_for_in_the_leaf() {
             stats -= &before;
             let reads = stats.kind(OpKind::Get).reads;
             match got.as_deref() {
-                // The leaf, its entry in vain, its entry, which is not there, and the leaf.
+                // The leaf, its entry (rejected), its entry, which is not there, and the leaf.
                 None if reads == 1 + 2 + 2 + 1 => return,
                 // The other client was late, or one more READ was slow.
                 None => assert!(reads > 6, "{reads}"),

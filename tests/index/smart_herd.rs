@@ -1,4 +1,4 @@
-//! Many clients of one compute node who find the same node full: one of them moves it, and the others wait for that.
+//! Many clients of one compute node that find the same node full: one of them moves it, and the others wait for that.
 
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{OpKind, RangeIndex, Verbs};
@@ -21,26 +21,26 @@ fn recipe() -> IndexSpec {
 #[test]
 fn one_client_moves_a_node() {
     let parties = Parties::Shards(2);
-    simulate_parties(&calm(parties), parties, recipe(), move |party| async move {
-        if party.place == 0 {
+    simulate_parties(&calm(parties), parties, recipe(), move |cluster| async move {
+        if cluster.place == 0 {
             for byte in [0, 1] {
-                party.index.put(&[b'n', byte], b"").await.unwrap();
+                cluster.index.put(&[b'n', byte], b"").await.unwrap();
             }
         }
-        party.meet().await;
-        let before = party.index.stats();
-        party
+        cluster.meet().await;
+        let before = cluster.index.stats();
+        cluster
             .clients(CLIENTS, |c| {
-                let index = party.index.clone();
-                let byte = (2 + party.place * CLIENTS + c) as u8;
+                let index = cluster.index.clone();
+                let byte = (2 + cluster.place * CLIENTS + c) as u8;
                 async move { assert!(index.insert(&[b'n', byte], b"").await.unwrap()) }
             })
             .await;
-        let mut stats = party.index.stats();
+        let mut stats = cluster.index.stats();
         stats -= &before;
         let inserts = stats.kind(OpKind::Insert);
         let copies = inserts.bytes_written - LEAF_BYTES * inserts.writes;
-        println!("shard {}: {inserts:?}", party.place);
+        println!("shard {}: {inserts:?}", cluster.place);
         // Both copies by this shard, and one more for a client that came at the wrong moment.
         assert!(copies <= 2 * COPIES_BYTES, "{copies} bytes of copies");
     });
@@ -49,30 +49,30 @@ fn one_client_moves_a_node() {
 /// The client that moves the node is dropped at any time, and the next one does it.
 #[test]
 fn a_turn_that_is_dropped_is_given_back() {
-    simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(), move |party| async move {
+    simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(), move |cluster| async move {
         for (n, drops) in [Drops::AtOnce, Drops::WhenWoken].into_iter().enumerate() {
             for polls in 0..16 {
                 let first = (n * 16 + polls) as u8;
                 for byte in 0..6 {
-                    party.index.put(&[first, byte], b"").await.unwrap();
+                    cluster.index.put(&[first, byte], b"").await.unwrap();
                 }
-                let seventh = after_polls(party.index.insert(&[first, 6], b""), polls, drops).await;
-                let start = party.shard.now();
-                assert_eq!(party.index.insert(&[first, 7], b"").await, Ok(true));
-                assert!(party.shard.now() - start < 500_000, "it waited for one who is gone");
+                let seventh = after_polls(cluster.index.insert(&[first, 6], b""), polls, drops).await;
+                let start = cluster.shard.now();
+                assert_eq!(cluster.index.insert(&[first, 7], b"").await, Ok(true));
+                assert!(cluster.shard.now() - start < 500_000, "it waited for a client that is gone");
                 assert!(seventh.is_none_or(|done| done == Ok(true)));
             }
         }
-        // One who is not polled any more holds nobody up for long.
+        // A client that is not polled any more does not hold others up for long.
         for byte in 0..6 {
-            party.index.put(&[99, byte], b"").await.unwrap();
+            cluster.index.put(&[99, byte], b"").await.unwrap();
         }
-        let mut stuck = Box::pin(after_polls(party.index.insert(&[99, 6], b""), 5, Drops::WhenWoken));
+        let mut stuck = Box::pin(after_polls(cluster.index.insert(&[99, 6], b""), 5, Drops::WhenWoken));
         for _ in 0..5 {
             let _ = futures::poll!(&mut stuck);
-            party.shard.pause(20_000).await;
+            cluster.shard.pause(20_000).await;
         }
-        assert_eq!(party.index.insert(&[99, 7], b"").await, Ok(true));
+        assert_eq!(cluster.index.insert(&[99, 7], b"").await, Ok(true));
         drop(stuck);
     });
 }

@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Party, Spec, all_pairs};
+use crate::kit::{IndexSpec, Parties, Spec, TestCluster, all_pairs};
 
 /// Nodes of six slots at least: none has to move.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 8, types: Types::Lines };
@@ -22,22 +22,22 @@ fn recipe(fused: bool) -> IndexSpec {
     Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
 }
 
-/// Key 30 bytes behind `first`, or one that parts from it so many bytes behind.
+/// Yields the key 30 bytes behind `first`, or one that parts from it so many bytes behind.
 fn long_key(first: u8, parts: Option<(usize, u8)>) -> Vec<u8> {
     let same = |count| [&[first][..], &vec![b'l'; count]].concat();
     parts.map_or_else(|| same(30), |(count, last)| [&same(count)[..], &[last]].concat())
 }
 
-/// Keys that leave the ways of all that are there, at every byte.
-async fn absent_keys_cost_a_round_trip(party: &Party<SimShard>) {
+/// Gets keys that leave the ways of all that are there, at every byte.
+async fn absent_keys_cost_a_round_trip(cluster: &TestCluster<SimShard>) {
     let mut dear = Vec::new();
-    for (key, _) in all_pairs(&party.index).await {
+    for (key, _) in all_pairs(&cluster.index).await {
         for end in 1..=key.len() {
             let absent = [&key[..end], b"~"].concat();
-            assert!(party.index.get(&absent).await.unwrap().is_none());
-            let before = party.index.stats();
-            assert!(party.index.get(&absent).await.unwrap().is_none());
-            let mut stats = party.index.stats();
+            assert!(cluster.index.get(&absent).await.unwrap().is_none());
+            let before = cluster.index.stats();
+            assert!(cluster.index.get(&absent).await.unwrap().is_none());
+            let mut stats = cluster.index.stats();
             stats -= &before;
             if stats.kind(OpKind::Get).round_trips != 1 {
                 dear.push((absent, stats.kind(OpKind::Get).round_trips));
@@ -53,16 +53,16 @@ fn splits_that_lose_leave_links_as_they_should_be() {
         for seed in 0..30 {
             println!("{parties:?}, seed {seed}");
             let config = SimConfig { seed, weather: ROUGH, ..calm(parties) };
-            simulate_parties(&config, parties, recipe(seed % 2 == 0), |party| async move {
-                if party.place == 0 {
+            simulate_parties(&config, parties, recipe(seed % 2 == 0), |cluster| async move {
+                if cluster.place == 0 {
                     for first in 0..3 {
-                        party.index.put(&long_key(first, None), b"").await.unwrap();
+                        cluster.index.put(&long_key(first, None), b"").await.unwrap();
                     }
                 }
-                party.meet().await;
-                party
+                cluster.meet().await;
+                cluster
                     .clients(CLIENTS, |c| {
-                        let (index, me) = (party.index.clone(), (party.place * CLIENTS + c) as u8);
+                        let (index, me) = (cluster.index.clone(), (cluster.place * CLIENTS + c) as u8);
                         async move {
                             let partings = [30, 7, 19, 0, 12, 25];
                             let mut keys: Vec<_> =
@@ -74,11 +74,11 @@ fn splits_that_lose_leave_links_as_they_should_be() {
                         }
                     })
                     .await;
-                party.rest().await;
-                if party.place == 0 {
-                    absent_keys_cost_a_round_trip(&party).await;
+                cluster.rest().await;
+                if cluster.place == 0 {
+                    absent_keys_cost_a_round_trip(&cluster).await;
                 }
-                party.rest().await;
+                cluster.rest().await;
             });
         }
     }
@@ -87,8 +87,8 @@ fn splits_that_lose_leave_links_as_they_should_be() {
 #[test]
 fn splits_that_are_dropped_leave_links_as_they_should_be() {
     for fused in [true, false] {
-        simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(fused), |party| async move {
-            let index = &party.index;
+        simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(fused), |cluster| async move {
+            let index = &cluster.index;
             for (n, drops) in [Drops::AtOnce, Drops::WhenWoken].into_iter().enumerate() {
                 for polls in 0..10 {
                     // Of a leaf, and of a node.
@@ -101,8 +101,8 @@ fn splits_that_are_dropped_leave_links_as_they_should_be() {
                     drop(after_polls(index.insert(&node, b""), polls, drops).await);
                 }
             }
-            party.rest().await;
-            absent_keys_cost_a_round_trip(&party).await;
+            cluster.rest().await;
+            absent_keys_cost_a_round_trip(&cluster).await;
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Clients of a radix tree of tiny nodes who meet at the same slot, header, node or leaf, on the simulated fabric in
+//! Clients of a radix tree of tiny nodes that meet at the same slot, header, node or leaf, on the simulated fabric in
 //! rough weather: shards that share a cache and compute nodes that share nothing. What each of them sees must be
 //! explained by operations that took effect one at a time, and at the end the tree must pass its check.
 //!
@@ -17,17 +17,17 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use crate::kit;
 use crate::kit::recorder::{self, Recorder};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Party, Spec};
+use crate::kit::{IndexSpec, Parties, Spec, TestCluster};
 
 const SEEDS: u64 = 8;
-/// Of each party.
+/// Clients of each shard.
 const CLIENTS: usize = 4;
 /// Larger than a line, so that values can be torn, and grow out of their leaf.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 200, types: Types::Tiny };
 
 type Client = recorder::Client<SimShard>;
 
-/// All techniques, each that changes how nodes are written off, and none.
+/// Yields all techniques, each that changes how nodes are written off, and none.
 fn mixes() -> Vec<Techniques> {
     let mut mixes = vec![Techniques::ALL, Techniques::NONE];
     for name in ["lock_free_nodes", "in_place_leaves", "rear_lock", "combining", "fused"] {
@@ -53,15 +53,15 @@ where
                 println!("{techniques:?}, {parties:?}, seed {seed}");
                 let config = SimConfig { seed, weather: ROUGH, ..calm(parties) };
                 let recorder = Arc::new(Recorder::default());
-                simulate_parties(&config, parties, recipe, move |party| {
+                simulate_parties(&config, parties, recipe, move |cluster| {
                     let recorder = Arc::clone(&recorder);
                     async move {
-                        if party.place == 0 {
-                            prepare(&Client::new(&party, &recorder, 100)).await;
+                        if cluster.place == 0 {
+                            prepare(&Client::new(&cluster, &recorder, 100)).await;
                         }
-                        party.meet().await;
-                        party.clients(CLIENTS, |c| client(Client::new(&party, &recorder, c))).await;
-                        look_back(&party, &recorder).await;
+                        cluster.meet().await;
+                        cluster.clients(CLIENTS, |c| client(Client::new(&cluster, &recorder, c))).await;
+                        look_back(&cluster, &recorder).await;
                     }
                 });
             }
@@ -69,30 +69,30 @@ where
     }
 }
 
-/// Once nobody writes any more: every key by itself and all by a scan, as one more client sees them.
-async fn look_back(party: &Party<SimShard>, recorder: &Arc<Recorder>) {
-    party.rest().await;
-    let last = Client::new(party, recorder, 101);
-    for (key, value) in kit::all_pairs(&party.index).await {
+/// Reads every key by itself and all by a scan, with one more client, once there are no writers any more.
+async fn look_back(cluster: &TestCluster<SimShard>, recorder: &Arc<Recorder>) {
+    cluster.rest().await;
+    let last = Client::new(cluster, recorder, 101);
+    for (key, value) in kit::all_pairs(&cluster.index).await {
         assert_eq!(last.point(Op::Get, &key).await, Outcome::Found, "a scan says that {key:?} is {value:?}");
     }
     for key in recorder.keys() {
         last.point(Op::Get, &key).await;
     }
-    party.meet().await;
-    if party.place == 0 {
+    cluster.meet().await;
+    if cluster.place == 0 {
         recorder.judge();
     }
-    party.meet().await;
+    cluster.meet().await;
 }
 
-/// Which of all clients it is, of how many.
+/// Yields the client's number among all clients, and how many there are.
 fn place(client: &Client) -> (usize, usize) {
-    (client.number() % 1000 + client.party.place * CLIENTS, client.party.parties() * CLIENTS)
+    (client.number() % 1000 + client.cluster.place * CLIENTS, client.cluster.parties() * CLIENTS)
 }
 
 async fn insert(client: &Client, key: &[u8]) {
-    assert_eq!(client.point(Op::Insert, key).await, Outcome::Ok, "{key:?} is nobody else's");
+    assert_eq!(client.point(Op::Insert, key).await, Outcome::Ok, "{key:?} is this client's alone");
 }
 
 /// Clients that all want the first vacant slot of one node, each for a byte of its own.
@@ -213,7 +213,7 @@ fn nodes_that_switch_type_and_move() {
     );
 }
 
-/// Everybody does `ops` to the same few keys, with values of `sizes`.
+/// Does `ops` to the same few keys as all other clients, with values of `sizes`.
 async fn fight(mut client: Client, ops: &[Op], sizes: &[usize]) {
     for _ in 0..20 {
         let key = *[&b"f"[..], b"fi", b"fight"].choose(&mut client.rng).expect("not empty");
@@ -243,7 +243,7 @@ fn a_put_against_a_remove() {
     race(first_values, |client| fight(client, &[Op::Put, Op::Put, Op::Remove, Op::Get], &[8, 100]));
 }
 
-/// A key that goes is inserted again at once, by somebody else.
+/// A key that is removed is inserted again at once, by another client.
 #[test]
 fn a_remove_and_an_insert_by_another_client() {
     race(first_values, |client| async move {

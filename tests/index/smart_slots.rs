@@ -1,5 +1,5 @@
 //! Slots of a radix tree's inner nodes behind those in use: a node takes a larger type before one of them is claimed,
-//! so that a claimed slot is seen by everyone from the moment of its CAS.
+//! so that a claimed slot is seen by all clients from the moment of its CAS.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,8 @@ fn a_dropped_insert_takes_effect_soon_or_never() {
     for name in ["", "fused", "lock_free_nodes"] {
         let mut techniques = Techniques::ALL;
         techniques.set(name, false);
-        simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(techniques), move |party| async move {
-            let index = &party.index;
+        simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(techniques), move |cluster| async move {
+            let index = &cluster.index;
             let mut taken = [0, 0];
             for (n, drops) in [Drops::AtOnce, Drops::WhenWoken].into_iter().enumerate() {
                 for polls in 0..POLLS {
@@ -38,7 +38,7 @@ fn a_dropped_insert_takes_effect_soon_or_never() {
                     }
                     drop(after_polls(index.insert(&[first, 3], b"dropped"), polls.into(), drops).await);
                     // Everything that was posted has been executed, and the janitor is done.
-                    party.shard.pause(1_000_000).await;
+                    cluster.shard.pause(1_000_000).await;
                     let at_rest = index.get(&[first, 3]).await.unwrap();
                     assert!(index.insert(&[first, 4], b"").await.unwrap());
                     let later = index.get(&[first, 3]).await.unwrap();
@@ -59,16 +59,16 @@ fn a_key_that_was_found_stays() {
     // The slots that take a larger type first.
     const LAST: [u64; 3] = [3, 8, 64];
     let next = Arc::new(AtomicU64::new(0));
-    with_parties(Parties::Shards(2), recipe(Techniques::ALL), move |party| {
+    with_parties(Parties::Shards(2), recipe(Techniques::ALL), move |cluster| {
         let next = Arc::clone(&next);
         async move {
             let key = |node: u64, slot: u64| (node << 8 | slot).to_be_bytes();
-            party.meet().await;
-            if party.place == 0 {
+            cluster.meet().await;
+            if cluster.place == 0 {
                 for node in 0..NODES {
                     for slot in 0..=LAST[node as usize % 3] {
                         next.store(node << 8 | slot, Ordering::Release);
-                        assert!(party.index.insert(&key(node, slot), b"v").await.unwrap());
+                        assert!(cluster.index.insert(&key(node, slot), b"v").await.unwrap());
                     }
                 }
                 next.store(u64::MAX, Ordering::Release);
@@ -80,18 +80,18 @@ fn a_key_that_was_found_stays() {
                         break;
                     }
                     let key = coming.to_be_bytes();
-                    if party.index.get(&key).await.unwrap().is_some() {
+                    if cluster.index.get(&key).await.unwrap().is_some() {
                         found += 1;
                         for look in 0..4 {
-                            let again = party.index.get(&key).await.unwrap();
+                            let again = cluster.index.get(&key).await.unwrap();
                             assert!(again.is_some(), "key {coming:#x} was gone at look {look}");
                         }
                     }
                 }
                 assert!(found > 100, "the reader hardly ever came in time");
             }
-            party.meet().await;
-            at_rest(&party.shard, &party.index).await;
+            cluster.meet().await;
+            at_rest(&cluster.shard, &cluster.index).await;
         }
     });
 }

@@ -12,9 +12,9 @@ use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{IndexError, OpKind, RangeIndex, Verbs};
 use futures::TryStreamExt;
 
-use crate::kit::party::Common;
+use crate::kit::cluster::Common;
 use crate::kit::simulated::{calm, simulate};
-use crate::kit::{NAME, Parties, Party, Spec};
+use crate::kit::{NAME, Parties, Spec, TestCluster};
 
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 200, types: Types::Lines };
 const VALUE: [u8; 200] = [7; 200];
@@ -24,22 +24,22 @@ const TORN_AT: u64 = 150;
 const DEAD: u64 = 0x004d_0001_0000_0001;
 
 /// A tree of one leaf.
-struct Lab {
-    party: Party<SimShard>,
+struct TornLeaf {
+    cluster: TestCluster<SimShard>,
     leaf: RemotePtr,
     lock: RemotePtr,
 }
 
-impl Lab {
+impl TornLeaf {
     async fn word(&self, at: RemotePtr) -> u64 {
-        let read = self.party.shard.read(&Meter::default(), at, 8).await.unwrap().into_buf();
+        let read = self.cluster.shard.read(&Meter::default(), at, 8).await.unwrap().into_buf();
         u64::from_le_bytes(read[..8].try_into().unwrap())
     }
 
     async fn set(&self, at: RemotePtr, word: u64) {
         let mut chain = Chain::new(at.server());
         chain.write_word(at, word);
-        self.party.shard.submit(&Meter::default(), chain).await.unwrap();
+        self.cluster.shard.submit(&Meter::default(), chain).await.unwrap();
     }
 
     /// Changes a word of the value; yields what it was.
@@ -51,40 +51,40 @@ impl Lab {
     }
 
     async fn get(&self) -> Result<(), IndexError> {
-        let found = self.party.index.get(b"key").await?;
+        let found = self.cluster.index.get(b"key").await?;
         assert_eq!(found.as_deref(), Some(&VALUE[..]));
         Ok(())
     }
 
     async fn scan(&self) -> Result<(), IndexError> {
-        let pairs: Vec<_> = self.party.index.scan(.., None).try_collect().await?;
+        let pairs: Vec<_> = self.cluster.index.scan(.., None).try_collect().await?;
         assert_eq!(pairs.len(), 1);
         assert_eq!((&pairs[0].0[..], &pairs[0].1[..]), (&b"key"[..], &VALUE[..]));
         Ok(())
     }
 
     fn round_trips(&self) -> u64 {
-        let stats = self.party.index.stats();
+        let stats = self.cluster.index.stats();
         stats.kind(OpKind::Get).round_trips + stats.kind(OpKind::Scan).round_trips
     }
 }
 
-fn in_lab<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(Lab) -> R) {
+fn with_torn_leaf<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(TornLeaf) -> R) {
     let options = Options { techniques, lock_attempts_max: 50, ..Options::default() };
     let common = Common::new(Parties::ONE);
     simulate(&calm(Parties::ONE), Parties::ONE, move |seat| {
         let common = Arc::clone(&common);
         async move {
-            let party = Party::enter(seat, Spec { geometry: GEOMETRY, options }.into(), common).await;
-            party.index.put(b"key", &VALUE).await.unwrap();
-            let root = party.host.control().open(NAME).await.unwrap().root;
-            let mut lab = Lab { party, leaf: root, lock: root };
-            let slot = Slot::from_bits(lab.word(root).await);
-            lab.leaf = slot.child().unwrap().ptr();
-            lab.lock = lab.leaf.add(u64::from(slot.class()) * 64 - 8);
-            lab.get().await.unwrap();
-            lab.scan().await.unwrap();
-            main(lab).await;
+            let cluster = TestCluster::enter(seat, Spec { geometry: GEOMETRY, options }.into(), common).await;
+            cluster.index.put(b"key", &VALUE).await.unwrap();
+            let root = cluster.host.control().open(NAME).await.unwrap().root;
+            let mut torn = TornLeaf { cluster, leaf: root, lock: root };
+            let slot = Slot::from_bits(torn.word(root).await);
+            torn.leaf = slot.child().unwrap().ptr();
+            torn.lock = torn.leaf.add(u64::from(slot.class()) * 64 - 8);
+            torn.get().await.unwrap();
+            torn.scan().await.unwrap();
+            main(torn).await;
         }
     });
 }
@@ -92,27 +92,27 @@ fn in_lab<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(Lab
 /// Scans used to read it for ever.
 #[test]
 fn a_writer_that_stopped_for_good() {
-    in_lab(Techniques::ALL, |lab| async move {
-        lab.tear().await;
-        lab.set(lab.lock, DEAD).await;
+    with_torn_leaf(Techniques::ALL, |torn| async move {
+        torn.tear().await;
+        torn.set(torn.lock, DEAD).await;
         let is_named = |error| matches!(error, IndexError::Lock(LockError::Contended { owner: 77, .. }));
-        assert!(is_named(lab.get().await.unwrap_err()));
-        assert!(is_named(lab.scan().await.unwrap_err()));
-        assert!(lab.round_trips() < 1000);
+        assert!(is_named(torn.get().await.unwrap_err()));
+        assert!(is_named(torn.scan().await.unwrap_err()));
+        assert!(torn.round_trips() < 1000);
     });
 }
 
 #[test]
 fn a_writer_that_stopped_for_a_while() {
-    in_lab(Techniques::ALL, |lab| async move {
-        let word = lab.tear().await;
-        lab.set(lab.lock, DEAD).await;
+    with_torn_leaf(Techniques::ALL, |torn| async move {
+        let word = torn.tear().await;
+        torn.set(torn.lock, DEAD).await;
         let goes_on = async {
-            lab.party.shard.pause(1_100_000).await;
-            lab.set(lab.leaf.add(TORN_AT / 8 * 8), word).await;
-            lab.set(lab.lock, 0).await;
+            torn.cluster.shard.pause(1_100_000).await;
+            torn.set(torn.leaf.add(TORN_AT / 8 * 8), word).await;
+            torn.set(torn.lock, 0).await;
         };
-        let (got, scanned, ()) = futures::join!(lab.get(), lab.scan(), goes_on);
+        let (got, scanned, ()) = futures::join!(torn.get(), torn.scan(), goes_on);
         got.unwrap();
         scanned.unwrap();
     });
@@ -122,15 +122,15 @@ fn a_writer_that_stopped_for_a_while() {
 fn damaged_bytes() {
     let replaced = Techniques { in_place_leaves: false, rear_lock: false, ..Techniques::ALL };
     for techniques in [Techniques::ALL, replaced] {
-        in_lab(techniques, |lab| async move {
-            lab.tear().await;
+        with_torn_leaf(techniques, |torn| async move {
+            torn.tear().await;
             let names =
-                |error: &IndexError| matches!(error, IndexError::Corrupt { node, .. } if *node == lab.leaf);
-            for error in [lab.get().await.unwrap_err(), lab.scan().await.unwrap_err()] {
+                |error: &IndexError| matches!(error, IndexError::Corrupt { node, .. } if *node == torn.leaf);
+            for error in [torn.get().await.unwrap_err(), torn.scan().await.unwrap_err()] {
                 assert!(names(&error) && error.to_string().contains("checksum"), "{error}");
             }
-            assert!(lab.round_trips() < 1000);
-            assert_eq!(lab.word(lab.lock).await, 0);
+            assert!(torn.round_trips() < 1000);
+            assert_eq!(torn.word(torn.lock).await, 0);
         });
     }
 }

@@ -4,7 +4,7 @@
 use farwood::{OpKind, RangeIndex};
 use futures::TryStreamExt;
 
-use crate::kit::{IndexKind, Parties, Party, Shape, key, with_parties};
+use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, with_parties};
 
 const OLD: u64 = 50;
 const ALL: u64 = 5000;
@@ -13,33 +13,33 @@ const ALL: u64 = 5000;
 fn a_far_outdated_cache_costs_a_descent() {
     for &kind in IndexKind::ALL {
         for op in OpKind::ALL {
-            with_parties(Parties::Nodes(2), Shape::TINY.usual(kind), move |party| async move {
-                if party.place == 0 {
-                    fill(&party, 0, OLD).await;
+            with_parties(Parties::Nodes(2), Shape::TINY.usual(kind), move |cluster| async move {
+                if cluster.place == 0 {
+                    fill(&cluster, 0, OLD).await;
                 }
-                party.meet().await;
-                if party.place == 1 {
+                cluster.meet().await;
+                if cluster.place == 1 {
                     for n in 0..OLD {
-                        assert!(party.index.get(&key(n)).await.unwrap().is_some());
+                        assert!(cluster.index.get(&key(n)).await.unwrap().is_some());
                     }
                 }
-                party.meet().await;
-                if party.place == 0 {
-                    fill(&party, OLD, ALL).await;
+                cluster.meet().await;
+                if cluster.place == 0 {
+                    fill(&cluster, OLD, ALL).await;
                 }
-                party.meet().await;
-                if party.place == 1 {
-                    find_out(&party.index, kind, op).await;
+                cluster.meet().await;
+                if cluster.place == 1 {
+                    find_out(&cluster.index, kind, op).await;
                 }
-                party.rest().await;
+                cluster.rest().await;
             });
         }
     }
 }
 
-async fn fill(party: &Party, from: u64, to: u64) {
+async fn fill(cluster: &TestCluster, from: u64, to: u64) {
     for n in from..to {
-        party.index.put(&key(n), &key(n)).await.unwrap();
+        cluster.index.put(&key(n), &key(n)).await.unwrap();
     }
 }
 
@@ -70,7 +70,7 @@ async fn find_out(index: &impl RangeIndex, kind: IndexKind, op: OpKind) {
     let mut stats = index.stats();
     stats -= &before;
     let round_trips = stats.kind(OpKind::Get).round_trips;
-    // A radix tree's neighbour may be below nodes of its own that nobody here has met yet.
+    // A radix tree's neighbour may be below nodes of its own that no client here has met yet.
     let most = if kind.trial().is_radix { height + 2 } else { 2 };
     assert!(round_trips <= most, "a get after {}: {round_trips}, height {height}", op.name());
 }

@@ -1,10 +1,10 @@
-//! In which words tests ask for an index of a kind. Tests of what every index does know no kind, and nor does this.
+//! The words in which tests ask for an index of a kind. Tests of what every index does know no kind, and nor does this.
 
 use std::time::Duration;
 
 use farwood::{IndexKind, IndexSpec, IndexStats, Limits, Nodes};
 
-/// What a test wants an index to be like.
+/// The shape of an index that a test wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// The longest key, in bytes.
@@ -20,12 +20,12 @@ impl Shape {
     /// Keys and values of 8 bytes in usual nodes.
     pub(crate) const USUAL: Shape = Shape { nodes: Nodes::Usual, ..Shape::TINY };
 
-    /// The index that users get, in this shape.
+    /// Yields the index that users get, in this shape.
     pub(crate) fn usual(self, kind: IndexKind) -> IndexSpec {
         self.of(kind.default_mix())
     }
 
-    /// An index in this shape, with the options of `mix`.
+    /// Makes an index in this shape, with the options of `mix`.
     pub(crate) fn of(self, mix: IndexSpec) -> IndexSpec {
         mix.sized(Limits { max_key: self.max_key, max_value: self.max_value }, self.nodes)
     }
@@ -33,16 +33,16 @@ impl Shape {
 
 /// Mixes of options, each in a shape that does not matter ([`Shape::of`]).
 pub(crate) trait Mixes: Copy {
-    /// What users get.
+    /// Yields the options that users get.
     fn default_mix(self) -> IndexSpec;
 
-    /// The mix that users get, and the one that is furthest from it.
+    /// Yields the mix that users get, and the one that is furthest from it.
     fn extremes(self) -> [IndexSpec; 2];
 
-    /// The extremes first, each switch alone as it is not by default, and a cache that holds nothing.
+    /// Yields the extremes first, each switch alone as it is not by default, and a cache that holds nothing.
     fn mixes(self) -> Vec<IndexSpec>;
 
-    /// Every combination of the switches that are on by default, but for most that come to the same as another.
+    /// Yields every combination of the switches that are on by default, but for most that come to the same as another.
     fn every_mix(self) -> Vec<IndexSpec>;
 
     /// Windows of one node and of many, caches that hold nothing, little and everything, leaves that are replaced.
@@ -94,13 +94,13 @@ impl Mixes for IndexKind {
     }
 }
 
-/// `mix` with one switch on or off.
+/// Yields `mix` with one switch on or off.
 pub(crate) fn switched(mut mix: IndexSpec, name: &str, on: bool) -> IndexSpec {
     assert!(mix.set_technique(name, on), "{name}");
     mix
 }
 
-/// What clients of one compute node did for each other, of what was counted: it tells whether they met.
+/// Counts what clients of one compute node did for each other: it tells whether they met.
 pub(crate) fn shared(stats: &IndexStats) -> u64 {
     stats.locks.handed_over + stats.sharing.reads_delegated + stats.sharing.writes_combined
 }

@@ -1,12 +1,12 @@
-//! What the scenarios share: tiny clusters, an index of any kind on some shards or compute nodes, and what has to be
+//! Kit of the scenarios: tiny clusters, an index of any kind on some shards or compute nodes, and what has to be
 //! true when nothing runs any more.
 #![allow(clippy::allow_attributes, dead_code, unused_imports, reason = "every scenario uses a part of it")]
 
 pub(crate) mod cancel;
+pub(crate) mod cluster;
+pub(crate) mod damaged_tree;
 pub(crate) mod kind;
-pub(crate) mod lab;
 pub(crate) mod nodes;
-pub(crate) mod party;
 pub(crate) mod recorder;
 pub(crate) mod simulated;
 pub(crate) mod tree;
@@ -20,9 +20,9 @@ use farwood::{
 };
 use futures::executor::block_on;
 
+pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 pub(crate) use self::kind::{Mixes, Shape};
 pub(crate) use self::nodes::exit_on_panic;
-pub(crate) use self::party::{Parties, Party, all_pairs, at_rest, lock_words_set};
 pub(crate) use farwood::{IndexKind, IndexSpec, Spec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
@@ -32,7 +32,7 @@ pub(crate) const TINY: Geometry =
 /// The name of the tree in its cluster's catalog.
 pub(crate) const NAME: &str = "test";
 
-/// Two servers with chunks small enough that both are used.
+/// Yields two servers with chunks small enough that both are used.
 pub(crate) fn cluster() -> Arc<Cluster> {
     cluster_of(256 << 20)
 }
@@ -69,17 +69,17 @@ where
     .unwrap()
 }
 
-/// Runs `main` for every party on a fresh index of a fresh cluster; results in the order of places.
+/// Runs `main` on every shard, on a fresh index of a fresh cluster; results in the order of places.
 pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: IndexSpec, main: F) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     with_parties_on(&cluster(), parties, recipe, main)
 }
 
-/// The same on a given cluster.
+/// Runs `main` on every shard, on a fresh index of a given cluster.
 pub(crate) fn with_parties_on<F, R, T>(
     cluster: &Arc<Cluster>,
     parties: Parties,
@@ -87,14 +87,14 @@ pub(crate) fn with_parties_on<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     with_parties_in(cluster, NodeConfig::default(), parties, recipe, main)
 }
 
-/// The same with compute nodes of a given configuration (but for the number of their shards).
+/// Runs `main` on every shard, with compute nodes of a given configuration (but for the number of their shards).
 pub(crate) fn with_parties_in<F, R, T>(
     cluster: &Arc<Cluster>,
     config: NodeConfig,
@@ -103,7 +103,7 @@ pub(crate) fn with_parties_in<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(Party) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -112,12 +112,12 @@ where
     nodes::run_parties(nodes.collect(), parties, recipe, main)
 }
 
-/// An 8-byte key that keeps the order of `n`.
+/// Yields an 8-byte key that keeps the order of `n`.
 pub(crate) fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// The number that [`key`] made a key of (or a value).
+/// Yields the number that [`key`] made a key of (or a value).
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }

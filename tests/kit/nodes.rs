@@ -8,7 +8,7 @@ use farwood::IndexSpec;
 use farwood::runtime::Fabric;
 use farwood::{ComputeNode, Host, Shard};
 
-use super::party::{Common, Parties, Party, Probed, Seat};
+use super::cluster::{Common, Parties, Probed, Seat, TestCluster};
 
 /// A compute node that starts an executor per shard.
 pub(crate) trait Node: Host + Send + Sync + 'static {
@@ -60,7 +60,7 @@ where
     threads.into_iter().flat_map(|thread| thread.join().expect("a compute node runs to its end")).collect()
 }
 
-/// Runs `main` for every party on a fresh index.
+/// Runs `main` on every shard, on a fresh index.
 pub(crate) fn run_parties<N, F, R, T>(
     nodes: Vec<Arc<N>>,
     parties: Parties,
@@ -69,19 +69,19 @@ pub(crate) fn run_parties<N, F, R, T>(
 ) -> Vec<T>
 where
     N: Node,
-    F: Fn(Party<N::V>) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster<N::V>) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     let common = Common::new(parties);
     run_nodes(nodes, move |seat| {
         let (main, common) = (main.clone(), Arc::clone(&common));
-        async move { main(Party::enter(seat, recipe, common).await).await }
+        async move { main(TestCluster::enter(seat, recipe, common).await).await }
     })
 }
 
-/// A shard that panics takes its part of the local lock tables with it, so that other shards would wait for
-/// ever: end the test process at once instead, with the message on the real stderr.
+/// Ends the test process as soon as a shard panics, with the message on the real stderr: the shard takes its part of
+/// the local lock tables with it, and other shards would wait for ever.
 pub(crate) fn exit_on_panic() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,5 +1,5 @@
-//! What many clients do and see, as one history for the oracles of `farwood-sim`: keys are linearizable, scans keep
-//! their promises. Clients are on many shards, and these perhaps on many threads.
+//! Records the operations of many clients as one history for the oracles of `farwood-sim`: keys are linearizable, scans
+//! keep their promises. Clients are on many shards, and these perhaps on many threads.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -14,12 +14,12 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::cancel::{Drops, after_polls};
-use super::party::{Party, Probed};
+use super::cluster::{Probed, TestCluster};
 
 /// The history of an index that was empty when it began.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    /// What orders operations of different shards: `end < start` is "before", as all of them see it.
+    /// The clock that orders operations of different shards: `end < start` is "before", as all of them see it.
     ticks: AtomicU64,
     values: AtomicU64,
     history: Mutex<History>,
@@ -30,13 +30,13 @@ impl Recorder {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Every key that an operation was about, once.
+    /// Yields every key that an operation was about, once.
     pub(crate) fn keys(&self) -> BTreeSet<Vec<u8>> {
         let history = self.history.lock().expect("nothing panics while it adds");
         history.iter().filter(|done| done.event.op != Op::Scan).map(|done| done.key.to_vec()).collect()
     }
 
-    /// What the oracles say of everything so far.
+    /// Asserts that the oracles accept everything so far.
     pub(crate) fn judge(&self) {
         let history = self.history.lock().expect("nothing panics while it adds");
         assert!(!history.is_empty());
@@ -46,7 +46,7 @@ impl Recorder {
 
 /// A client whose operations are recorded.
 pub(crate) struct Client<V: Probed> {
-    pub(crate) party: Party<V>,
+    pub(crate) cluster: TestCluster<V>,
     pub(crate) rng: SmallRng,
     /// Bytes of the values that it writes, 8 or more.
     pub(crate) value_bytes: usize,
@@ -55,28 +55,28 @@ pub(crate) struct Client<V: Probed> {
 }
 
 impl<V: Probed> Client<V> {
-    /// The client with that number on its shard; no more than 1000 there.
-    pub(crate) fn new(party: &Party<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
-        let number = (party.place * 1000 + number) as u32;
+    /// Makes the client with that number on its shard; no more than 1000 there.
+    pub(crate) fn new(cluster: &TestCluster<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
+        let number = (cluster.place * 1000 + number) as u32;
         let rng = SmallRng::seed_from_u64(u64::from(number));
-        Client { party: party.clone(), rng, value_bytes: 8, recorder: Arc::clone(recorder), number }
+        Client { cluster: cluster.clone(), rng, value_bytes: 8, recorder: Arc::clone(recorder), number }
     }
 
-    /// Its number on its shard.
+    /// Yields its number on its shard.
     pub(crate) fn number(&self) -> usize {
         self.number as usize % 1000
     }
 
-    /// Writes with values that no other write has.
+    /// Runs an operation on one key; writes have values that no other write has.
     pub(crate) async fn point(&self, op: Op, key: &[u8]) -> Outcome {
         self.point_within(op, key, None).await
     }
 
-    /// The same, dropped after so many polls: then its outcome is unknown.
+    /// Runs a [`Client::point`] that may be dropped after so many polls: then its outcome is unknown.
     pub(crate) async fn point_within(&self, op: Op, key: &[u8], drops: Option<(usize, Drops)>) -> Outcome {
         let number = super::key(self.recorder.values.fetch_add(1, Ordering::SeqCst));
         let value: Vec<u8> = number.into_iter().cycle().take(self.value_bytes).collect();
-        let (start, start_ns) = (self.recorder.tick(), self.party.shard.now());
+        let (start, start_ns) = (self.recorder.tick(), self.cluster.shard.now());
         let done = match drops {
             None => Some(self.perform(op, key, &value).await),
             Some((polls, drops)) => after_polls(self.perform(op, key, &value), polls, drops).await,
@@ -90,7 +90,7 @@ impl<V: Probed> Client<V> {
     }
 
     async fn perform(&self, op: Op, key: &[u8], value: &[u8]) -> (Outcome, Option<Vec<u8>>) {
-        let index = &self.party.index;
+        let index = &self.cluster.index;
         let effect = |done: bool, otherwise| if done { Outcome::Ok } else { otherwise };
         let outcome = match op {
             Op::Get => {
@@ -106,12 +106,12 @@ impl<V: Probed> Client<V> {
         (outcome, None)
     }
 
-    /// A scan to its end; yields the numbers of its keys.
+    /// Scans to the end; yields the numbers of the keys.
     pub(crate) async fn scan(&self, from: Bound<u64>, to: Bound<u64>, limit: Option<usize>) -> Vec<u64> {
         let (from, to) = (from.map(super::key), to.map(super::key));
         let (from, to) = (from.as_ref().map(<[u8; 8]>::as_slice), to.as_ref().map(<[u8; 8]>::as_slice));
-        let start = (self.recorder.tick(), self.party.shard.now());
-        let pairs: Vec<_> = self.party.index.scan((from, to), limit).try_collect().await.unwrap();
+        let start = (self.recorder.tick(), self.cluster.shard.now());
+        let pairs: Vec<_> = self.cluster.index.scan((from, to), limit).try_collect().await.unwrap();
         let mut entries = ScanEntries::default();
         pairs.iter().for_each(|(key, value)| entries.push(key, value));
         let event = self.event(Op::Scan, Outcome::Ok, start);
@@ -122,8 +122,8 @@ impl<V: Probed> Client<V> {
     }
 
     fn event(&self, op: Op, outcome: Outcome, (start, start_ns): (u64, u64)) -> Event {
-        let (end, end_ns) = (self.recorder.tick(), self.party.shard.now());
-        let process = u32::from(self.party.shard.node_id());
+        let (end, end_ns) = (self.recorder.tick(), self.cluster.shard.now());
+        let process = u32::from(self.cluster.shard.node_id());
         Event { process, client: self.number, op, outcome, start, end, start_ns, end_ns }
     }
 }

@@ -10,7 +10,7 @@ use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
 use farwood::runtime::{Control, Port, PortLease};
 use farwood::{Host, IndexSpec};
 
-use super::party::{Common, Parties, Party, Seat};
+use super::cluster::{Common, Parties, Seat, TestCluster};
 
 /// Far beyond what any test takes.
 const LATE_NS: u64 = 600_000_000_000;
@@ -22,7 +22,7 @@ pub(crate) const ROUGH: Weather =
 /// On-chip memory of few locks: all words are looked at after every run.
 const PROFILE: Profile = Profile { device_bytes: 8 << 10, ..Profile::CONNECTX5 };
 
-/// A small cluster of two servers in calm weather.
+/// Yields a small cluster of two servers in calm weather.
 pub(crate) fn calm(parties: Parties) -> SimConfig {
     SimConfig {
         profile: PROFILE,
@@ -64,20 +64,20 @@ where
     simulation.run(LATE_NS, || ended.get() == parties.count()).unwrap();
 }
 
-/// Runs `main` for every party on a fresh index. Afterwards nothing may be left behind, and the index must pass its
+/// Runs `main` on every shard, on a fresh index. Afterwards nothing may be left behind, and the index must pass its
 /// check.
 pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: IndexSpec, main: F)
 where
-    F: Fn(Party<SimShard>) -> R + Clone + 'static,
+    F: Fn(TestCluster<SimShard>) -> R + Clone + 'static,
     R: Future<Output = ()> + 'static,
 {
     let common = Common::new(parties);
     simulate(config, parties, move |seat| {
         let (main, common) = (main.clone(), Arc::clone(&common));
         async move {
-            let party = Party::enter(seat, recipe, common).await;
-            main(party.clone()).await;
-            party.finish().await;
+            let cluster = TestCluster::enter(seat, recipe, common).await;
+            main(cluster.clone()).await;
+            cluster.finish().await;
         }
     });
 }

@@ -9,7 +9,7 @@ use farwood::{Geometry, RangeIndex, Verbs};
 
 type Bytes = Vec<u8>;
 
-/// What was found.
+/// The contents and the shape of a tree.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) pairs: BTreeMap<Bytes, Bytes>,

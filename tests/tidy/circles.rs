@@ -31,7 +31,7 @@ struct Crate {
     tests: Vec<Path>,
 }
 
-/// What is wrong with the circles of these files' crates, line by line.
+/// Reports what is wrong with the circles of these files' crates, line by line.
 pub(crate) fn violations(files: &[File]) -> String {
     judge(&crates(files), KNOWN)
 }
@@ -68,7 +68,7 @@ fn judge(crates: &BTreeMap<String, Crate>, known: &[(&str, &[&str], &str)]) -> S
     report
 }
 
-/// The crates whose sources are among these files, by the folder that has their `src`.
+/// Yields the crates whose sources are among these files, by the folder that has their `src`.
 fn crates(files: &[File]) -> BTreeMap<String, Crate> {
     let mut crates = BTreeMap::<String, Crate>::new();
     for (name, text) in files {
@@ -82,8 +82,8 @@ fn crates(files: &[File]) -> BTreeMap<String, Crate> {
     crates
 }
 
-/// The crate's folder and the file's name below its `src`. Programs in `bin` are crates of their own; tests are no part
-/// of theirs.
+/// Yields the crate's folder and the file's name below its `src`. Programs in `bin` are crates of their own; tests are
+/// no part of theirs.
 fn source(name: &str) -> Option<(&str, &str)> {
     let (folder, file) = match name.strip_prefix("src/") {
         Some(file) => (".", file),
@@ -142,7 +142,7 @@ fn first(path: &[String]) -> Option<&str> {
     path.first().map(String::as_str)
 }
 
-/// The units of each circle, in order: those that reach each other.
+/// Yields the units of each circle, in order: those that reach each other.
 fn circles(imports: &Imports) -> BTreeSet<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         imports.keys().map(|(from, _)| (from, reached(imports, from))).collect();

@@ -14,11 +14,11 @@ pub(crate) struct Import {
     pub(crate) line: usize,
     /// From the root on; `*` at the end if everything there is meant.
     pub(crate) path: Path,
-    /// What it is called here, if it is imported.
+    /// Its name here, if it is imported.
     pub(crate) name: Option<String>,
 }
 
-/// What a file has to do with the rest of its crate.
+/// Imports and test modules of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     pub(crate) imports: Vec<Import>,
@@ -58,7 +58,7 @@ impl Reader<'_> {
         self.is(ahead, word) && self.piece(ahead + 1) == Some(&Piece::Colons)
     }
 
-    /// Up to the end, or to the brace that closes the module.
+    /// Reads up to the end, or to the brace that closes the module.
     fn body(&mut self) {
         let mut open = 0;
         while let Some(piece) = self.piece(0) {
@@ -110,7 +110,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A path of the own crate, if there is one. Behind it, or behind one word.
+    /// Reads a path of the own crate, if there is one. Behind it, or behind one word.
     fn path(&mut self, import: bool) {
         let base = if self.is_path(0, "crate") {
             self.at += 2;
@@ -135,7 +135,7 @@ impl Reader<'_> {
         self.tree(base, import);
     }
 
-    /// What follows the `::` after `base`.
+    /// Reads the paths behind the `::` after `base`.
     fn tree(&mut self, mut base: Path, import: bool) {
         let line = self.tokens.get(self.at).map_or(0, |(line, _)| *line);
         loop {
@@ -168,7 +168,7 @@ impl Reader<'_> {
         self.reading.imports.push(Import { line, path: base, name: name.filter(|_| import) });
     }
 
-    /// `{a, b::c}`, at the brace.
+    /// Reads `{a, b::c}`, at the brace.
     fn group(&mut self, base: &[String], import: bool) {
         self.at += 1;
         while let Some(piece) = self.piece(0) {
@@ -193,14 +193,14 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether an attribute follows that leaves out what is not for tests: `[cfg(test)]`, `[cfg(all(test, ...))]`.
+    /// Tells whether an attribute follows that keeps an item for tests: `[cfg(test)]`, `[cfg(all(test, ...))]`.
     fn is_for_tests(&self, ahead: usize) -> bool {
         let begins = self.is_mark(ahead, '[') && self.is(ahead + 1, "cfg") && self.is_mark(ahead + 2, '(');
         let all = self.is(ahead + 3, "all") && self.is(ahead + 5, "test");
         begins && (self.is(ahead + 3, "test") || all)
     }
 
-    /// At the `#` of an attribute: over it, those that follow, and what they belong to.
+    /// Skips, from the `#` of an attribute on, it, those that follow, and the item that they belong to.
     fn skip_item(&mut self) {
         while self.is_mark(0, '#') {
             self.at += 1;
@@ -237,7 +237,7 @@ impl Reader<'_> {
         self.at += 1;
     }
 
-    /// From an opening bracket to behind the one that closes it.
+    /// Skips from an opening bracket to behind the one that closes it.
     fn skip_group(&mut self) {
         let mut open = 0;
         while let Some(piece) = self.piece(0) {

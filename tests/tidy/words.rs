@@ -81,7 +81,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Block comments nest.
+    /// Skips a block comment: they nest.
     fn skip_block_comment(&mut self) {
         let (mut depth, mut last) = (0, '/');
         while let Some(next) = self.next() {
@@ -101,7 +101,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind its first quote.
+    /// Skips a string, from behind its first quote.
     fn skip_string(&mut self) {
         while let Some(next) = self.next() {
             match next {
@@ -112,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind the `r`, at the first `#` or quote.
+    /// Skips a raw string, from behind the `r`.
     fn skip_raw_string(&mut self) {
         let mut hashes = 0;
         while self.peek() == Some('#') {
@@ -133,7 +133,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind the quote: `'x'`, `'\n'` or `'life`.
+    /// Skips `'x'`, `'\n'` or `'life`, from behind the quote.
     fn skip_character_or_lifetime(&mut self) {
         match self.next() {
             Some('\\') => {
@@ -149,7 +149,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The word that begins so, or nothing if that was the beginning of a string.
+    /// Reads the word that begins so; yields nothing if that was the beginning of a string.
     fn word(&mut self, first: char) -> Option<String> {
         let mut word = String::from(first);
         while let Some(next) = self.peek().filter(|next| is_of_word(*next)) {

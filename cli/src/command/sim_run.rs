@@ -11,11 +11,11 @@ use std::sync::mpsc;
 use std::thread;
 
 use farwood::IndexKind;
-use farwood::runtime::sim::Mix;
+use farwood::runtime::sim::FaultMix;
 use farwood_sim::coverage::Coverage;
 use farwood_sim::history::write_json_lines;
 use farwood_sim::runner::{self, Report};
-use farwood_sim::scenario::{Scenario, Wish};
+use farwood_sim::scenario::{Overrides, Scenario};
 
 use crate::args::SimRunArgs;
 use crate::error::CliError;
@@ -34,7 +34,7 @@ const UNDECIDED_ONE_IN: u64 = 10_000;
 /// A swarm to be run, checked.
 struct Plan {
     seeds: Range<u64>,
-    wish: Wish,
+    overrides: Overrides,
     history: Option<PathBuf>,
     /// Arguments that a command line needs beside the seeds to do the same.
     rest: String,
@@ -66,9 +66,9 @@ pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
         }
     })?;
     if args.require_coverage {
-        print(&total.table(plan.wish.kind))?;
+        print(&total.table(plan.overrides.kind))?;
     }
-    total.verdict(plan.wish.kind, args.require_coverage)
+    total.verdict(plan.overrides.kind, args.require_coverage)
 }
 
 /// Sums over all seeds.
@@ -135,7 +135,7 @@ impl Plan {
             None => None,
             Some(name) => {
                 write!(rest, " --faults {name}").expect("strings take everything");
-                Some(Mix::named(name).ok_or_else(|| unknown_mix(name))?)
+                Some(FaultMix::named(name).ok_or_else(|| unknown_mix(name))?)
             }
         };
         if let Some(ops) = args.ops {
@@ -147,16 +147,16 @@ impl Plan {
             write!(rest, " --technique {switch}").expect("strings take everything");
         }
         let ops = args.ops.map(ops_per_client).transpose()?;
-        let wish = Wish { kind, mix, ops, techniques };
+        let overrides = Overrides { kind, mix, ops, techniques };
         if let Some(directory) = &args.history {
             files::check_directory(directory)?;
             fs::create_dir_all(directory).map_err(|error| CliError::write(directory, error))?;
         }
-        Ok(Plan { seeds, wish, history: args.history.clone(), rest })
+        Ok(Plan { seeds, overrides, history: args.history.clone(), rest })
     }
 
     fn perform(&self, seed: u64) -> Said {
-        let scenario = Scenario::draw(seed, &self.wish);
+        let scenario = Scenario::draw(seed, &self.overrides);
         let mut report = runner::run(&scenario, false);
         // That a seed repeats exactly is checked, not trusted.
         if seed.is_multiple_of(AGAIN_ONE_IN) && report.failure.is_none() {
@@ -274,7 +274,8 @@ fn ops_per_client(ops: u64) -> Result<u32, CliError> {
 }
 
 fn unknown_mix(name: &str) -> CliError {
-    let known: Vec<String> = Mix::ALL.iter().map(|mix| format!("{} ({})", mix.name, mix.about)).collect();
+    let known: Vec<String> =
+        FaultMix::ALL.iter().map(|mix| format!("{} ({})", mix.name, mix.about)).collect();
     CliError::Usage(format!("--faults {name}: there is {}", known.join(", ")))
 }
 
@@ -312,6 +313,9 @@ mod tests {
     #[test]
     fn an_unknown_mix_is_answered_with_the_known_ones() {
         let said = unknown_mix("storm").one_line();
-        assert!(Mix::ALL.iter().all(|mix| said.contains(mix.name) && said.contains(mix.about)), "{said}");
+        assert!(
+            FaultMix::ALL.iter().all(|mix| said.contains(mix.name) && said.contains(mix.about)),
+            "{said}"
+        );
     }
 }

@@ -12,7 +12,8 @@
 //!   bucket again under the lock, and so waits for the writer, or learns that it has died there.
 //! - The lock of a chain's first bucket protects the chain, so all of it is on one memory server. A write reads the
 //!   chain, and sends one bucket whole with the unlock behind it; before it, if none has room, a new one.
-//! - A key stays in its bucket while it is there, and buckets stay in their chain: who reads the chain once meets it.
+//! - A key stays in its bucket while it is there, and buckets stay in their chain: a client that reads the chain once
+//!   meets it.
 //! - A word that is set stays: compute nodes remember it, and a CAS of unknown outcome is posted again, since it then
 //!   finds what the word holds for good.
 //!
@@ -51,7 +52,7 @@ use self::bucket::{build, entries};
 use self::operation::{Here, Operation, Unpublished};
 
 techniques! {
-    /// What this index can do without.
+    /// The techniques that this index can do without.
     pub struct Techniques {
         /// The lock's CAS and the first READ in one chain.
         pub fused: bool = true,

@@ -1,4 +1,4 @@
-//! What operations do on the fabric. Each `.await` on a submission is a round trip; what is dropped at one leaves
+//! Operations on the fabric. Each `.await` on a submission is a round trip; an operation that is dropped at one leaves
 //! nothing behind: locks see to themselves, new nodes are [`Unpublished`].
 
 use std::collections::{BTreeMap, BTreeSet};

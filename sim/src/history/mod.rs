@@ -1,7 +1,7 @@
-//! The history of a run: every operation with its result and times, as the one who recorded it saw them.
+//! The history of a run: every operation with its result and times, as the recorder saw them.
 //!
 //! An operation has two pairs of times. *Order ticks* (`start`, `end`) order operations of all clients:
-//! `a.end < b.start` means that everybody agrees `a` was over before `b` began, equal ticks order nothing. The oracles
+//! `a.end < b.start` means that all clients agree `a` was over before `b` began, equal ticks order nothing. The oracles
 //! go by these. Nanoseconds are what is written out, for readers of other checkers.
 //!
 //! Recording costs one push and a copy into a buffer that all operations of the history share: benchmarks record too.
@@ -16,7 +16,7 @@ use std::ops::Bound;
 
 pub use json_lines::write_json_lines;
 
-/// What an operation was.
+/// The kinds of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// Reads a key.
@@ -33,7 +33,7 @@ pub enum Op {
     Scan,
 }
 
-/// How an operation ended.
+/// The ends of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It did what it says.
@@ -44,13 +44,13 @@ pub enum Outcome {
     Absent,
     /// The key was there already: nothing was inserted.
     Exists,
-    /// Whoever asked never learned: the client died, the fabric failed, the run ended. A write may take effect at any
+    /// The client never learned: it died, the fabric failed, the run ended. A write may take effect at any
     /// time after its start, even after its end, or never; but not after everything was at rest ([`History::rest_at`]).
     Unknown,
 }
 
 impl Op {
-    /// The name in files and messages.
+    /// Yields the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Op::Get => "get",
@@ -62,7 +62,7 @@ impl Op {
         }
     }
 
-    /// Whether an operation like this can end so.
+    /// Tells whether an operation of this kind can end so.
     pub fn admits(self, outcome: Outcome) -> bool {
         match self {
             Op::Get => matches!(outcome, Outcome::Found | Outcome::Absent | Outcome::Unknown),
@@ -78,7 +78,7 @@ impl Op {
 }
 
 impl Outcome {
-    /// The name in files and messages.
+    /// Yields the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -102,16 +102,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An operation without its bytes: who did what, when, and how it ended.
+/// An operation without its bytes: its client, kind, times and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The compute node.
     pub process: u32,
     /// Which client of it.
     pub client: u32,
-    /// What it was.
+    /// The kind of the operation.
     pub op: Op,
-    /// How it ended.
+    /// Its end.
     pub outcome: Outcome,
     /// Order tick: when it began.
     pub start: u64,
@@ -123,7 +123,7 @@ pub struct Event {
     pub end_ns: u64,
 }
 
-/// What a scan was asked for, and whether it got to its end.
+/// The bounds and the limit of a scan, and whether it got to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanRange<'k> {
     /// Where it begins.
@@ -132,7 +132,7 @@ pub struct ScanRange<'k> {
     pub end: Bound<&'k [u8]>,
     /// The most entries it may return.
     pub limit: Option<usize>,
-    /// Whether the scan said itself that there is no more. False if it failed or was dropped.
+    /// True if the scan said itself that there is no more. False if it failed or was dropped.
     pub ended: bool,
 }
 
@@ -160,7 +160,7 @@ impl ScanEntries {
         self.bytes.clear();
     }
 
-    /// The entries in the order in which they came.
+    /// Yields the entries in the order in which they came.
     pub fn iter(&self) -> Entries<'_> {
         Entries { left: self.count, bytes: &self.bytes }
     }
@@ -196,9 +196,9 @@ impl ExactSizeIterator for Entries<'_> {}
 /// A scan as it was recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned<'h> {
-    /// What was asked for.
+    /// Its bounds and its limit.
     pub range: ScanRange<'h>,
-    /// What came back.
+    /// The entries that it returned.
     pub entries: Entries<'h>,
 }
 
@@ -258,7 +258,7 @@ impl History {
     /// Adds an operation on one key, with the value that it wrote or read.
     ///
     /// # Panics
-    /// If no such operation can end so, or lacks its value: whoever recorded it erred, and no verdict would be worth
+    /// If no such operation can end so, or lacks its value: the recording is wrong, and no verdict would be worth
     /// anything.
     pub fn add(&mut self, event: Event, key: &[u8], value: Option<&[u8]>) {
         let Event { op, outcome, .. } = event;
@@ -309,22 +309,22 @@ impl History {
         self.rest.get_or_insert(rest);
     }
 
-    /// When everything was at rest.
+    /// Yields when everything was at rest.
     pub fn rest(&self) -> Option<u64> {
         self.rest
     }
 
-    /// How many operations it has.
+    /// Counts its operations.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it has none.
+    /// Tells whether it has no operations.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The operations in the order in which they were added.
+    /// Yields the operations in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Operation<'_>> {
         self.records.iter().map(|record| self.operation(record))
     }

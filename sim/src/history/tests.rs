@@ -1,4 +1,4 @@
-//! What is recorded comes back as it was, and as lines of JSON.
+//! Tests that recorded operations come back as they were, and as lines of JSON.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! What must hold of a run, and the first thing that does not.
+//! Oracles: they name the first thing that must hold of a run and does not.
 //!
 //! - [`linearizable`]: each key's operations can be put in an order that explains what all clients saw.
 //! - [`scan`]: scans are in order and in bounds, and say nothing of a key that it was not during the scan.
@@ -31,7 +31,7 @@ pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Bounds of keys.
 pub type KeyRange<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
 
-/// What an index must not do, and did; or may have done.
+/// A mistake that an index made, or may have made.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -46,7 +46,7 @@ pub enum Violation {
     Shape {
         /// Which scan.
         scan: ScanName,
-        /// What is wrong with it.
+        /// The mistake in it.
         fault: ScanFault,
     },
     /// A lone client was answered as by no map.
@@ -57,7 +57,7 @@ pub enum Violation {
     Undecided {
         /// The key.
         key: Vec<u8>,
-        /// How long the search was.
+        /// The length of the search.
         steps_max: u64,
     },
 }
@@ -71,7 +71,7 @@ pub fn check_history(history: &History, initial: &Pairs) -> Result<(), Violation
     check_history_within(history, initial, STEPS_MAX)
 }
 
-/// [`check_history`] with at most so many steps of the search for each key.
+/// Runs [`check_history`] with at most so many steps of the search for each key.
 ///
 /// # Errors
 /// As [`check_history`].
@@ -114,7 +114,7 @@ fn check_key(history: &KeyHistory<'_>, steps_max: u64) -> Result<(), Violation> 
     if !contradiction.has_scan() {
         return Err(Violation::Point(contradiction.into()));
     }
-    // Who is to blame? Not the scan, if there is no order without it either.
+    // The scan is not to blame if there is no order without it either.
     match linearizable::check(&history.without_scans(), steps_max) {
         Verdict::Contradicts(without) => Err(Violation::Point(without.into())),
         _ => Err(Violation::Scan(contradiction.into())),
@@ -187,7 +187,7 @@ impl<'h> Keys<'h> {
     }
 }
 
-/// The bounds, if there may be keys between them: `BTreeMap` panics at others.
+/// Yields the bounds, if there may be keys between them: `BTreeMap` panics at others.
 fn key_range<'k>(start: Bound<&'k [u8]>, end: Bound<&'k [u8]>) -> Option<KeyRange<'k>> {
     let is_empty = match (start, end) {
         (Bound::Included(start), Bound::Included(end)) => start > end,

@@ -1,4 +1,4 @@
-//! A map to compare with: for one client, whose operations follow one another, and nobody else writes.
+//! A map to compare with: for one client, whose operations follow one another and which alone writes.
 //!
 //! After a write of unknown outcome the map cannot know its key any more: the write may take effect at any later time.
 //! From then on it believes everything about that key.
@@ -35,9 +35,9 @@ pub enum Mismatch {
     Point {
         /// The key.
         key: Vec<u8>,
-        /// What was answered.
+        /// The index's answer.
         seen: Box<Claim>,
-        /// What the map answers.
+        /// The map's answer.
         expected: Outcome,
         /// And the value it has.
         expected_value: Option<Vec<u8>>,
@@ -47,7 +47,7 @@ pub enum Mismatch {
     Shape {
         /// Which scan.
         scan: ScanName,
-        /// What is wrong with it.
+        /// The mistake in it.
         fault: ScanFault,
     },
     /// A scan with an entry that is not in the map, or without one that is.
@@ -59,23 +59,23 @@ pub enum Mismatch {
         at: usize,
         /// The entry returned.
         seen: Option<Pair>,
-        /// What the map has there.
+        /// The map's entry there.
         expected: Option<Pair>,
     },
 }
 
 impl ModelMap {
-    /// A map with these pairs in it.
+    /// Makes a map with these pairs in it.
     pub fn new(pairs: Pairs) -> Self {
         ModelMap { pairs, unsure: BTreeSet::new() }
     }
 
-    /// What is in the map.
+    /// Yields the pairs of the map.
     pub fn pairs(&self) -> &Pairs {
         &self.pairs
     }
 
-    /// The keys that had a write of unknown outcome.
+    /// Yields the keys that had a write of unknown outcome.
     pub fn unsure(&self) -> &BTreeSet<Vec<u8>> {
         &self.unsure
     }

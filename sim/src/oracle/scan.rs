@@ -24,7 +24,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::history::{Operation, Outcome, ScanRange, Scanned};
 use crate::oracle::{KeyRange, Shown, key_range};
 
-/// What is wrong with a scan, whatever the keys went through.
+/// A mistake in a scan that is one whatever the keys went through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanFault {
     /// A key that is not greater than the one before.
@@ -41,9 +41,9 @@ pub enum ScanFault {
     },
     /// More entries than asked for.
     OverLimit {
-        /// How many were asked for.
+        /// The number of entries asked for.
         limit: usize,
-        /// How many came.
+        /// The number of entries returned.
         entries: usize,
     },
 }
@@ -68,7 +68,7 @@ pub fn check_shape(scan: &Scanned<'_>) -> Result<(), ScanFault> {
     }
 }
 
-/// The bounds of the part of the key space that a scan says everything about; `None` if it is empty.
+/// Yields the bounds of the part of the key space that a scan says everything about; `None` if it is empty.
 pub fn covered<'h>(scan: &Scanned<'h>, outcome: Outcome) -> Option<KeyRange<'h>> {
     let ScanRange { start, end, limit, ended } = scan.range;
     let whole = ended && outcome == Outcome::Ok && limit.is_none_or(|limit| scan.entries.len() < limit);
@@ -81,7 +81,7 @@ pub fn covered<'h>(scan: &Scanned<'h>, outcome: Outcome) -> Option<KeyRange<'h>>
 pub struct ScanName(Box<str>);
 
 impl ScanName {
-    /// The name of an operation that is a scan.
+    /// Yields the name of an operation that is a scan.
     pub fn new(operation: &Operation<'_>, scan: &Scanned<'_>) -> Self {
         let event = &operation.event;
         let bound = |bound: Bound<&[u8]>, open: &str, closed: &str| match bound {

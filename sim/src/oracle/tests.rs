@@ -1,4 +1,4 @@
-//! What scans may say and what not, each rule by its name.
+//! Tests of the rules for scans, each by its name.
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 

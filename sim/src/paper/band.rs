@@ -8,8 +8,8 @@ use hdrhistogram::Histogram;
 use super::cluster::{Measured, Setup, run};
 use super::{Class, Row};
 
-/// What is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many requests
-/// wait at the responder, and how long atomics take.
+/// Varies what is not known of the NIC, and matters where clients spin (TARGETS of the papers' figures): how many
+/// requests wait at the responder, and how long atomics take.
 fn unknowns(base: Profile) -> [Profile; 4] {
     [
         Profile { responder_slots: 16, ..base },
@@ -19,7 +19,7 @@ fn unknowns(base: Profile) -> [Profile; 4] {
     ]
 }
 
-/// The measured run, and the same with each of the unknowns changed, side by side.
+/// Yields the measured run, and the same with each of the unknowns changed, side by side.
 pub(super) fn run_band(setup: &Setup) -> Result<(Measured, Vec<Measured>), String> {
     let variants: Vec<Setup> =
         unknowns(setup.profile).into_iter().map(|profile| Setup { profile, ..setup.clone() }).collect();
@@ -32,19 +32,19 @@ pub(super) fn run_band(setup: &Setup) -> Result<(Measured, Vec<Measured>), Strin
     })
 }
 
-/// The measured run first, then its variants: all of them as one list.
+/// Yields the measured run first, then its variants: all of them as one list.
 pub(super) fn run_all(setup: &Setup) -> Result<Vec<Measured>, String> {
     let (measured, mut runs) = run_band(setup)?;
     runs.insert(0, measured);
     Ok(runs)
 }
 
-/// A quantile in microseconds.
+/// Yields a quantile in microseconds.
 pub(super) fn us(latency: &Histogram<u64>, quantile: f64) -> f64 {
     latency.value_at_quantile(quantile) as f64 / 1000.0
 }
 
-/// A figure that compares two lists of runs, over the same variant of the model each time.
+/// Yields a figure that compares two lists of runs, over the same variant of the model each time.
 pub(super) fn compare(
     (name, figure): (&'static str, String),
     paper: f64,

@@ -22,13 +22,13 @@ pub(super) struct Client {
     pub(super) mix: Mix,
     pub(super) value_bytes: usize,
     pub(super) board: Rc<Board>,
-    /// What an operation costs beside posting and polling.
+    /// The CPU time of an operation beside posting and polling.
     pub(super) op_ns: u64,
-    /// Whether no other client shares the shard: then the shard's counters are its own.
+    /// True if no other client shares the shard: then the shard's counters are its own.
     pub(super) is_alone: bool,
 }
 
-/// What a client does next.
+/// A client's next operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Put,
@@ -91,7 +91,7 @@ impl Client {
     }
 }
 
-/// What one operation of a client that has its shard to itself put on the wire.
+/// The traffic of one operation of a client that has its shard to itself.
 struct Traffic {
     chains: u64,
     bytes: u64,
@@ -127,7 +127,7 @@ impl Lanes {
 }
 
 impl Board {
-    /// A board for what ends between these times.
+    /// Makes a board for what ends between these times.
     pub(super) fn new(begins_ns: u64, ends_ns: u64) -> Self {
         Board { begins_ns, ends_ns, ops: Cell::new(0), lanes: RefCell::new(Lanes::new()) }
     }
@@ -151,7 +151,7 @@ impl Board {
         }
     }
 
-    /// What is on it, with what else the run showed.
+    /// Yields the board's figures, with what else the run showed.
     pub(super) fn measured(&self, stats: IndexStats, trace_hash: u64) -> Measured {
         let lanes = self.lanes.replace(Lanes::new());
         let mut all = lanes.reads.clone();

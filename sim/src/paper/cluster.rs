@@ -17,7 +17,7 @@ use super::workload::{KeySpace, Mix, Popularity, Spread};
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What NICs cost.
+    /// The costs of NICs.
     pub profile: Profile,
     /// The machines.
     pub machines: Machines,
@@ -25,7 +25,7 @@ pub struct Setup {
     pub tree: Tree,
     /// Logical clients of the whole cluster.
     pub clients: u32,
-    /// What they do.
+    /// Their operations.
     pub mix: Mix,
     /// With which keys.
     pub popularity: Popularity,
@@ -37,9 +37,9 @@ pub struct Setup {
     pub key_bytes: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// How full the load makes leaves.
+    /// The part of a leaf that the load fills.
     pub fill: f64,
-    /// What caches know.
+    /// The contents of caches before the experiment.
     pub warm: Warm,
     /// Virtual time before anything is measured.
     pub warmup_ns: u64,
@@ -65,7 +65,7 @@ pub struct Machines {
 const CHUNK_BYTES: usize = 4096;
 
 impl Setup {
-    /// Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive and skewed, all of its techniques.
+    /// Makes Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive, skewed, with all techniques.
     pub fn sherman() -> Self {
         let techniques = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
         Setup {
@@ -87,7 +87,7 @@ impl Setup {
         }
     }
 
-    /// Bytes of a server's region: some times what the keys take. It costs nothing until it is used.
+    /// Yields the bytes of a server's region: some times what the keys take. It costs nothing until it is used.
     fn bytes_per_server(&self) -> u64 {
         let per_key = 128 + 6 * (self.key_bytes + self.value_bytes) as u64;
         (self.keys * per_key / u64::from(self.machines.servers)).max(256 << 20)
@@ -103,12 +103,12 @@ impl Setup {
     }
 }
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Operations that ended in the measured time.
     pub ops: u64,
-    /// How long that was.
+    /// The measured time in seconds.
     pub seconds: f64,
     /// Latencies in ns of gets (and scans), of puts and inserts, and of all.
     pub reads: Histogram<u64>,
@@ -122,14 +122,14 @@ pub struct Measured {
     pub write_bytes: Histogram<u64>,
     /// Retries of each get, where a shard has one client.
     pub read_retries: Histogram<u64>,
-    /// What the index counted in the measured time.
+    /// The index's counters over the measured time.
     pub stats: IndexStats,
     /// Everything that happened.
     pub trace_hash: u64,
 }
 
 impl Measured {
-    /// Million operations per second.
+    /// Yields the throughput in million operations per second.
     pub fn mops(&self) -> f64 {
         self.ops as f64 / self.seconds / 1e6
     }

@@ -25,7 +25,7 @@ struct Shown {
     p99_us: f64,
 }
 
-/// Figure 16: what each part of the hierarchical on-chip locks is worth.
+/// Simulates figure 16: what each part of the hierarchical on-chip locks is worth.
 pub(super) fn fig16(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-fig16";
     let base = LockConfig {
@@ -103,7 +103,7 @@ fn run(effort: &Effort, locks: &LockConfig) -> Result<Shown, String> {
     Ok(Shown { mops: ops.get() as f64 * 1000.0 / measured_ns as f64, p50_us: us(0.5), p99_us: us(0.99) })
 }
 
-/// One node for each lock word: nodes find their words by a hash.
+/// Yields one node for each lock word: nodes find their words by a hash.
 fn nodes_of_all_locks(shard: &SimShard, table: &LockTable<SimShard>) -> Vec<RemotePtr> {
     let server = shard.control().servers()[0].id;
     let chunk = futures::executor::block_on(shard.control().chunk(server, IndexId(1)));

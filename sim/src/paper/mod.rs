@@ -3,7 +3,7 @@
 //! The simulated NICs are calibrated from micro-measurements alone ([`farwood_runtime::sim::Profile`]), so what an
 //! index does here is a prediction. Only `sherman-fig16` is a calibration: it fixed the number of responder slots.
 //!
-//! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: who runs it;
+//! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: its clients;
 //!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
 //! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`: the papers' figures.
 
@@ -17,7 +17,7 @@ mod smart;
 mod tree;
 pub mod workload;
 
-/// How closely a simulated figure has to meet the paper's.
+/// Classes of figures, by how closely the simulated one has to meet the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Bound by bytes or message rate: 15 %.
@@ -30,14 +30,14 @@ pub enum Class {
     Tail,
     /// Spinning on remote locks: a factor of two, as a band over what is not known of the NIC.
     Spinning,
-    /// What the model was calibrated with. 25 % is what to expect; no prediction.
+    /// Figures that the model was calibrated with: 25 %, and no prediction.
     Calibration,
     /// The paper gives a bound from below, as "more than 50 Mops".
     AtLeast,
 }
 
 impl Class {
-    /// The relative deviation that is inside.
+    /// Yields the relative deviation that is inside.
     pub fn tolerance(self) -> f64 {
         match self {
             Class::Bound => 0.15,
@@ -64,15 +64,15 @@ impl Class {
 pub struct Row {
     /// The experiment's name.
     pub experiment: &'static str,
-    /// What the figure is, with its unit.
+    /// The name of the figure, with its unit.
     pub figure: String,
-    /// What the paper says.
+    /// The paper's value.
     pub paper: f64,
-    /// What the simulation says.
+    /// The simulated value.
     pub simulated: f64,
     /// The least and the most that it says over what is not known of the NIC; the same where that does not matter.
     pub band: (f64, f64),
-    /// How close they should be.
+    /// The class that says how close they should be.
     pub class: Class,
 }
 
@@ -87,7 +87,7 @@ impl Row {
         Row { experiment, figure: figure.into(), paper, simulated, band: (simulated, simulated), class }
     }
 
-    /// With the same figure of variants of the model as its band.
+    /// Takes the same figure of variants of the model as its band.
     fn within(mut self, variants: impl IntoIterator<Item = f64>) -> Self {
         for other in variants {
             self.band = (self.band.0.min(other), self.band.1.max(other));
@@ -95,18 +95,18 @@ impl Row {
         self
     }
 
-    /// Simulated over paper's.
+    /// Divides the simulated value by the paper's.
     pub fn ratio(&self) -> f64 {
         self.simulated / self.paper
     }
 
-    /// Whether it is as close as its class asks for.
+    /// Tells whether the figure is as close as its class asks for.
     pub fn is_inside(&self) -> bool {
         self.class.is_inside(self.paper, self.band.0, self.band.1)
     }
 }
 
-/// What every experiment is told.
+/// The size of every experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Keys that are stored.
@@ -128,7 +128,7 @@ impl Default for Effort {
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub about: &'static str,
     run: fn(&Effort) -> Result<Vec<Row>, String>,
 }

@@ -22,7 +22,7 @@ const BATCH: usize = 16;
 /// Lock words for CAS on different addresses.
 const WORDS: u64 = 10_240;
 
-/// What a machine's cores do without end.
+/// The verbs that a machine's cores post without end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Load {
     /// WRITEs of so many bytes.
@@ -104,13 +104,13 @@ fn simulation(effort: &Effort) -> Result<Simulation, String> {
     Simulation::new(&config).map_err(|error| error.to_string())
 }
 
-/// Where everything is read and written.
+/// Yields the place where everything is read and written.
 fn area(server: usize, shard: &SimShard) -> RemotePtr {
     let info = &shard.control().servers()[server];
     RemotePtr::new(info.id, info.region_bytes / 2)
 }
 
-/// One idle client: how long until a WRITE is in the server's memory, and until a READ is back.
+/// Measures, with one idle client, the time until a WRITE is in the server's memory, and until a READ is back.
 fn latencies(effort: &Effort) -> Result<(u64, u64), String> {
     let simulation = simulation(effort)?;
     let (writer, reader) = (simulation.shard(0, 0), simulation.shard(1, 0));
@@ -145,7 +145,7 @@ fn stopped(stop: Stop) -> String {
     format!("the simulation came to a stop: {stop:?}")
 }
 
-/// Million verbs per second between so many machines.
+/// Measures million verbs per second between so many machines.
 fn rate(effort: &Effort, load: Load, nodes: u16, servers: u16) -> Result<f64, String> {
     const WARMUP_NS: u64 = 1_000_000;
     /// Chains that a core has in flight: enough to be bound by the NICs, few enough not to wait for long.

@@ -21,15 +21,15 @@ const LADDER: [(&str, &[&str]); 5] = [
     ("+hierarchical", &["hierarchical", "handover"]),
     ("+2-level", &["two_level"]),
 ];
-/// The step from which on nobody spins against clients of the same compute node.
+/// The step from which on no client spins against others of its compute node.
 const HIERARCHICAL: usize = 3;
 const SHERMAN: usize = 4;
 /// The paper's leaves and inner nodes.
 const NODE_BYTES: usize = 1024;
-/// What a put without a split writes at most: lines of an entry, and the unlock.
+/// The most bytes that a put without a split writes: lines of an entry, and the unlock.
 const ENTRY_BYTES_MAX: u64 = 255;
 
-/// The techniques up to a step of the ladder.
+/// Yields the techniques up to a step of the ladder.
 fn techniques(step: usize) -> Techniques {
     let mut techniques = Techniques::NONE;
     for name in LADDER[..=step].iter().flat_map(|(_, names)| *names) {
@@ -54,7 +54,7 @@ fn setup(effort: &Effort, step: usize, mix: Mix, popularity: Popularity) -> Setu
     }
 }
 
-/// Table 1: FG+, 176 clients.
+/// Simulates table 1: FG+, 176 clients.
 pub(super) fn table1(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-table1";
     let mut rows = Vec::new();
@@ -102,14 +102,14 @@ fn ladder(effort: &Effort, mix: Mix, popularity: Popularity) -> Result<Vec<Vec<M
         .collect()
 }
 
-/// That every technique helps, as in the paper: the least gain of a step.
+/// Compares the least gain of a step with the paper, where every technique helps.
 fn order(name: &'static str, workload: &str, ladder: &[Vec<Measured>]) -> Row {
     let gains = ladder.windows(2).map(|steps| steps[1][0].mops() / steps[0][0].mops());
     let figure = format!("{workload}: least gain of a technique (over 1: ordered as in the paper)");
     Row::new(name, figure, 1.0, gains.fold(f64::INFINITY, f64::min), Class::AtLeast)
 }
 
-/// Figure 10: skew, techniques added one by one.
+/// Simulates figure 10: skew, techniques added one by one.
 pub(super) fn fig10(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-fig10";
     let mut rows = Vec::new();
@@ -157,7 +157,7 @@ pub(super) fn fig10(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Figure 11: uniform.
+/// Simulates figure 11: uniform.
 pub(super) fn fig11(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-fig11";
     let mut rows = Vec::new();
@@ -184,7 +184,7 @@ pub(super) fn fig11(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Figure 13 and section 5.4: three coroutines on each core.
+/// Simulates figure 13 and section 5.4: three coroutines on each core.
 pub(super) fn fig13(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-fig13";
     let many = |step, popularity| {
@@ -217,7 +217,7 @@ fn share_of(histogram: &Histogram<u64>, value: u64) -> f64 {
     histogram.count_at(value) as f64 / histogram.len() as f64
 }
 
-/// Figure 14: what the clients count, write-intensive, skewed.
+/// Simulates figure 14: what the clients count, write-intensive, skewed.
 pub(super) fn fig14(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-fig14";
     let (baseline, variants) = run_band(&setup(effort, 0, Mix::WRITE_INTENSIVE, SKEW))?;
@@ -263,7 +263,7 @@ pub(super) fn fig14(effort: &Effort) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// CACM table 3: scans, million per second. In range-write half of the clients scan and half put.
+/// Simulates CACM table 3: scans, million per second. In range-write half of the clients scan and half put.
 pub(super) fn scan(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "sherman-scan";
     let mut rows = Vec::new();

@@ -10,7 +10,7 @@ use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
 
-/// What is measured.
+/// The index that is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tree {
     /// Sherman with these techniques and nodes.
@@ -20,8 +20,8 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// The index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as it
-    /// takes.
+    /// Yields the index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as
+    /// it takes.
     fn spec(self, max_key: usize, max_value: usize) -> IndexSpec {
         let spec: IndexSpec = match self {
             Tree::Sherman(techniques, size) => {
@@ -37,19 +37,19 @@ impl Tree {
     }
 }
 
-/// What caches know before the experiment.
+/// The contents of caches before the experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warm {
     /// Every inner node.
     All,
-    /// What a compute node has met that has inserted its share of the keys.
+    /// The nodes that a compute node meets while it inserts its share of the keys.
     Share,
 }
 
 /// The handles of all shards, node by node.
 pub(super) type Indexes = Vec<(SimShard, AnyIndex<SimShard>)>;
 
-/// Nobody waits longer for the load.
+/// The longest time that a load may take.
 const LOAD_NS: u64 = 1_000_000_000_000;
 
 /// Makes and loads the tree, and attaches every shard to it, caches warm.
@@ -71,7 +71,7 @@ pub(super) fn open(simulation: &Simulation, setup: &Setup, stored: &[Bytes]) -> 
     Ok(indexes)
 }
 
-/// The tree as that compute node sees it. The first one creates it.
+/// Yields the tree as that compute node sees it. The first one creates it.
 async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<AnyTree, IndexError> {
     const NAME: &str = "paper";
     let host = &*simulation.node(node);

@@ -16,10 +16,10 @@ use rand_distr::Zipf;
 
 /// Ranks that popularity is drawn over in Sherman's experiments.
 pub const KEYS_OF_SHERMAN: u64 = 1_000_000_000;
-/// The same in SMART's.
+/// Ranks that popularity is drawn over in SMART's experiments.
 pub const KEYS_OF_SMART: u64 = 60_000_000;
 
-/// How popular keys are.
+/// The popularity of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Popularity {
     /// All the same.
@@ -60,7 +60,7 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// A key space of which `stored` keys of `key_bytes` bytes are stored.
+    /// Makes a key space of which `stored` keys of `key_bytes` bytes are stored.
     ///
     /// # Panics
     /// If the exponent of a Zipfian popularity is not positive, keys have less than 8 bytes, or the space is dense
@@ -93,7 +93,7 @@ impl KeySpace {
         }
     }
 
-    /// The number of a key that nobody has asked for, of a random spread.
+    /// Draws the number of a key that no client has asked for, of a random spread.
     pub fn draw_new(&self) -> u64 {
         let ticket = self.tickets.get();
         self.tickets.set(ticket + 1);
@@ -112,7 +112,7 @@ impl KeySpace {
         }
     }
 
-    /// The keys that are stored in the beginning, ascending.
+    /// Yields the keys that are stored in the beginning, ascending.
     pub fn stored(&self) -> Vec<Bytes> {
         let mut numbers: Vec<u64> = match self.spread {
             Spread::TwoThirds => (0..self.keys).filter(|number| number % 3 != 2).collect(),
@@ -129,14 +129,14 @@ impl KeySpace {
         keys
     }
 
-    /// Where in the key space the key of that rank is: neighbours in rank are none in the tree.
+    /// Yields the place of the key of that rank in the key space: neighbours in rank are none in the tree.
     fn place(&self, rank: u64) -> u64 {
         // A prime beyond every number of keys: below it, different ranks have different places.
         const STEP: u128 = 982_451_653;
         (u128::from(rank) * STEP % u128::from(self.keys)) as u64
     }
 
-    /// The first 64 bits of the key of that number, as a number: different for different keys.
+    /// Yields the first 64 bits of the key of that number, as a number: different for different keys.
     fn prefix(&self, number: u64) -> u64 {
         match self.spread {
             Spread::TwoThirds => number * (u64::MAX / self.keys),
@@ -149,7 +149,7 @@ impl KeySpace {
     }
 }
 
-/// A bijection of 64-bit numbers without visible order (the finalizer of SplitMix64).
+/// Maps 64-bit numbers one to one, without visible order (the finalizer of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -157,23 +157,23 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What clients do.
+/// The operations of the clients, by shares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// Share of puts.
     pub puts: f64,
     /// Share of inserts of new keys.
     pub inserts: f64,
-    /// What else they do: scans, or gets if that is none.
+    /// The length of scans, if the remaining operations are scans; they are gets otherwise.
     pub scan: Option<Length>,
-    /// Whether it is clients that are shared out, instead of the operations of each.
+    /// True if the shares are those of clients, instead of those of each client's operations.
     pub by_client: bool,
 }
 
-/// How much a scan returns.
+/// The length of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// What is stored of so many keys of Sherman's key space. (The published benchmarks of these indexes query from k
+    /// The stored ones of so many keys of Sherman's key space. (The published benchmarks of these indexes query from k
     /// to k + the range's size.)
     OfSpace(usize),
     /// From one pair to so many, uniform (YCSB E).
@@ -196,19 +196,19 @@ impl Mix {
     /// YCSB E.
     pub const SCANS: Mix = Mix { scan: Some(Length::UpTo(100)), ..Mix::READ_LATEST };
 
-    /// Sherman table 3: range-only.
+    /// Makes range-only of Sherman's table 3.
     pub const fn range_only(scan_length: usize) -> Mix {
         Mix { scan: Some(Length::OfSpace(scan_length)), ..Mix::READ_ONLY }
     }
 
-    /// Sherman table 3: range-write.
+    /// Makes range-write of Sherman's table 3.
     pub const fn range_write(scan_length: usize) -> Mix {
         Mix { puts: 0.5, by_client: true, ..Mix::range_only(scan_length) }
     }
 }
 
 impl Length {
-    /// How many pairs the next scan asks for.
+    /// Draws the number of pairs that the next scan asks for.
     pub(super) fn pairs(self, rng: &mut SmallRng) -> usize {
         match self {
             Length::OfSpace(keys) => keys * 2 / 3,
@@ -217,7 +217,7 @@ impl Length {
     }
 }
 
-/// A generator of its own for each client.
+/// Yields a generator of its own for each client.
 pub(super) fn client_rng(verbs: &impl Verbs) -> SmallRng {
     use rand::SeedableRng;
     SmallRng::seed_from_u64(verbs.random())

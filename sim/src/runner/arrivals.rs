@@ -34,12 +34,12 @@ impl Busy {
         self.ended.set(self.ended.get() + 1);
     }
 
-    /// Clients that have ended.
+    /// Counts clients that have ended.
     pub(super) fn ended(&self) -> u64 {
         self.ended.get()
     }
 
-    /// Clients that have not, but for those of compute nodes that have stopped.
+    /// Counts clients that have not ended, but for those of compute nodes that have stopped.
     pub(super) fn left<W: Verbs>(&self, fleet: &[Member<W>]) -> usize {
         let left = self.left.borrow();
         let alive = fleet.iter().zip(left.iter()).filter(|(member, _)| !member.shard.is_dead());
@@ -71,12 +71,12 @@ impl<'a, 'r> Arrivals<'a, 'r> {
         }
     }
 
-    /// A number that changes when there is something to do.
+    /// Yields a number that changes when there is something to do.
     pub(super) fn news(&self) -> u64 {
         u64::from(self.is_due()) + self.opened.borrow().len() as u64
     }
 
-    /// Whether none is on its way.
+    /// Tells whether no compute node is on its way.
     pub(super) fn are_over(&self) -> bool {
         self.opening.borrow().is_empty()
     }
@@ -104,7 +104,7 @@ impl<'a, 'r> Arrivals<'a, 'r> {
         Ok(come)
     }
 
-    /// Whether clients have done so much that the next compute node joins: they come at equal distances.
+    /// Tells whether clients have done so much that the next compute node joins: they come at equal distances.
     fn is_due(&self) -> bool {
         let (joined, joiners) =
             (u64::from(self.joined.get()), u64::from(self.run.scenario.adversary.joiners));

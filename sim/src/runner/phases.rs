@@ -34,7 +34,7 @@ const OTHERS_VALUE: &[u8] = b"another";
 /// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
 const LOADER: u32 = 1_000;
 const CHECKER: u32 = 1_001;
-/// What could not be opened or loaded is tried again after that time.
+/// Virtual time after which a failed opening or load is tried again.
 const OPEN_PAUSE_NS: u64 = 50_000;
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
 const PHASE_NS: u64 = 10_000_000_000;
@@ -68,7 +68,7 @@ impl<'r> Run<'r> {
         Run { scenario, simulation, crew }
     }
 
-    /// All phases; yields how many keys are there in the end.
+    /// Runs all phases; yields how many keys are there in the end.
     pub(super) fn all_phases<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<u64, String> {
         self.simulation.set_faults(&self.scenario.first_rules());
         let mut fleet = self.open_everywhere(&wrap)?;
@@ -163,7 +163,7 @@ impl<'r> Run<'r> {
             .map_err(|stop| stopped(stop, PHASE_NS, "a lone client") + &self.still_open())
     }
 
-    /// Loads a part of the keys, before anybody else is there.
+    /// Loads a part of the keys, before any other client is there.
     fn load<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let work = self.scenario.work;
         if work.loaded_percent == 0 {
@@ -189,7 +189,7 @@ impl<'r> Run<'r> {
                 }
             }
         })??;
-        // To all others it is as if somebody had put the pairs one by one.
+        // To all others it is as if a client had put the pairs one by one.
         let who = Who { node: 0, client: LOADER };
         for (key, value) in &pairs {
             self.crew.recorder.begin(who, 0, Op::Put, key, Some(value));
@@ -198,7 +198,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// All clients at work, those of compute nodes that come later too.
+    /// Runs all clients at work, those of compute nodes that come later too.
     fn work<W: Verbs>(
         &self,
         fleet: &mut Vec<Member<W>>,
@@ -224,7 +224,7 @@ impl<'r> Run<'r> {
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
-    /// All clients that are left write and read all keys, undisturbed.
+    /// Lets all clients that are left write and read all keys, undisturbed.
     fn stay_alive<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let clients = self.scenario.clients();
         self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
@@ -248,7 +248,7 @@ impl<'r> Run<'r> {
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
-    /// Lets every client do something, and waits for those whose compute node does not stop.
+    /// Lets every client run one action, and waits for those whose compute node does not stop.
     fn with_all_clients<W: Verbs, F: Future<Output = ()> + 'static>(
         &self,
         fleet: &[Member<W>],
@@ -349,7 +349,8 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// The books of the memory: what servers have handed out is what shards have, those of stopped nodes included.
+    /// Balances the books of the memory: what servers have handed out is what shards have, those of stopped nodes
+    /// included.
     fn balance<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let usage =
             self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
@@ -360,7 +361,7 @@ impl<'r> Run<'r> {
         // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
         let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
         let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
-        // And whoever asks again when a reply was lost has lost a chunk.
+        // And a compute node that asks again when a reply was lost has lost a chunk.
         let on_its_way = on_its_way + self.simulation.bytes_lost();
         if (had..=had + on_its_way).contains(&handed_out) {
             return Ok(());
@@ -368,7 +369,7 @@ impl<'r> Run<'r> {
         Err(format!("{handed_out} bytes of memory are handed out, {had} are had, {on_its_way} on their way"))
     }
 
-    /// Clients of other compute nodes get their turn: whoever has taken a lock passes it on so many times at most.
+    /// Checks that clients of other compute nodes get their turn: a lock is passed on only so many times.
     fn take_turns<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let most = u64::from(LockConfig::default().handovers_max);
         for node in fleet.chunk_by(|a, b| a.node == b.node) {
@@ -390,7 +391,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// A compute node that was not there before looks at all that is left.
+    /// Looks at all that is left, with a compute node that was not there before.
     fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
         let spec = self.scenario.spec().with_cache_bytes(1 << 20).with_retries_max(500);
@@ -428,7 +429,7 @@ impl<'r> Run<'r> {
         // Of several in a row, visitors find the next when the one before is in.
         while report.missing_separators.total() > 0 && report.orphaned.is_empty() {
             let before = report.missing_separators.total();
-            // Who comes to a leaf from under a cached parent notes it; who comes again has it put in.
+            // A client that comes to a leaf from under a cached parent notes it; one that comes again puts it in.
             let gets = (0..self.crew.keys.len()).chain(0..self.crew.keys.len());
             let gets = gets.map(|key| Action::Point(Op::Get, key)).collect();
             visited(self.block_on(&shards[0], visitor().perform_all(gets))?)?;
@@ -447,8 +448,8 @@ impl<'r> Run<'r> {
         Ok(keys)
     }
 
-    /// Nodes that were allocated and not given back are in the tree, but for those that clients had in hand whose
-    /// compute node stopped. In bytes.
+    /// Checks that nodes that were allocated and not given back are in the tree, but for those that clients had in hand
+    /// whose compute node stopped. In bytes.
     fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
         let Scenario { cluster, work, .. } = self.scenario;
         let in_tree = report.survey.used_bytes;
@@ -465,7 +466,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Other indexes share their lock words with this one, and its dead clients' locks keep none of their clients.
+    /// Uses other indexes, which share lock words with this one: its dead clients' locks keep none of their clients.
     fn use_others(&self) -> Result<(), String> {
         let dead = self.crew.dead();
         if dead.is_empty() {
@@ -529,7 +530,7 @@ impl<'r> Run<'r> {
         gets().chain(writes).chain(gets()).collect()
     }
 
-    /// Whether splits may have been given up: their operations were.
+    /// Tells whether splits may have been given up: their operations were.
     fn may_lack_separators(&self) -> bool {
         let mix = &self.scenario.mix;
         may_lose_servers(mix) || mix.has(Fault::is_of_control) || !self.crew.in_the_way().is_empty()
@@ -569,7 +570,7 @@ async fn check<V: Verbs>(
     Ok(report)
 }
 
-/// A client that no one disturbs and whose cache knows the tree takes the round trips of its index's table, for a get
+/// Checks that an undisturbed client whose cache knows the tree takes the round trips of its index's table, for a get
 /// and for an update.
 async fn count_round_trips<V: Verbs>(
     crew: Rc<Crew>,
@@ -598,14 +599,14 @@ async fn count_round_trips<V: Verbs>(
     Ok(())
 }
 
-/// A scan of all keys.
+/// Yields a scan of all keys.
 fn everything() -> Action {
     Action::Scan(Range { start: Bound::Unbounded, end: Bound::Unbounded, limit: None }, None)
 }
 
 fn stopped(stop: Stop, within_ns: u64, who: &str) -> String {
     match stop {
-        Stop::Idle => format!("{who}: somebody waits for ever, and nothing is left to happen"),
+        Stop::Idle => format!("{who}: an operation waits for ever, and nothing is left to happen"),
         Stop::Late => format!("{who}: no end within {} s of virtual time", within_ns / 1_000_000_000),
     }
 }

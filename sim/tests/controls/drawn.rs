@@ -1,18 +1,18 @@
-//! Plants the same mistakes in scenarios as the swarm draws them, which are made for none of them. (Not those whose
+//! Plants the same mistakes in scenarios that the swarm draws, which are made for none of them. (Not those whose
 //! wrapper holds for its own scenario only: versions of four bits, and a cache without the reverse check.)
 
 use farwood_index::IndexKind;
-use farwood_sim::scenario::{Scenario, Wish};
+use farwood_sim::scenario::{Overrides, Scenario};
 
 use crate::is_caught;
 use crate::sabotage::Act;
 
-/// Seeds as `farwood sim run` draws them for that index, without a technique that covers the mistake.
+/// Tries seeds as `farwood sim run` draws them for that index, without a technique that covers the mistake.
 #[track_caller]
 fn is_caught_as_drawn(act: Act, kind: IndexKind, off: Option<&str>, within: u64) {
     let techniques: Vec<_> = off.map(|name| (name.to_owned(), false)).into_iter().collect();
-    let wish = Wish { kind, techniques, ..Wish::default() };
-    is_caught(act, within, |seed| Scenario::draw(seed, &wish));
+    let overrides = Overrides { kind, techniques, ..Overrides::default() };
+    is_caught(act, within, |seed| Scenario::draw(seed, &overrides));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
-use farwood_runtime::sim::{Fault, Mix, Rule, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Rule, Weather};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
@@ -26,13 +26,13 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 /// Entries that cross lines.
 const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
 
-/// How a compute node works on an index: with a large cache, and patience for 100 ms.
+/// Gives a compute node a large cache, and 100 ms to wait for locks.
 fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
     let spec = spec.into().with_cache_bytes(1 << 20).with_backoff(BACKOFF);
     spec.with_lock_wait_max(Duration::from_millis(100)).with_scan_window(32)
 }
 
-/// Two compute nodes on one memory server: tiny leaves, no faults.
+/// Yields two compute nodes on one memory server: tiny leaves, no faults.
 fn plain(seed: u64) -> Scenario {
     Scenario {
         seed,
@@ -51,7 +51,7 @@ fn plain(seed: u64) -> Scenario {
             clients: 4,
             ops: 60,
             keys: 60,
-            tangled: false,
+            shared_prefixes: false,
             loaded_percent: 0,
             fill_percent: 100,
             shares: Shares { get: 6, put: 4, insert: 4, update: 4, remove: 3, scan: 2 },
@@ -61,15 +61,15 @@ fn plain(seed: u64) -> Scenario {
             think_ns: 0,
         },
         mix: mix("none"),
-        haste: 1,
+        fault_multiplier: 1,
         adversary: Adversary::default(),
     }
 }
 
 const LATE_LINES: [Rule; 1] = [Rule { fault: Fault::DelayedLine(300_000), one_in: 60, most: u32::MAX }];
 
-fn mix(name: &str) -> Mix {
-    Mix::named(name).expect("a mix of the runtime's")
+fn mix(name: &str) -> FaultMix {
+    FaultMix::named(name).expect("a mix of the runtime's")
 }
 
 /// Runs seeds until `act` is caught, then the same ones without it.
@@ -104,7 +104,7 @@ fn versions_of_four_bits_without_a_time_bound() {
     is_caught(Act::FourBits, 100, |seed| {
         let mut scenario = plain(seed);
         // One key, a line of which is read long after the others, while the key is written some sixteen times.
-        scenario.mix = Mix { name: "late lines", about: "", rules: &LATE_LINES };
+        scenario.mix = FaultMix { name: "late lines", about: "", rules: &LATE_LINES };
         scenario.nodes = vec![node(Spec { geometry: WIDE, options: Options::default() }); 2];
         scenario.nodes.push(scenario.nodes[0]);
         scenario.cluster.shards = 1;
@@ -160,12 +160,12 @@ fn a_write_back_that_is_not_done_again() {
     });
 }
 
-/// The same with a radix tree, whose keys are prefixes of each other.
+/// Makes a plain scenario with a radix tree, whose keys are prefixes of each other.
 fn radix(seed: u64, max_value: usize) -> Scenario {
     let mut scenario = plain(seed);
     let smart = node(IndexKind::Smart.spec(Limits { max_key: 12, max_value }, farwood_index::Nodes::Tiny));
     scenario.nodes.iter_mut().for_each(|node| *node = smart);
-    scenario.work.tangled = true;
+    scenario.work.shared_prefixes = true;
     scenario
 }
 

@@ -1,4 +1,4 @@
-//! What is done to the bytes of a radix tree's nodes on their way from the fabric (`farwood_index::layout::radix`).
+//! Changes the bytes of a radix tree's nodes on their way from the fabric (`farwood_index::layout::radix`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use farwood_index::layout::radix::{Child, InnerView, LeafFormat, Link, NodeTypes
 use farwood_index::smart::{Geometry, Types};
 use farwood_runtime::RemotePtr;
 
-/// A tree's formats, and what one shard has learnt of who leads where.
+/// A tree's formats, and the parents that one shard has seen.
 #[derive(Clone)]
 pub(crate) struct Radix {
     types: &'static NodeTypes,
@@ -27,7 +27,7 @@ impl Radix {
         Radix { types, leaf, parents: Rc::default() }
     }
 
-    /// The inner node in `image`. Some leaves look like one: they are left alone.
+    /// Yields the inner node in `image`. Some leaves look like one: they are left alone.
     fn inner<'i>(&self, image: &'i [u8]) -> Option<InnerView<'i>> {
         InnerView::new(image, self.types).ok()
     }
@@ -84,7 +84,7 @@ pub(crate) struct Ticket {
 }
 
 impl Joined {
-    /// A READ begins: it joins the one of the same bytes that is under way.
+    /// Begins a READ: it joins the one of the same bytes that is under way.
     pub(crate) fn begin(&self, at: RemotePtr, len: usize) -> Ticket {
         let mut reads = self.0.borrow_mut();
         reads.numbers += 1;
@@ -96,7 +96,7 @@ impl Joined {
         Ticket { place, number, joins }
     }
 
-    /// It has brought `image`, but its caller gets what the READ brought that it has joined.
+    /// Ends a READ that has brought `image`; its caller gets what the READ brought that it has joined.
     pub(crate) fn end(&self, ticket: Ticket, image: &mut [u8]) {
         let mut reads = self.0.borrow_mut();
         match ticket.joins {

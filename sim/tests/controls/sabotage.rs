@@ -20,7 +20,7 @@ use farwood_runtime::{
 
 use crate::radix::{Joined, Radix, Ticket};
 
-/// What is broken.
+/// The parts that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Nothing.
@@ -133,7 +133,7 @@ struct Read {
     ticket: Option<Ticket>,
 }
 
-/// The chain with other verbs.
+/// Yields the chain with other verbs.
 fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
     let (server, mut verbs) = (chain.server(), chain.verbs().to_vec());
     edit(&mut verbs);
@@ -287,7 +287,7 @@ fn pretend(failed: Failed) -> Result<Completion, Failed> {
     Ok(Completion { buf: chain.into_buffer(), atomics: Default::default(), span_ns: 0 })
 }
 
-/// Whether a message of the lock tables grants a lock: the lowest byte is what kind it is.
+/// Tells whether a message of the lock tables grants a lock: the lowest byte is its kind.
 fn is_grant(Message([head, ..]): &Message) -> bool {
     *head as u8 == 4
 }
@@ -320,7 +320,7 @@ impl<V: Verbs> Verbs for Sabotage<V> {
         self.fabric.lease(bytes)
     }
 
-    /// What does not count its round trip by itself is one of several in parallel: a scan's.
+    /// Takes the chain for a scan's: one that does not count its round trip by itself is one of several in parallel.
     fn post(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
         self.begun(chain, true, |chain| self.fabric.post(meter, chain))
     }

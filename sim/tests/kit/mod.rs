@@ -45,7 +45,7 @@ struct Run {
     ghosts: Vec<Running>,
 }
 
-/// A history, and what was there before it.
+/// Yields a history, and what was there before it.
 pub(crate) fn run(shape: Shape, seed: u64) -> (History, Pairs) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let key = |number: u32| number.to_be_bytes()[2..].to_vec();
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// One step. `None` if it has ended.
+    /// Takes one step; yields `None` if it has ended.
     fn advance(&mut self, mut running: Running) -> Option<Running> {
         if self.rng.random_bool(self.shape.lost) {
             self.end(running, true);

@@ -8,14 +8,14 @@ use farwood::{IndexError, IndexKind, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cancel::{Drops, after_polls};
+use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{all_pairs, key};
 
 pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        |party: Party<F::V>| async move {
-            let index = &party.index;
+        |cluster: TestCluster<F::V>| async move {
+            let index = &cluster.index;
             let empty = index.survey().await.unwrap();
             assert_eq!((empty.keys, empty.leaves), (0, 0));
             let pairs = |numbers: &[u64]| numbers.iter().map(|n| (key(*n), key(*n))).collect::<Vec<_>>();
@@ -35,7 +35,7 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
             // Nothing of all that is to be seen.
             assert_eq!(index.survey().await.unwrap(), empty);
             assert!(index.get(&key(1)).await.unwrap().is_none());
-            party.holds(&Model::new()).await;
+            cluster.holds(&Model::new()).await;
             assert_eq!(index.bulk_load(pairs(&[]), 1.0).await, Ok(0));
             assert_eq!(index.bulk_load(pairs(&[5]), 1.0).await, Ok(1));
             assert_eq!(index.bulk_load(pairs(&[6]), 1.0).await, Err(IndexError::NotEmpty));
@@ -48,34 +48,34 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
 
 const KEYS: u64 = 60;
 
-/// Whoever looks while it runs sees all or nothing, and the index is usable afterwards.
+/// Drops bulk loads: readers see all or nothing while they run, and the index is usable afterwards.
 pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: IndexKind) {
     let step = 100usize.div_ceil(F::SIZE.percent);
     for mix in kind.extremes() {
         for polls in (0..60).step_by(step) {
             for drops in [Drops::AtOnce, Drops::WhenWoken] {
                 on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
-                    move |party: Party<F::V>| load_and_drop(party, polls, drops)
+                    move |cluster: TestCluster<F::V>| load_and_drop(cluster, polls, drops)
                 });
             }
         }
     }
 }
 
-async fn load_and_drop<V: Probed>(party: Party<V>, polls: usize, drops: Drops) {
+async fn load_and_drop<V: Probed>(cluster: TestCluster<V>, polls: usize, drops: Drops) {
     let running = Rc::new(Cell::new(true));
     let load = {
-        let (index, running) = (party.index.clone(), Rc::clone(&running));
-        party.shard.spawn(async move {
+        let (index, running) = (cluster.index.clone(), Rc::clone(&running));
+        cluster.shard.spawn(async move {
             let pairs = (0..KEYS).map(|n| (key(n), key(!n)));
             let done = after_polls(index.bulk_load(pairs, 1.0), polls, drops).await;
             running.set(false);
             done.map(Result::unwrap).is_some()
         })
     };
-    party
+    cluster
         .clients(3, |c| {
-            let (index, running) = (party.index.clone(), Rc::clone(&running));
+            let (index, running) = (cluster.index.clone(), Rc::clone(&running));
             async move {
                 let mut seen = false;
                 while running.get() {
@@ -90,32 +90,32 @@ async fn load_and_drop<V: Probed>(party: Party<V>, polls: usize, drops: Drops) {
         .await;
     let done = load.await;
     assert!(polls > 0 || !done);
-    party.rest().await;
-    let mut expected: Model = all_pairs(&party.index).await.into_iter().collect();
+    cluster.rest().await;
+    let mut expected: Model = all_pairs(&cluster.index).await.into_iter().collect();
     let whole = expected.len() as u64 == KEYS;
     assert!(whole || (expected.is_empty() && !done), "{} pairs", expected.len());
     for n in 0..KEYS {
-        let found = party.index.get(&key(n)).await.unwrap();
+        let found = cluster.index.get(&key(n)).await.unwrap();
         assert_eq!(found.as_deref(), expected.get(&key(n)[..]).map(Vec::as_slice), "key {n}");
     }
     for n in (0..2 * KEYS).step_by(2) {
-        party.index.put(&key(n), b"later").await.unwrap();
+        cluster.index.put(&key(n), b"later").await.unwrap();
         expected.insert(key(n).to_vec(), b"later".to_vec());
     }
-    party.rest().await;
-    party.holds(&expected).await;
+    cluster.rest().await;
+    cluster.holds(&expected).await;
 }
 
 /// A bulk load that loses to a writer leaves nothing that others could find; one that wins hides nothing.
 pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: IndexKind) {
     for mix in kind.extremes() {
         on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
-            |party: Party<F::V>| async move {
-                let index = party.index.clone();
+            |cluster: TestCluster<F::V>| async move {
+                let index = cluster.index.clone();
                 let pairs = (0..500).map(|n| (key(2 * n), key(n)));
-                let load = party.shard.spawn(async move { index.bulk_load(pairs, 1.0).await });
-                let index = party.index.clone();
-                let writer = party.shard.spawn(async move {
+                let load = cluster.shard.spawn(async move { index.bulk_load(pairs, 1.0).await });
+                let index = cluster.index.clone();
+                let writer = cluster.shard.spawn(async move {
                     for n in 0..100 {
                         assert!(index.insert(&key(2 * n + 1), b"").await.unwrap());
                         assert!(index.get(&key(2 * n + 1)).await.unwrap().is_some());
@@ -130,8 +130,8 @@ pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: IndexKind) {
                     }
                     Err(error) => assert_eq!(error, IndexError::NotEmpty),
                 }
-                party.rest().await;
-                party.holds(&expected).await;
+                cluster.rest().await;
+                cluster.holds(&expected).await;
             }
         });
     }

@@ -11,15 +11,15 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::{Drops, after_polls};
+use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::{key, number};
 
 /// Beyond this many polls every operation is done, but a few that wait long for locks: those are tried at
 /// random.
 const POLLS_MAX: usize = 14;
 
-/// What a dropped operation was.
+/// The operations that are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
     Point(OpKind),
@@ -36,9 +36,9 @@ const DROPPED: [Dropped; 7] = [
     Dropped::MultiGet,
 ];
 
-/// A client whose keys nobody else touches: it knows what must be there.
+/// A client whose keys no other client touches: it knows what must be there.
 struct Client<V: Probed> {
-    party: Party<V>,
+    cluster: TestCluster<V>,
     model: Model,
     rng: SmallRng,
     me: u64,
@@ -47,12 +47,12 @@ struct Client<V: Probed> {
 }
 
 impl<V: Probed> Client<V> {
-    fn new(party: Party<V>, me: u64, clients: u64) -> Self {
+    fn new(cluster: TestCluster<V>, me: u64, clients: u64) -> Self {
         let rng = SmallRng::seed_from_u64(me);
-        Client { party, model: Model::new(), rng, me, clients, written: 0 }
+        Client { cluster, model: Model::new(), rng, me, clients, written: 0 }
     }
 
-    /// One of its keys, between those of all other clients.
+    /// Draws one of its keys, between those of all other clients.
     fn some_key(&mut self) -> Vec<u8> {
         key(self.rng.random_range(0..24) * self.clients + self.me).to_vec()
     }
@@ -62,10 +62,10 @@ impl<V: Probed> Client<V> {
         key(self.me << 32 | self.written).to_vec()
     }
 
-    /// An operation that runs to its end.
+    /// Runs an operation to its end.
     async fn operate(&mut self) {
         let (key, value) = (self.some_key(), self.new_value());
-        let index = self.party.index.clone();
+        let index = self.cluster.index.clone();
         let present = self.model.contains_key(&key);
         match self.rng.random_range(0..6) {
             0 => {
@@ -87,7 +87,7 @@ impl<V: Probed> Client<V> {
         }
     }
 
-    /// An operation that is dropped after `polls` polls. Yields whether it was done by then.
+    /// Drops an operation after `polls` polls. Yields whether it was done by then.
     async fn cancel(&mut self, what: Dropped, polls: usize, drops: Drops) -> bool {
         let (key, value) = (self.some_key(), self.new_value());
         let (old, written) = (self.model.get(&key).cloned(), value.clone());
@@ -95,7 +95,7 @@ impl<V: Probed> Client<V> {
             Dropped::Point(op) => self.cancel_point(op, (&key, value), polls, drops).await,
             Dropped::MultiGet => {
                 let keys: Vec<_> = (0..5).map(|_| self.some_key()).collect();
-                let values = after_polls(self.party.index.multi_get(&keys), polls, drops).await;
+                let values = after_polls(self.cluster.index.multi_get(&keys), polls, drops).await;
                 let values = values.map(Result::unwrap);
                 for (key, value) in keys.iter().zip(values.iter().flatten()) {
                     assert_eq!(value.as_deref(), self.model.get(key).map(Vec::as_slice));
@@ -105,7 +105,7 @@ impl<V: Probed> Client<V> {
         };
         // Behind the dropped operation's chain on the same queue pair: it has taken effect by now, or never will, but
         // for what goes on with others.
-        let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
+        let found = self.cluster.index.get(&key).await.unwrap().map(|value| value.to_vec());
         assert!(
             if done { found == new } else { found == old || found == new },
             "{what:?} of {written:?} after {polls} polls ({drops:?}, done: {done}): \
@@ -115,7 +115,7 @@ impl<V: Probed> Client<V> {
             Some(value) => self.model.insert(key.clone(), value),
             None => self.model.remove(&key),
         };
-        if !done && self.party.index.kind().trial().finishes_what_was_dropped {
+        if !done && self.cluster.index.kind().trial().finishes_what_was_dropped {
             self.settled(key, &[old, new]).await;
         }
         done
@@ -124,8 +124,8 @@ impl<V: Probed> Client<V> {
     /// Looks again when all that was posted is executed and the janitor is done: what is there then stays, whatever
     /// others do to keys beside it.
     async fn settled(&mut self, key: Vec<u8>, either: &[Option<Vec<u8>>]) {
-        self.party.shard.pause(100_000).await;
-        let found = self.party.index.get(&key).await.unwrap().map(|value| value.to_vec());
+        self.cluster.shard.pause(100_000).await;
+        let found = self.cluster.index.get(&key).await.unwrap().map(|value| value.to_vec());
         assert!(either.contains(&found), "{key:?} became {found:?}, and not one of {either:?}");
         match found {
             Some(value) => self.model.insert(key, value),
@@ -141,7 +141,7 @@ impl<V: Probed> Client<V> {
         polls: usize,
         drops: Drops,
     ) -> (bool, Option<Vec<u8>>) {
-        let index = &self.party.index;
+        let index = &self.cluster.index;
         let old = self.model.get(key);
         let ended = |done: Option<bool>, expected: bool| {
             assert!(
@@ -206,19 +206,24 @@ impl<V: Probed> Client<V> {
 pub(crate) fn dropped_operations<F: Fabric>(kind: IndexKind) {
     let rounds = F::SIZE.steps(4, 1);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |party: Party<F::V>| cancel_among_others(party, 3, 5, rounds)
+        move |cluster: TestCluster<F::V>| cancel_among_others(cluster, 3, 5, rounds)
     });
 }
 
-/// Everybody works among everybody; at the end nothing is left behind and every key is where it should be.
-async fn cancel_among_others<V: Probed>(party: Party<V>, cancellers: usize, others: usize, rounds: usize) {
+/// Drops operations among those of other clients; at the end nothing is left behind and every key is in its place.
+async fn cancel_among_others<V: Probed>(
+    cluster: TestCluster<V>,
+    cancellers: usize,
+    others: usize,
+    rounds: usize,
+) {
     let clients = (2 * (cancellers + others)) as u64;
     let models: Rc<RefCell<Model>> = Rc::default();
     let running = Rc::new(Cell::new(cancellers));
-    party.meet().await;
-    let dropped = party
+    cluster.meet().await;
+    let dropped = cluster
         .clients(cancellers + others, |c| {
-            let mut client = Client::new(party.clone(), (2 * c + party.place) as u64, clients);
+            let mut client = Client::new(cluster.clone(), (2 * c + cluster.place) as u64, clients);
             let (models, running) = (Rc::clone(&models), Rc::clone(&running));
             async move {
                 let mut dropped = 0;
@@ -236,53 +241,53 @@ async fn cancel_among_others<V: Probed>(party: Party<V>, cancellers: usize, othe
         .await;
     let dropped: usize = dropped.into_iter().sum();
     assert!(dropped > 100, "hardly anything was dropped: {dropped}");
-    party.rest().await;
+    cluster.rest().await;
     let model = models.borrow().clone();
     for (key, value) in &model {
-        assert_eq!(party.index.get(key).await.unwrap().as_deref(), Some(&value[..]));
+        assert_eq!(cluster.index.get(key).await.unwrap().as_deref(), Some(&value[..]));
     }
-    let all: Model = crate::kit::all_pairs(&party.index).await.into_iter().collect();
-    let mine = |key: &Vec<u8>| number(key) % clients % 2 == party.place as u64;
+    let all: Model = crate::kit::all_pairs(&cluster.index).await.into_iter().collect();
+    let mine = |key: &Vec<u8>| number(key) % clients % 2 == cluster.place as u64;
     assert!(all.iter().filter(|(key, _)| mine(key)).eq(&model), "keys that should be gone, or are");
     // No duplicate, and no separator that a dropped split owed.
-    party.holds(&all).await;
+    cluster.holds(&all).await;
 }
 
-/// Hardly any keys, so that everybody waits for the same few locks, and locks are handed over to clients that
+/// Uses few keys, so that all clients wait for the same few locks, and locks are handed over to clients that
 /// are gone.
 pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
     let (clients, puts) = (F::SIZE.steps(40, 12), F::SIZE.steps(40, 8) as u64);
     for parties in [Parties::Shards(2), Parties::Shards(3), Parties::Nodes(2)] {
         for mix in F::SIZE.few(kind.mixes()) {
             on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
-                move |party: Party<F::V>| async move {
-                    if party.place == 0 {
+                move |cluster: TestCluster<F::V>| async move {
+                    if cluster.place == 0 {
                         for n in 0..3 {
-                            party.index.put(&key(n), b"").await.unwrap();
+                            cluster.index.put(&key(n), b"").await.unwrap();
                         }
                     }
-                    party.meet().await;
-                    let ended = party.clients(clients, |c| wait_or_leave(party.clone(), c, puts)).await;
+                    cluster.meet().await;
+                    let ended = cluster.clients(clients, |c| wait_or_leave(cluster.clone(), c, puts)).await;
                     assert!(ended.iter().step_by(4).all(|ended| *ended == puts));
-                    party.rest().await;
+                    cluster.rest().await;
                     for n in 0..3 {
-                        party.index.put(&key(n), b"end").await.unwrap();
+                        cluster.index.put(&key(n), b"end").await.unwrap();
                     }
-                    party.rest().await;
-                    party.holds(&(0..3).map(|n| (key(n).to_vec(), b"end".to_vec())).collect()).await;
+                    cluster.rest().await;
+                    cluster.holds(&(0..3).map(|n| (key(n).to_vec(), b"end".to_vec())).collect()).await;
                 }
             });
         }
     }
 }
 
-/// One client in four waits for each of its puts. Yields how many were done.
-async fn wait_or_leave<V: Probed>(party: Party<V>, client: usize, puts: u64) -> u64 {
-    let mut rng = SmallRng::seed_from_u64((party.place * 1000 + client) as u64);
+/// Puts `puts` times; one client in four waits for each. Yields how many were done.
+async fn wait_or_leave<V: Probed>(cluster: TestCluster<V>, client: usize, puts: u64) -> u64 {
+    let mut rng = SmallRng::seed_from_u64((cluster.place * 1000 + client) as u64);
     let mut ended = 0;
     for i in 0..puts {
         let (own, value) = (key(rng.random_range(0..3)), key(i));
-        let put = party.index.put(&own, &value);
+        let put = cluster.index.put(&own, &value);
         if client.is_multiple_of(4) {
             put.await.unwrap();
             ended += 1;

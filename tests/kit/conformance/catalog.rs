@@ -5,83 +5,83 @@ use farwood::runtime::control::ServerUsage;
 use farwood::{CheckOptions, ControlError, Host, IndexError, RangeIndex};
 
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{NAME, key};
 
 const OTHER: &str = "other";
 
-/// A name is taken once, by whomever; what is created by one node is there for all.
+/// A name is taken once, by any node; what is created by one node is there for all.
 pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
     let recipe = Shape::TINY.of(kind.default_mix());
     // A handle is the whole node's, so every node has one shard here.
     for parties in [Parties::ONE, Parties::Nodes(3)] {
         on_index::<F, _, _>(parties, recipe, || {
-            move |party: Party<F::V>| async move {
-                let host = &party.host;
+            move |cluster: TestCluster<F::V>| async move {
+                let host = &cluster.host;
                 let exists = |name: &str| IndexError::Control(ControlError::Exists { name: name.into() });
                 let missing = |name: &str| IndexError::Control(ControlError::NotFound { name: name.into() });
                 assert_eq!(recipe.create(host, NAME).await.err(), Some(exists(NAME)));
                 assert_eq!(recipe.open(host, OTHER).await.err(), Some(missing(OTHER)));
                 let nothing = ControlError::NotFound { name: OTHER.into() };
                 assert_eq!(host.control().drop_index(OTHER).await, Err(nothing));
-                party.meet().await;
+                cluster.meet().await;
                 // All at once: one creates it.
                 if let Err(error) = recipe.create(host, OTHER).await {
                     assert_eq!(error, exists(OTHER));
                 }
-                party.meet().await;
+                cluster.meet().await;
                 let entries = host.control().list().await.unwrap();
                 let mut names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
                 names.sort_unstable();
                 assert_eq!(names, [OTHER, NAME]);
-                let opened = recipe.open(host, OTHER).await.unwrap().attach(party.shard.clone());
-                opened.put(&key(party.place as u64), &key(7)).await.unwrap();
-                party.meet().await;
-                for n in 0..party.parties() as u64 {
+                let opened = recipe.open(host, OTHER).await.unwrap().attach(cluster.shard.clone());
+                opened.put(&key(cluster.place as u64), &key(7)).await.unwrap();
+                cluster.meet().await;
+                for n in 0..cluster.parties() as u64 {
                     assert_eq!(opened.get(&key(n)).await.unwrap().as_deref(), Some(&key(7)[..]));
-                    assert!(party.index.get(&key(n)).await.unwrap().is_none(), "the indexes are one");
+                    assert!(cluster.index.get(&key(n)).await.unwrap().is_none(), "the indexes are one");
                 }
             }
         });
     }
 }
 
-/// What an index took is free when it was dropped, and whoever gets it next finds nothing of it.
+/// Memory of a dropped index is free, and its next user finds nothing of it.
 pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
     let keys = F::SIZE.steps(2000, 400) as u64;
     let recipe = Shape::TINY.of(kind.default_mix());
     on_index::<F, _, _>(Parties::ONE, recipe, || {
-        move |party: Party<F::V>| async move {
-            party.index.put(&key(1), &key(2)).await.unwrap();
-            let before = usage(&party).await;
+        move |cluster: TestCluster<F::V>| async move {
+            cluster.index.put(&key(1), &key(2)).await.unwrap();
+            let before = usage(&cluster).await;
             for round in 0..3 {
-                let index = recipe.create(&party.host, OTHER).await.unwrap().attach(party.shard.clone());
+                let index = recipe.create(&cluster.host, OTHER).await.unwrap().attach(cluster.shard.clone());
                 assert!(index.get(&key(round)).await.unwrap().is_none());
                 assert_eq!(index.survey().await.unwrap().keys, 0, "what the last one left");
                 for n in 0..keys {
                     index.put(&key(n), &key(n)).await.unwrap();
                 }
                 assert!(index.check(&CheckOptions::default()).await.unwrap().is_intact());
-                party.rest().await;
-                let during = usage(&party).await;
+                cluster.rest().await;
+                let during = usage(&cluster).await;
                 let taken = bytes(&during) - bytes(&before);
                 let nodes = index.survey().await.unwrap().used_bytes;
                 assert!(taken >= nodes && nodes > 0, "{taken} bytes of chunks hold {nodes} bytes of nodes");
-                let control = party.host.control();
+                let control = cluster.host.control();
                 assert_eq!(control.drop_index(OTHER).await, Ok(taken), "the bytes that it gave back");
-                assert_eq!(usage(&party).await, before);
-                let gone = recipe.open(&party.host, OTHER).await.err();
+                assert_eq!(usage(&cluster).await, before);
+                let gone = recipe.open(&cluster.host, OTHER).await.err();
                 let missing = ControlError::NotFound { name: OTHER.into() };
                 assert_eq!(gone, Some(IndexError::Control(missing)));
             }
-            assert_eq!(party.index.get(&key(1)).await.unwrap().as_deref(), Some(&key(2)[..]));
+            assert_eq!(cluster.index.get(&key(1)).await.unwrap().as_deref(), Some(&key(2)[..]));
         }
     });
 }
 
-async fn usage<V: Probed>(party: &Party<V>) -> Vec<ServerUsage> {
-    party.host.control().usage().await.unwrap()
+async fn usage<V: Probed>(cluster: &TestCluster<V>) -> Vec<ServerUsage> {
+    cluster.host.control().usage().await.unwrap()
 }
 
 fn bytes(usage: &[ServerUsage]) -> u64 {

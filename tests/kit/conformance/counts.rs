@@ -1,5 +1,5 @@
-//! What operations cost on the fabric, exactly: one client, a warm cache, keys and values of 8 bytes. The numbers are
-//! the kind's ([`costs`]) and the same on every fabric.
+//! Exact costs of operations on the fabric: one client, a warm cache, keys and values of 8 bytes. The numbers are the
+//! kind's ([`costs`]) and the same on every fabric.
 
 use farwood::index::KindStats;
 use farwood::index::stats::ROUND_TRIPS_MAX;
@@ -8,8 +8,8 @@ use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Parties, Party, Probed};
 use crate::kit::{key, number};
 
 /// The index holds the even numbers below twice as many.
@@ -17,12 +17,12 @@ const KEYS: u64 = 4000;
 const FILL: f64 = 0.7;
 /// A key in the middle of a leaf.
 const PRESENT: u64 = 2 * 20;
-/// Its neighbours, for an insert, for a put, and for nobody.
+/// Its neighbours: one for an insert, one for a put, and one that stays absent.
 const ABSENT: [u64; 3] = [PRESENT + 1, PRESENT + 3, PRESENT + 5];
-/// How often a read is counted anew that had to be done again.
+/// Attempts to count an operation none of whose READs is too slow.
 const ATTEMPTS: usize = 100;
 
-/// What was counted for `kind` while `operation` ran, which looks a second time so often; nothing else was.
+/// Yields what was counted for `kind` while `operation` ran, which reads again so often; nothing else was counted.
 ///
 /// Panics if a READ was too slow in every attempt.
 async fn counted<V: Probed>(
@@ -37,7 +37,7 @@ async fn counted<V: Probed>(
     })
 }
 
-/// As [`counted`], or how often the last attempt looked again if a READ was too slow in every one.
+/// Counts as [`counted`] does, or yields how often the last attempt looked again if a READ was too slow in every one.
 async fn counted_unless_slow<V: Probed>(
     index: &AnyIndex<V>,
     kind: OpKind,
@@ -97,10 +97,10 @@ where
 {
     on_index::<F, _, _>(Parties::ONE, Shape::USUAL.of(mix), || {
         let main = main.clone();
-        move |party: Party<F::V>| {
+        move |cluster: TestCluster<F::V>| {
             let main = main.clone();
             async move {
-                let index = party.index.clone();
+                let index = cluster.index.clone();
                 let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
                 assert_eq!(index.bulk_load(pairs, FILL).await, Ok(KEYS));
                 let stats = index.stats();
@@ -108,7 +108,7 @@ where
                     stats.kinds.iter().all(|kind| kind.ops == 0),
                     "a bulk load is no operation of any kind"
                 );
-                party.shard.spawn(main(Till { mix, index })).await;
+                cluster.shard.spawn(main(Till { mix, index })).await;
             }
         }
     });

@@ -12,8 +12,8 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::Drops;
+use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
 
@@ -22,13 +22,13 @@ pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {
     const EACH: u64 = 8;
     let clients = F::SIZE.steps(110, 20) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |party: Party<F::V>| async move {
+        move |cluster: TestCluster<F::V>| async move {
             let all = 2 * clients * EACH;
-            let first = party.place as u64 * clients;
-            party.meet().await;
-            party
+            let first = cluster.place as u64 * clients;
+            cluster.meet().await;
+            cluster
                 .clients(clients as usize, |c| {
-                    let (index, c) = (party.index.clone(), first + c as u64);
+                    let (index, c) = (cluster.index.clone(), first + c as u64);
                     async move {
                         for n in (0..EACH).map(|i| i * 2 * clients + c) {
                             assert!(index.insert(&key(n), &key(!n)).await.unwrap());
@@ -37,11 +37,15 @@ pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {
                     }
                 })
                 .await;
-            party.rest().await;
+            cluster.rest().await;
             for n in 0..all {
-                assert_eq!(party.index.get(&key(n)).await.unwrap().as_deref(), Some(&key(!n)[..]), "key {n}");
+                assert_eq!(
+                    cluster.index.get(&key(n)).await.unwrap().as_deref(),
+                    Some(&key(!n)[..]),
+                    "key {n}"
+                );
             }
-            party.holds(&(0..all).map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
+            cluster.holds(&(0..all).map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
         }
     });
 }
@@ -51,14 +55,14 @@ pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: IndexKind) {
     let clients = F::SIZE.steps(40, 10);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
         let wins = Arc::new(Mutex::new(BTreeMap::<u64, Vec<u64>>::new()));
-        move |party: Party<F::V>| {
+        move |cluster: TestCluster<F::V>| {
             let wins = Arc::clone(&wins);
             async move {
-                party.meet().await;
-                party
+                cluster.meet().await;
+                cluster
                     .clients(clients, |c| {
-                        let (index, wins) = (party.index.clone(), Arc::clone(&wins));
-                        let me = (party.place * clients + c) as u64;
+                        let (index, wins) = (cluster.index.clone(), Arc::clone(&wins));
+                        let me = (cluster.place * clients + c) as u64;
                         async move {
                             for i in 0..KEYS {
                                 // Half of the clients meet at the same keys, the others come from all sides.
@@ -70,12 +74,12 @@ pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: IndexKind) {
                         }
                     })
                     .await;
-                party.rest().await;
+                cluster.rest().await;
                 let wins = wins.lock().unwrap().clone();
                 let each_once = wins.values().all(|winners| winners.len() == 1);
                 assert!(wins.len() as u64 == KEYS && each_once, "{wins:?}");
                 let pair = |(n, winners): (&u64, &Vec<u64>)| (key(*n).to_vec(), key(winners[0]).to_vec());
-                party.holds(&wins.iter().map(pair).collect()).await;
+                cluster.holds(&wins.iter().map(pair).collect()).await;
             }
         }
     });
@@ -86,16 +90,16 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
     const CLIENTS: usize = 16;
     let rounds = F::SIZE.steps(15, 4) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |party: Party<F::V>| async move {
-            party.meet().await;
-            party
+        move |cluster: TestCluster<F::V>| async move {
+            cluster.meet().await;
+            cluster
                 .clients(CLIENTS, |c| {
-                    let index = party.index.clone();
-                    let own = key((c * 2 + party.place) as u64);
+                    let index = cluster.index.clone();
+                    let own = key((c * 2 + cluster.place) as u64);
                     async move {
                         index.put(&own, &key(0)).await.unwrap();
                         for i in 0..rounds {
-                            let value = index.get(&own).await.unwrap().expect("nobody else removes it");
+                            let value = index.get(&own).await.unwrap().expect("no other client removes it");
                             let count = number(&value);
                             drop(value);
                             assert_eq!(count, i, "an increment was lost");
@@ -104,26 +108,26 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
                     }
                 })
                 .await;
-            party.rest().await;
+            cluster.rest().await;
             let all = 0..2 * CLIENTS as u64;
-            party.holds(&all.map(|n| (key(n).to_vec(), key(rounds).to_vec())).collect()).await;
+            cluster.holds(&all.map(|n| (key(n).to_vec(), key(rounds).to_vec())).collect()).await;
         }
     });
 }
 
-/// Everybody does everything to the same few keys, and gives up now and then.
+/// All clients do everything to the same few keys, and drop operations now and then.
 pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
     const CLIENTS: usize = 12;
     let ops = F::SIZE.steps(100, 20);
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
         let recorder = Arc::new(Recorder::default());
-        move |party: Party<F::V>| {
+        move |cluster: TestCluster<F::V>| {
             let recorder = Arc::clone(&recorder);
             async move {
-                party.meet().await;
-                party
+                cluster.meet().await;
+                cluster
                     .clients(CLIENTS, |c| {
-                        let mut client = Client::new(&party, &recorder, c);
+                        let mut client = Client::new(&cluster, &recorder, c);
                         async move {
                             for _ in 0..ops {
                                 something_to_few_keys(&mut client).await;
@@ -131,15 +135,15 @@ pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
                         }
                     })
                     .await;
-                party.rest().await;
+                cluster.rest().await;
                 // Whatever was given up has taken effect or never will: all see the same from now on.
-                let last = Client::new(&party, &recorder, CLIENTS);
+                let last = Client::new(&cluster, &recorder, CLIENTS);
                 for n in 0..KEYS {
                     last.point(Op::Get, &key(n << 32)).await;
                 }
                 last.scan(Bound::Unbounded, Bound::Unbounded, None).await;
-                party.meet().await;
-                if party.place == 0 {
+                cluster.meet().await;
+                if cluster.place == 0 {
                     recorder.judge();
                 }
             }
@@ -171,35 +175,35 @@ async fn something_to_few_keys<V: Probed>(client: &mut Client<V>) {
     client.point_within(op, &key(n << 32), drops).await;
 }
 
-/// What is never removed is always found, and what only counts upwards never goes back.
+/// Keys that are never removed are always found, and values that only count upwards never go back.
 pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: IndexKind) {
     let rounds = F::SIZE.steps(40, 6) as u64;
     in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |party: Party<F::V>| async move {
+        move |cluster: TestCluster<F::V>| async move {
             // Multiples of 16 stay and count upwards; what lies between them comes and goes.
-            if party.place == 0 {
+            if cluster.place == 0 {
                 for n in 0..STABLE {
-                    party.index.put(&key(16 * n), &key(0)).await.unwrap();
+                    cluster.index.put(&key(16 * n), &key(0)).await.unwrap();
                 }
             }
-            party.meet().await;
-            party
+            cluster.meet().await;
+            cluster
                 .clients(READERS + WRITERS, |c| {
-                    let party = party.clone();
+                    let cluster = cluster.clone();
                     async move {
                         match c.checked_sub(READERS) {
-                            None => read_stable(party, c, 10 * rounds).await,
-                            Some(writer) => come_and_go(party, 2 * writer, rounds).await,
+                            None => read_stable(cluster, c, 10 * rounds).await,
+                            Some(writer) => come_and_go(cluster, 2 * writer, rounds).await,
                         }
                     }
                 })
                 .await;
-            party.rest().await;
+            cluster.rest().await;
             let counted = 2 * WRITERS as u64;
             let last = |n| if n < counted { rounds } else { 0 };
             let expected: Model =
                 (0..STABLE).map(|n| (key(16 * n).to_vec(), key(last(n)).to_vec())).collect();
-            party.holds(&expected).await;
+            cluster.holds(&expected).await;
         }
     });
 }
@@ -208,21 +212,21 @@ const READERS: usize = 6;
 const WRITERS: usize = 6;
 const STABLE: u64 = 30;
 
-async fn read_stable<V: Probed>(party: Party<V>, client: usize, rounds: u64) {
-    let mut rng = SmallRng::seed_from_u64((party.place * 100 + client) as u64);
+async fn read_stable<V: Probed>(cluster: TestCluster<V>, client: usize, rounds: u64) {
+    let mut rng = SmallRng::seed_from_u64((cluster.place * 100 + client) as u64);
     let mut seen = vec![0; STABLE as usize];
     for _ in 0..rounds {
         let n = rng.random_range(0..STABLE);
-        let value = party.index.get(&key(16 * n)).await.unwrap();
+        let value = cluster.index.get(&key(16 * n)).await.unwrap();
         let value = number(&value.unwrap_or_else(|| panic!("key {n} was not found")));
         let before = std::mem::replace(&mut seen[n as usize], value);
         assert!(value >= before, "key {n} went back from {before} to {value}");
     }
 }
 
-/// A key has one writer, so it knows what has to be there.
-async fn come_and_go<V: Probed>(party: Party<V>, writer: usize, rounds: u64) {
-    let (index, me) = (&party.index, (writer + party.place) as u64);
+/// Inserts and removes keys of one writer each, which knows what has to be there.
+async fn come_and_go<V: Probed>(cluster: TestCluster<V>, writer: usize, rounds: u64) {
+    let (index, me) = (&cluster.index, (writer + cluster.place) as u64);
     let mut rng = SmallRng::seed_from_u64(1000 + me);
     for i in 0..rounds {
         let between = key(16 * rng.random_range(0..STABLE) + 1 + me);
@@ -241,12 +245,12 @@ pub(crate) fn small_caches<F: Fabric>(kind: IndexKind) {
     for cache_bytes in [500, 1000, 2000, 4000] {
         let recipe = Shape::TINY.of(kind.default_mix().with_cache_bytes(cache_bytes));
         on_index::<F, _, _>(Parties::Shards(2), recipe, || {
-            move |party: Party<F::V>| async move {
-                party.meet().await;
-                party
+            move |cluster: TestCluster<F::V>| async move {
+                cluster.meet().await;
+                cluster
                     .clients(CLIENTS as usize, |c| {
-                        let index = party.index.clone();
-                        let me = 2 * c as u64 + party.place as u64;
+                        let index = cluster.index.clone();
+                        let me = 2 * c as u64 + cluster.place as u64;
                         async move {
                             for n in (0..each).map(|i| scatter(i * 2 * CLIENTS + me)) {
                                 assert!(index.insert(&key(n), &key(!n)).await.unwrap());
@@ -255,9 +259,9 @@ pub(crate) fn small_caches<F: Fabric>(kind: IndexKind) {
                         }
                     })
                     .await;
-                party.rest().await;
+                cluster.rest().await;
                 let all = (0..2 * CLIENTS * each).map(scatter);
-                party.holds(&all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
+                cluster.holds(&all.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
             }
         });
     }

@@ -5,14 +5,14 @@ use farwood::{IndexError, IndexKind, Nodes, RangeIndex};
 use futures::TryStreamExt;
 
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party};
 use crate::kit::{key, number};
 
 pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        |party: Party<F::V>| async move {
-            let index = &party.index;
+        |cluster: TestCluster<F::V>| async move {
+            let index = &cluster.index;
             for n in 0..20 {
                 index.put(&key(n), &key(n)).await.unwrap();
             }
@@ -34,8 +34,8 @@ pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
             assert_eq!(number(&found[0].0), 4);
             let found: Vec<_> = index.scan(..between, None).try_collect().await.unwrap();
             assert_eq!(found.len(), 4);
-            party.rest().await;
-            party.holds(&(0..20).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
+            cluster.rest().await;
+            cluster.holds(&(0..20).map(|n| (key(n).to_vec(), key(n).to_vec())).collect()).await;
         }
     });
 }
@@ -45,8 +45,8 @@ pub(crate) fn odd_keys<F: Fabric>(kind: IndexKind) {
     for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (kind.trial().long_key, 300)] {
         let shape = Shape { max_key, max_value, nodes: Nodes::Least };
         on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
-            move |party: Party<F::V>| async move {
-                let index = &party.index;
+            move |cluster: TestCluster<F::V>| async move {
+                let index = &cluster.index;
                 let mut expected = Model::new();
                 let mut keys = vec![Vec::new()];
                 for byte in (0..=255u8).step_by(step).chain([255]) {
@@ -62,14 +62,14 @@ pub(crate) fn odd_keys<F: Fabric>(kind: IndexKind) {
                 for (key, value) in &expected {
                     assert_eq!(index.get(key).await.unwrap().as_deref(), Some(&value[..]), "{key:?}");
                 }
-                party.rest().await;
-                party.holds(&expected).await;
+                cluster.rest().await;
+                cluster.holds(&expected).await;
                 for key in expected.keys() {
                     assert!(index.remove(key).await.unwrap());
                     assert!(index.get(key).await.unwrap().is_none());
                 }
-                party.rest().await;
-                party.holds(&Model::new()).await;
+                cluster.rest().await;
+                cluster.holds(&Model::new()).await;
             }
         });
     }

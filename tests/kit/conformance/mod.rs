@@ -1,11 +1,10 @@
-//! What every index promises, as one test body for every kind of index on every fabric: checked through
+//! The promises of every index, as one test body for every kind of index on every fabric: checked through
 //! [`farwood::RangeIndex`] and the index's own check alone, so that no fabric can make an index behave differently,
 //! and no index another way.
 //!
 //! A fabric implements [`Fabric`] and names its tests with `index_conformance_tests!`; a kind of index is in the
 //! registry ([`IndexKind`]) and has its `costs` tabulated. The parts know neither: they ask for a [`Shape`] and run on
-//! all mixes of options that the kind has.
-//! What runs on it is in the folder above: [`Party`].
+//! all mixes of options that the kind has. The shards that they run on are in the folder above: [`TestCluster`].
 #![allow(dead_code, clippy::allow_attributes, reason = "a fabric may run a part of it")]
 
 mod bulk;
@@ -37,15 +36,15 @@ pub(crate) use self::scans::{
 };
 use farwood::IndexSpec;
 
+use crate::kit::cluster::{Common, Parties, Probed, Seat, TestCluster};
 use crate::kit::kind::{Mixes, Shape, patient};
-use crate::kit::party::{Common, Parties, Party, Probed, Seat};
 pub(crate) use farwood::IndexKind;
 
-/// What the body needs of a fabric.
+/// A fabric that the body runs on.
 pub(crate) trait Fabric {
     /// Its shards.
     type V: Probed;
-    /// How much of the body fits there.
+    /// The part of the body that fits there.
     const SIZE: Size;
     /// Runs what `make` makes on every shard of all `parties`, on one fresh cluster of two servers, and waits for all
     /// of them. Once per setting that makes a difference there, each with what a call of `make` made.
@@ -55,7 +54,7 @@ pub(crate) trait Fabric {
         R: Future<Output = ()> + 'static;
 }
 
-/// How much of the body is run, so that it ends in reasonable time on a slow fabric too.
+/// The part of the body that is run, so that it ends in reasonable time on a slow fabric too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     /// Steps, rounds and keys, in percent of those of a fast fabric.
@@ -70,12 +69,12 @@ impl Size {
     /// For fabrics that are a hundred times slower.
     pub(crate) const SMALL: Size = Size { percent: 10, mixes_max: 2 };
 
-    /// So many steps of `count`, but `least` at least.
+    /// Yields so many steps of `count`, but `least` at least.
     pub(crate) fn steps(self, count: usize, least: usize) -> usize {
         (count * self.percent / 100).max(least)
     }
 
-    /// Those of `all` that are run.
+    /// Yields those of `all` that are run.
     fn few<T>(self, mut all: Vec<T>) -> Vec<T> {
         all.truncate(self.mixes_max);
         all
@@ -87,7 +86,7 @@ impl Size {
 fn on_index<F, M, R>(parties: Parties, recipe: IndexSpec, make: impl Fn() -> M)
 where
     F: Fabric,
-    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     let recipe = patient(recipe);
@@ -98,19 +97,19 @@ where
         move |seat| {
             let (main, common) = (main.clone(), Arc::clone(&common));
             async move {
-                let party = Party::enter(seat, recipe, common).await;
-                main(party.clone()).await;
-                party.finish().await;
+                let cluster = TestCluster::enter(seat, recipe, common).await;
+                main(cluster.clone()).await;
+                cluster.finish().await;
             }
         }
     });
 }
 
-/// The same with all mixes of the kind's options, on shards and on nodes.
+/// Runs [`on_index`] with all mixes of the kind's options, on shards and on nodes.
 fn in_every_setting<F, M, R>(kind: IndexKind, shape: Shape, make: impl Fn() -> M)
 where
     F: Fabric,
-    M: Fn(Party<F::V>) -> R + Clone + Send + 'static,
+    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
     R: Future<Output = ()> + 'static,
 {
     for parties in Parties::BOTH {

@@ -8,11 +8,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party, Probed};
 
-/// Keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and
-/// 0xff.
+/// Yields keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and 0xff.
 fn awkward_key(rng: &mut SmallRng, max: usize) -> Vec<u8> {
     let len = rng.random_range(0..=max);
     (0..len).map(|_| [0x00, 0x01, b'a', 0xff][rng.random_range(0..4)]).collect()
@@ -24,7 +23,7 @@ fn some_value(rng: &mut SmallRng, max: usize) -> Vec<u8> {
 
 /// A client and its map.
 struct Pair<V: Probed> {
-    party: Party<V>,
+    cluster: TestCluster<V>,
     shape: Shape,
     model: Model,
     rng: SmallRng,
@@ -35,7 +34,7 @@ pub(crate) fn every_mix_is_as_a_map<F: Fabric>(kind: IndexKind) {
     for (seed, mix) in F::SIZE.few(kind.every_mix()).into_iter().enumerate() {
         let steps = F::SIZE.steps(400, 250);
         on_index::<F, _, _>(Parties::ONE, shape.of(mix), || {
-            move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
+            move |cluster: TestCluster<F::V>| compare(cluster, shape, seed as u64, steps)
         });
     }
 }
@@ -52,7 +51,7 @@ pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: IndexKind) {
     for (seed, (max_key, max_value, nodes)) in shapes.into_iter().enumerate() {
         let (shape, steps) = (Shape { max_key, max_value, nodes }, F::SIZE.steps(3000, 300));
         on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
-            move |party: Party<F::V>| compare(party, shape, seed as u64, steps)
+            move |cluster: TestCluster<F::V>| compare(cluster, shape, seed as u64, steps)
         });
     }
 }
@@ -62,14 +61,14 @@ pub(crate) fn a_map_says_the_same<F: Fabric>(kind: IndexKind) {
     let shape = Shape { max_key: 4, ..Shape::TINY };
     let steps = F::SIZE.steps(3000, 300);
     on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix().with_cache_bytes(1)), || {
-        move |party: Party<F::V>| compare(party, shape, 7, steps)
+        move |cluster: TestCluster<F::V>| compare(cluster, shape, 7, steps)
     });
 }
 
-async fn compare<V: Probed>(party: Party<V>, shape: Shape, seed: u64, steps: usize) {
+async fn compare<V: Probed>(cluster: TestCluster<V>, shape: Shape, seed: u64, steps: usize) {
     let rng = SmallRng::seed_from_u64(seed);
-    let mut pair = Pair { party, shape, model: Model::new(), rng };
-    let index = pair.party.index.clone();
+    let mut pair = Pair { cluster, shape, model: Model::new(), rng };
+    let index = pair.cluster.index.clone();
     assert!(index.get(b"").await.unwrap().is_none());
     if seed.is_multiple_of(2) {
         assert!(!index.remove(b"a").await.unwrap() && !index.update(b"a", b"").await.unwrap());
@@ -83,8 +82,8 @@ async fn compare<V: Probed>(party: Party<V>, shape: Shape, seed: u64, steps: usi
     assert_eq!(survey.keys, pair.model.len() as u64);
     let tall = shape.nodes == Nodes::Usual || survey.height > 2;
     assert!(tall, "too few keys to test splits: {survey:?}");
-    pair.party.rest().await;
-    pair.party.holds(&pair.model).await;
+    pair.cluster.rest().await;
+    pair.cluster.holds(&pair.model).await;
 }
 
 impl<V: Probed> Pair<V> {
@@ -94,14 +93,14 @@ impl<V: Probed> Pair<V> {
             self.model.insert(awkward_key(&mut self.rng, max_key), some_value(&mut self.rng, max_value));
         }
         let fill = self.rng.random_range(0.2..=1.0);
-        let loaded = self.party.index.bulk_load(&self.model, fill).await;
+        let loaded = self.cluster.index.bulk_load(&self.model, fill).await;
         assert_eq!(loaded, Ok(self.model.len() as u64));
     }
 
     async fn step(&mut self) {
         let Shape { max_key, max_value, .. } = self.shape;
-        let Pair { party, model, rng, .. } = self;
-        let index = party.index.clone();
+        let Pair { cluster, model, rng, .. } = self;
+        let index = cluster.index.clone();
         let (key, value) = (awkward_key(rng, max_key), some_value(rng, max_value));
         let present = model.contains_key(&key);
         match rng.random_range(0..20) {
@@ -131,7 +130,7 @@ impl<V: Probed> Pair<V> {
         }
     }
 
-    /// A scan with bounds of all sorts, also such that contain nothing, and a limit.
+    /// Compares a scan with bounds of all sorts, also such that contain nothing, and a limit.
     async fn same_scan(&mut self) {
         let max_key = self.shape.max_key;
         let mut bound = || match self.rng.random_range(0..3) {
@@ -142,7 +141,7 @@ impl<V: Probed> Pair<V> {
         let (start, end) = (bound(), bound());
         let limit = self.rng.random_bool(0.5).then(|| self.rng.random_range(0..50));
         let range = (start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice));
-        let found: Vec<_> = self.party.index.scan(range, limit).try_collect().await.unwrap();
+        let found: Vec<_> = self.cluster.index.scan(range, limit).try_collect().await.unwrap();
         let after_start = |key: &Vec<u8>| match &start {
             Bound::Unbounded => true,
             Bound::Included(start) => key >= start,

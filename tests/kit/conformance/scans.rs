@@ -12,8 +12,8 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::{Fabric, on_index};
+use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
-use crate::kit::party::{Model, Parties, Party, Probed};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number};
 
@@ -30,24 +30,24 @@ pub(crate) fn scans_among_splits<F: Fabric>(kind: IndexKind) {
         for mix in F::SIZE.few(kind.scan_mixes()) {
             on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
-                move |party: Party<F::V>| split_and_scan(party, Arc::clone(&recorder), end, scans)
+                move |cluster: TestCluster<F::V>| split_and_scan(cluster, Arc::clone(&recorder), end, scans)
             });
         }
     }
 }
 
-async fn split_and_scan<V: Probed>(party: Party<V>, recorder: Arc<Recorder>, end: u64, scans: usize) {
-    if party.place == 0 {
-        let first = Client::new(&party, &recorder, 0);
+async fn split_and_scan<V: Probed>(cluster: TestCluster<V>, recorder: Arc<Recorder>, end: u64, scans: usize) {
+    if cluster.place == 0 {
+        let first = Client::new(&cluster, &recorder, 0);
         for n in (0..end).step_by(GAP as usize) {
             first.point(Op::Put, &key(n)).await;
         }
     }
-    party.meet().await;
+    cluster.meet().await;
     let writers = (0..WRITERS).map(|w| {
-        let mut client = Client::new(&party, &recorder, 1 + w);
-        let me = 2 * w + party.place;
-        party.shard.spawn(async move {
+        let mut client = Client::new(&cluster, &recorder, 1 + w);
+        let me = 2 * w + cluster.place;
+        cluster.shard.spawn(async move {
             let own = (0..end).filter(|n| n % GAP != 0 && n % GAP == me as u64);
             let mut own: Vec<u64> = own.collect();
             while let Some(n) =
@@ -58,9 +58,9 @@ async fn split_and_scan<V: Probed>(party: Party<V>, recorder: Arc<Recorder>, end
         })
     });
     let writers: Vec<_> = writers.collect();
-    party
+    cluster
         .clients(SCANNERS, |c| {
-            let mut client = Client::new(&party, &recorder, 100 + c);
+            let mut client = Client::new(&cluster, &recorder, 100 + c);
             async move {
                 for _ in 0..scans {
                     scan_something(&mut client, end).await;
@@ -69,11 +69,11 @@ async fn split_and_scan<V: Probed>(party: Party<V>, recorder: Arc<Recorder>, end
         })
         .await;
     join_all(writers).await;
-    party.rest().await;
-    let all = Client::new(&party, &recorder, 200).scan(Bound::Unbounded, Bound::Unbounded, None).await;
+    cluster.rest().await;
+    let all = Client::new(&cluster, &recorder, 200).scan(Bound::Unbounded, Bound::Unbounded, None).await;
     assert!(all.into_iter().eq(0..end), "a key is missing");
-    party.meet().await;
-    if party.place == 0 {
+    cluster.meet().await;
+    if cluster.place == 0 {
         recorder.judge();
     }
 }
@@ -103,12 +103,12 @@ pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
         for mix in F::SIZE.few(kind.scan_mixes()) {
             on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
-                move |party: Party<F::V>| {
+                move |cluster: TestCluster<F::V>| {
                     let recorder = Arc::clone(&recorder);
                     async move {
-                        party.meet().await;
-                        let changing = party.clients(6, |c| {
-                            let mut client = Client::new(&party, &recorder, c);
+                        cluster.meet().await;
+                        let changing = cluster.clients(6, |c| {
+                            let mut client = Client::new(&cluster, &recorder, c);
                             async move {
                                 for i in 0..rounds * 10 {
                                     let n = client.rng.random_range(0..KEYS);
@@ -122,8 +122,8 @@ pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
                                 }
                             }
                         });
-                        let scanning = party.clients(4, |c| {
-                            let mut client = Client::new(&party, &recorder, 100 + c);
+                        let scanning = cluster.clients(4, |c| {
+                            let mut client = Client::new(&cluster, &recorder, 100 + c);
                             async move {
                                 for _ in 0..rounds {
                                     scan_anything(&mut client, KEYS).await;
@@ -131,8 +131,8 @@ pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
                             }
                         });
                         futures::join!(changing, scanning);
-                        party.meet().await;
-                        if party.place == 0 {
+                        cluster.meet().await;
+                        if cluster.place == 0 {
                             recorder.judge();
                         }
                     }
@@ -152,26 +152,26 @@ async fn scan_anything<V: Probed>(client: &mut Client<V>, keys: u64) {
 pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: IndexKind) {
     for mix in F::SIZE.few(kind.scan_mixes()) {
         on_index::<F, _, _>(Parties::Nodes(2), Shape::TINY.of(mix), || {
-            |party: Party<F::V>| async move {
-                if party.place == 0 {
-                    put_all(&party, 0..50).await;
+            |cluster: TestCluster<F::V>| async move {
+                if cluster.place == 0 {
+                    put_all(&cluster, 0..50).await;
                 }
-                party.meet().await;
-                if party.place == 1 {
-                    assert_eq!(keys_from(&party, 0, None).await.len(), 50);
+                cluster.meet().await;
+                if cluster.place == 1 {
+                    assert_eq!(keys_from(&cluster, 0, None).await.len(), 50);
                 }
-                party.meet().await;
-                if party.place == 0 {
-                    put_all(&party, 50..200).await;
+                cluster.meet().await;
+                if cluster.place == 0 {
+                    put_all(&cluster, 50..200).await;
                 }
-                party.meet().await;
-                if party.place == 1 {
+                cluster.meet().await;
+                if cluster.place == 1 {
                     for from in [199, 200, 150, 51, 50, 49, 20] {
-                        let before = party.index.stats();
-                        assert!(keys_from(&party, from, None).await.into_iter().eq(from..200));
-                        let three = keys_from(&party, from, Some(3)).await;
+                        let before = cluster.index.stats();
+                        assert!(keys_from(&cluster, from, None).await.into_iter().eq(from..200));
+                        let three = keys_from(&cluster, from, Some(3)).await;
                         assert!(three.into_iter().eq(from..200.min(from + 3)));
-                        let mut stats = party.index.stats();
+                        let mut stats = cluster.index.stats();
                         stats -= &before;
                         // Once it read the same leaf for ever, until it lost its core in the middle of a READ.
                         let stats = stats.kind(OpKind::Scan);
@@ -183,14 +183,14 @@ pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn put_all<V: Probed>(party: &Party<V>, numbers: std::ops::Range<u64>) {
+async fn put_all<V: Probed>(cluster: &TestCluster<V>, numbers: std::ops::Range<u64>) {
     for n in numbers {
-        party.index.put(&key(n), b"").await.unwrap();
+        cluster.index.put(&key(n), b"").await.unwrap();
     }
 }
 
-async fn keys_from<V: Probed>(party: &Party<V>, from: u64, limit: Option<usize>) -> Vec<u64> {
-    let scan = party.index.scan(&key(from)[..].., limit);
+async fn keys_from<V: Probed>(cluster: &TestCluster<V>, from: u64, limit: Option<usize>) -> Vec<u64> {
+    let scan = cluster.index.scan(&key(from)[..].., limit);
     scan.map(|pair| number(&pair.unwrap().0)).collect().await
 }
 
@@ -199,12 +199,12 @@ pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
     const KEYS: [&[u8]; 9] =
         [b"", b"a", b"ab", b"ab\x00", b"abc", b"ab\xff\xff", b"ac", b"\xff", b"\xff\xff"];
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        move |party: Party<F::V>| async move {
+        move |cluster: TestCluster<F::V>| async move {
             for key in KEYS {
-                party.index.put(key, key).await.unwrap();
+                cluster.index.put(key, key).await.unwrap();
             }
             for prefix in KEYS.into_iter().chain([&b"b"[..], b"abcd", b"\xff\xff\xff"]) {
-                let found: Vec<Vec<u8>> = party
+                let found: Vec<Vec<u8>> = cluster
                     .index
                     .scan_prefix(prefix, None)
                     .map(|pair| pair.unwrap().0.to_vec())
@@ -212,39 +212,39 @@ pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
                     .await;
                 let expected = KEYS.into_iter().filter(|key| key.starts_with(prefix));
                 assert!(expected.eq(found.iter().map(|key| &key[..])), "{prefix:?}: {found:?}");
-                let first = party.index.scan_prefix(prefix, Some(1)).count().await;
+                let first = cluster.index.scan_prefix(prefix, Some(1)).count().await;
                 assert_eq!(first, found.len().min(1));
             }
         }
     });
 }
 
-/// A scan that nobody finishes leaves nothing behind; one that is not polled for long goes on where it was.
+/// A scan that is dropped leaves nothing behind; one that is not polled for long goes on where it was.
 pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: IndexKind) {
     let later = F::SIZE.steps(1000, 200) as u64;
     on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        move |party: Party<F::V>| async move {
+        move |cluster: TestCluster<F::V>| async move {
             let mut expected = Model::new();
             for n in 0..100 {
-                party.index.put(&key(2 * n), &key(n)).await.unwrap();
+                cluster.index.put(&key(2 * n), &key(n)).await.unwrap();
                 expected.insert(key(2 * n).to_vec(), key(n).to_vec());
             }
-            let mut scan = party.index.scan(.., None);
+            let mut scan = cluster.index.scan(.., None);
             for n in 0..30 {
                 assert_eq!(number(&scan.next().await.unwrap().unwrap().0), 2 * n);
             }
             for n in 0..later {
-                party.index.put(&key(2 * n + 1), &key(n)).await.unwrap();
+                cluster.index.put(&key(2 * n + 1), &key(n)).await.unwrap();
                 expected.insert(key(2 * n + 1).to_vec(), key(n).to_vec());
             }
             let rest: Vec<u64> = scan.map(|pair| number(&pair.unwrap().0)).collect().await;
             let even = rest.iter().filter(|n| *n % 2 == 0).copied();
             assert!(rest.is_sorted() && even.eq((30..100).map(|n| 2 * n)));
-            let mut dropped = party.index.scan(.., Some(1000));
+            let mut dropped = cluster.index.scan(.., Some(1000));
             assert_eq!(number(&dropped.next().await.unwrap().unwrap().0), 0);
             drop(dropped);
-            party.rest().await;
-            party.holds(&expected).await;
+            cluster.rest().await;
+            cluster.holds(&expected).await;
         }
     });
 }

@@ -93,7 +93,8 @@ fn nothing_stays_behind_after_faults() {
         jitter_ns: 2_000,
         in_order_write: false,
     };
-    for mix in Mix::ALL.iter().filter(|mix| !mix.rules.iter().any(|rule| rule.fault == Fault::NodeStop)) {
+    for mix in FaultMix::ALL.iter().filter(|mix| !mix.rules.iter().any(|rule| rule.fault == Fault::NodeStop))
+    {
         for seed in 0..4 {
             let config = SimConfig {
                 seed,

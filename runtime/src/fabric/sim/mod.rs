@@ -34,7 +34,7 @@ use self::control::SimControl;
 use self::fabric::Fabric;
 use self::host_core::{HostCore, HostCoreParts};
 pub use self::profile::Profile;
-pub use self::rules::{Fault, Mix, Rule, Weather};
+pub use self::rules::{Fault, FaultMix, Rule, Weather};
 pub use self::shard::{SimPause, SimShard, SimSubmission};
 use self::trace::Mark;
 use self::world::World;

@@ -97,7 +97,7 @@ impl Rule {
 
 /// A named set of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mix {
+pub struct FaultMix {
     /// Its name on the command line.
     pub name: &'static str,
     /// What it is for, in a few words.
@@ -160,32 +160,44 @@ const EVERYTHING: [Rule; 11] = [
     Rule::new(Fault::NoMemory, 10, u32::MAX),
 ];
 
-impl Mix {
+impl FaultMix {
     /// The mixes that the command line knows.
-    pub const ALL: [Mix; 11] = [
-        Mix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
-        Mix {
+    pub const ALL: [FaultMix; 11] = [
+        FaultMix { name: "none", about: "torn and reordered lines only, as the contract allows", rules: &[] },
+        FaultMix {
             name: "delays",
             about: "late lines, overtaken READs, latency spikes, stalled shards",
             rules: &DELAYS,
         },
-        Mix { name: "errors", about: "queue pairs break, in-flight chains apply in part", rules: &ERRORS },
-        Mix { name: "outages", about: "memory servers cannot be reached for a while", rules: &OUTAGES },
-        Mix { name: "partitions", about: "a node and a memory server lose each other", rules: &PARTITIONS },
-        Mix {
+        FaultMix {
+            name: "errors",
+            about: "queue pairs break, in-flight chains apply in part",
+            rules: &ERRORS,
+        },
+        FaultMix { name: "outages", about: "memory servers cannot be reached for a while", rules: &OUTAGES },
+        FaultMix {
+            name: "partitions",
+            about: "a node and a memory server lose each other",
+            rules: &PARTITIONS,
+        },
+        FaultMix {
             name: "crashes",
             about: "a compute node stops at any verb, or within a WRITE",
             rules: &CRASHES,
         },
-        Mix { name: "churn", about: "compute nodes stop one after the other", rules: &CHURN },
-        Mix { name: "wrecks", about: "compute nodes stop while memory servers are away", rules: &WRECKS },
-        Mix {
+        FaultMix { name: "churn", about: "compute nodes stop one after the other", rules: &CHURN },
+        FaultMix {
+            name: "wrecks",
+            about: "compute nodes stop while memory servers are away",
+            rules: &WRECKS,
+        },
+        FaultMix {
             name: "control",
             about: "control services answer late, fail, or their replies are lost",
             rules: &CONTROL,
         },
-        Mix { name: "memory", about: "memory servers are out of memory now and then", rules: &MEMORY },
-        Mix { name: "all", about: "everything at once, but for overtaken READs", rules: &EVERYTHING },
+        FaultMix { name: "memory", about: "memory servers are out of memory now and then", rules: &MEMORY },
+        FaultMix { name: "all", about: "everything at once, but for overtaken READs", rules: &EVERYTHING },
     ];
 
     /// Whether one of its rules is of a fault like that.
@@ -194,7 +206,7 @@ impl Mix {
     }
 
     /// The mix of that name.
-    pub fn named(name: &str) -> Option<Mix> {
+    pub fn named(name: &str) -> Option<FaultMix> {
         Self::ALL.into_iter().find(|mix| mix.name == name)
     }
 }

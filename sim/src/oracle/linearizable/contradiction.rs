@@ -24,7 +24,7 @@ pub struct Contradiction {
     pub core: Vec<Claim>,
     /// Further operations that wrote a value that one of those read.
     pub writers: Vec<Claim>,
-    /// How many other operations the key has seen. Whatever they did, there is no order.
+    /// The number of other operations on the key. Whatever they did, there is no order.
     pub others: usize,
 }
 
@@ -33,7 +33,7 @@ pub struct Contradiction {
 pub struct Claim {
     /// The operation. A scan's outcome is what it says of the key.
     pub event: Event,
-    /// What it wrote, or read.
+    /// The value that it wrote or read.
     pub value: Option<Vec<u8>>,
 }
 
@@ -92,7 +92,7 @@ fn cut_end(blamed: &mut Vec<(usize, Step)>, mut contradicts: impl FnMut(&[(usize
     }
 }
 
-/// The step as one that proves nothing; `None` if nothing is left of it.
+/// Yields the step as one that proves nothing; `None` if nothing is left of it.
 fn let_go(at: usize, step: Step) -> Option<(usize, Step)> {
     step.leaves.map(|_| (at, Step { sure: false, ..step }))
 }
@@ -121,7 +121,7 @@ fn thin_out(blamed: &mut Vec<(usize, Step)>, mut contradicts: impl FnMut(&[(usiz
 }
 
 impl Contradiction {
-    /// Whether it takes a scan to contradict.
+    /// Tells whether it takes a scan to contradict.
     pub fn has_scan(&self) -> bool {
         self.core.iter().any(|claim| claim.event.op == Op::Scan)
     }

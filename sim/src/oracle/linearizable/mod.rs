@@ -1,5 +1,5 @@
-//! Whether what clients saw of a key is linearizable: whether there is one order of the operations that took effect,
-//! in which each is placed between its start and its end, and sees what the ones before it left.
+//! Decides whether what clients saw of a key is linearizable: whether there is one order of the operations that took
+//! effect, in which each is placed between its start and its end, and sees what the ones before it left.
 //!
 //! Each key is an object of its own, so a history is linearizable if that of every key is (Herlihy and Wing's
 //! locality; Horn and Kroening, "Faster linearizability checking via P-compositionality", 2015).
@@ -30,7 +30,7 @@ use search::{ABSENT, FIRST_VALUE, Found, Needs, State, Step, search};
 /// many take about a second.
 pub const STEPS_MAX: u64 = 40_000_000;
 
-/// What became of one key.
+/// The operations on one key.
 #[derive(Clone, Debug)]
 pub struct KeyHistory<'h> {
     key: &'h [u8],
@@ -48,7 +48,7 @@ struct Seen<'h> {
     value: Option<&'h [u8]>,
 }
 
-/// What the checker says of a key.
+/// The checker's verdict on a key.
 #[derive(Clone, Debug)]
 pub enum Verdict {
     /// There is an order.
@@ -60,8 +60,8 @@ pub enum Verdict {
 }
 
 impl<'h> KeyHistory<'h> {
-    /// The history of `key`, which held `initial` before any operation began. At tick `rest` nothing was under way:
-    /// what was given up by then has taken effect then, or never will.
+    /// Makes the history of `key`, which held `initial` before any operation began. At tick `rest` nothing was under
+    /// way: what was given up by then has taken effect then, or never will.
     pub fn new(key: &'h [u8], initial: Option<&'h [u8]>, rest: Option<u64>) -> Self {
         KeyHistory { key, initial, rest, seen: Vec::new() }
     }
@@ -74,12 +74,12 @@ impl<'h> KeyHistory<'h> {
         }
     }
 
-    /// The key.
+    /// Yields the key.
     pub fn key(&self) -> &'h [u8] {
         self.key
     }
 
-    /// The same without what scans say.
+    /// Yields the key's history without what scans say.
     pub(super) fn without_scans(&self) -> Self {
         let seen = self.seen.iter().filter(|seen| seen.event.op != Op::Scan).copied().collect();
         KeyHistory { seen, ..*self }

@@ -5,11 +5,11 @@
 //! end may come next; the chosen one is taken out, and back in if it led nowhere. A pair of (set of operations taken,
 //! state) is tried once.
 //!
-//! What is particular to a key of a map makes it fast:
+//! The semantics of a map's key make it fast:
 //!
 //! - **Reads are never a choice.** One that may come next and agrees with the state comes next: it changes nothing, and
-//!   stands in nobody's way any more. So does an update that overwrites what no read is left for by a value that none
-//!   asks for: all that it says is that the key was present.
+//!   blocks no other operation any more. So does an update that overwrites what no read is left for by a value that
+//!   none asks for: all that it says is that the key was present.
 //! - **Of operations that need and leave the same, the one that ends first comes first.** In an order that has another
 //!   one here, the two can be exchanged: the first may come here too, and the other one ends later than where the
 //!   first stood. So many clients that remove a key at the same time, or write what no one reads, are one choice.
@@ -32,7 +32,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What a key holds: [`ABSENT`], or a number that stands for a value.
+/// The state of a key: [`ABSENT`], or a number that stands for a value.
 pub(super) type State = u32;
 
 /// The key is not there.
@@ -42,7 +42,7 @@ const UNREAD: State = 1;
 /// The first number for a value.
 pub(super) const FIRST_VALUE: State = 2;
 
-/// What an operation needs the state to be.
+/// The state that an operation needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Needs {
     Anything,
@@ -70,7 +70,7 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// Whether there is an order, at the price of at most `budget` steps, which are taken from it.
+/// Searches for an order, in at most `budget` steps, which are taken from it.
 pub(super) fn search(initial: State, steps: &[Step], rest: Option<u64>, budget: &mut u64) -> Found {
     Search::new(initial, steps, rest).run(budget)
 }
@@ -99,7 +99,7 @@ struct Place {
 struct Lost {
     leaves: State,
     needs: Needs,
-    /// Whether they have taken effect when everything rests, or never.
+    /// True if they have taken effect when everything rests, or never will.
     bounded: bool,
     starts: Vec<u64>,
     used: u32,
@@ -114,7 +114,7 @@ struct Move {
     lost: [Option<u32>; 2],
 }
 
-/// How to take a step back.
+/// A step to take back.
 enum Undo {
     Sure(u32, State),
     Lost(u32, State),
@@ -202,9 +202,9 @@ impl Search {
     /// Notes a lost write, unless no order could need it.
     fn add_lost(&mut self, step: &Step, leaves: Option<State>, bounded: bool) -> bool {
         let (needs, leaves) = match (step.needs, leaves) {
-            // It leaves what was there, for all that anybody sees; or nobody needs it.
+            // It leaves what was there, as far as any read sees; or no operation needs it.
             (_, None) | (Needs::Present, Some(UNREAD)) => return false,
-            // All that a value nobody reads can do is to make the key present.
+            // A value that no operation reads can only make the key present.
             (_, Some(UNREAD)) => (Needs::Exactly(ABSENT), UNREAD),
             (needs, Some(leaves)) => (needs, leaves),
         };
@@ -315,7 +315,7 @@ impl Search {
         self.moves[from..].sort_by_key(|way| std::cmp::Reverse((lost_count(way), way.end_at)));
     }
 
-    /// False if it leads nowhere.
+    /// Takes the move; yields false if it leads nowhere.
     fn advance(&mut self, next: Move) -> bool {
         for lost in next.lost.into_iter().flatten() {
             let Lost { leaves, used, .. } = &mut self.lost[lost as usize];
@@ -342,7 +342,7 @@ impl Search {
         leaves.is_none_or(|state| self.become_state(state))
     }
 
-    /// False if a state was left that an operation still waits for and nobody can bring back.
+    /// Enters a state; yields false if the one left is still waited for and no write can bring it back.
     fn become_state(&mut self, state: State) -> bool {
         self.writers[state as usize] -= 1;
         let old = std::mem::replace(&mut self.state, state) as usize;
@@ -382,7 +382,7 @@ impl Search {
         self.places[next as usize].prev = prev;
     }
 
-    /// Whether the operation fits here, and leaves the state what it is for all that is left to be seen.
+    /// Tells whether the operation fits here, and leaves the state as it is for all operations that are left.
     fn changes_nothing(&self, op: Sure) -> bool {
         let is_unread = || self.awaited[self.state as usize] == 0;
         match op.leaves {
@@ -412,7 +412,7 @@ impl Usable<'_> {
         !(self.rested && *bounded) && starts.get(*used as usize).is_some_and(|start| *start <= self.horizon)
     }
 
-    /// The blocks of at most two lost writes after which the state is as needed, which it is not now.
+    /// Pushes the blocks of at most two lost writes after which the state is as needed, which it is not now.
     fn ways_to(&self, state: State, needs: Needs, push: &mut impl FnMut([Option<u32>; 2])) {
         let usable = (0..self.lost.len() as u32).filter(|at| self.is_usable(*at));
         let appear = usable.clone().filter(|at| {
@@ -455,7 +455,7 @@ const SURE: u64 = 1;
 const LOST: u64 = 2;
 const STATE: u64 = 3;
 
-/// A random number for each thing that can be part of a configuration; the exclusive or of them stands for it
+/// Yields a random number for each thing that can be part of a configuration; the exclusive or of them stands for it
 /// (Zobrist). With 128 bits, 10^8 configurations have two that are taken for one with a chance of 10^-23.
 fn hash(what: u64, which: u32, count: u32) -> u128 {
     let seed = u64::from(which) << 32 | u64::from(count);
@@ -464,7 +464,7 @@ fn hash(what: u64, which: u32, count: u32) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// The output function of SplitMix64.
+/// Applies the output function of SplitMix64.
 fn mix(seed: u64) -> u64 {
     let seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let seed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::*;
 use crate::history::Outcome::{Absent, Exists, Found as Seen, Ok, Unknown};
 
-/// What an operation was and how it ended; values are letters, 0 is none.
+/// An operation, its end and its value; values are letters, 0 is none.
 type Kind = (Op, Outcome, u8);
 
 const KINDS: [Kind; 18] = [
@@ -84,7 +84,7 @@ fn has_order(state: u8, cases: &[Case], rest: Option<u64>) -> bool {
     })
 }
 
-/// What a map holds after an operation, if a map can answer so. One of unknown outcome may always be.
+/// Yields what a map holds after an operation, if a map can answer so. One of unknown outcome may always be.
 fn after(state: u8, (op, outcome, value): Kind) -> Option<u8> {
     let (says, then) = match (op, state) {
         (Op::Get | Op::Scan, 0) => (Absent, 0),
@@ -124,14 +124,14 @@ fn assert_same(initial: u8, cases: &[Case], rest: Option<u64>) -> bool {
     expected
 }
 
-/// The same operation with nothing known of its end.
+/// Yields the operation with nothing known of its end.
 fn weakened(case: Case) -> Case {
     let (op, outcome, value) = case.kind;
     let had_effect = matches!(outcome, Ok | Unknown) && !matches!(op, Op::Get | Op::Scan);
     Case { kind: if had_effect { (op, Unknown, value) } else { (Op::Get, Unknown, 0) }, ..case }
 }
 
-/// All ways in which so many operations can begin and end.
+/// Yields all ways in which so many operations can begin and end.
 fn shapes(ops: usize) -> Vec<Vec<(u64, u64)>> {
     fn go(at: u64, begun: &mut Vec<(u64, u64)>, ops: usize, found: &mut Vec<Vec<(u64, u64)>>) {
         if begun.len() == ops && begun.iter().all(|(_, end)| *end > 0) {
@@ -194,7 +194,7 @@ fn random_histories_of_up_to_eight_operations() {
     }
 }
 
-/// What operations that really happened one after another look like to clients whose clocks saw more of them.
+/// Draws operations that happened one after another, each with a start and an end around its moment.
 fn real_history(rng: &mut SmallRng, len: u64, lost: f64) -> Vec<Case> {
     let mut state = 0;
     let mut cases = Vec::new();
@@ -255,7 +255,7 @@ fn case(start: u64, end: u64, op: Op, outcome: Outcome, value: u8) -> Case {
     Case { kind: (op, outcome, value), start, end }
 }
 
-/// Refused, and for these operations only.
+/// Asserts that the history is refused, and for these operations only.
 fn assert_blames(initial: u8, cases: &[Case], blamed: &[u32]) -> Contradiction {
     match verdict(initial, cases, None) {
         Verdict::Contradicts(why) => {
@@ -361,7 +361,7 @@ fn at_rest_a_write_of_unknown_outcome_has_taken_effect_or_never_will() {
     assert!(matches!(verdict_at(None, &cases), Verdict::Linearizable));
     let Verdict::Contradicts(why) = verdict_at(Some(7), &cases) else { panic!("it came after the rest") };
     assert_eq!(why.core.iter().map(|claim| claim.event.client).collect::<Vec<_>>(), [3, 4], "{why}");
-    // One that was still under way then is not meant, nor one that nobody gave up before.
+    // An operation that was still under way then is not meant, nor one that was not given up before.
     for end in [7, 8, 12] {
         cases[0] = case(1, end, Op::Put, Unknown, b'a');
         assert_eq!(matches!(verdict_at(Some(7), &cases), Verdict::Linearizable), end > 7);

@@ -1,4 +1,4 @@
-//! What SMART's techniques are worth one by one (figure 15), what two of them do for Sherman, and what operations send
+//! The gain from SMART's techniques one by one (figure 15) and from two of them on Sherman, and what operations send
 //! (table 1).
 
 use farwood_index::Switches;
@@ -22,7 +22,7 @@ const REAR_LOCK: usize = 3;
 const DELEGATION: usize = 4;
 const COMBINING: usize = 5;
 
-/// SMART with so many steps of the ladder.
+/// Makes SMART with so many steps of the ladder.
 fn ladder(steps: usize) -> Tree {
     let mut techniques = smart::Techniques::NONE;
     for name in &LADDER[..steps] {
@@ -86,7 +86,7 @@ const FACTORS: [Factor; 5] = [
     },
 ];
 
-/// Figure 15: techniques one by one, 384 clients.
+/// Simulates figure 15: techniques one by one, 384 clients.
 pub(in super::super) fn fig15(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig15";
     let mut rows = Vec::new();
@@ -108,7 +108,7 @@ pub(in super::super) fn fig15(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// What the paper expects of RDWC on Sherman (section 5.3): no measurement, a prediction.
+/// Checks what the paper expects of RDWC on Sherman (section 5.3): no measurement, a prediction.
 pub(in super::super) fn rdwc_on_sherman(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "rdwc-on-sherman";
     let mut rows = Vec::new();
@@ -126,8 +126,8 @@ pub(in super::super) fn rdwc_on_sherman(effort: &Effort) -> Result<Vec<Row>, Str
     Ok(rows)
 }
 
-/// Table 1: bytes of READs per get, and of WRITEs per put of a present key, over the bytes of a pair of 32 + 64 bytes:
-/// exact, from the meters, with what we put around a pair instead of the paper's metadata.
+/// Simulates table 1: bytes of READs per get, and of WRITEs per put of a present key, over the bytes of a pair of 32 +
+/// 64 bytes: exact, from the meters, with what we put around a pair instead of the paper's metadata.
 pub(in super::super) fn table1(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-table1";
     const SPAN: NodeSize = NodeSize::Slots { leaf: 32, inner: 32 };
@@ -153,7 +153,7 @@ pub(in super::super) fn table1(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Read and write amplification for pairs of 32 + 64 bytes, where clients do not meet and caches are right.
+/// Measures read and write amplification for pairs of 32 + 64 bytes, where clients do not meet and caches are right.
 fn amplification(effort: &Effort, tree: Tree) -> Result<[f64; 2], String> {
     const PAIR_BYTES: f64 = 96.0;
     let stats = |mix| {

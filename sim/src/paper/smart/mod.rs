@@ -39,7 +39,7 @@ const KEYS_MIN: u64 = 1000;
 /// Fewer keys where pairs are large.
 const STORED_BYTES_MAX: u64 = 64 << 20;
 
-/// What is compared.
+/// The indexes that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Smart,
@@ -56,7 +56,7 @@ impl System {
         }
     }
 
-    /// The index, with all that its paper has.
+    /// Yields the index, with all that its paper has.
     fn tree(self, key_bytes: usize, value_bytes: usize) -> Tree {
         match self {
             System::Smart => Tree::Smart(smart::Techniques { fused: false, ..smart::Techniques::ALL }),
@@ -69,8 +69,8 @@ impl System {
     }
 }
 
-/// The leaves of the authors' fork of Sherman, to the next line: 623 bytes for pairs of 8 + 8 bytes, 3231 for 32 + 64.
-/// Each of 32 pairs has a byte of versions; the rest is a header with two fence keys.
+/// Yields the leaves of the authors' fork of Sherman, to the next line: 623 bytes for pairs of 8 + 8 bytes, 3231 for 32
+/// + 64. Each of 32 pairs has a byte of versions; the rest is a header with two fence keys.
 fn leaf_of_the_fork(key_bytes: usize, value_bytes: usize) -> NodeSize {
     const SPAN: usize = 32;
     const HEADER_BYTES: usize = 63;
@@ -121,7 +121,7 @@ impl Workload {
     };
 }
 
-/// A run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
+/// Yields a run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
 fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setup {
     Setup {
         profile: Profile::CONNECTX6,
@@ -142,7 +142,7 @@ fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setu
     }
 }
 
-/// The same with pairs of other sizes.
+/// Yields `setup` with pairs of other sizes.
 fn with_sizes(setup: Setup, system: System, key_bytes: usize, value_bytes: usize) -> Setup {
     let keys = setup.keys.min(STORED_BYTES_MAX / (key_bytes + value_bytes) as u64);
     Setup { tree: system.tree(key_bytes, value_bytes), keys, key_bytes, value_bytes, ..setup }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(leaf_of_the_fork(32, 64), NodeSize::Bytes(3264));
     }
 
-    /// What every experiment is made of, on a small scale: all workloads run on all systems.
+    /// Runs the parts of all experiments on a small scale.
     #[test]
     fn all_systems_run_all_workloads() {
         let effort = Effort { keys: 10_000, time_percent: 5, seed: 1 };

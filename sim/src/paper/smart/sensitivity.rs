@@ -1,4 +1,4 @@
-//! How skew and the sizes of keys and values change what SMART, ART and Sherman do (figure 18), 256 clients.
+//! The effect of skew and of the sizes of keys and values on SMART, ART and Sherman (figure 18), 256 clients.
 
 use super::super::cluster::{Setup, run};
 use super::super::workload::Popularity;
@@ -11,7 +11,7 @@ const CLIENTS: u16 = 16;
 const LONG_KEY: usize = 255;
 const LONG_VALUE: usize = 1024;
 
-/// Figure 18: by what factor throughput falls.
+/// Simulates figure 18: by what factor throughput falls.
 pub(in super::super) fn fig18(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig18";
     let mut rows = Vec::new();

@@ -5,8 +5,8 @@ use super::super::cluster::{Machines, Measured, Setup, run};
 use super::super::{Class, Effort, Row};
 use super::{COROUTINES, System, Workload, setup, with_sizes};
 
-/// Figure 3: gets of 32-byte keys with values of 64 bytes, 8 compute nodes and 1 memory server, each index with the
-/// clients that the authors end its curve with.
+/// Simulates figure 3: gets of 32-byte keys with values of 64 bytes, 8 compute nodes and 1 memory server, each index
+/// with the clients that the authors end its curve with.
 pub(in super::super) fn fig3(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig3";
     const NODES: u16 = 8;
@@ -25,7 +25,7 @@ pub(in super::super) fn fig3(effort: &Effort) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// The clients per compute node with which the authors end the curves of figure 11.
+/// Yields the clients per compute node with which the authors end the curves of figure 11.
 fn most_clients(system: System, workload: &Workload) -> u16 {
     match (system, workload.name) {
         (System::Smart, "LOAD" | "A") => 24,
@@ -43,7 +43,7 @@ fn most_clients(system: System, workload: &Workload) -> u16 {
     }
 }
 
-/// Figure 11 and section 5.2: each system with the most clients that the authors gave it.
+/// Simulates figure 11 and section 5.2: each system with the most clients that the authors gave it.
 pub(in super::super) fn fig11(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig11";
     let mut rows = Vec::new();
@@ -73,7 +73,7 @@ pub(in super::super) fn fig11(effort: &Effort) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Figure 13: A with more and more clients. The paper gives a picture, and two sentences.
+/// Simulates figure 13: A with more and more clients. The paper gives a picture, and two sentences.
 pub(in super::super) fn fig13(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig13";
     const CLIENTS: [u16; 3] = [4, 16, 48];
@@ -97,7 +97,8 @@ pub(in super::super) fn fig13(effort: &Effort) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// Figure 14: scans of up to 100 pairs by 128 clients. Where the lines cross is all that the paper tells in words.
+/// Simulates figure 14: scans of up to 100 pairs by 128 clients. Where the lines cross is all that the paper tells in
+/// words.
 pub(in super::super) fn fig14(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-fig14";
     const CLIENTS: u16 = 8;

@@ -1,5 +1,5 @@
-//! What operations cost on an index of usual nodes, with a warm cache and nobody else there: the table of each kind. A
-//! kind without a table here is held to what it says itself of its gets and updates (`Algorithm::round_trips`).
+//! Costs of operations on an index of usual nodes, with a warm cache and one client: the table of each kind. A kind
+//! without a table here is held to what it says itself of its gets and updates (`Algorithm::round_trips`).
 
 mod sherman;
 mod smart;
@@ -9,7 +9,7 @@ use farwood::index::KindStats;
 
 use farwood::{IndexSpec, Spec};
 
-/// What is done to the loaded index.
+/// An operation on the loaded index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// A get of a key that is there, or is not.
@@ -23,7 +23,7 @@ pub(crate) enum Work {
     VainChange(OpKind),
 }
 
-/// What it cost.
+/// The cost of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) round_trips: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Cost {
     pub(crate) bytes_written: u64,
 }
 
-/// What it may cost.
+/// The costs that an operation may have.
 #[derive(Clone, Debug)]
 pub(crate) enum Costs {
     /// Exactly one of these.
@@ -44,7 +44,7 @@ pub(crate) enum Costs {
     Between(Cost, Cost),
 }
 
-/// What `work` may cost with `mix`.
+/// Yields what `work` may cost with `mix`.
 pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
         IndexSpec::Sherman(Spec { options, .. }) => sherman::costs(options.techniques, work),
@@ -53,7 +53,7 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     }
 }
 
-/// How often that looks a second time, always: what a cache says of absent keys may be out of date.
+/// Counts how often `work` always reads again: what a cache says of absent keys may be out of date.
 pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
     match mix {
         IndexSpec::Sherman(_) => 0,
@@ -62,7 +62,7 @@ pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
     }
 }
 
-/// What a kind says itself of its round trips.
+/// Yields the costs that follow from what a kind says itself of its round trips.
 fn own_word(spec: &IndexSpec, work: Work) -> Costs {
     let (get, update) = spec.round_trips();
     let (least, most) = match work {
@@ -86,7 +86,7 @@ impl Costs {
         }
     }
 
-    /// The same `n` times, without a difference between one time and the next.
+    /// Multiplies the costs by `n`, without a difference between one time and the next.
     pub(crate) fn times(self, n: u64) -> Self {
         match self {
             Costs::OneOf(costs) => Costs::OneOf(costs.into_iter().map(|cost| cost.times(n)).collect()),

@@ -27,7 +27,7 @@ fn reads(leaves: u64) -> Cost {
     Cost { round_trips: 1, reads: leaves, bytes_read: leaves * LEAF_BYTES, ..Cost::default() }
 }
 
-/// What a change costs, with the techniques' part of the table spelled out.
+/// Yields the cost of a change, with the techniques' part of the table spelled out.
 fn change(techniques: Techniques, patch_writes: u64, patch_bytes: u64) -> Cost {
     let Techniques { fused, combine, two_level, .. } = techniques;
     let (writes, bytes) = if two_level { (patch_writes, patch_bytes) } else { (1, LEAF_BYTES) };
@@ -40,7 +40,7 @@ fn change(techniques: Techniques, patch_writes: u64, patch_bytes: u64) -> Cost {
     }
 }
 
-/// What a change without effect costs: the lock is given back in a chain of its own.
+/// Yields the cost of a change without effect: the lock is given back in a chain of its own.
 fn no_change(techniques: Techniques) -> Cost {
     let round_trips = if techniques.fused { 2 } else { 3 };
     Cost { round_trips, writes: 1, cas: 1, bytes_written: 8, ..reads(1) }

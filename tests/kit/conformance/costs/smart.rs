@@ -9,7 +9,7 @@ use super::{Cost, Costs, Work};
 const LEAF_BYTES: u64 = 64;
 const LOCK_BYTES: u64 = 8;
 const LINK_BYTES: u64 = 8;
-/// What a get reads of it: up to the end of the value.
+/// Bytes of a leaf that a get reads: up to the end of the value.
 const LOOKUP_BYTES: u64 = 32;
 /// Inner nodes above the leaves, of which the last one has fewer of them: their types have 190 and 46 slots.
 const INNER_BYTES: [u64; 2] = [16 + 8 * 190, 16 + 8 * 46];
@@ -32,7 +32,7 @@ pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
     }
 }
 
-/// What has no slot in a cached node has perhaps one by now.
+/// Counts second reads: a key without a slot in a cached node has perhaps one by now.
 pub(super) fn second_looks(work: Work) -> u64 {
     match work {
         Work::Get { present: false } | Work::VainChange(OpKind::Update | OpKind::Remove) => 1,
@@ -48,7 +48,7 @@ fn write(bytes: u64) -> Cost {
     Cost { round_trips: 1, writes: 1, bytes_written: bytes, ..NOTHING }
 }
 
-/// So many of them in chains of others, or not awaited.
+/// Yields the cost of verbs in chains of others, or not awaited.
 fn along(cost: Cost) -> Cost {
     Cost { round_trips: 0, ..cost }
 }
@@ -57,7 +57,7 @@ fn sum<const N: usize>(parts: [Cost; N]) -> Cost {
     parts.iter().fold(NOTHING, |sum, part| sum.and(part))
 }
 
-/// A round trip more where two are not fused.
+/// Yields a round trip more where two are not fused.
 fn unless(fused: bool) -> Cost {
     Cost { round_trips: u64::from(!fused), ..NOTHING }
 }
@@ -82,8 +82,8 @@ fn insert(techniques: Techniques) -> Cost {
     }
 }
 
-/// The leaves, and of the inner nodes at least the root and the one or two that lead to them, but also those behind:
-/// whether they are needed is only known when the ones before were read.
+/// Yields the leaves, and of the inner nodes at least the root and the one or two that lead to them, but also those
+/// behind: whether they are needed is only known when the ones before were read.
 fn scan_of_100() -> Costs {
     let leaves = Cost { reads: 100, bytes_read: 100 * (LEAF_BYTES - LOCK_BYTES), ..NOTHING };
     let inner = |nodes| Cost { reads: nodes, bytes_read: nodes * INNER_BYTES[0], ..NOTHING };

@@ -16,7 +16,7 @@ pub(crate) const SEPARATOR: usize = 2 + 36 + 1;
 pub(crate) const CHILD: usize = SEPARATOR + 8;
 
 /// A tree of three levels or more, whose nodes can be damaged and mended.
-pub(crate) struct Lab {
+pub(crate) struct DamagedTree {
     pub(crate) shard: Shard,
     pub(crate) index: ShermanIndex<Shard>,
     pub(crate) root_word: RemotePtr,
@@ -24,36 +24,36 @@ pub(crate) struct Lab {
     pub(crate) levels: Vec<Vec<RemotePtr>>,
 }
 
-impl Lab {
+impl DamagedTree {
     pub(crate) async fn new(shard: Shard, index: ShermanIndex<Shard>) -> Self {
         for n in 0..150 {
             index.put(&super::key(super::scatter(n)), &super::key(n)).await.unwrap();
         }
         let root_word = shard.control().open(super::NAME).await.unwrap().root;
-        let mut lab = Lab { shard, index, root_word, levels: Vec::new() };
-        let word = lab.word(root_word).await;
+        let mut tree = DamagedTree { shard, index, root_word, levels: Vec::new() };
+        let word = tree.word(root_word).await;
         let mut nodes = vec![RemotePtr::from_bits(word & !0x3f)];
         let (_, inner) = super::TINY.layouts().unwrap();
         for _ in 0..word & 0x3f {
             let mut below = Vec::new();
             for node in &nodes {
-                let image = lab.read(*node, inner.node_bytes()).await;
+                let image = tree.read(*node, inner.node_bytes()).await;
                 let children = inner.view(&image).unwrap().entries().map(|entry| entry.unwrap().1);
                 below.extend(children);
             }
-            lab.levels.insert(0, std::mem::replace(&mut nodes, below));
+            tree.levels.insert(0, std::mem::replace(&mut nodes, below));
         }
-        lab.levels.insert(0, nodes);
-        assert!(lab.levels.len() >= 3 && lab.levels.iter().rev().skip(1).all(|level| level.len() >= 2));
-        lab.is_healthy().await;
-        lab
+        tree.levels.insert(0, nodes);
+        assert!(tree.levels.len() >= 3 && tree.levels.iter().rev().skip(1).all(|level| level.len() >= 2));
+        tree.is_healthy().await;
+        tree
     }
 
     pub(crate) fn leaf(&self, place: usize) -> RemotePtr {
         self.levels[0][place]
     }
 
-    /// A node above the leaves, not the root.
+    /// Yields a node above the leaves, not the root.
     pub(crate) fn inner(&self, place: usize) -> RemotePtr {
         self.levels[1][place]
     }
@@ -93,7 +93,7 @@ impl Lab {
         assert!(report.orphaned.is_empty() && report.torn.is_empty());
     }
 
-    /// The report on the tree while `node` is damaged, and what survey says then.
+    /// Yields the report on the tree while `node` is damaged, and what survey says then.
     pub(crate) async fn damaged(&self, node: RemotePtr, damage: impl FnOnce(&mut [u8])) -> CheckReport {
         let image = self.read(node, self.bytes(node)).await;
         let mut other = image.clone();
@@ -107,7 +107,7 @@ impl Lab {
         report
     }
 
-    /// Damages `node`, and expects that the check blames it, and nobody else, for `broken`.
+    /// Damages `node`, and expects that the check blames it alone, for `broken`.
     pub(crate) async fn blames(
         &self,
         node: RemotePtr,
@@ -151,7 +151,7 @@ pub(crate) fn lines(report: &CheckReport) -> String {
     report.violations.iter().map(|found| format!("{found}\n")).collect()
 }
 
-/// The report blames `node` for `broken`, on one line that begins with its address.
+/// Asserts that the report blames `node` for `broken`, on one line that begins with its address.
 #[track_caller]
 pub(crate) fn names(report: &CheckReport, node: RemotePtr, broken: impl Fn(&Broken) -> bool) {
     let found = report.violations.iter().find(|found| found.node == node && broken(&found.broken));
@@ -167,11 +167,11 @@ pub(crate) fn unreadable(broken: &Broken) -> Option<Rejection> {
     }
 }
 
-pub(crate) fn in_lab<F: Future<Output = ()> + 'static>(main: fn(Lab) -> F) {
+pub(crate) fn with_damaged_tree<F: Future<Output = ()> + 'static>(main: fn(DamagedTree) -> F) {
     // Survey reads torn nodes again for as long as this lasts.
     let options = Options { retries_max: 100, ..Options::default() };
     super::with_tree(1, super::TINY, options, move |shard, index| async move {
-        main(Lab::new(shard.clone(), index.clone()).await).await;
+        main(DamagedTree::new(shard.clone(), index.clone()).await).await;
         super::at_rest(&shard, &index).await;
     });
 }

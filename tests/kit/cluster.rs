@@ -1,5 +1,5 @@
-//! Who works on an index: shards of compute nodes of any fabric, how they meet, and what must be true when nothing
-//! runs any more. Knows no fabric: whoever runs nodes hands every shard its [`Seat`].
+//! A test cluster: shards of compute nodes of any fabric that work on one index, how they meet, and what must be true
+//! when nothing runs any more. Knows no fabric: the code that runs nodes hands every shard its [`Seat`].
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,11 +23,11 @@ pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) trait Probed: Verbs {
     /// Runs `client` in the shard's pool.
     fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T>;
-    /// Buffers on lease.
+    /// Counts buffers on lease.
     fn buffers_leased(&self) -> usize;
-    /// Chains not executed.
+    /// Counts chains not executed.
     fn chains_in_flight(&self) -> usize;
-    /// Clients of the pool that have not ended, the janitor's tasks among them.
+    /// Counts clients of the pool that have not ended, the janitor's tasks among them.
     fn clients_alive(&self) -> usize;
 }
 
@@ -69,7 +69,7 @@ impl Probed for SimShard {
 
 /// An index whose local locks can be counted.
 pub(crate) trait Locks {
-    /// Local locks that are held or waited for.
+    /// Counts local locks that are held or waited for.
     fn locks_in_use(&self) -> usize;
 }
 
@@ -85,7 +85,7 @@ impl<V: Verbs> Locks for AnyIndex<V> {
     }
 }
 
-/// Who works on one index at the same time.
+/// The shards that work on one index at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parties {
     /// So many shards of one compute node: they share a cache and local lock tables.
@@ -109,7 +109,7 @@ impl Parties {
         }
     }
 
-    /// Of each node.
+    /// Counts the shards of each node.
     pub(crate) fn shards(self) -> usize {
         match self {
             Parties::Shards(shards) => shards,
@@ -118,7 +118,7 @@ impl Parties {
     }
 }
 
-/// What a fabric gives to one shard.
+/// A shard of a fabric, with its compute node.
 pub(crate) struct Seat<V> {
     pub(crate) shard: V,
     /// Its compute node, the same for all shards of it.
@@ -127,7 +127,7 @@ pub(crate) struct Seat<V> {
     pub(crate) node: usize,
 }
 
-/// What all parties of a run have in common.
+/// State that all shards of a test cluster share.
 pub(crate) struct Common {
     parties: Parties,
     arrived: AtomicUsize,
@@ -151,20 +151,20 @@ impl Common {
     }
 }
 
-/// One shard that works on the index.
+/// The test cluster as one of its shards sees it: that shard, and its handle to the index.
 #[derive(Clone)]
-pub(crate) struct Party<V: Probed = Shard> {
+pub(crate) struct TestCluster<V: Probed = Shard> {
     pub(crate) shard: V,
     pub(crate) index: AnyIndex<V>,
     pub(crate) host: Arc<dyn Host>,
-    /// Its number among the parties.
+    /// The shard's number in the cluster.
     pub(crate) place: usize,
     common: Arc<Common>,
     /// Clients that are there before any test begins: the one that runs it, where that is a client.
     clients: usize,
 }
 
-impl<V: Probed> Party<V> {
+impl<V: Probed> TestCluster<V> {
     /// Takes a seat at the index called [`super::NAME`]: the first of all creates it, the first of every other node
     /// opens it.
     pub(crate) async fn enter(seat: Seat<V>, recipe: IndexSpec, common: Arc<Common>) -> Self {
@@ -185,15 +185,15 @@ impl<V: Probed> Party<V> {
         }
         common.meet(&shard).await;
         let index = tree.get().expect("the first shard of the node was here").attach(shard.clone());
-        Party { shard, index, host, place, common, clients }
+        TestCluster { shard, index, host, place, common, clients }
     }
 
-    /// How many parties there are.
+    /// Counts the shards of the cluster.
     pub(crate) fn parties(&self) -> usize {
         self.common.parties.count()
     }
 
-    /// Waits until all parties are here.
+    /// Waits until all shards are here.
     pub(crate) async fn meet(&self) {
         self.common.meet(&self.shard).await;
     }
@@ -212,13 +212,13 @@ impl<V: Probed> Party<V> {
         self.shard.pause(500_000).await;
     }
 
-    /// Waits until nothing runs on any party any more (the janitors' tasks included), and checks that nothing
+    /// Waits until nothing runs on any shard any more (the janitors' tasks included), and checks that nothing
     /// was left behind: no chain, no buffer, no local lock, no lock word.
     pub(crate) async fn rest(&self) {
         self.meet().await;
         at_rest_but(&self.shard, &self.index, self.clients).await;
         self.meet().await;
-        // Another party's janitor may have spoken to this shard since.
+        // Another shard's janitor may have spoken to this one since.
         at_rest_but(&self.shard, &self.index, self.clients).await;
         assert_eq!(lock_words_set(&self.shard).await, 0, "lock words are still set");
         self.meet().await;
@@ -283,11 +283,11 @@ async fn at_rest_but(shard: &impl Probed, index: &impl Locks, clients: usize) {
     }
     assert_eq!(shard.clients_alive(), clients, "clients or janitors that never end");
     assert_eq!(shard.chains_in_flight(), 0, "chains that are never executed");
-    assert_eq!(index.locks_in_use(), 0, "local locks that nobody gives back");
+    assert_eq!(index.locks_in_use(), 0, "local locks that are never given back");
     assert_eq!(shard.buffers_leased(), 0, "buffers that never came back");
 }
 
-/// How many words of all servers' lock regions are not free.
+/// Counts the words of all servers' lock regions that are not free.
 pub(crate) async fn lock_words_set(shard: &impl Verbs) -> usize {
     const WORDS: u64 = 512;
     let mut set = 0;
@@ -305,7 +305,7 @@ pub(crate) async fn lock_words_set(shard: &impl Verbs) -> usize {
     set
 }
 
-/// All pairs of the index, by a scan.
+/// Yields all pairs of the index, by a scan.
 pub(crate) async fn all_pairs(index: &impl RangeIndex) -> Vec<(Vec<u8>, Vec<u8>)> {
     let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
     pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
