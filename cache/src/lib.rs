@@ -50,7 +50,7 @@ mod sync;
 pub use eviction::Policy;
 pub use node::NodeImage;
 pub use node_cache::{CacheConfig, CacheStats, NodeCache, Root};
-pub use reader::{CacheReader, Located, Steer};
+pub use reader::{CacheReader, CachedRoute, Located};
 
 /// Longest key the cache stores, bytes. Nodes with a longer separator are not cached.
 pub const KEY_BYTES_MAX: usize = keys::LENGTH_MAX;

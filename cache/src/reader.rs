@@ -23,7 +23,7 @@ const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
 /// Where to go on for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steer {
+pub struct CachedRoute {
     /// The node to read next.
     pub child: RemotePtr,
     /// The level that it should have; 0 is a leaf.
@@ -80,9 +80,9 @@ impl CacheReader {
     /// Where the deepest cached node that covers `key` leads: level 1, else the level below the root, else
     /// the root.
     #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<Steer> {
+    pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         match self.locate(key).and_then(|located| located.finish(key)) {
-            Some(steer) => Some(steer),
+            Some(route) => Some(route),
             None => self.find_above(key),
         }
     }
@@ -101,7 +101,7 @@ impl CacheReader {
     /// Where the cached node of the two top levels that covers `key` leads, the lower one first: what is left
     /// when level 1 does not know.
     #[cold]
-    pub fn find_above(&self, key: &[u8]) -> Option<Steer> {
+    pub fn find_above(&self, key: &[u8]) -> Option<CachedRoute> {
         let root = self.cache.root()?.level;
         [root.saturating_sub(1), root]
             .into_iter()
@@ -110,14 +110,14 @@ impl CacheReader {
     }
 
     /// Where the cached node of `level` that covers `key` leads. Not counted as a lookup.
-    pub fn find_at(&self, level: u8, key: &[u8]) -> Option<Steer> {
-        self.found(level, key)?.steer(key, self.cache.epoch())
+    pub fn find_at(&self, level: u8, key: &[u8]) -> Option<CachedRoute> {
+        self.found(level, key)?.route(key, self.cache.epoch())
     }
 
     /// The address of the cached node of `level` that covers `key`: where to insert a separator after a split
     /// below.
     pub fn node_of(&self, level: u8, key: &[u8]) -> Option<RemotePtr> {
-        self.find_at(level, key).map(|steer| steer.via)
+        self.find_at(level, key).map(|route| route.via)
     }
 
     /// Appends to `out` the leaves from the one that covers `from` on, in key order, at most `max`: as far as
@@ -175,10 +175,10 @@ impl Located<'_> {
     /// The second half: where the node leads. None if the node ends before `key`, which must be the key it
     /// was located for.
     #[inline]
-    pub fn finish(self, key: &[u8]) -> Option<Steer> {
-        let steer = self.place.steer(key, self.reader.cache.epoch())?;
+    pub fn finish(self, key: &[u8]) -> Option<CachedRoute> {
+        let route = self.place.route(key, self.reader.cache.epoch())?;
         self.reader.hits.set(self.reader.hits.get() + 1);
-        Some(steer)
+        Some(route)
     }
 }
 
@@ -196,12 +196,12 @@ impl Found {
     }
 
     #[inline]
-    fn steer(&self, key: &[u8], epoch: u32) -> Option<Steer> {
+    fn route(&self, key: &[u8], epoch: u32) -> Option<CachedRoute> {
         let slot = self.slot();
         let node = &slot.node;
         node.prefetch();
         let position = node.position(key)?;
         slot.touch(epoch);
-        Some(Steer { child: node.child(position), child_level: node.level() - 1, via: node.address() })
+        Some(CachedRoute { child: node.child(position), child_level: node.level() - 1, via: node.address() })
     }
 }

@@ -75,8 +75,8 @@ impl Work {
             for (turn, node) in self.order.iter().enumerate() {
                 let slot = self.slots[*node as usize][turn % SLOTS];
                 cache.set_root(3 << CLASS_SHIFT | Self::node(*node));
-                let steer = reader.find(&[(slot >> PARTIAL_SHIFT) as u8]).expect("the root is known");
-                assert_eq!(steer.slot, Some((turn % SLOTS, slot)));
+                let route = reader.find(&[(slot >> PARTIAL_SHIFT) as u8]).expect("the root is known");
+                assert_eq!(route.slot, Some((turn % SLOTS, slot)));
             }
         })
     }

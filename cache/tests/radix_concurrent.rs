@@ -79,23 +79,23 @@ fn read(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> u64 {
         let mut key = vec![(node - 1) as u8];
         key.extend(prefix(node));
         key.push(rng.random());
-        let Some(steer) = reader.find(&key) else { continue };
-        match steer.node {
-            0 => assert_eq!(steer.slot, Some((0, root_word()))),
+        let Some(route) = reader.find(&key) else { continue };
+        match route.node {
+            0 => assert_eq!(route.slot, Some((0, root_word()))),
             ROOT => {
                 let byte = usize::from(key[0]);
-                assert_eq!((steer.slot, steer.claimed), (Some((byte, slots_of_root[byte])), 256));
-                assert_eq!((steer.pos, steer.class), (0, 4));
+                assert_eq!((route.slot, route.claimed), (Some((byte, slots_of_root[byte])), 256));
+                assert_eq!((route.pos, route.class), (0, 4));
             }
             found => {
-                assert_eq!((found, steer.pos), (node, key.len() - 1));
-                let Some((index, found)) = steer.slot else { continue };
+                assert_eq!((found, route.pos), (node, key.len() - 1));
+                let Some((index, found)) = route.slot else { continue };
                 let version = found >> 16 & ((1 << 22) - 1);
-                assert!(version < VERSIONS && index < steer.claimed, "{steer:?}");
-                assert_eq!(found, word(node, version, index), "{steer:?}");
-                assert_eq!(found >> PARTIAL_SHIFT, u64::from(key[key.len() - 1]), "{steer:?}");
-                assert_eq!(steer.claimed, claimed(node, version), "{steer:?}");
-                assert_eq!(steer.class, class(node, version), "{steer:?}");
+                assert!(version < VERSIONS && index < route.claimed, "{route:?}");
+                assert_eq!(found, word(node, version, index), "{route:?}");
+                assert_eq!(found >> PARTIAL_SHIFT, u64::from(key[key.len() - 1]), "{route:?}");
+                assert_eq!(route.claimed, claimed(node, version), "{route:?}");
+                assert_eq!(route.class, class(node, version), "{route:?}");
             }
         }
     }
@@ -174,17 +174,17 @@ fn watch(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> (u64, u64) {
     let (mut found, mut later) = (0, 0);
     while !done.load(Ordering::Relaxed) {
         let (node, index) = (rng.random_range(1..=GROWING), rng.random_range(0..FIRST + OPS as usize / 2));
-        let steer = reader.find(&[(node - 1) as u8, index as u8 * 5]).expect("the root is known");
-        if steer.node != node {
+        let route = reader.find(&[(node - 1) as u8, index as u8 * 5]).expect("the root is known");
+        if route.node != node {
             continue;
         }
-        let Some((at, word)) = steer.slot else {
-            assert!(steer.claimed <= index, "{steer:?}: slot {index}");
+        let Some((at, word)) = route.slot else {
+            assert!(route.claimed <= index, "{route:?}: slot {index}");
             continue;
         };
         let (cycle, op) = (word >> 8 & 0xFFFF, word & 0xFF);
-        assert_eq!((at, word), (index, word_of(node, cycle, op, index)), "{steer:?}");
-        assert!(was_true(index, op, steer.claimed), "{steer:?}: cycle {cycle}, operation {op}");
+        assert_eq!((at, word), (index, word_of(node, cycle, op, index)), "{route:?}");
+        assert!(was_true(index, op, route.claimed), "{route:?}: cycle {cycle}, operation {op}");
         found += 1;
         later += u64::from(op > 0);
     }

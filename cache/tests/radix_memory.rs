@@ -76,11 +76,11 @@ fn all_hit<K: AsRef<[u8]>>(cache: &Arc<RadixCache>, keys: &[K]) {
     let reader = cache.reader();
     let mut seen = 0;
     for key in keys {
-        let steer = reader.find(key.as_ref()).unwrap();
-        let (_, word) = steer.slot.unwrap();
+        let route = reader.find(key.as_ref()).unwrap();
+        let (_, word) = route.slot.unwrap();
         assert!(
             word & LEAF != 0
-                && key.as_ref().get(steer.pos).is_none_or(|byte| u64::from(*byte) == word >> PARTIAL_SHIFT)
+                && key.as_ref().get(route.pos).is_none_or(|byte| u64::from(*byte) == word >> PARTIAL_SHIFT)
         );
         seen += 1;
     }

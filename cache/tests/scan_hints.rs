@@ -75,8 +75,8 @@ fn a_lookup_in_two_halves_is_a_lookup() {
     let located = reader.locate(&key).unwrap();
     // What happens between the halves does not matter to it.
     cache.clear();
-    let steer = located.finish(&key).unwrap();
-    assert_eq!((steer.child, steer.child_level, steer.via), (leaf(12), 0, node(2)));
+    let route = located.finish(&key).unwrap();
+    assert_eq!((route.child, route.child_level, route.via), (leaf(12), 0, node(2)));
     assert!(reader.find(&key).is_none());
     assert_eq!((reader.lookups(), reader.hits()), (2, 1));
     assert_eq!(reader.node_of(1, &key), None);

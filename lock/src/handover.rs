@@ -26,7 +26,7 @@ use crate::word::Claim;
 
 /// An acquisition: the shard of its client and its token there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Party {
+pub(crate) struct WaiterId {
     pub(crate) shard: ShardId,
     pub(crate) token: u32,
 }
@@ -38,16 +38,16 @@ pub(crate) enum Action {
     Nothing,
     /// Tell `to` that it holds the lock now.
     Grant {
-        to: Party,
+        to: WaiterId,
         grant: Grant,
     },
     /// Tell the holder that somebody waits.
     Hint {
-        to: Party,
+        to: WaiterId,
     },
     /// Tell `to` that it waits no longer.
     Cancelled {
-        to: Party,
+        to: WaiterId,
     },
     /// Clear the global word, which was kept under that claim, then report [`Home::unlocked`].
     Unlock {
@@ -67,7 +67,7 @@ pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
 pub(crate) struct Home {
     locks: FxHashMap<u64, Lock>,
     /// The waiters of all locks.
-    waiters: Waiters<Party>,
+    waiters: Waiters<WaiterId>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ struct Lock {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
-    Party(Party),
+    Client(WaiterId),
     /// The home itself, while its janitor clears a word that was passed on to nobody.
     Janitor,
 }
@@ -89,18 +89,18 @@ enum Holder {
 impl Home {
     /// A client wants the lock.
     #[inline]
-    pub(crate) fn request(&mut self, key: u64, party: Party) -> Action {
+    pub(crate) fn request(&mut self, key: u64, client: WaiterId) -> Action {
         match self.locks.entry(key) {
             Entry::Vacant(free) => {
-                let holder = Holder::Party(party);
+                let holder = Holder::Client(client);
                 free.insert(Lock { holder, depth: 0, hinted: false, queue: WaitList::EMPTY });
-                Action::Grant { to: party, grant: Grant::default() }
+                Action::Grant { to: client, grant: Grant::default() }
             }
             Entry::Occupied(mut taken) => {
                 let lock = taken.get_mut();
-                lock.queue.push(&mut self.waiters, party);
+                lock.queue.push(&mut self.waiters, client);
                 match lock.holder {
-                    Holder::Party(to) if !lock.hinted => {
+                    Holder::Client(to) if !lock.hinted => {
                         lock.hinted = true;
                         Action::Hint { to }
                     }
@@ -112,12 +112,12 @@ impl Home {
 
     /// The holder is done: its chain has completed.
     #[inline]
-    pub(crate) fn release(&mut self, key: u64, party: Party, release: Release) -> Action {
+    pub(crate) fn release(&mut self, key: u64, client: WaiterId, release: Release) -> Action {
         let Entry::Occupied(mut taken) = self.locks.entry(key) else {
             panic!("released a lock that nobody holds")
         };
         let lock = taken.get_mut();
-        assert_eq!(lock.holder, Holder::Party(party), "a lock is released by its holder");
+        assert_eq!(lock.holder, Holder::Client(client), "a lock is released by its holder");
         match (lock.queue.pop(&mut self.waiters), release.kept) {
             (Some(to), kept) => {
                 let used = u8::from(!release.unused);
@@ -138,10 +138,14 @@ impl Home {
 
     /// A waiter wants the lock no more. If it is not in the queue, the lock was granted to it in the meantime: it will
     /// find that out by itself and release.
-    pub(crate) fn cancel(&mut self, key: u64, party: Party) -> Action {
+    pub(crate) fn cancel(&mut self, key: u64, client: WaiterId) -> Action {
         let Home { locks, waiters } = self;
-        let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != party);
-        if locks.get_mut(&key).is_some_and(leave) { Action::Cancelled { to: party } } else { Action::Nothing }
+        let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != client);
+        if locks.get_mut(&key).is_some_and(leave) {
+            Action::Cancelled { to: client }
+        } else {
+            Action::Nothing
+        }
     }
 
     /// The janitor has cleared the global word.
@@ -175,9 +179,9 @@ impl Home {
 
 impl Lock {
     #[inline]
-    fn grant(&mut self, to: Party, kept: Option<Claim>, depth: u8) -> Action {
+    fn grant(&mut self, to: WaiterId, kept: Option<Claim>, depth: u8) -> Action {
         let hinted = !self.queue.is_empty();
-        self.holder = Holder::Party(to);
+        self.holder = Holder::Client(to);
         self.depth = depth;
         self.hinted = hinted;
         Action::Grant { to, grant: Grant { kept, depth, hinted } }

@@ -42,8 +42,8 @@ use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::backlog::Task;
-use crate::held::{Exit, Global, Parting};
-use crate::table::{Seat, Table};
+use crate::held::{Global, PendingRelease, UnlockMode};
+use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, WORD_BYTES};
 
 /// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
@@ -61,7 +61,7 @@ const LINE_BYTES: usize = 64;
 
 /// A release that the fabric did not let through. The word is ours, or the release has taken effect.
 pub(crate) struct Unfinished {
-    pub(crate) parting: Parting,
+    pub(crate) pending: PendingRelease,
     /// The chain, which writes only.
     pub(crate) failed: Failed,
 }
@@ -81,20 +81,20 @@ pub(crate) async fn clean_up<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
-    seat: Option<Seat>,
+    ticket: Option<LocalTicket>,
     left: Global<V::Submission>,
 ) {
     tracing::debug!(name: "lock.janitor", %lock, left = left.name(), "a dropped lock is cleaned up");
     let settled = settle(&table, lock, left).await;
-    if let Some(seat) = seat {
+    if let Some(ticket) = ticket {
         let kept = if let Settled::Kept(claim) = settled { Some(claim) } else { None };
-        table.give_back(lock, seat, kept);
+        table.give_back(lock, ticket, kept);
     }
     outlast(&table, lock, settled).await;
 }
 
 /// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
-pub(crate) async fn unlock_for_nobody<V: Verbs>(
+pub(crate) async fn unlock_unclaimed<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
@@ -120,7 +120,7 @@ pub(crate) fn can_be_redone(failed: &Failed) -> bool {
 pub(crate) async fn redo<V: Verbs>(
     table: Rc<Table<V>>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     failed: Failed,
 ) -> Result<Option<Buf>, Failed> {
     if !can_be_redone(&failed) {
@@ -128,47 +128,47 @@ pub(crate) async fn redo<V: Verbs>(
     }
     tracing::debug!(name: "lock.redo", %lock, cause = %failed, "the chain of a release failed: it is redone");
     let (_, chain) = failed.into_parts();
-    persist(&table, lock, parting, chain, 0..ATTEMPTS_MAX).await
+    persist(&table, lock, pending, chain, 0..ATTEMPTS_MAX).await
 }
 
 async fn settle<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, left: Global<V::Submission>) -> Settled {
     match left {
-        Global::Free | Global::Over => Settled::Cleared,
+        Global::Free | Global::Released => Settled::Cleared,
         Global::Taken { claim } => unlock_behind_all(table, lock, claim).await,
-        Global::Doubtful { claim } => clear_if_ours(table, lock, claim).await,
-        Global::Asked { claim, cas } => match cas.await {
+        Global::Unknown { claim } => clear_if_ours(table, lock, claim).await,
+        Global::CasInFlight { claim, cas } => match cas.await {
             Ok(done) if won(&done, claim) => unlock(table, lock, claim).await,
             Ok(_) => Settled::Cleared,
             Err(_) => clear_if_ours(table, lock, claim).await,
         },
-        Global::Leaving { chain, parting } => {
+        Global::Releasing { chain, pending } => {
             let left = match chain.await {
                 Ok(done) => Ok(done.buf),
-                Err(failed) => redo(Rc::clone(table), lock, parting, failed).await,
+                Err(failed) => redo(Rc::clone(table), lock, pending, failed).await,
             };
-            settle_exit(table, lock, parting, left).await
+            settle_release(table, lock, pending, left).await
         }
-        Global::Redoing { parting, redo } => {
+        Global::Redoing { pending, redo } => {
             let left = redo.await;
-            settle_exit(table, lock, parting, left).await
+            settle_release(table, lock, pending, left).await
         }
         Global::Unfinished(unfinished) => Settled::Unfinished(unfinished),
     }
 }
 
 /// What is left to do after the chain of a dropped release, which was redone if need be.
-async fn settle_exit<V: Verbs>(
+async fn settle_release<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     left: Result<Option<Buf>, Failed>,
 ) -> Settled {
-    let claim = parting.claim;
-    match (left, parting.exit) {
-        (Ok(_), Exit::Unlocked) => Settled::Cleared,
-        (Ok(_), Exit::Kept) => Settled::Kept(claim),
-        (Ok(_), Exit::UnlockLater) => unlock(table, lock, claim).await,
-        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { parting, failed }),
+    let claim = pending.claim;
+    match (left, pending.mode) {
+        (Ok(_), UnlockMode::Unlocked) => Settled::Cleared,
+        (Ok(_), UnlockMode::Kept) => Settled::Kept(claim),
+        (Ok(_), UnlockMode::UnlockLater) => unlock(table, lock, claim).await,
+        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { pending, failed }),
         (Err(_), _) => clear_if_ours(table, lock, claim).await,
     }
 }
@@ -193,25 +193,25 @@ async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: C
 
 /// Clears a word that may be ours: what is read back tells.
 async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
-    let parting = Parting { claim, exit: Exit::Unlocked, fresh: 0 };
-    match persist(table, lock, parting, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
+    let pending = PendingRelease { claim, mode: UnlockMode::Unlocked, fresh: 0 };
+    match persist(table, lock, pending, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
-        Err(failed) => Settled::Unfinished(Unfinished { parting, failed }),
+        Err(failed) => Settled::Unfinished(Unfinished { pending, failed }),
     }
 }
 
 /// Goes on with what is unfinished, now that nobody waits for it: the lock ends cleared, over a node that is whole.
 async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) {
-    let Settled::Unfinished(Unfinished { parting, failed }) = settled else { return };
+    let Settled::Unfinished(Unfinished { pending, failed }) = settled else { return };
     let (_, mut chain) = failed.into_parts();
-    if parting.exit != Exit::Unlocked {
-        chain.write_word(lock, parting.claim.vacant);
+    if pending.mode != UnlockMode::Unlocked {
+        chain.write_word(lock, pending.claim.vacant);
     }
-    let parting = Parting { exit: Exit::Unlocked, ..parting };
-    if let Err(failed) = persist(table, lock, parting, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
+    let pending = PendingRelease { mode: UnlockMode::Unlocked, ..pending };
+    if let Err(failed) = persist(table, lock, pending, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
         table.counters.count(|stats| stats.orphaned += 1);
         tracing::warn!(
-            name: "lock.orphaned", %lock, word = ?parting.claim.word, cause = %failed,
+            name: "lock.orphaned", %lock, word = ?pending.claim.word, cause = %failed,
             "a memory server fails: a lock may stay taken on it, over a node that may be torn"
         );
     }
@@ -221,13 +221,13 @@ async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) 
 async fn persist<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     mut chain: Chain,
     attempts: Range<u32>,
 ) -> Result<Option<Buf>, Failed> {
     let (mut attempt, mut broken) = (attempts.start, 0);
     loop {
-        let failed = match post_again(table, lock, parting, chain).await {
+        let failed = match post_again(table, lock, pending, chain).await {
             Ok(buf) => {
                 table.backlog.heard(lock.server(), Ok(()));
                 return Ok(buf);
@@ -255,17 +255,17 @@ async fn persist<V: Verbs>(
 async fn post_again<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     chain: Chain,
 ) -> Result<Option<Buf>, Failed> {
-    if parting.exit == Exit::Unlocked {
+    if pending.mode == UnlockMode::Unlocked {
         match read_back(&table.verbs, &Meter::default(), lock).await {
-            Ok(found) if found != parting.claim.word.to_bits() => return Ok(chain.into_buffer()),
+            Ok(found) if found != pending.claim.word.to_bits() => return Ok(chain.into_buffer()),
             Ok(_) => {}
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
     }
-    let chain = match parting.fresh {
+    let chain = match pending.fresh {
         0 => chain,
         fresh => without_reached(table, usize::from(fresh), chain).await?,
     };

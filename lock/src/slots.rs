@@ -31,7 +31,7 @@ struct Slot<A, W, M> {
 enum State<A, W> {
     /// `None` until the client has been polled; until when it waits.
     Waiting(Option<W>, u64),
-    Told(A),
+    Answered(A),
     /// The client knows what it was told.
     Done,
     Cancelled,
@@ -40,11 +40,11 @@ enum State<A, W> {
 /// What an answer finds.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Met<W> {
+pub(crate) enum Delivery<W> {
     /// A client that waits: resume it.
     Waiting(Option<W>),
     /// A client that is gone. The slot is closed.
-    Nobody,
+    Gone,
 }
 
 impl<A, W, M> Slots<A, W, M> {
@@ -65,19 +65,19 @@ impl<A, W, M> Slots<A, W, M> {
     }
 
     /// The client is told something, which is made only if it is still there.
-    pub(crate) fn tell(&mut self, token: u32, answer: impl FnOnce() -> A) -> Met<W> {
+    pub(crate) fn tell(&mut self, token: u32, answer: impl FnOnce() -> A) -> Delivery<W> {
         let state = &mut self.slab[token as usize].state;
         match state {
             State::Waiting(waiter, _) => {
                 let waiter = waiter.take();
-                *state = State::Told(answer());
-                Met::Waiting(waiter)
+                *state = State::Answered(answer());
+                Delivery::Waiting(waiter)
             }
             State::Cancelled => {
                 self.slab.remove(token as usize);
-                Met::Nobody
+                Delivery::Gone
             }
-            State::Told(_) | State::Done => panic!("told a client twice"),
+            State::Answered(_) | State::Done => panic!("told a client twice"),
         }
     }
 
@@ -89,8 +89,8 @@ impl<A, W, M> Slots<A, W, M> {
                 *place = Some(waiter());
                 None
             }
-            State::Told(_) => match std::mem::replace(state, State::Done) {
-                State::Told(answer) => Some(answer),
+            State::Answered(_) => match std::mem::replace(state, State::Done) {
+                State::Answered(answer) => Some(answer),
                 _ => unreachable!("it was told something"),
             },
             State::Done | State::Cancelled => panic!("polled a client that waits no longer"),
@@ -122,7 +122,7 @@ impl<A, W, M> Slots<A, W, M> {
         let state = &mut self.slab[token as usize].state;
         match std::mem::replace(state, State::Cancelled) {
             State::Waiting(..) => None,
-            State::Told(answer) => {
+            State::Answered(answer) => {
                 self.slab.remove(token as usize);
                 Some(answer)
             }

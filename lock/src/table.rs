@@ -14,14 +14,14 @@ use crate::backlog::Backlog;
 use crate::config::{LONG_NS, LockConfig};
 use crate::deaths::{self, Deaths};
 use crate::error::LockError;
-use crate::handover::{Action, Home, Party};
+use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
 use crate::janitor::{self, PAUSE_NS_MIN};
-use crate::message::{Grant, Note, Release, What};
+use crate::message::{Grant, LockMessage, MessageKind, Release};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
-use crate::slots::Met;
+use crate::slots::Delivery;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces, WordCodec};
 
@@ -88,7 +88,7 @@ impl<V: Verbs> LockTable<V> {
     /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
     /// word of the lock region. It holds what a [`LockWord`] is, and 0 in a new node. Whoever locks the node must
     /// name the same word, and nobody writes to it but with [`Held::release`] and [`Held::release_rear`]: a
-    /// write-back leaves it out. What it carries while it is free, [`LockConfig::codec`] says.
+    /// write-back leaves it out. MessageKind it carries while it is free, [`LockConfig::codec`] says.
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
     ///
@@ -121,13 +121,13 @@ impl<V: Verbs> LockTable<V> {
         if home != table.me && table.verbs.has_ended(home) {
             return Err(LockError::ShardEnded { shard: home });
         }
-        let (seat, granted) = table.request(lock, home);
-        // What a lock that was free is granted with is known here: not copying it around is worth a few ns.
+        let (ticket, granted) = table.request(lock, home);
+        // MessageKind a lock that was free is granted with is known here: not copying it around is worth a few ns.
         if granted {
-            return Ok(Held::new(Rc::clone(table), node, lock, Some(seat), Grant::default()));
+            return Ok(Held::new(Rc::clone(table), node, lock, Some(ticket), Grant::default()));
         }
-        match (Waiting { table, meter, lock, seat: Some(seat) }.await) {
-            Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(seat), grant)),
+        match (Waiting { table, meter, lock, ticket: Some(ticket) }.await) {
+            Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(ticket), grant)),
             None if table.verbs.has_ended(home) => Err(LockError::ShardEnded { shard: home }),
             None => {
                 let found = table.found_in(meter, lock).await?;
@@ -158,7 +158,7 @@ impl<V: Verbs> LockTable<V> {
         self.0.config.is_leftover(word) || word.is_of_other_index(self.0.config.tag)
     }
 
-    /// What this shard's clients did so far.
+    /// MessageKind this shard's clients did so far.
     pub fn stats(&self) -> LockStats {
         self.0.counters.read()
     }
@@ -181,12 +181,12 @@ impl<V: Verbs> LockTable<V> {
 
 /// A client's place in a local lock: who keeps it, and by which token it knows us.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LocalTicket {
     home: ShardId,
     token: u32,
 }
 
-/// What the handles of one shard share.
+/// MessageKind the handles of one shard share.
 pub(crate) struct Table<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) config: LockConfig,
@@ -291,22 +291,22 @@ impl<V: Verbs> Table<V> {
     }
 
     /// Whether the holder at `seat` knows of a waiter.
-    pub(crate) fn hinted(&self, seat: Seat) -> bool {
-        self.slots.borrow().hinted(seat.token)
+    pub(crate) fn hinted(&self, ticket: LocalTicket) -> bool {
+        self.slots.borrow().hinted(ticket.token)
     }
 
     /// Gives the local lock back: the last act of a holder, after its chain has completed.
     #[inline]
-    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, seat: Seat, kept: Option<Claim>) {
-        self.slots.borrow_mut().close(seat.token);
+    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket, kept: Option<Claim>) {
+        self.slots.borrow_mut().close(ticket.token);
         let release = Release { kept, unused: false };
-        if seat.home != self.me {
-            self.tell_home(lock, seat, What::Release(release));
+        if ticket.home != self.me {
+            self.tell_home(lock, ticket, MessageKind::Release(release));
             return;
         }
         // The same without the detour through a note: most releases on one's own shard end here.
-        let party = Party { shard: self.me, token: seat.token };
-        let action = self.home.borrow_mut().release(lock.to_bits(), party, release);
+        let client = WaiterId { shard: self.me, token: ticket.token };
+        let action = self.home.borrow_mut().release(lock.to_bits(), client, release);
         if action != Action::Nothing {
             self.perform(lock, action);
         }
@@ -320,93 +320,98 @@ impl<V: Verbs> Table<V> {
 
     /// Asks for the lock; yields whether it was free, which only a home on this very shard can tell at once.
     #[inline]
-    fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (Seat, bool) {
+    fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (LocalTicket, bool) {
         let key = lock.to_bits();
-        let seat = Seat { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
+        let ticket = LocalTicket { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
         if home != self.me {
-            self.tell_home(lock, seat, What::Request);
-            return (seat, false);
+            self.tell_home(lock, ticket, MessageKind::Request);
+            return (ticket, false);
         }
-        let party = Party { shard: self.me, token: seat.token };
-        let action = self.home.borrow_mut().request(key, party);
+        let client = WaiterId { shard: self.me, token: ticket.token };
+        let action = self.home.borrow_mut().request(key, client);
         let granted = matches!(action, Action::Grant { .. });
         if granted {
-            self.slots.borrow_mut().skip_waiting(seat.token);
+            self.slots.borrow_mut().skip_waiting(ticket.token);
         } else {
             self.counters.count(|stats| stats.waited += 1);
             self.perform(lock, action);
         }
-        (seat, granted)
+        (ticket, granted)
     }
 
-    fn abandon(self: &Rc<Self>, lock: RemotePtr, seat: Seat) {
-        let granted = self.slots.borrow_mut().abandon(seat.token);
-        let what = granted.map_or(What::Cancel, |grant| declined(lock, grant));
-        self.tell_home(lock, seat, what);
+    fn abandon(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket) {
+        let granted = self.slots.borrow_mut().abandon(ticket.token);
+        let kind = granted.map_or(MessageKind::Cancel, |grant| declined(lock, grant));
+        self.tell_home(lock, ticket, kind);
     }
 
     fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
-        let note = Note::decode(message, self.own).expect("the port carries this crate's messages only");
-        match note.what {
-            What::Request | What::Release(_) | What::Cancel => self.at_home(from, note),
-            What::Grant(_) | What::Hint | What::Cancelled => self.at_client(from, note),
+        let message =
+            LockMessage::decode(message, self.own).expect("the port carries this crate's messages only");
+        match message.kind {
+            MessageKind::Request | MessageKind::Release(_) | MessageKind::Cancel => {
+                self.at_home(from, message)
+            }
+            MessageKind::Grant(_) | MessageKind::Hint | MessageKind::Cancelled => {
+                self.at_client(from, message)
+            }
         }
     }
 
-    fn tell_home(self: &Rc<Self>, lock: RemotePtr, seat: Seat, what: What) {
-        let note = Note { lock, token: seat.token, what };
-        if seat.home == self.me {
-            self.at_home(self.me, note);
+    fn tell_home(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket, kind: MessageKind) {
+        let message = LockMessage { lock, token: ticket.token, kind };
+        if ticket.home == self.me {
+            self.at_home(self.me, message);
         } else {
-            self.verbs.send(seat.home, self.port, note.encode());
+            self.verbs.send(ticket.home, self.port, message.encode());
         }
     }
 
-    fn tell_client(self: &Rc<Self>, to: Party, lock: RemotePtr, what: What) {
-        let note = Note { lock, token: to.token, what };
+    fn tell_client(self: &Rc<Self>, to: WaiterId, lock: RemotePtr, kind: MessageKind) {
+        let message = LockMessage { lock, token: to.token, kind };
         if to.shard == self.me {
-            self.at_client(self.me, note);
+            self.at_client(self.me, message);
         } else {
-            self.verbs.send(to.shard, self.port, note.encode());
+            self.verbs.send(to.shard, self.port, message.encode());
         }
     }
 
     /// A client on shard `from` speaks to the home of its lock.
-    fn at_home(self: &Rc<Self>, from: ShardId, note: Note) {
-        let (key, party) = (note.lock.to_bits(), Party { shard: from, token: note.token });
+    fn at_home(self: &Rc<Self>, from: ShardId, message: LockMessage) {
+        let (key, client) = (message.lock.to_bits(), WaiterId { shard: from, token: message.token });
         let action = {
             let mut home = self.home.borrow_mut();
-            match note.what {
-                What::Request => home.request(key, party),
-                What::Release(release) => home.release(key, party, release),
-                What::Cancel => home.cancel(key, party),
+            match message.kind {
+                MessageKind::Request => home.request(key, client),
+                MessageKind::Release(release) => home.release(key, client, release),
+                MessageKind::Cancel => home.cancel(key, client),
                 _ => unreachable!("said to a client"),
             }
         };
-        if note.what == What::Request && !matches!(action, Action::Grant { .. }) {
+        if message.kind == MessageKind::Request && !matches!(action, Action::Grant { .. }) {
             self.counters.count(|stats| stats.waited += 1);
         }
-        self.perform(note.lock, action);
+        self.perform(message.lock, action);
     }
 
     /// The home on shard `from` speaks to a client here.
-    fn at_client(self: &Rc<Self>, from: ShardId, note: Note) {
+    fn at_client(self: &Rc<Self>, from: ShardId, message: LockMessage) {
         let mut slots = self.slots.borrow_mut();
-        match note.what {
-            What::Grant(grant) => {
-                let met = slots.granted(note.token, grant);
+        match message.kind {
+            MessageKind::Grant(grant) => {
+                let delivery = slots.granted(message.token, grant);
                 drop(slots);
-                match met {
-                    Met::Waiting(Some(waiter)) => self.verbs.wake(waiter),
-                    Met::Waiting(None) => {}
-                    Met::Nobody => {
-                        let seat = Seat { home: from, token: note.token };
-                        self.tell_home(note.lock, seat, declined(note.lock, grant));
+                match delivery {
+                    Delivery::Waiting(Some(waiter)) => self.verbs.wake(waiter),
+                    Delivery::Waiting(None) => {}
+                    Delivery::Gone => {
+                        let ticket = LocalTicket { home: from, token: message.token };
+                        self.tell_home(message.lock, ticket, declined(message.lock, grant));
                     }
                 }
             }
-            What::Hint => slots.hint(note.token, note.lock.to_bits()),
-            What::Cancelled => slots.cancelled(note.token),
+            MessageKind::Hint => slots.hint(message.token, message.lock.to_bits()),
+            MessageKind::Cancelled => slots.cancelled(message.token),
             _ => unreachable!("said to a home"),
         }
     }
@@ -414,21 +419,21 @@ impl<V: Verbs> Table<V> {
     fn perform(self: &Rc<Self>, lock: RemotePtr, action: Action) {
         match action {
             Action::Nothing => {}
-            Action::Grant { to, grant } => self.tell_client(to, lock, What::Grant(grant)),
-            Action::Hint { to } => self.tell_client(to, lock, What::Hint),
-            Action::Cancelled { to } => self.tell_client(to, lock, What::Cancelled),
+            Action::Grant { to, grant } => self.tell_client(to, lock, MessageKind::Grant(grant)),
+            Action::Hint { to } => self.tell_client(to, lock, MessageKind::Hint),
+            Action::Cancelled { to } => self.tell_client(to, lock, MessageKind::Cancelled),
             Action::Unlock { kept } => {
                 let task = self.backlog.begin(lock.server());
-                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), task, lock, kept))
+                self.verbs.defer(janitor::unlock_unclaimed(Rc::clone(self), task, lock, kept))
             }
         }
     }
 }
 
 /// Answers a grant that comes too late, as its client was cancelled.
-fn declined(lock: RemotePtr, grant: Grant) -> What {
+fn declined(lock: RemotePtr, grant: Grant) -> MessageKind {
     tracing::debug!(name: "lock.grant.declined", %lock, kept = grant.kept.is_some(), "a lock comes too late");
-    What::Release(Release { kept: grant.kept, unused: true })
+    MessageKind::Release(Release { kept: grant.kept, unused: true })
 }
 
 impl<V: Verbs> Waited for Table<V> {
@@ -454,7 +459,7 @@ struct Waiting<'a, V: Verbs> {
     meter: &'a Meter,
     lock: RemotePtr,
     /// `None` once the lock is had.
-    seat: Option<Seat>,
+    ticket: Option<LocalTicket>,
 }
 
 impl<V: Verbs> Future for Waiting<'_, V> {
@@ -462,15 +467,15 @@ impl<V: Verbs> Future for Waiting<'_, V> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Grant>> {
         let table = self.table;
-        let seat = self.seat.expect("polled after it was ready");
-        let polled = table.slots.borrow_mut().poll(seat.token, || table.verbs.waiter(cx));
+        let ticket = self.ticket.expect("polled after it was ready");
+        let polled = table.slots.borrow_mut().poll(ticket.token, || table.verbs.waiter(cx));
         match polled {
             Some(grant) => {
-                self.seat = None;
+                self.ticket = None;
                 Poll::Ready(Some(grant))
             }
             None => {
-                let note = |until_ns| table.slots.borrow_mut().wait_until(seat.token, until_ns);
+                let note = |until_ns| table.slots.borrow_mut().wait_until(ticket.token, until_ns);
                 if is_over(table, self.meter, note) { Poll::Ready(None) } else { Poll::Pending }
             }
         }
@@ -479,8 +484,8 @@ impl<V: Verbs> Future for Waiting<'_, V> {
 
 impl<V: Verbs> Drop for Waiting<'_, V> {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            self.table.abandon(self.lock, seat);
+        if let Some(ticket) = self.ticket {
+            self.table.abandon(self.lock, ticket);
         }
     }
 }

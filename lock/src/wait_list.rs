@@ -13,10 +13,10 @@ use slab::Slab;
 
 /// The waiters of many lists; places are recycled.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiters<T>(Slab<Place<T>>);
+pub(crate) struct Waiters<T>(Slab<WaiterNode<T>>);
 
 #[derive(Clone, Debug)]
-struct Place<T> {
+struct WaiterNode<T> {
     waiter: T,
     next: u32,
 }
@@ -39,7 +39,7 @@ impl<T> Default for Waiters<T> {
 impl<T> Waiters<T> {
     /// Memory that the lists take: it grows with the largest number of concurrent waiters.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * (size_of::<Place<T>>() + 8)
+        self.0.capacity() * (size_of::<WaiterNode<T>>() + 8)
     }
 }
 
@@ -51,7 +51,7 @@ impl<T> Waiters<T> {
 
     /// Goes through the waiters of all lists, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.iter_mut().map(|(_, place)| &mut place.waiter)
+        self.0.iter_mut().map(|(_, node)| &mut node.waiter)
     }
 }
 
@@ -66,7 +66,7 @@ impl WaitList {
     /// Adds a waiter at the end.
     #[inline]
     pub(crate) fn push<T>(&mut self, waiters: &mut Waiters<T>, waiter: T) {
-        let at = waiters.0.insert(Place { waiter, next: END }) as u32;
+        let at = waiters.0.insert(WaiterNode { waiter, next: END }) as u32;
         match self.tail {
             END => self.head = at,
             tail => waiters.0[tail as usize].next = at,
@@ -90,8 +90,8 @@ impl WaitList {
 
     /// Goes through the list from its head.
     pub(crate) fn iter<T>(self, waiters: &Waiters<T>) -> impl Iterator<Item = &T> {
-        let place = |at: u32| waiters.0.get(at as usize);
-        std::iter::successors(place(self.head), move |last| place(last.next)).map(|place| &place.waiter)
+        let node = |at: u32| waiters.0.get(at as usize);
+        std::iter::successors(node(self.head), move |last| node(last.next)).map(|node| &node.waiter)
     }
 
     /// Takes out those of whom `stays` is false; the others keep their order. Yields whether there were any.
@@ -102,9 +102,9 @@ impl WaitList {
     ) -> bool {
         let (mut before, mut at, mut removed) = (END, self.head, false);
         while at != END {
-            let place = &mut waiters.0[at as usize];
-            let next = place.next;
-            if stays(&mut place.waiter) {
+            let node = &mut waiters.0[at as usize];
+            let next = node.next;
+            if stays(&mut node.waiter) {
                 before = at;
             } else {
                 removed = true;

@@ -57,7 +57,7 @@ async fn work(table: &WindowTable<Shard>, key: u64, access: Access) {
         Entered::Led(lead) => lead.finish(Outcome::written(true, &VALUE)),
         Entered::Read(value) => assert_eq!(*value.expect("it was read"), VALUE),
         Entered::Written { applied } => assert!(applied),
-        Entered::Alone => panic!("values are short and everything is on"),
+        Entered::Bypass => panic!("values are short and everything is on"),
     }
 }
 

@@ -127,9 +127,9 @@ fn run(seed: u64, steps: u64, keys: usize, budget_bytes: usize, policy: Policy) 
         let mut key = keys.iter().choose(&mut rng).unwrap().clone();
         key.extend(std::iter::repeat_n(0, rng.random_range(0..2)));
         match (reader.find(&key), model.covering(&key)) {
-            (Some(steer), Some(range)) => {
+            (Some(route), Some(range)) => {
                 assert_eq!(
-                    (steer.via, steer.child, steer.child_level),
+                    (route.via, route.child, route.child_level),
                     (range.address, range.child(&key), 0)
                 );
             }
@@ -200,12 +200,12 @@ fn keeps_level_one_and_the_two_top_levels() {
     assert_eq!(kept(&cache), [1, 4, 5]);
     cache.set_root(root(4));
     assert_eq!(cache.root(), Some(root(5)), "a lower root is out of date");
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(0));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(0));
     cache.invalidate(1, plain(1, 5, None).address, &[6]);
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(3));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(3));
     cache.set_root(root(6));
     assert_eq!(reader.find_at(4, &[6]), None, "level 4 is no longer a top level");
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(4));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(4));
     assert_eq!((reader.lookups(), reader.hits()), (3, 1));
     assert!(!insert(&cache, u8::MAX, &plain(u8::MAX, 5, None)));
     cache.invalidate(u8::MAX, root(0).ptr, b"");

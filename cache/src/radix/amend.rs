@@ -164,8 +164,8 @@ mod tests {
             (b"xyc", Some((2, leaf(b'c', 300)))),
             (b"xyd", None),
         ] {
-            let steer = find(key);
-            assert_eq!((steer.node, steer.pos, steer.slot, steer.claimed), (7, 2, slot, 3));
+            let route = find(key);
+            assert_eq!((route.node, route.pos, route.slot, route.claimed), (7, 2, slot, 3));
         }
     }
 }

@@ -45,7 +45,7 @@ pub use amend::AmendStats;
 use copy::Copy;
 pub use copy::{PREFIX_BYTES_MAX, SLOTS_MAX};
 use part::{Counters, Part};
-pub use reader::{RadixReader, Steer};
+pub use reader::{CachedRoute, RadixReader};
 
 /// A cache of this many bytes is divided into parts, as many as there are such shares in it, up to so many.
 const PART_BYTES_MIN: usize = 16 << 20;

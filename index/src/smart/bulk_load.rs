@@ -12,7 +12,7 @@ use std::rc::Rc;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::Tree;
-use super::new_node::Swing;
+use super::new_node::Redirect;
 use crate::error::IndexError;
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
@@ -44,10 +44,10 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
     loader.drain(0).await?;
     let link = Link::Live(Parent::Root);
-    let swing = Swing { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
+    let redirect = Redirect { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
     // The swing may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
     let allocated = std::mem::take(&mut loader.allocated);
-    if tree.swing(&loader.meter, &swing, &mut budget).await?.is_err() {
+    if tree.redirect(&loader.meter, &redirect, &mut budget).await?.is_err() {
         loader.allocated = allocated;
         return Err(IndexError::NotEmpty);
     }

@@ -5,7 +5,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::way::{InnerStep, Way, decide_inner};
+use super::decide::{InnerStep, SlotSnapshot, decide_inner};
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Header, InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Malformed, Rejection};
@@ -16,24 +16,24 @@ const CACHED_STARTS: u32 = 3;
 
 /// Where a key belongs.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spot {
+pub(super) enum DescentResult {
     /// Its slot leads to this leaf.
-    Leaf(Way),
+    Leaf(SlotSnapshot),
     /// It has no slot, or one that leads nowhere.
-    Vacant(Way),
+    Vacant(SlotSnapshot),
     /// It leaves the prefix of an inner node.
-    Fork(Fork),
+    PrefixMismatch(PrefixMismatch),
     /// Its slot would be one more than there is room for in the node that the first way leads to.
-    Full(Way),
+    Full(SlotSnapshot),
     /// It belongs below a node that is being replaced, which the way leads to.
-    Replaced(Way),
+    Replaced(SlotSnapshot),
 }
 
 /// An inner node whose prefix a key leaves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fork {
+pub(super) struct PrefixMismatch {
     /// What leads to the node.
-    pub(super) way: Way,
+    pub(super) snapshot: SlotSnapshot,
     pub(super) node: Child,
     pub(super) header: Header,
     pub(super) link: Link,
@@ -51,31 +51,43 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
+    ) -> Result<SlotSnapshot, IndexError> {
         if budget.spent() < CACHED_STARTS
-            && let Some(steer) = self.reader().find(key)
+            && let Some(route) = self.reader().find(key)
         {
-            let (holder, position) = match Child::of(steer.node) {
+            let (holder, position) = match Child::of(route.node) {
                 None => (Parent::Root, None),
-                Some(node) => (Parent::Node(node), Some(steer.pos)),
+                Some(node) => (Parent::Node(node), Some(route.pos)),
             };
             let symbol = position.map_or(Symbol::Byte(0), |position| Symbol::of(key, position));
-            let (index, slot) = match steer.slot {
+            let (index, slot) = match route.slot {
                 Some((index, word)) => (index, Slot::from_bits(word)),
-                None => (steer.claimed, Slot::EMPTY),
+                None => (route.claimed, Slot::EMPTY),
             };
             let next = position.map_or(0, |position| position + 1);
-            return Ok(Way { holder, index, slot, symbol, next, holder_type: steer.class, fresh: false });
+            return Ok(SlotSnapshot {
+                holder,
+                index,
+                slot,
+                symbol,
+                next,
+                holder_type: route.class,
+                fresh: false,
+            });
         }
         self.read_root(meter, budget).await
     }
 
     /// Reads the root word. One round trip.
-    pub(super) async fn read_root(&self, meter: &Meter, budget: &mut Budget) -> Result<Way, IndexError> {
+    pub(super) async fn read_root(
+        &self,
+        meter: &Meter,
+        budget: &mut Budget,
+    ) -> Result<SlotSnapshot, IndexError> {
         let root = self.shared.entry.root;
         let word = self.read_word(meter, root, budget).await?;
         self.cache().set_root(word);
-        Ok(Way::root(Slot::from_bits(word), true))
+        Ok(SlotSnapshot::root(Slot::from_bits(word), true))
     }
 
     /// Reads one word. One round trip.
@@ -112,20 +124,20 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key: &[u8],
-        way: &Way,
+        snapshot: &SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
+    ) -> Result<SlotSnapshot, IndexError> {
         tracing::debug!(name: "smart.way.stale", "a slot is read again");
-        let Parent::Node(holder) = way.holder else {
+        let Parent::Node(holder) = snapshot.holder else {
             budget.spend(meter, self.shared.entry.root, None)?;
             return self.read_root(meter, budget).await;
         };
         budget.spend(meter, holder.ptr(), None)?;
         self.cache().invalidate(holder.bits());
         // What leads to the holder is not known, but which key bytes do: all before its position.
-        let position = way.next - 1;
-        let above = Way { next: position, fresh: false, ..*way };
-        let mut node_type = way.holder_type.max(1);
+        let position = snapshot.next - 1;
+        let above = SlotSnapshot { next: position, fresh: false, ..*snapshot };
+        let mut node_type = snapshot.holder_type.max(1);
         loop {
             let bytes = self.types().read_bytes(node_type);
             let image = self.read(meter, holder.ptr(), bytes, budget).await?;
@@ -138,7 +150,7 @@ impl<V: Verbs> Tree<V> {
             };
             let room = self.types().room(view.header.node_type);
             match decide_inner(&view, holder, &above, key, room, false) {
-                InnerStep::On(on) if on.next == way.next => {
+                InnerStep::On(on) if on.next == snapshot.next => {
                     self.show_cache(holder, &view);
                     return Ok(on);
                 }
@@ -156,48 +168,59 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key: &[u8],
-        mut way: Way,
+        mut snapshot: SlotSnapshot,
         writes: bool,
         budget: &mut Budget,
-    ) -> Result<Spot, IndexError> {
+    ) -> Result<DescentResult, IndexError> {
         loop {
-            if !way.slot.is_inner() {
-                return Ok(if way.slot.is_leaf() { Spot::Leaf(way) } else { Spot::Vacant(way) });
+            if !snapshot.slot.is_inner() {
+                return Ok(if snapshot.slot.is_leaf() {
+                    DescentResult::Leaf(snapshot)
+                } else {
+                    DescentResult::Vacant(snapshot)
+                });
             }
-            let node = way.slot.child().expect("an inner node has an address");
-            let bytes = self.types().read_bytes(way.slot.class());
+            let node = snapshot.slot.child().expect("an inner node has an address");
+            let bytes = self.types().read_bytes(snapshot.slot.class());
             if bytes == self.types().read_bytes(0) {
-                let rejection = Malformed::RadixSlot { word: way.slot.bits() }.into();
-                budget.spend(meter, way.at(self.shared.entry.root), Some(rejection))?;
-                way = self.refresh(meter, key, &way, budget).await?;
+                let rejection = Malformed::RadixSlot { word: snapshot.slot.bits() }.into();
+                budget.spend(meter, snapshot.at(self.shared.entry.root), Some(rejection))?;
+                snapshot = self.refresh(meter, key, &snapshot, budget).await?;
                 continue;
             }
             let image = self.read(meter, node.ptr(), bytes, budget).await?;
             let view = match InnerView::new(&image, self.types()) {
                 Ok(view) => view,
                 Err(rejection) => {
-                    way = self.rejected(meter, key, &way, rejection, budget).await?;
+                    snapshot = self.rejected(meter, key, &snapshot, rejection, budget).await?;
                     continue;
                 }
             };
             let header = view.header;
-            if header.node_type > way.slot.class() {
-                self.tell_type(meter, &mut way, header.node_type);
+            if header.node_type > snapshot.slot.class() {
+                self.tell_type(meter, &mut snapshot, header.node_type);
             }
             let room = self.types().room(header.node_type);
-            match decide_inner(&view, node, &way, key, room, writes) {
+            match decide_inner(&view, node, &snapshot, key, room, writes) {
                 InnerStep::On(on) => {
                     self.show_cache(node, &view);
-                    way = on;
+                    snapshot = on;
                 }
-                InnerStep::Fork { shared, certain } => {
+                InnerStep::PrefixMismatch { shared, certain } => {
                     self.show_cache(node, &view);
-                    return Ok(Spot::Fork(Fork { way, node, header, link: view.link, shared, certain }));
+                    return Ok(DescentResult::PrefixMismatch(PrefixMismatch {
+                        snapshot,
+                        node,
+                        header,
+                        link: view.link,
+                        shared,
+                        certain,
+                    }));
                 }
-                InnerStep::Full(_) => return Ok(Spot::Full(way)),
-                InnerStep::Replaced => return Ok(Spot::Replaced(way)),
-                InnerStep::ReadMore => way.slot = way.slot.with_class(header.node_type),
-                InnerStep::Stale => way = self.refresh(meter, key, &way, budget).await?,
+                InnerStep::Full(_) => return Ok(DescentResult::Full(snapshot)),
+                InnerStep::Replaced => return Ok(DescentResult::Replaced(snapshot)),
+                InnerStep::ReadMore => snapshot.slot = snapshot.slot.with_class(header.node_type),
+                InnerStep::Stale => snapshot = self.refresh(meter, key, &snapshot, budget).await?,
             }
         }
     }
@@ -208,23 +231,28 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key: &[u8],
-        way: &Way,
+        snapshot: &SlotSnapshot,
         rejection: Rejection,
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
-        let node = way.slot.child().map_or(self.shared.entry.root, Child::ptr);
+    ) -> Result<SlotSnapshot, IndexError> {
+        let node = snapshot.slot.child().map_or(self.shared.entry.root, Child::ptr);
         budget.spend(meter, node, Some(rejection))?;
-        self.refresh(meter, key, way, budget).await
+        self.refresh(meter, key, snapshot, budget).await
     }
 
     /// Tells the slot of `way` that its node has grown, so that others read enough of it at once. A CAS that is not
     /// awaited: if it comes to nothing, the next one to come this way tells it (SMART section 4.1.2, node type switch).
-    fn tell_type(&self, meter: &Meter, way: &mut Way, node_type: u8) {
-        let slot = way.slot.with_class(node_type);
-        if way.fresh {
-            self.cas_without_awaiting(meter, way.at(self.shared.entry.root), way.slot.bits(), slot.bits());
+    fn tell_type(&self, meter: &Meter, snapshot: &mut SlotSnapshot, node_type: u8) {
+        let slot = snapshot.slot.with_class(node_type);
+        if snapshot.fresh {
+            self.cas_without_awaiting(
+                meter,
+                snapshot.at(self.shared.entry.root),
+                snapshot.slot.bits(),
+                slot.bits(),
+            );
         }
-        way.slot = slot;
+        snapshot.slot = slot;
     }
 
     /// A CAS that makes something shorter for others, and that nobody waits for (SMART section 4.1.3, unsignalled

@@ -42,6 +42,7 @@
 mod bulk_load;
 mod check;
 mod config;
+mod decide;
 mod descend;
 mod insert;
 mod lookup;
@@ -52,7 +53,6 @@ mod scan;
 mod sizes;
 mod split;
 mod turns;
-mod way;
 mod write;
 
 use std::ops::{Bound, RangeInclusive};

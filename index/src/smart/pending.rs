@@ -22,7 +22,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::new_node::{NewNodes, Swing};
+use super::new_node::{NewNodes, Redirect};
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Link};
 
@@ -38,14 +38,14 @@ pub(super) struct Pending<V: Verbs> {
 struct Left {
     nodes: SmallVec<[(RemotePtr, usize); 2]>,
     /// The CAS that shows them to others, once it was posted.
-    swing: Option<Swing>,
+    redirect: Option<Redirect>,
     /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
     link: Option<(Child, Link, Link)>,
 }
 
 impl<V: Verbs> Pending<V> {
     pub(super) fn new(tree: &Rc<Tree<V>>, nodes: NewNodes<'_, V>) -> Self {
-        let left = Left { nodes: nodes.into_inner(), swing: None, link: None };
+        let left = Left { nodes: nodes.into_inner(), redirect: None, link: None };
         Pending { tree: Rc::clone(tree), left: Some(left) }
     }
 
@@ -59,13 +59,13 @@ impl<V: Verbs> Pending<V> {
     }
 
     /// The CAS that shows the nodes is posted next.
-    pub(super) fn swings(&mut self, swing: &Swing) {
-        self.left().swing = Some(*swing);
+    pub(super) fn redirects(&mut self, redirect: &Redirect) {
+        self.left().redirect = Some(*redirect);
     }
 
     /// That CAS was lost: no client can reach the nodes.
     pub(super) fn lost(&mut self) {
-        self.left().swing = None;
+        self.left().redirect = None;
     }
 
     /// They are part of the tree.
@@ -98,8 +98,8 @@ impl<V: Verbs> Tree<V> {
     async fn take_back(&self, left: Left) -> Result<(), IndexError> {
         let (meter, mut budget) = (Meter::default(), self.budget());
         // The READs go behind the CAS, on its queue pair.
-        if let Some(swing) = &left.swing
-            && self.has_swung(&meter, swing, &mut budget).await?
+        if let Some(redirect) = &left.redirect
+            && self.has_redirected(&meter, redirect, &mut budget).await?
         {
             return Ok(());
         }

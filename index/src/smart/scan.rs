@@ -19,8 +19,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::decide::SlotSnapshot;
 use super::lookup::TORN_BEFORE_LOCK;
-use super::way::Way;
 use crate::error::IndexError;
 use crate::layout::radix::{InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
@@ -267,7 +267,7 @@ impl<V: Verbs> Cursor<V> {
             }
             budget.spend(&self.meter, node.ptr(), None)?;
         }
-        let Way { slot, .. } = tree.read_root(&self.meter, budget).await?;
+        let SlotSnapshot { slot, .. } = tree.read_root(&self.meter, budget).await?;
         let items = slot.child().map(|_| Item::Ahead(ahead(slot)));
         Ok(items.into_iter().collect())
     }

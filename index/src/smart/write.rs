@@ -24,9 +24,9 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::{Fork, Spot};
-use super::new_node::Swing;
-use super::way::{LeafStep, Way, decide_leaf};
+use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
+use super::descend::{DescentResult, PrefixMismatch};
+use super::new_node::Redirect;
 use crate::error::IndexError;
 use crate::intent::Intent;
 use crate::layout::Rejection;
@@ -38,7 +38,7 @@ pub(super) enum Outcome {
     /// The operation is over: whether it took effect.
     Done(bool),
     /// It goes on from here.
-    On(Way),
+    On(SlotSnapshot),
     /// It begins anew.
     Again,
     /// The key is absent, and is not created.
@@ -64,34 +64,43 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, IndexError> {
         let mut budget = self.budget();
         let budget = &mut budget;
-        let mut way = self.begin(meter, key, budget).await?;
+        let mut snapshot = self.begin(meter, key, budget).await?;
         // Why a node that should move cannot. Then nothing is created any more.
         let mut stuck = None;
         loop {
             let helps = intent.creates() && stuck.is_none();
-            let outcome = match self.descend(meter, key, way, helps, budget).await? {
-                Spot::Leaf(way) => self.write_at_leaf(meter, key, intent, helps, way, budget).await?,
-                Spot::Vacant(way) if helps => self.insert_at(meter, key, intent.value(), way, budget).await?,
-                Spot::Fork(fork) if helps && fork.certain => {
-                    self.split_header(meter, key, intent.value(), fork, budget).await?
+            let outcome = match self.descend(meter, key, snapshot, helps, budget).await? {
+                DescentResult::Leaf(snapshot) => {
+                    self.write_at_leaf(meter, key, intent, helps, snapshot, budget).await?
                 }
-                Spot::Vacant(Way { fresh: true, .. }) | Spot::Fork(Fork { certain: true, .. })
+                DescentResult::Vacant(snapshot) if helps => {
+                    self.insert_at(meter, key, intent.value(), snapshot, budget).await?
+                }
+                DescentResult::PrefixMismatch(mismatch) if helps && mismatch.certain => {
+                    self.split_header(meter, key, intent.value(), mismatch, budget).await?
+                }
+                DescentResult::Vacant(SlotSnapshot { fresh: true, .. })
+                | DescentResult::PrefixMismatch(PrefixMismatch { certain: true, .. })
                     if stuck.is_some() =>
                 {
                     Outcome::Absent
                 }
-                Spot::Vacant(way) if way.fresh => Outcome::Done(false),
-                Spot::Fork(fork) if fork.certain => Outcome::Done(false),
-                Spot::Vacant(way) => Outcome::On(self.refresh(meter, key, &way, budget).await?),
-                Spot::Fork(fork) => Outcome::On(self.refresh(meter, key, &fork.way, budget).await?),
-                Spot::Full(way) => {
-                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
-                    self.make_room(meter, way, budget).await?
+                DescentResult::Vacant(snapshot) if snapshot.fresh => Outcome::Done(false),
+                DescentResult::PrefixMismatch(mismatch) if mismatch.certain => Outcome::Done(false),
+                DescentResult::Vacant(snapshot) => {
+                    Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)
                 }
-                Spot::Replaced(way) => {
+                DescentResult::PrefixMismatch(mismatch) => {
+                    Outcome::On(self.refresh(meter, key, &mismatch.snapshot, budget).await?)
+                }
+                DescentResult::Full(snapshot) => {
+                    budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+                    self.make_room(meter, snapshot, budget).await?
+                }
+                DescentResult::Replaced(snapshot) => {
                     tracing::debug!(name: "smart.node.helped", "a node is half replaced: it is completed");
-                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
-                    match self.replace(meter, way, budget).await {
+                    budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+                    match self.replace(meter, snapshot, budget).await {
                         // A key that is there can be written all the same.
                         Err(error @ IndexError::Alloc(_)) => {
                             stuck = Some(error);
@@ -101,13 +110,13 @@ impl<V: Verbs> Tree<V> {
                     }
                 }
             };
-            way = match outcome {
+            snapshot = match outcome {
                 Outcome::Done(applied) => return Ok(applied),
                 Outcome::Absent => match stuck {
                     Some(error) => return Err(error),
                     None => unreachable!("an absent key is created if there is memory"),
                 },
-                Outcome::On(way) => way,
+                Outcome::On(snapshot) => snapshot,
                 Outcome::Again => self.begin(meter, key, budget).await?,
             };
         }
@@ -120,19 +129,19 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         intent: Intent<'_>,
         creates: bool,
-        way: Way,
+        snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let leaf = match self.take_leaf(meter, &way, intent, budget).await? {
+        let leaf = match self.take_leaf(meter, &snapshot, intent, budget).await? {
             Ok(leaf) => leaf,
             Err(rejection) => {
-                return Ok(Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?));
+                return Ok(Outcome::On(self.rejected(meter, key, &snapshot, rejection, budget).await?));
             }
         };
         let view = self.leaf().view(&leaf.image);
-        let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &way, key);
+        let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &snapshot, key);
         if step == LeafStep::Here {
-            return self.change_leaf(meter, key, intent, way, leaf, budget).await;
+            return self.change_leaf(meter, key, intent, snapshot, leaf, budget).await;
         }
         let Leaf { image, held, node, .. } = leaf;
         if let Some(held) = held {
@@ -143,17 +152,17 @@ impl<V: Verbs> Tree<V> {
             LeafStep::Other | LeafStep::Gone if !intent.creates() => Outcome::Done(false),
             LeafStep::Other | LeafStep::Gone if !creates => Outcome::Absent,
             LeafStep::Other => {
-                self.split_leaf(meter, key, intent.value(), way, (node, &image), budget).await?
+                self.split_leaf(meter, key, intent.value(), snapshot, (node, &image), budget).await?
             }
             // What was removed is out of the tree, but for its slot: the new leaf takes it over at once.
-            LeafStep::Gone => self.insert_at(meter, key, intent.value(), way, budget).await?,
+            LeafStep::Gone => self.insert_at(meter, key, intent.value(), snapshot, budget).await?,
             LeafStep::Moved(to, class) => {
                 budget.spend(meter, node.ptr(), None)?;
-                Outcome::On(self.follow(meter, &way, Slot::leaf(way.symbol, to, class)))
+                Outcome::On(self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, to, class)))
             }
-            LeafStep::Stale => Outcome::On(self.refresh(meter, key, &way, budget).await?),
+            LeafStep::Stale => Outcome::On(self.refresh(meter, key, &snapshot, budget).await?),
             LeafStep::Not(rejection) => {
-                Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?)
+                Outcome::On(self.rejected(meter, key, &snapshot, rejection, budget).await?)
             }
         })
     }
@@ -163,15 +172,15 @@ impl<V: Verbs> Tree<V> {
     async fn take_leaf(
         &self,
         meter: &Meter,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         intent: Intent<'_>,
         budget: &mut Budget,
     ) -> Result<Result<Leaf<V>, Rejection>, IndexError> {
-        let class = match self.leaf().class_of(way.slot) {
+        let class = match self.leaf().class_of(snapshot.slot) {
             Ok(class) => class,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        let node = way.slot.child().expect("a leaf has an address");
+        let node = snapshot.slot.child().expect("a leaf has an address");
         let changes = matches!(intent, Intent::Put(_) | Intent::Update(_));
         if changes && self.techniques.in_place_leaves {
             let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
@@ -211,23 +220,23 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         intent: Intent<'_>,
-        way: Way,
+        snapshot: SlotSnapshot,
         leaf: Leaf<V>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let Leaf { node, class, image, held } = leaf;
         match (intent, held) {
             (Intent::Insert(_), _) => Ok(Outcome::Done(false)),
-            (Intent::Remove, _) => self.remove_leaf(meter, key, way, (node, &image), budget).await,
+            (Intent::Remove, _) => self.remove_leaf(meter, key, snapshot, (node, &image), budget).await,
             (Intent::Put(value) | Intent::Update(value), None) => {
-                self.supersede(meter, (key, value), way, (node, &image), budget).await
+                self.supersede(meter, (key, value), snapshot, (node, &image), budget).await
             }
             (Intent::Put(value) | Intent::Update(value), Some(held)) => {
                 if self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
-                let done = self.supersede(meter, (key, value), way, (node, &image), budget).await;
+                let done = self.supersede(meter, (key, value), snapshot, (node, &image), budget).await;
                 let unlocked = self.unlock(meter, held).await;
                 let outcome = done?;
                 unlocked.map(|()| outcome)
@@ -266,7 +275,7 @@ impl<V: Verbs> Tree<V> {
         self: &Rc<Self>,
         meter: &Meter,
         (key, value): (&[u8], &[u8]),
-        way: Way,
+        snapshot: SlotSnapshot,
         (old, image): (Child, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
@@ -280,17 +289,17 @@ impl<V: Verbs> Tree<V> {
             self.leaf().build(&mut buf, link, key, value);
             let desired = Link::Moved { to: new, class };
             let (expected, desired) = (link.bits(), desired.bits());
-            let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
-            let swung = self.write_and_swing(meter, (leaf, buf), &swing, budget).await?;
-            let Err((_, found)) = swung else {
+            let redirect = Redirect { at: old.ptr(), expected, desired, node: new.ptr(), link };
+            let redirected = self.write_and_redirect(meter, (leaf, buf), &redirect, budget).await?;
+            let Err((_, found)) = redirected else {
                 tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
-                self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
+                self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
             match self.lost_link(meter, old, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
                 // It was removed, or replaced: what is there now tells what to do.
-                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }
     }
@@ -300,7 +309,7 @@ impl<V: Verbs> Tree<V> {
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        way: Way,
+        snapshot: SlotSnapshot,
         (leaf, image): (Child, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
@@ -322,16 +331,16 @@ impl<V: Verbs> Tree<V> {
                 }
             };
             if found == link.bits() {
-                let at = way.at(self.shared.entry.root);
-                let vacated = Slot::tombstone(way.symbol);
-                self.cas_without_awaiting(meter, at, way.slot.bits(), vacated.bits());
-                self.amend_cache(&way, vacated);
-                self.look_after(key, &way);
+                let at = snapshot.at(self.shared.entry.root);
+                let vacated = Slot::tombstone(snapshot.symbol);
+                self.cas_without_awaiting(meter, at, snapshot.slot.bits(), vacated.bits());
+                self.amend_cache(&snapshot, vacated);
+                self.look_after(key, &snapshot);
                 return Ok(Outcome::Done(true));
             }
             match self.lost_link(meter, leaf, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
-                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }
     }

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::config::Access;
 use super::key::KeyId;
-use crate::handover::Party;
+use crate::handover::WaiterId;
 use crate::wait_list::{WaitList, Waiters};
 
 /// What the home has to do about an event.
@@ -28,12 +28,12 @@ pub(crate) enum Action {
     Nothing,
     /// A window has started: tell `to` that it leads, and whether it has readers with it.
     Lead {
-        to: Party,
+        to: WaiterId,
         readers: bool,
     },
     /// Tell `to` that it waits no longer.
     Cancelled {
-        to: Party,
+        to: WaiterId,
     },
 }
 
@@ -54,7 +54,7 @@ struct Window {
 
 #[derive(Clone, Debug)]
 struct Waiter {
-    party: Party,
+    client: WaiterId,
     access: Access,
     /// Whether it is in the group of the open window: decided anew at the start of each.
     joined: bool,
@@ -74,9 +74,9 @@ impl Home {
     }
 
     /// A client waits for the open window to end.
-    pub(crate) fn wait(&mut self, key: KeyId, party: Party, access: Access) {
+    pub(crate) fn wait(&mut self, key: KeyId, client: WaiterId, access: Access) {
         let window = self.windows.get_mut(&key).expect("a window is open");
-        window.waiting.push(&mut self.waiters, Waiter { party, access, joined: false });
+        window.waiting.push(&mut self.waiters, Waiter { client, access, joined: false });
     }
 
     /// The leader, on shard `leader`, is done: `answer` gets each of its group.
@@ -85,11 +85,11 @@ impl Home {
         &mut self,
         key: KeyId,
         leader: ShardId,
-        mut answer: impl FnMut(Party, Access),
+        mut answer: impl FnMut(WaiterId, Access),
     ) -> Action {
         self.end(key, leader, |waiter| {
             if waiter.joined {
-                answer(waiter.party, waiter.access);
+                answer(waiter.client, waiter.access);
             }
             !waiter.joined
         })
@@ -101,11 +101,11 @@ impl Home {
     }
 
     /// One who waits wants nothing any more. If it is not in the list, it was told something in the meantime.
-    pub(crate) fn cancel(&mut self, key: KeyId, party: Party) -> Action {
+    pub(crate) fn cancel(&mut self, key: KeyId, client: WaiterId) -> Action {
         let Home { windows, waiters } = self;
-        let leave = |window: &mut Window| window.waiting.retain(waiters, |waiter| waiter.party != party);
+        let leave = |window: &mut Window| window.waiting.retain(waiters, |waiter| waiter.client != client);
         if windows.get_mut(&key).is_some_and(leave) {
-            Action::Cancelled { to: party }
+            Action::Cancelled { to: client }
         } else {
             Action::Nothing
         }
@@ -146,19 +146,19 @@ impl Home {
 /// Starts a window among those who wait: takes out who leads it, yields it and whether a reader has joined. All readers
 /// join and all writers of the first writer's kind, of whom the last leads: its value is the one that remains. Without
 /// writers the first reader leads.
-fn start(waiting: &mut WaitList, waiters: &mut Waiters<Waiter>) -> Option<(Party, bool)> {
-    let mut leader = waiting.iter(waiters).next()?.party;
+fn start(waiting: &mut WaitList, waiters: &mut Waiters<Waiter>) -> Option<(WaiterId, bool)> {
+    let mut leader = waiting.iter(waiters).next()?.client;
     let mut kind = None;
     for waiter in waiting.iter(waiters) {
         if let Access::Write(_) = waiter.access
             && kind.is_none_or(|kind| kind == waiter.access)
         {
-            (kind, leader) = (Some(waiter.access), waiter.party);
+            (kind, leader) = (Some(waiter.access), waiter.client);
         }
     }
     let mut readers = false;
     waiting.retain(waiters, |waiter| {
-        let stays = waiter.party != leader;
+        let stays = waiter.client != leader;
         waiter.joined = waiter.access == Access::Read || Some(waiter.access) == kind;
         readers |= stays && waiter.access == Access::Read;
         stays

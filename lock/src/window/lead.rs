@@ -4,16 +4,16 @@ use std::rc::Rc;
 
 use farwood_runtime::{ShardId, Verbs};
 
+use super::buffer_cache::SharedValue;
 use super::config::Access;
 use super::key::KeyId;
-use super::shelf::SharedValue;
 use super::table::Table;
 
 /// How a client gets what it came to [`super::WindowTable::enter`] for.
 #[must_use = "one who leads has others waiting"]
 pub enum Entered<V: Verbs> {
-    /// It works itself, and whoever has joined waits for it: [`Lead::finish`].
-    Led(Lead<V>),
+    /// It works itself, and whoever has joined waits for it: [`LeaderGuard::finish`].
+    Led(LeaderGuard<V>),
     /// A reader: the value that the key had, or that there was none, at a moment since the call began.
     Read(Option<SharedValue>),
     /// A writer: its write was overwritten, at a moment since the call began, by one of the same kind; whether that
@@ -21,7 +21,7 @@ pub enum Entered<V: Verbs> {
     #[expect(missing_docs, reason = "said above")]
     Written { applied: bool },
     /// It works itself, no client waits for it: the value is too long to be sent, or the client has waited too long.
-    Alone,
+    Bypass,
 }
 
 /// What the leader of a window has to say to all who joined it.
@@ -50,10 +50,10 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// An open window. Ends with [`Lead::finish`]; if it is dropped instead (the operation failed, or was cancelled),
+/// An open window. Ends with [`LeaderGuard::finish`]; if it is dropped instead (the operation failed, or was cancelled),
 /// those who joined wait on for another leader.
 #[must_use = "a window ends with `finish`"]
-pub struct Lead<V: Verbs> {
+pub struct LeaderGuard<V: Verbs> {
     table: Rc<Table<V>>,
     key: KeyId,
     home: ShardId,
@@ -63,10 +63,10 @@ pub struct Lead<V: Verbs> {
     ended: bool,
 }
 
-impl<V: Verbs> Lead<V> {
+impl<V: Verbs> LeaderGuard<V> {
     #[inline]
     pub(super) fn new(table: Rc<Table<V>>, key: KeyId, home: ShardId, access: Access, readers: bool) -> Self {
-        Lead { table, key, home, access, readers, ended: false }
+        LeaderGuard { table, key, home, access, readers, ended: false }
     }
 
     /// The operation is done: everyone in the group gets the outcome, and the next window starts. Costs no round trip
@@ -83,7 +83,7 @@ impl<V: Verbs> Lead<V> {
     }
 }
 
-impl<V: Verbs> Drop for Lead<V> {
+impl<V: Verbs> Drop for LeaderGuard<V> {
     #[inline]
     fn drop(&mut self) {
         if !self.ended {

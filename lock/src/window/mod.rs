@@ -55,18 +55,18 @@
 //! A client leads one window at a time and enters it before it takes any lock: whoever waits for a window waits for a
 //! client who waits for nothing here.
 
+mod buffer_cache;
 mod config;
 mod home;
 mod key;
 mod lead;
 mod message;
-mod shelf;
 mod stats;
 mod table;
 
+pub use buffer_cache::SharedValue;
 pub use config::{Access, WindowConfig};
-pub use lead::{Entered, Lead, Outcome};
-pub use shelf::SharedValue;
+pub use lead::{Entered, LeaderGuard, Outcome};
 pub use stats::WindowStats;
 pub use table::WindowTable;
 

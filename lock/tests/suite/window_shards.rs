@@ -67,7 +67,7 @@ impl Shared {
                 assert!(now > least, "no write since the call began");
                 return;
             }
-            Entered::Alone => panic!("values are short and everything is on"),
+            Entered::Bypass => panic!("values are short and everything is on"),
         };
         assert!(version >= least, "write {version} is told of, and {least} was known when the call began");
         announced.fetch_max(version, Ordering::SeqCst);

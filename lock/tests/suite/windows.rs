@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use farwood_lock::window::{Access, Entered, Lead, Outcome, WindowConfig, WindowStats, WindowTable};
+use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowStats, WindowTable};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use futures::channel::oneshot;
 
@@ -81,7 +81,7 @@ impl Client {
                 self.led.set(self.led.get() + 1);
                 self.lead(key, access, least, lead).await;
             }
-            Entered::Alone => self.check(key, least, self.work(key, access).await),
+            Entered::Bypass => self.check(key, least, self.work(key, access).await),
             Entered::Read(value) => {
                 assert_eq!(access, Access::Read);
                 let value = value.expect("every key has a value");
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    async fn lead(&self, key: &Key, access: Access, least: u64, lead: Lead<Fake>) {
+    async fn lead(&self, key: &Key, access: Access, least: u64, lead: LeaderGuard<Fake>) {
         let version = self.work(key, access).await;
         self.check(key, least, version);
         let value = key.value(version);
@@ -271,7 +271,7 @@ fn endings(
                 }
                 Entered::Read(value) => format!("read {}", key.version(&value.expect("every key has one"))),
                 Entered::Written { applied } => format!("written {applied}"),
-                Entered::Alone => "alone".to_owned(),
+                Entered::Bypass => "alone".to_owned(),
             };
             endings.borrow_mut()[i] = ending;
         });
@@ -365,7 +365,7 @@ fn what_was_not_applied_is_absent() {
                         assert!(!applied);
                         told.set(told.get() + 1);
                     }
-                    Entered::Alone => panic!("there is nothing to read"),
+                    Entered::Bypass => panic!("there is nothing to read"),
                 }
             });
             world.run_until_idle();

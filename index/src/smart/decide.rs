@@ -1,6 +1,6 @@
 //! Ways down the tree, and what a node that was read says about a key: pure decisions, without I/O.
 //!
-//! A [`Way`] is a slot as somebody saw it. It is *fresh* if the slot had that content at some moment since the
+//! A [`SlotSnapshot`] is a slot as somebody saw it. It is *fresh* if the slot had that content at some moment since the
 //! operation began, of a node that was part of the tree at that moment; a way from the cache is not. What is concluded
 //! from a fresh way is true at that moment. From another one only this is concluded:
 //!
@@ -16,7 +16,7 @@ use crate::layout::radix::{Child, InnerView, LeafView, Link, Parent, Slot, Sough
 
 /// A slot as it was seen, of an inner node or the root word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Way {
+pub(super) struct SlotSnapshot {
     /// Whose slot it is.
     pub(super) holder: Parent,
     /// The slot's index there.
@@ -32,11 +32,11 @@ pub(super) struct Way {
     pub(super) fresh: bool,
 }
 
-impl Way {
+impl SlotSnapshot {
     /// The root word.
     pub(super) fn root(slot: Slot, fresh: bool) -> Self {
         let symbol = Symbol::Byte(0);
-        Way { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
+        SlotSnapshot { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
     }
 
     /// Where the slot is.
@@ -50,7 +50,7 @@ impl Way {
     /// The same way with what the slot holds now.
     #[must_use]
     pub(super) fn with(&self, slot: Slot) -> Self {
-        Way { slot, fresh: true, ..*self }
+        SlotSnapshot { slot, fresh: true, ..*self }
     }
 }
 
@@ -58,16 +58,16 @@ impl Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InnerStep {
     /// Go on with this slot, which may lead nowhere.
-    On(Way),
+    On(SlotSnapshot),
     /// The key leaves the node's prefix after so many of its bytes.
-    Fork {
+    PrefixMismatch {
         /// Bytes of the prefix that the key shares.
         shared: usize,
         /// Whether this is so, and not a matter of a way that is out of date.
         certain: bool,
     },
     /// The key has no slot, and the room for slots is full: the node has to move before one is added.
-    Full(Way),
+    Full(SlotSnapshot),
     /// The node is being replaced, in its place: a client that wants to change it helps first.
     Replaced,
     /// The node has grown: more of it must be read.
@@ -81,32 +81,32 @@ pub(super) enum InnerStep {
 pub(super) fn decide_inner(
     view: &InnerView<'_>,
     at: Child,
-    way: &Way,
+    snapshot: &SlotSnapshot,
     key: &[u8],
     room: usize,
     writes: bool,
 ) -> InnerStep {
     let header = &view.header;
-    if usize::from(header.depth) > way.next {
+    if usize::from(header.depth) > snapshot.next {
         // A node above took over the bytes between, and the way does not know it.
         return InnerStep::Stale;
     }
-    if header.position() < way.next {
+    if header.position() < snapshot.next {
         // No writer lets a node lead upwards: damaged bytes, round which nobody shall run.
         return InnerStep::Stale;
     }
-    if view.is_frozen() && (writes || !way.fresh) {
+    if view.is_frozen() && (writes || !snapshot.fresh) {
         // By a way that may be out of date it was perhaps replaced long ago.
-        return if way.fresh { InnerStep::Replaced } else { InnerStep::Stale };
+        return if snapshot.fresh { InnerStep::Replaced } else { InnerStep::Stale };
     }
     let shared = header.matches(key);
     if shared < header.prefix().len() {
-        let certain = way.fresh || view.link == Link::Live(way.holder);
-        return InnerStep::Fork { shared, certain };
+        let certain = snapshot.fresh || view.link == Link::Live(snapshot.holder);
+        return InnerStep::PrefixMismatch { shared, certain };
     }
     let position = header.position();
     let symbol = Symbol::of(key, position);
-    let on = |index, slot: Slot| Way {
+    let on = |index, slot: Slot| SlotSnapshot {
         holder: Parent::Node(at),
         index,
         slot: slot.thawed(),
@@ -141,16 +141,20 @@ pub(super) enum LeafStep {
 }
 
 /// What the leaf in `view`, to which `way` leads, says about `key`.
-pub(super) fn decide_leaf(view: Result<&LeafView<'_>, Rejection>, way: &Way, key: &[u8]) -> LeafStep {
+pub(super) fn decide_leaf(
+    view: Result<&LeafView<'_>, Rejection>,
+    snapshot: &SlotSnapshot,
+    key: &[u8],
+) -> LeafStep {
     let view = match view {
         Ok(view) => view,
         Err(rejection) => return LeafStep::Not(rejection),
     };
     match (view.link, view.is_of(key)) {
         (Link::Live(_), true) => LeafStep::Here,
-        (Link::Live(parent), false) if way.fresh || parent == way.holder => LeafStep::Other,
-        (Link::Removed { .. }, _) if way.fresh => LeafStep::Gone,
-        (Link::Moved { to, class }, _) if way.fresh => LeafStep::Moved(to, class),
+        (Link::Live(parent), false) if snapshot.fresh || parent == snapshot.holder => LeafStep::Other,
+        (Link::Removed { .. }, _) if snapshot.fresh => LeafStep::Gone,
+        (Link::Moved { to, class }, _) if snapshot.fresh => LeafStep::Moved(to, class),
         _ => LeafStep::Stale,
     }
 }
@@ -169,8 +173,8 @@ mod tests {
     }
 
     /// A way from node 10 to node 20, whose keys begin with "x".
-    fn way(fresh: bool) -> Way {
-        Way {
+    fn snapshot(fresh: bool) -> SlotSnapshot {
+        SlotSnapshot {
             holder: Parent::Node(child(10)),
             index: 0,
             slot: Slot::inner(Symbol::Byte(b'x'), child(20), 2),
@@ -192,7 +196,7 @@ mod tests {
         let mut image = vec![0; TYPES.node_bytes(header.node_type)];
         build_inner(&mut image, link, &header, slots.iter().copied());
         let view = InnerView::new(&image, TYPES).unwrap();
-        decide_inner(&view, child(20), &way(fresh), key, TYPES.room(header.node_type), writes)
+        decide_inner(&view, child(20), &snapshot(fresh), key, TYPES.room(header.node_type), writes)
     }
 
     fn leaf_slot(byte: u8) -> Slot {
@@ -227,7 +231,7 @@ mod tests {
         ] {
             assert_eq!(
                 decide(header, &[leaf_slot(b'a')], link, fresh, b"xyb", false),
-                InnerStep::Fork { shared: 1, certain }
+                InnerStep::PrefixMismatch { shared: 1, certain }
             );
         }
     }
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!(upwards, InnerStep::Stale);
         // Bytes too many do no harm.
         let step = decide(Header::new(0, 2, b"xyz"), &[leaf_slot(b'a')], link, true, b"xyza", false);
-        assert!(matches!(step, InnerStep::On(Way { next: 4, .. })));
+        assert!(matches!(step, InnerStep::On(SlotSnapshot { next: 4, .. })));
     }
 
     #[test]
@@ -292,10 +296,10 @@ mod tests {
             let mut image = vec![0; 64];
             format.build(&mut image, link, b"own", b"value");
             let view = format.view(&image).unwrap();
-            assert_eq!(decide_leaf(Ok(&view), &way(false), key), not_fresh, "{link:?} {key:?}");
-            assert_eq!(decide_leaf(Ok(&view), &way(true), key), fresh, "{link:?} {key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(false), key), not_fresh, "{link:?} {key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(true), key), fresh, "{link:?} {key:?}");
         }
         let not = Rejection::NotANode { found: 0 };
-        assert_eq!(decide_leaf(Err(not), &way(true), b"own"), LeafStep::Not(not));
+        assert_eq!(decide_leaf(Err(not), &snapshot(true), b"own"), LeafStep::Not(not));
     }
 }
