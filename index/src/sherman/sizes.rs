@@ -83,7 +83,7 @@ impl algorithm::Geometry for Geometry {
     }
 }
 
-/// The layouts of a geometry that was found good.
+/// Yields the layouts of a geometry that was checked.
 fn checked(geometry: &Geometry) -> (LeafLayout, InnerLayout) {
     geometry.layouts().expect("sizes are asked of a geometry that was checked")
 }

@@ -11,7 +11,7 @@ use crate::layout::radix::{Child, Header, InnerView, Link, Parent, Slot, Symbol}
 use crate::layout::{Malformed, Rejection};
 use crate::step::Budget;
 
-/// So often an operation begins with what the cache knows; after that, with the root word.
+/// Attempts of an operation that begin with what the cache knows; later ones begin with the root word.
 const CACHED_STARTS: u32 = 3;
 
 /// Where a key belongs.
@@ -23,28 +23,28 @@ pub(super) enum DescentResult {
     Vacant(SlotSnapshot),
     /// It leaves the prefix of an inner node.
     PrefixMismatch(PrefixMismatch),
-    /// Its slot would be one more than there is room for in the node that the first way leads to.
+    /// It needs one more slot than there is room for in the node that this slot leads to.
     Full(SlotSnapshot),
-    /// It belongs below a node that is being replaced, which the way leads to.
+    /// It belongs below a node that is being replaced, to which this slot leads.
     Replaced(SlotSnapshot),
 }
 
 /// An inner node whose prefix a key leaves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefixMismatch {
-    /// What leads to the node.
+    /// The slot that leads to the node.
     pub(super) snapshot: SlotSnapshot,
     pub(super) node: Child,
     pub(super) header: Header,
     pub(super) link: Link,
     /// Bytes of the prefix that the key shares.
     pub(super) shared: usize,
-    /// Whether it is certain that the key has no other place.
+    /// True if the key certainly has no other place.
     pub(super) certain: bool,
 }
 
 impl<V: Verbs> Tree<V> {
-    /// The slot that an operation on `key` begins with. Costs no round trip when the cache knows one.
+    /// Yields the slot that an operation on `key` begins with. Costs no round trip when the cache knows one.
     #[inline]
     pub(super) async fn begin(
         &self,
@@ -118,8 +118,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The same slot, read now, after it turned out that `way` is out of date: one round trip or two. If its node was
-    /// replaced, the way of somebody above.
+    /// Reads the slot again after `snapshot` turned out to be out of date: one round trip or two. If its node was
+    /// replaced, yields a slot above it.
     pub(super) async fn refresh(
         &self,
         meter: &Meter,
@@ -134,7 +134,7 @@ impl<V: Verbs> Tree<V> {
         };
         budget.spend(meter, holder.ptr(), None)?;
         self.cache().invalidate(holder.bits());
-        // What leads to the holder is not known, but which key bytes do: all before its position.
+        // The slot that leads to the holder is not known, but the key bytes are: all before its position.
         let position = snapshot.next - 1;
         let above = SlotSnapshot { next: position, fresh: false, ..*snapshot };
         let mut node_type = snapshot.holder_type.max(1);
@@ -163,7 +163,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Goes down from `way` to where `key` belongs. Who `writes` stops at nodes that are being replaced.
+    /// Goes down from `snapshot` to where `key` belongs. An operation that `writes` stops at nodes that are being
+    /// replaced.
     pub(super) async fn descend(
         &self,
         meter: &Meter,
@@ -225,7 +226,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Where to go on after what `way` leads to was no node.
+    /// Yields where to go on after what `snapshot` leads to was no node.
     #[cold]
     pub(super) async fn rejected(
         &self,
@@ -240,8 +241,9 @@ impl<V: Verbs> Tree<V> {
         self.refresh(meter, key, snapshot, budget).await
     }
 
-    /// Tells the slot of `way` that its node has grown, so that others read enough of it at once. A CAS that is not
-    /// awaited: if it comes to nothing, the next one to come this way tells it (SMART section 4.1.2, node type switch).
+    /// Writes the grown type of the node into the slot of `snapshot`, so that others read enough of the node at once.
+    /// The CAS is not awaited: if it fails, the next client that reads the slot repeats it (SMART section 4.1.2, node
+    /// type switch).
     fn tell_type(&self, meter: &Meter, snapshot: &mut SlotSnapshot, node_type: u8) {
         let slot = snapshot.slot.with_class(node_type);
         if snapshot.fresh {
@@ -255,7 +257,7 @@ impl<V: Verbs> Tree<V> {
         snapshot.slot = slot;
     }
 
-    /// A CAS that makes something shorter for others, and that nobody waits for (SMART section 4.1.3, unsignalled
+    /// Posts a CAS that saves others a round trip, and that no client waits for (SMART section 4.1.3, unsignalled
     /// verbs).
     pub(super) fn cas_without_awaiting(&self, meter: &Meter, at: RemotePtr, expected: u64, desired: u64) {
         let mut chain = Chain::new(at.server());

@@ -10,9 +10,9 @@
 //! not claimed twice, however old the copy of the node was that the first try rests on.
 //!
 //! The paper switches the type after the CAS of the slot. A client that goes no further then (it dies, or its future is
-//! dropped) leaves a key that no reader sees, until the next insert into that node brings it to light, at any time.
-//! With the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once.
-//! That costs the same round trips.
+//! dropped) leaves a key that no reader sees until the next insert into that node makes it visible, at any time. With
+//! the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once. That
+//! costs the same round trips.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ use crate::layout::radix::{Child, Header, Link, Parent, Slot};
 use crate::step::Budget;
 
 impl<V: Verbs> Tree<V> {
-    /// Gives `key`, which has none, a leaf in the slot of `way`: one round trip with `fused`, else two; two more
+    /// Gives `key`, which has none, a leaf in the slot of `snapshot`: one round trip with `fused`, else two; two more
     /// without `lock_free_nodes`.
     pub(super) async fn insert_at(
         self: &Rc<Self>,
@@ -38,7 +38,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         if self.is_beyond_room(&snapshot) {
-            // It takes the way to the node to move it, and that was not asked for yet.
+            // Moving the node takes the slot that leads to it, which is not known here.
             return self.look_again(meter, &snapshot, budget);
         }
         let held = self.lock_holder(meter, &snapshot).await?;
@@ -84,9 +84,9 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Where to try next after the slot of `way` was found to hold something else: the slot behind it, unless the
-    /// symbol has one already, or the node is of no use any more. Who came by a copy of the node reads it first: any
-    /// number of slots may have been claimed since.
+    /// Yields where to try next after the slot of `snapshot` was found to hold something else: the slot behind it,
+    /// unless the symbol has one already, or the node is being replaced. A client that came by a cached copy reads the
+    /// node first: any number of slots may have been claimed since.
     async fn next_vacancy(
         &self,
         meter: &Meter,
@@ -98,8 +98,8 @@ impl<V: Verbs> Tree<V> {
         if let Parent::Node(holder) = snapshot.holder
             && (found.is_frozen() || !found.is_claimed())
         {
-            // Whoever began to replace the node may have got no further than the slots that nobody reads yet: with
-            // all of them frozen everybody sees it, and completes it.
+            // The client that began to replace the node may have got no further than the slots that no reader looks at
+            // yet: with all of them frozen every client notices, and completes it.
             self.freeze(meter, holder, snapshot.holder_type, budget).await?;
             return self.look_again(meter, &snapshot, budget);
         }
@@ -116,7 +116,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Tells the cached copy of the holder of `way` what its slot holds now.
+    /// Updates the slot in the cached copy of the holder of `snapshot`.
     pub(super) fn amend_cache(&self, snapshot: &SlotSnapshot, slot: Slot) {
         match snapshot.holder {
             Parent::Root => self.cache().set_root(slot.bits()),
@@ -131,7 +131,7 @@ impl<V: Verbs> Tree<V> {
             && snapshot.index >= self.types().room(snapshot.holder_type)
     }
 
-    /// Begins anew without the cached copy of the holder of `way`, whose slots do not serve any more.
+    /// Begins anew without the cached copy of the holder of `snapshot`, whose slots are out of date.
     pub(super) fn look_again(
         &self,
         meter: &Meter,
@@ -145,9 +145,9 @@ impl<V: Verbs> Tree<V> {
         Ok(Outcome::Again)
     }
 
-    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is
-    /// about to be claimed. Two round trips, or none if it is covered. The slot or link that leads to the node is told
-    /// by the next client that comes that way ([`Tree::descend`]).
+    /// Gives the holder of `snapshot` a type that covers its slot, which is about to be claimed: node type switch
+    /// (section 4.1.2). Two round trips, or none if it is covered. The next client that comes by the slot or link that
+    /// leads to the node updates that ([`Tree::descend`]).
     async fn cover_slot(
         &self,
         meter: &Meter,
@@ -162,7 +162,7 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Yields the type that the node has then.
+    /// Switches the type if needed; yields the one that the node has then.
     async fn switch_type(
         &self,
         meter: &Meter,
@@ -197,7 +197,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The lock of the holder of `way`, where inner nodes are locked before they change (ROWEX): one round trip.
+    /// Takes the lock of the holder of `snapshot`, where inner nodes are locked before they change (ROWEX): one round
+    /// trip.
     pub(super) async fn lock_holder(
         &self,
         meter: &Meter,
@@ -215,7 +216,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Some(held))
     }
 
-    /// Gives it back: one round trip.
+    /// Releases the holder's lock: one round trip.
     pub(super) async fn unlock_holder(&self, meter: &Meter, held: Option<Held<V>>) -> Result<(), IndexError> {
         match held {
             Some(held) => self.unlock(meter, held).await,

@@ -11,10 +11,10 @@ use crate::layout::radix::Slot;
 use crate::step::Budget;
 use crate::value::Value;
 
-/// After so many torn READs of a leaf a reader takes its lock, under which nothing can be torn. Far beyond what happens
-/// in practice, unless its writer has stopped in the middle.
+/// Torn READs of a leaf after which a reader takes its lock, under which nothing can be torn. Far beyond what happens
+/// in practice, unless the leaf's writer has stopped in the middle.
 pub(super) const TORN_BEFORE_LOCK: u32 = 64;
-/// From so many on it pauses before the next, in ns for each.
+/// Torn READs from which on it pauses before the next one, in ns for each.
 const TORN_BEFORE_PAUSE: u32 = 4;
 const TORN_PAUSE_NS: u64 = 500;
 
@@ -104,7 +104,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Reads a leaf that is torn time and again: under its lock, where no client writes.
+    /// Reads a leaf that is torn again and again: under its lock, where no client writes.
     ///
     /// # Errors
     /// If the lock does not come free, or the leaf is torn there, too: its bytes are damaged.
@@ -119,7 +119,7 @@ impl<V: Verbs> Tree<V> {
             what: format!("its checksum does not fit its bytes, {where_}: check the index"),
         };
         if !self.techniques.in_place_leaves {
-            return Err(damaged("which nobody changes"));
+            return Err(damaged("which no writer changes"));
         }
         tracing::debug!(name: "smart.read.locked", %node, "a reader takes the lock");
         let (held, image) = self.lock_leaf(meter, node, class).await?;
@@ -130,8 +130,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The way to the leaf that took the place of the one that `way` leads to, and a hint to its slot, for those who
-    /// come later.
+    /// Yields a snapshot that leads to the leaf that took the place of the one `snapshot` leads to, and updates the
+    /// slot for later clients.
     pub(super) fn follow(&self, meter: &Meter, snapshot: &SlotSnapshot, slot: Slot) -> SlotSnapshot {
         let at = snapshot.at(self.shared.entry.root);
         self.cas_without_awaiting(meter, at, snapshot.slot.bits(), slot.bits());

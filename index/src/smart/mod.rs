@@ -34,8 +34,8 @@
 //!   vacancies in different order can both put one symbol into the node.
 //! - A node takes a larger type before the slot is claimed that calls for it (`insert.rs`), and not after.
 //! - Nodes have the room of their type and move when it is full (`replace.rs`), instead of 2304 bytes each.
-//! - A leaf's link decides what became of it, and not its slot: whoever reads a leaf over an old copy of its parent
-//!   would otherwise find a value that others no longer see.
+//! - A leaf's link decides what became of it, and not its slot: a client that reads a leaf over an old copy of its
+//!   parent would otherwise find a value that others no longer see.
 //! - Read delegation joins no read that began before (`farwood_lock`, windows).
 //! - Nodes and leaves that were replaced or removed are not reused in this release.
 
@@ -182,7 +182,7 @@ impl Algorithm for SmartAlgorithm {
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
         is_radix: true,
         inserts_in_place: false,
-        // What shows a new leaf may be in flight on another queue pair than the leaf that a read goes to.
+        // The CAS that publishes a new leaf may be in flight on another queue pair than a read of that leaf.
         finishes_what_was_dropped: true,
         long_key: 255,
         // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.

@@ -1,7 +1,7 @@
-//! Nodes that nobody can reach yet: allocating them, writing them, and the CAS that makes them part of the tree.
+//! Nodes that no client can reach yet: allocating them, writing them, and the CAS that makes them part of the tree.
 //!
-//! A CAS of unknown outcome is never simply posted again. What it would have put in place has an address that nobody
-//! else uses, so what is found tells what became of it ([`Tree::redirect`]).
+//! A CAS of unknown outcome is never simply posted again. The node that it would have put in place has an address that
+//! no other client uses, so the word that is found tells the outcome ([`Tree::redirect`]).
 
 use std::rc::Rc;
 
@@ -23,12 +23,12 @@ pub(super) struct NewNodes<'t, V: Verbs> {
 }
 
 impl<'t, V: Verbs> NewNodes<'t, V> {
-    /// Nodes that others cannot reach.
+    /// Takes over nodes that others cannot reach.
     pub(super) fn of(tree: &'t Tree<V>, nodes: SmallVec<[(RemotePtr, usize); 2]>) -> Self {
         NewNodes { tree, nodes }
     }
 
-    /// Them alone: they do not go back by themselves any more.
+    /// Yields the nodes alone: they do not go back by themselves any more.
     pub(super) fn into_inner(mut self) -> SmallVec<[(RemotePtr, usize); 2]> {
         std::mem::take(&mut self.nodes)
     }
@@ -53,7 +53,7 @@ impl<'t, V: Verbs> NewNodes<'t, V> {
 
 impl<V: Verbs> Drop for NewNodes<'_, V> {
     fn drop(&mut self) {
-        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
+        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
         for &(node, bytes) in &self.nodes {
             self.tree.allocator.give_back(node, bytes as u64);
         }
@@ -63,9 +63,9 @@ impl<V: Verbs> Drop for NewNodes<'_, V> {
 /// A leaf that goes back to the allocator unless it is published.
 pub(super) struct NewLeaf<'t, V: Verbs> {
     nodes: NewNodes<'t, V>,
-    /// Where it is.
+    /// The leaf's address.
     pub(super) at: Child,
-    /// Whether nothing was ever written there.
+    /// True if nothing was ever written there.
     zeroed: bool,
 }
 
@@ -82,12 +82,12 @@ pub(super) struct Redirect {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// An empty list of new nodes.
+    /// Makes an empty list of new nodes.
     pub(super) fn new_nodes(&self) -> NewNodes<'_, V> {
         NewNodes { tree: self, nodes: SmallVec::new() }
     }
 
-    /// A new leaf on the server of what it will hang below, so that one chain can write it and show it.
+    /// Allocates a leaf on the server of the node that will hold it, so that one chain can write and publish it.
     pub(super) async fn new_leaf(
         &self,
         server: ServerId,
@@ -125,10 +125,10 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// WRITEs the leaf in `buf`, which no client can reach, and puts it in place: one round trip with `fused`, if it is
-    /// on the same server and its memory is zeroed. Yields what was found in its place if it lost, with the leaf's
-    /// memory.
+    /// on the same server and its memory is zeroed. Yields what was found in its place if the CAS failed, with the
+    /// leaf's memory.
     ///
-    /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
+    /// Memory that was written before takes two: were both in one chain that fails, an old link could not be told from
     /// one that was changed since the leaf was found.
     ///
     /// # Errors
@@ -164,10 +164,10 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Puts new nodes that were written in place. Yields what was found there if it lost, with the nodes.
+    /// Puts new nodes that were written in place. Yields what was found there if the CAS failed, with the nodes.
     ///
     /// # Errors
-    /// As [`Tree::write_and_redirect`].
+    /// See [`Tree::write_and_redirect`].
     pub(super) async fn publish<'t>(
         self: &'t Rc<Self>,
         meter: &Meter,
@@ -196,10 +196,10 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Puts a new node that was written in place. Yields what was found there if it lost.
+    /// Puts a new node that was written in place. Yields what was found there if the CAS failed.
     ///
     /// # Errors
-    /// As [`Tree::write_and_redirect`].
+    /// See [`Tree::write_and_redirect`].
     pub(super) async fn redirect(
         &self,
         meter: &Meter,
@@ -221,11 +221,11 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Whether a CAS of unknown outcome took effect. Nothing of it will any more.
+    /// Tells whether a CAS of unknown outcome took effect. It will not do so later.
     ///
-    /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or somebody has changed it
-    /// since, perhaps back to what was expected (a tombstone). Who changes a slot that leads to a node has changed the
-    /// node's link before: from what was written there, and not from the zeros before it.
+    /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or another client has changed
+    /// it since, perhaps back to what was expected (a tombstone). A client that changes a slot that leads to a node has
+    /// changed the node's link before: from what was written there, and not from the zeros before it.
     pub(super) async fn has_redirected(
         &self,
         meter: &Meter,
@@ -234,7 +234,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, IndexError> {
         tracing::debug!(name: "smart.swing.settled", at = %redirect.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, redirect.at, budget).await?;
-        // The same place in a slot and in a link.
+        // The address is in the same bits of a slot and of a link.
         if Slot::from_bits(word).leads_as(Slot::from_bits(redirect.desired)) {
             return Ok(true);
         }
@@ -242,7 +242,7 @@ impl<V: Verbs> Tree<V> {
         Ok(link != 0 && link != redirect.link.bits())
     }
 
-    /// The CAS that lets the slot of `way` lead to `slot`, a node with `link`.
+    /// Makes the CAS that redirects the slot of `snapshot` to `slot`, a node with `link`.
     pub(super) fn redirect_of(
         &self,
         snapshot: &SlotSnapshot,

@@ -2,13 +2,13 @@
 //! "Delete").
 //!
 //! The paper gives every node the room of the largest type and never moves one. Here a node has the room of its type
-//! (`layout/radix/types.rs`), so that it moves now and then. That is lock-free as everything else: whoever comes across
-//! a half-replaced node completes what was begun, so a client that dies leaves nothing behind.
+//! (`layout/radix/types.rs`), so that it moves now and then. That is lock-free as everything else: a client that comes
+//! across a half-replaced node completes what was begun, so one that dies leaves nothing behind.
 //!
 //! 1. The node's link says that it is being replaced: nothing is concluded any more from the reverse check.
 //! 2. Its slots are frozen, each by a CAS, those included that are not claimed. After that nothing of it changes.
 //! 3. A copy is made of what it has then, or it turns out that nothing, or a single child, is left.
-//! 4. The slot that leads to the node is swung to that.
+//! 4. The slot that leads to the node is redirected to that.
 //!
 //! ```text
 //!   insert      READ N: vacancy ····························· CAS N's slot: it is frozen ─> help, try again
@@ -16,8 +16,8 @@
 //!   get                 READ P: N                                               READ N: what it had when P led there
 //! ```
 //!
-//! Children's links still name the old node then. That is safe, since it is nobody's parent any more; they are told
-//! the new one without anybody waiting for it.
+//! Children's links still name the old node then. That is safe, since it has no children any more; CASes that are not
+//! awaited change them to the new one.
 
 use std::rc::Rc;
 
@@ -38,7 +38,8 @@ use crate::step::Budget;
 const CAS_PER_CHAIN: usize = 8;
 /// Symbols that there are.
 const SYMBOLS: usize = 257;
-/// A node of the smallest type is looked after whenever a key below it was removed, others one time in so many.
+/// A node of the smallest type is checked for compression after every removal below it, larger ones after one removal
+/// in this many.
 const LOOK_AFTER_ONE_IN: u64 = 16;
 
 /// A node of which nothing changes any more.
@@ -49,14 +50,14 @@ pub(super) struct Frozen {
     live: Vec<Slot>,
 }
 
-/// A place for a copy of a node.
+/// Memory allocated in advance for a copy of a node.
 struct ReservedNode<'t, V: Verbs> {
     nodes: NewNodes<'t, V>,
     at: Child,
     node_type: u8,
 }
 
-/// What takes the place of a frozen node.
+/// The content that takes the place of a frozen node.
 #[derive(Debug, PartialEq)]
 enum Replacement {
     /// This slot: nothing, or the only child, a leaf.
@@ -79,12 +80,12 @@ fn replacement(frozen: &Frozen, symbol: Symbol, type_for: impl Fn(usize) -> u8) 
             node_type: only.class(),
             symbol: only.symbol(),
         },
-        // One more than there are, so that it has not to move again at once.
+        // One more than there are, so that the node need not move again at once.
         _ => Replacement::Copy(type_for((frozen.live.len() + 1).min(SYMBOLS))),
     }
 }
 
-/// The header of a node that takes over the prefix of the one above it, if it fits.
+/// Yields the header of a node that takes over the prefix of the one above it, if it fits.
 fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
     let Symbol::Byte(byte) = symbol else { return None };
     let below = below.from_depth(above.position() + 1);
@@ -99,7 +100,7 @@ fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Moves the inner node that `way` leads to, which has no room left, as [`Tree::replace`] does.
+    /// Moves the inner node that `snapshot` leads to, which has no room left, as [`Tree::replace`] does.
     ///
     /// # Errors
     /// [`IndexError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
@@ -117,8 +118,8 @@ impl<V: Verbs> Tree<V> {
         self.replace_with(meter, snapshot, Some(node_type), budget).await
     }
 
-    /// Replaces the inner node that `way` leads to. Some four round trips; or waits until another client of the compute
-    /// node has done so.
+    /// Replaces the inner node that `snapshot` leads to. Some four round trips; or waits until another client of the
+    /// compute node has done so.
     pub(super) async fn replace(
         self: &Rc<Self>,
         meter: &Meter,
@@ -128,8 +129,8 @@ impl<V: Verbs> Tree<V> {
         self.replace_with(meter, snapshot, None, budget).await
     }
 
-    /// With memory for a node of type `roomier`, if one is asked for, before anything is frozen, which would be for
-    /// nothing.
+    /// Replaces a node. Memory for one of type `roomier`, if that is asked for, is allocated before anything is frozen:
+    /// without memory the freezing would be for nothing.
     async fn replace_with(
         self: &Rc<Self>,
         meter: &Meter,
@@ -163,7 +164,7 @@ impl<V: Verbs> Tree<V> {
         let node = snapshot.slot.child().expect("it was read");
         let (mut frozen, by_us) = self.freeze(meter, node, snapshot.slot.class(), budget).await?;
         if !by_us {
-            // The client that froze it goes on, or has done all: a copy would be for nothing then.
+            // The client that froze it completes it, or has done so: a copy would be wasted then.
             let at = snapshot.at(self.shared.entry.root);
             let found = Slot::from_bits(self.read_word(meter, at, budget).await?);
             if found.is_frozen() || !found.leads_as(snapshot.slot) {
@@ -206,8 +207,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// A place for a copy of that type with so many slots: the spare one if it is of that size. If there is no memory
-    /// for another, it has to do if they fit.
+    /// Yields memory for a copy of that type with so many slots: the reserved node if it is of that size. If there is
+    /// no memory for another, the reserved one is used if the slots fit.
     async fn place_for<'t>(
         &'t self,
         node_type: u8,
@@ -262,7 +263,7 @@ impl<V: Verbs> Tree<V> {
         self.replaced(meter, snapshot, found, slot, emptied, budget)
     }
 
-    /// Goes on after the slot of `way` was to hold `wanted` and holds `found`.
+    /// Goes on after the slot of `snapshot` was to hold `wanted` and holds `found`.
     fn replaced(
         &self,
         meter: &Meter,
@@ -285,9 +286,9 @@ impl<V: Verbs> Tree<V> {
         self.after_lost_slot(meter, snapshot, found, budget)
     }
 
-    /// Lets the link of a live leaf, which is about to come back to a slot that led to it before, name nobody
-    /// (itself, to be precise): so that who still means to put a node between that slot and the leaf, which works
-    /// then, does not leave others with a link that fits their copy of the node that goes now:
+    /// Makes the link of a live leaf name the leaf itself, before the leaf comes back to a slot that led to it before.
+    /// A client may still be about to put a node between that slot and the leaf, which succeeds then; without this,
+    /// others would have a link that fits their copy of the node that goes now:
     ///
     /// ```text
     ///   A   READ L; CAS L's link: M1 ······················································ CAS P's slot, L: M1
@@ -296,13 +297,13 @@ impl<V: Verbs> Tree<V> {
     ///   B   get of what A has put:  M2's copy leads to L, and without this L's link to M2: "absent"
     /// ```
     ///
-    /// It costs those who look for other keys there a READ of the parent.
+    /// It costs clients that look for other keys there a READ of the parent.
     async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), IndexError> {
-        let nobodys = Link::Live(Parent::Node(leaf)).bits();
+        let unnamed = Link::Live(Parent::Node(leaf)).bits();
         let mut link = self.read_word(meter, leaf.ptr(), budget).await?;
-        while link != nobodys && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
+        while link != unnamed && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
             let mut chain = Chain::new(leaf.ptr().server());
-            chain.cas(leaf.ptr(), link, nobodys);
+            chain.cas(leaf.ptr(), link, unnamed);
             link = match self.verbs.submit(meter, chain).await {
                 Ok(done) if done.atomics[0] == link => {
                     tracing::debug!(name: "smart.leaf.estranged", leaf = %leaf.ptr(), "a leaf returns to a slot");
@@ -319,7 +320,7 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Swings the slot of `way` to what anybody else would swing it to; yields what it holds then.
+    /// Redirects the slot of `snapshot` to what every other client would redirect it to; yields what it holds then.
     async fn cas_until_known(
         &self,
         meter: &Meter,
@@ -339,8 +340,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Lets the children's links name their new parent, where they name one of `emptied`. Nobody waits for it, and if
-    /// it comes to nothing, those who do not find what they look for there read the parent once more.
+    /// Makes the children's links name their new parent, where they name one of `emptied`. The CASes are not awaited;
+    /// if one fails, clients that look for another key there read the parent once more.
     fn tell_children(&self, meter: &Meter, live: &[Slot], emptied: &[Child], parent: Child) {
         let link = Link::Live(Parent::Node(parent));
         for child in live.iter().filter_map(|slot| slot.child()) {
@@ -351,7 +352,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The header of an inner node. One round trip.
+    /// Reads the header of an inner node. One round trip.
     async fn header_of(
         &self,
         meter: &Meter,
@@ -362,7 +363,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Header::from_bits(word, self.types()).ok())
     }
 
-    /// Freezes all slots of a node, and says in its link that it is being replaced. Two round trips, if nobody else
+    /// Freezes all slots of a node, and marks it in its link as being replaced. Two round trips, if no other client
     /// changes it at the same time. Yields also whether there was anything left to freeze.
     pub(super) async fn freeze(
         &self,
@@ -401,8 +402,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// One CAS for each word that is not frozen, all at the same time: one round trip. What became of them the next
-    /// READ tells.
+    /// Posts one CAS for each word that is not frozen, all at the same time: one round trip. The next READ tells which
+    /// succeeded.
     async fn freeze_once(
         &self,
         meter: &Meter,
@@ -435,8 +436,8 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// After a key below the holder of `way` was removed: takes the holder out if it is needed no more. In the
-    /// background, and not every time: a READ for each removal would be more than what it saves.
+    /// Takes out the holder of `snapshot`, below which a key was removed, if it is not needed any more. In the
+    /// background, and not every time: a READ for each removal would cost more than it saves.
     pub(super) fn look_after(self: &Rc<Self>, key: &[u8], snapshot: &SlotSnapshot) {
         let Parent::Node(holder) = snapshot.holder else { return };
         let small = snapshot.holder_type == 1;
@@ -451,8 +452,8 @@ impl<V: Verbs> Tree<V> {
         });
     }
 
-    /// Whether a needless node can be taken out: not if its only child is an inner node whose header has no room for
-    /// the bytes in between. Long common prefixes have chains of such nodes.
+    /// Tells whether a needless node can be taken out: not if its only child is an inner node whose header has no room
+    /// for the bytes in between. Long common prefixes have chains of such nodes.
     async fn can_go(
         &self,
         meter: &Meter,
@@ -467,7 +468,7 @@ impl<V: Verbs> Tree<V> {
         Ok(below.is_some_and(|below| merged(&view.header, symbol, &below).is_some()))
     }
 
-    /// Takes nodes on the way to `key` out that have one child or none.
+    /// Takes out nodes on the path to `key` that have one child or none.
     async fn compress_paths(
         self: &Rc<Self>,
         key: &[u8],
@@ -504,7 +505,7 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// Whether a node has one child or none.
+/// Tells whether a node has one child or none.
 fn is_needless(view: &InnerView<'_>) -> bool {
     view.is_whole() && view.claimed().filter(|(_, slot)| slot.child().is_some()).take(2).count() < 2
 }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! New nodes are written and the link of the old one is changed, all at the same time; then the CAS of P's slot shows
-//! them. The order matters to who comes by a cached copy of P, finds the old node and would conclude that another key
-//! is absent: the link tells it from then on that P is not the parent any more.
+//! them. The order matters to a client that comes by a cached copy of P, finds the old node and would conclude that
+//! another key is absent: the link tells it from then on that P is not the parent any more.
 //!
 //! ```text
 //!   split    WRITE M, leaf; CAS old's link: M      CAS P's slot: M       done
@@ -18,8 +18,8 @@
 //!   get                                                                   READ old: not its key, link P: "absent"
 //! ```
 //!
-//! If the CAS of the slot is lost, the link leads to a node that is none: who comes there reads P once more, and is
-//! right. It gets its value back then (`pending.rs`).
+//! If the CAS of the slot fails, the link names a node outside the tree: a client that reads it reads P once more, and
+//! is right. The link gets its value back then (`pending.rs`).
 
 use std::rc::Rc;
 
@@ -39,13 +39,13 @@ use crate::step::Budget;
 
 /// The type of new nodes: the smallest.
 const NEW_TYPE: u8 = 1;
-/// How often a client that is not the first to change a link looks whether the first one is done.
+/// Times that a client that is not the first to change a link looks whether the first one is done.
 const LOOKS_MAX: u32 = 4;
 /// The pause after its first look, in ns; four times as long after each further one.
 const PAUSE_NS: u64 = 4_000;
 
-/// The prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the last
-/// leads on with the byte behind its prefix.
+/// Yields the prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the
+/// last leads on with the byte behind its prefix.
 pub(super) fn prefixes(from: usize, parting: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut begin = Some(from);
     std::iter::from_fn(move || {
@@ -57,8 +57,8 @@ pub(super) fn prefixes(from: usize, parting: usize) -> impl Iterator<Item = (usi
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Puts a node above the leaf that `way` leads to, whose key is another one, and a new leaf beside it. The keys
-    /// part somewhere behind the way's bytes; what they share is in the new node, or in several of them.
+    /// Puts a node above the leaf that `snapshot` leads to, whose key is another one, and a new leaf beside it. The
+    /// keys part somewhere behind the bytes that lead there; what they share is in the new node, or in several of them.
     pub(super) async fn split_leaf(
         self: &Rc<Self>,
         meter: &Meter,
@@ -120,8 +120,8 @@ impl<V: Verbs> Tree<V> {
         let split = Split { snapshot, key, value, symbol, parting, old_slot, old: node, old_link: link };
         let done = self.put_between(meter, split, budget).await;
         if let Ok(Outcome::Done(true)) = done {
-            // Only now: until the new node is in place, who comes from above needs these bytes. If it comes to nothing,
-            // they stay, and are compared twice.
+            // Only now: until the new node is in place, clients that come from above need these bytes. If the CAS
+            // fails, they stay, and are compared twice.
             let shorter = header.from_depth(parting + 1);
             self.cas_without_awaiting(meter, node.ptr().add(Header::AT), header.bits(), shorter.bits());
         }
@@ -129,9 +129,9 @@ impl<V: Verbs> Tree<V> {
         done
     }
 
-    /// Lets another client finish that has begun to put a node above the old one, whose link says so: what the slot of
-    /// `way` holds then, if it has changed. Were the link overwritten at once, the client that lost the slot could not
-    /// leave it as it should be. A client that goes no further does not hold others up for long.
+    /// Waits for another client that has begun to put a node above the old one, whose link says so, and yields what the
+    /// slot of `snapshot` holds then, if it has changed. Were the link overwritten at once, the client whose CAS of the
+    /// slot fails could not restore it. A client that goes no further does not hold others up for long.
     async fn changed_by_others(
         &self,
         meter: &Meter,
@@ -153,7 +153,7 @@ impl<V: Verbs> Tree<V> {
         Ok(None)
     }
 
-    /// What leads here does not lead where it says.
+    /// Goes on after a slot that does not lead where it says.
     async fn not_a_child(
         &self,
         meter: &Meter,
@@ -165,7 +165,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Outcome::On(self.rejected(meter, key, snapshot, rejection, budget).await?))
     }
 
-    /// Writes the nodes and the leaf, changes the old node's link, and swings the slot: two round trips.
+    /// Writes the nodes and the leaf, changes the old node's link, and redirects the slot: two round trips.
     async fn put_between(
         self: &Rc<Self>,
         meter: &Meter,
@@ -199,7 +199,7 @@ impl<V: Verbs> Tree<V> {
         self.after_lost_slot(meter, snapshot, Slot::from_bits(found), budget)
     }
 
-    /// Where to go on after the slot of `way` turned out to hold `found`.
+    /// Yields where to go on after the slot of `snapshot` turned out to hold `found`.
     pub(super) fn after_lost_slot(
         &self,
         meter: &Meter,
@@ -213,7 +213,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The images of all new nodes with their places, and the places of the inner ones from the top.
+    /// Builds the images of all new nodes with their addresses, and yields also the addresses of the inner ones from
+    /// the top.
     async fn new_images(
         &self,
         split: &Split<'_>,
@@ -269,7 +270,7 @@ impl<V: Verbs> Tree<V> {
             };
             match found {
                 found if found == link.bits() => return Ok(true),
-                // The CAS of unknown outcome had none.
+                // The CAS of unknown outcome had no effect.
                 found if found == split.old_link.bits() => {
                     linked = self.verbs.submit(meter, link_chain(split.old, split.old_link, link));
                 }
@@ -279,7 +280,7 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// What is put between a slot and what it leads to.
+/// The nodes that come between a slot and what it leads to.
 #[derive(Clone, Copy)]
 struct Split<'k> {
     /// The slot.
@@ -290,7 +291,7 @@ struct Split<'k> {
     symbol: Symbol,
     /// The key byte at which the new leaf and the old node part.
     parting: usize,
-    /// What will lead to the old node.
+    /// The slot that will lead to the old node.
     old_slot: Slot,
     old: Child,
     old_link: Link,

@@ -8,9 +8,9 @@
 //! | the prefix of a node that the key leaves | header split | `split.rs` |
 //! | a node without room, or one that is being replaced | it moves | `replace.rs` |
 //!
-//! Only writers in place lock a leaf, against each other. Whoever removes a leaf or puts another one in its place
-//! does so by a CAS of its link. A writer in place that read the link before that CAS and writes after it has written
-//! just before it, as far as anybody can tell:
+//! Only writers in place lock a leaf, against each other. A client that removes a leaf or puts another one in its place
+//! does so by a CAS of its link. A writer in place that read the link before that CAS and writes after it is linearized
+//! just before it:
 //!
 //! ```text
 //!   update   lock, READ: live ························· WRITE v1, unlock     linearized here ─┐
@@ -33,7 +33,7 @@ use crate::layout::Rejection;
 use crate::layout::radix::{Child, LeafFormat, Link, Slot};
 use crate::step::Budget;
 
-/// What came of a part of an operation.
+/// The outcome of a part of an operation.
 pub(super) enum Outcome {
     /// The operation is over: whether it took effect.
     Done(bool),
@@ -65,7 +65,7 @@ impl<V: Verbs> Tree<V> {
         let mut budget = self.budget();
         let budget = &mut budget;
         let mut snapshot = self.begin(meter, key, budget).await?;
-        // Why a node that should move cannot. Then nothing is created any more.
+        // The reason why a node that should move cannot. Then nothing is created any more.
         let mut stuck = None;
         loop {
             let helps = intent.creates() && stuck.is_none();
@@ -154,7 +154,7 @@ impl<V: Verbs> Tree<V> {
             LeafStep::Other => {
                 self.split_leaf(meter, key, intent.value(), snapshot, (node, &image), budget).await?
             }
-            // What was removed is out of the tree, but for its slot: the new leaf takes it over at once.
+            // A removed leaf is out of the tree, except for its slot: the new leaf takes that over at once.
             LeafStep::Gone => self.insert_at(meter, key, intent.value(), snapshot, budget).await?,
             LeafStep::Moved(to, class) => {
                 budget.spend(meter, node.ptr(), None)?;
@@ -167,8 +167,8 @@ impl<V: Verbs> Tree<V> {
         })
     }
 
-    /// Reads the leaf that `way` leads to, and locks it if the operation writes leaves in place: one round trip with
-    /// `fused`.
+    /// Reads the leaf that `snapshot` leads to, and locks it if the operation writes leaves in place: one round trip
+    /// with `fused`.
     async fn take_leaf(
         &self,
         meter: &Meter,
@@ -207,7 +207,7 @@ impl<V: Verbs> Tree<V> {
         Ok((held, read.into_buf()))
     }
 
-    /// Gives a lock back under which nothing was changed.
+    /// Releases a lock under which nothing was changed.
     pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
         let chain = Chain::new(held.node().server());
         held.release(meter, chain, true).await?;
@@ -244,8 +244,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// In-place leaf update (section 4.1.2): the value with its checksum, and the lock behind it. One round trip with
-    /// `rear_lock`, else two.
+    /// Writes the value with its checksum, and the lock behind it: in-place leaf update (section 4.1.2). One round trip
+    /// with `rear_lock`, else two.
     async fn write_in_place(
         &self,
         meter: &Meter,
@@ -269,8 +269,8 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Out-of-place update: a new leaf, and the CAS that lets the old one's link lead to it. From then on the new one
-    /// is the key's, for everyone; that the slot leads there at once spares others a round trip.
+    /// Writes a new leaf, and makes the old one's link lead to it by a CAS: out-of-place update. From then on the new
+    /// one is the key's, for all clients; that the slot leads there at once saves others a round trip.
     async fn supersede(
         self: &Rc<Self>,
         meter: &Meter,
@@ -298,13 +298,13 @@ impl<V: Verbs> Tree<V> {
             };
             match self.lost_link(meter, old, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
-                // It was removed, or replaced: what is there now tells what to do.
+                // It was removed, or replaced: the slot, read again, tells what to do.
                 _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }
     }
 
-    /// Removes the key's leaf: a CAS of its link. That its slot leads nowhere any more is for others' convenience.
+    /// Removes the key's leaf by a CAS of its link. Clearing its slot only saves others a round trip.
     async fn remove_leaf(
         self: &Rc<Self>,
         meter: &Meter,
@@ -345,7 +345,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// What the link of a leaf has become, where a CAS expected something else.
+    /// Parses the link that a CAS found in a leaf where it expected another.
     fn lost_link(
         &self,
         meter: &Meter,
