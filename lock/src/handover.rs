@@ -3,17 +3,17 @@
 //! messages and no time.
 //!
 //! ```text
-//!             request                      release(not kept), nobody waits
+//!             request                      release(not kept), none waiting
 //!   free ───────────────────> held ─────────────────────────────────────────> free
-//!                             │  ^  release, somebody waits: the first of them holds
+//!                             │  ^  release, clients wait: the first of them holds
 //!          release(kept),     v  │
-//!          nobody waits    unlocking ──── unlocked, nobody waits ────────────> free
+//!          none waiting    unlocking ──── unlocked, none waiting ────────────> free
 //! ```
 //!
-//! Invariants: exactly one party holds a lock of the table, or the janitor does; waiters are served in the order in
+//! Invariants: exactly one client holds a lock of the table, or the janitor does; waiters are served in the order in
 //! which they came; a lock that is neither held nor waited for takes no memory. `depth` counts consecutive hand-overs
-//! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts
-//! its write-back.
+//! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts its
+//! write-back.
 
 use std::collections::hash_map::Entry;
 
@@ -31,7 +31,7 @@ pub(crate) struct WaiterId {
     pub(crate) token: u32,
 }
 
-/// What the home has to do about an event.
+/// The home's reaction to an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Action {
@@ -41,7 +41,7 @@ pub(crate) enum Action {
         to: WaiterId,
         grant: Grant,
     },
-    /// Tell the holder that somebody waits.
+    /// Tell the holder that another client waits.
     Hint {
         to: WaiterId,
     },
@@ -55,7 +55,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Whether a holder leaves the global word taken for the next.
+/// Tells whether a holder leaves the global word taken for the next.
 ///
 /// The limit keeps clients of other compute nodes from starving: they can win the word only when it is cleared.
 pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
@@ -74,7 +74,7 @@ pub(crate) struct Home {
 struct Lock {
     holder: Holder,
     depth: u8,
-    /// Whether the holder was told that somebody waits.
+    /// True if the holder was told that another client waits.
     hinted: bool,
     queue: WaitList,
 }
@@ -82,12 +82,12 @@ struct Lock {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
     Client(WaiterId),
-    /// The home itself, while its janitor clears a word that was passed on to nobody.
+    /// The home itself, while its janitor clears a word that was kept for a cancelled waiter.
     Janitor,
 }
 
 impl Home {
-    /// A client wants the lock.
+    /// Admits a client that wants the lock.
     #[inline]
     pub(crate) fn request(&mut self, key: u64, client: WaiterId) -> Action {
         match self.locks.entry(key) {
@@ -110,11 +110,11 @@ impl Home {
         }
     }
 
-    /// The holder is done: its chain has completed.
+    /// Takes the lock back from its holder, whose chain has completed.
     #[inline]
     pub(crate) fn release(&mut self, key: u64, client: WaiterId, release: Release) -> Action {
         let Entry::Occupied(mut taken) = self.locks.entry(key) else {
-            panic!("released a lock that nobody holds")
+            panic!("released a lock that is not held")
         };
         let lock = taken.get_mut();
         assert_eq!(lock.holder, Holder::Client(client), "a lock is released by its holder");
@@ -136,8 +136,8 @@ impl Home {
         }
     }
 
-    /// A waiter wants the lock no more. If it is not in the queue, the lock was granted to it in the meantime: it will
-    /// find that out by itself and release.
+    /// Removes a waiter that wants the lock no more. If it is not in the queue, the lock was granted to it in the
+    /// meantime: it will find that out by itself and release.
     pub(crate) fn cancel(&mut self, key: u64, client: WaiterId) -> Action {
         let Home { locks, waiters } = self;
         let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != client);
@@ -148,10 +148,10 @@ impl Home {
         }
     }
 
-    /// The janitor has cleared the global word.
+    /// Goes on after the janitor has cleared the global word.
     pub(crate) fn unlocked(&mut self, key: u64) -> Action {
         let Entry::Occupied(mut taken) = self.locks.entry(key) else {
-            panic!("unlocked a lock that nobody holds")
+            panic!("unlocked a lock that is not held")
         };
         let lock = taken.get_mut();
         assert_eq!(lock.holder, Holder::Janitor, "only the janitor reports unlocked");
@@ -169,7 +169,8 @@ impl Home {
         self.locks.len()
     }
 
-    /// Memory that the table takes: it grows with the largest number of concurrent acquisitions, not with locks.
+    /// Counts the bytes that the table takes: they grow with the largest number of concurrent acquisitions, not with
+    /// locks.
     pub(crate) fn bytes(&self) -> usize {
         // One control byte per bucket, and an eighth of the buckets stays free.
         let bucket_bytes = size_of::<(u64, Lock)>() + 1;

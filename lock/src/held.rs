@@ -18,7 +18,7 @@ use crate::message::Grant;
 use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, FREE, WORD_BYTES};
 
-/// What every fabric keeps whole.
+/// Bytes that every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
 
 /// Bounds how many chains in a row may fail once a client's time is over.
@@ -36,15 +36,15 @@ pub struct Held<V: Verbs> {
     depth: u8,
     handed_over: bool,
     fresh: u8,
-    /// Until the global lock is had, what its free word is taken to hold; then what it is to hold after the release. A
-    /// leftover that was taken over stays one.
+    /// Until the global lock is acquired, what its free word is assumed to hold; then what it is to hold after the
+    /// release. A leftover that was taken over stays one.
     vacant: u64,
     global: Global<V::Submission>,
 }
 
 /// The global half of an acquisition.
 pub(crate) enum Global<S> {
-    /// Not ours, as far as this acquisition is concerned.
+    /// Not held by this acquisition.
     Free,
     /// A CAS is in flight.
     CasInFlight { claim: Claim, cas: S },
@@ -54,15 +54,15 @@ pub(crate) enum Global<S> {
     Taken { claim: Claim },
     /// Ours until the chain of a release completes.
     Releasing { chain: S, pending: PendingRelease },
-    /// That chain failed and is being redone. In a box: whoever drops the holder hands it to the janitor as it is.
+    /// That chain failed and is being redone. In a box: if the holder is dropped, it goes to the janitor as it is.
     Redoing { pending: PendingRelease, redo: Pin<Box<dyn Future<Output = Result<Option<Buf>, Failed>>>> },
-    /// That was in vain.
+    /// That failed as well.
     Unfinished(Unfinished),
     /// Given back, the local half too.
     Released,
 }
 
-/// What is to be known of a release chain, should it fail.
+/// The facts about a release chain that are needed if it fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRelease {
     pub(crate) claim: Claim,
@@ -71,7 +71,7 @@ pub(crate) struct PendingRelease {
     pub(crate) fresh: u8,
 }
 
-/// What a release chain does with the global word.
+/// The effect of a release chain on the global word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnlockMode {
     /// It clears it.
@@ -130,18 +130,18 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// The node whose lock it is.
+    /// Yields the node whose lock it is.
     pub fn node(&self) -> RemotePtr {
         self.node
     }
 
-    /// Whether the global lock came with the local one, from the holder before.
+    /// Tells whether the global lock came with the local one, from the holder before.
     pub fn was_handed_over(&self) -> bool {
         self.handed_over
     }
 
-    /// Says what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a guess that is
-    /// wrong costs a round trip. A lock that was handed over needs no guess.
+    /// Sets what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a wrong guess
+    /// costs a round trip. A lock that was handed over needs no guess.
     ///
     /// # Panics
     /// If words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -162,8 +162,8 @@ impl<V: Verbs> Held<V> {
         claim.vacant
     }
 
-    /// Says what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
-    /// dropped before leaves the payload that it found. Without it that one stays.
+    /// Sets what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
+    /// dropped before leaves the payload that it found, as does one for which this is not called.
     ///
     /// # Panics
     /// Without the global lock, or if words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -225,7 +225,7 @@ impl<V: Verbs> Held<V> {
     /// Takes the global lock, which costs one round trip per attempt, or none if it was handed over.
     ///
     /// # Errors
-    /// As [`Held::lock_and_read`].
+    /// See [`Held::lock_and_read`].
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
         self.settle().await?;
         if !self.is_taken() {
@@ -235,9 +235,9 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Says that the first `verbs` WRITEs of the coming write-back are to memory that nobody can reach before the
-    /// WRITE behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change every
-    /// line that it covers.
+    /// Declares that the first `verbs` WRITEs of the coming write-back are to memory that no client can reach before
+    /// the WRITE behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change
+    /// every line that it covers.
     ///
     /// The lock protects the new node only until then, so redoing those WRITEs later would be wrong:
     ///
@@ -332,11 +332,11 @@ impl<V: Verbs> Held<V> {
     /// ```text
     ///   holder   WRITE lines 0, 1, 2 ✗   READ word
     ///     lines 0, 1, 2 arrived                free, or another's: done; line 0 may be the next holder's by now
-    ///     none, line 0, or lines 0, 1          ours: nobody else wrote to the node; WRITE lines 0, 1, 2
+    ///     none, line 0, or lines 0, 1          ours: no other client wrote to the node; WRITE lines 0, 1, 2
     /// ```
     ///
     /// # Errors
-    /// As [`Held::release`].
+    /// See [`Held::release`].
     ///
     /// # Panics
     /// Without the global lock, if `data` is empty or the word's place is not in `buf`, or after
@@ -360,14 +360,15 @@ impl<V: Verbs> Held<V> {
         Ok(buf.expect("the chain was posted with a buffer"))
     }
 
-    /// The claim that ends with a release, and leaves the word as the holder wants it. `None` without the global lock.
+    /// Yields the claim that ends with a release, and leaves the word as the holder wants it. `None` without the global
+    /// lock.
     #[inline]
     fn release_claim(&self) -> Option<Claim> {
         let Global::Taken { claim } = self.global else { return None };
         Some(Claim { vacant: self.vacant, ..claim })
     }
 
-    /// The chain of [`Held::release_rear`].
+    /// Builds the chain of [`Held::release_rear`].
     fn rear_chain(&self, mut buf: Buf, data: Range<usize>, pending: PendingRelease) -> Chain {
         let PendingRelease { claim, mode, .. } = pending;
         let server = self.lock.server();
@@ -403,7 +404,7 @@ impl<V: Verbs> Held<V> {
         self.give_back((mode == UnlockMode::Kept).then_some(claim));
     }
 
-    /// CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
+    /// Repeats the CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
     async fn compete(
         &mut self,
         meter: &Meter,
@@ -461,7 +462,7 @@ impl<V: Verbs> Held<V> {
                 Err(failed) => {
                     fabric_failures += 1;
                     buf = match self.again(meter, failed, fabric_failures).await {
-                        // That a queue pair broke at last says less than who has the lock, as far as is known.
+                        // The owner that was seen last says more than the queue pair that broke just now.
                         Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
                             return Err(self.table.contended(
                                 meter,
@@ -494,8 +495,8 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Decides whether a chain that failed for the `fabric_failures`-th time in a row is posted again. Nothing of it can be half
-    /// done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    /// Decides whether a chain is posted again that has failed `fabric_failures` times in a row. Nothing of it can be
+    /// half done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
     #[cold]
     async fn again(
         &self,
@@ -506,8 +507,8 @@ impl<V: Verbs> Held<V> {
         meter.retry();
         let (config, verbs) = (&self.table.config, &self.table.verbs);
         let (_, over) = self.table.patience.spent(verbs, meter);
-        // A client whose time is over asks a few times more: it is to hear who holds the lock, rather than that a queue
-        // pair broke just then.
+        // A client whose time is over asks a few times more, to learn which compute node holds the lock, rather than
+        // that a queue pair broke just then.
         let is_last =
             fabric_failures >= config.attempts_max || (over && fabric_failures >= FABRIC_FAILURES_WHEN_OVER);
         if !failed.cause().is_passing() || is_last {
@@ -531,8 +532,8 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Counts a CAS that found the lock vacant, but not as assumed. The first assumption was a guess; when a later one
-    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is what was found
-    /// last that says who holds the lock.
+    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is the held word
+    /// that was found last.
     #[cold]
     fn outrun(&self, meter: &Meter, times: u32, word: u64) -> Result<(), LockError> {
         meter.retry();
@@ -544,8 +545,8 @@ impl<V: Verbs> Held<V> {
         Err(table.contended(meter, (self.node, self.lock), word, attempts))
     }
 
-    /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next
-    /// finds out what it did.
+    /// Awaits a CAS that an earlier, dropped call left in flight. If that one failed with its queue pair, the next one
+    /// finds out its outcome.
     async fn settle(&mut self) -> Result<(), LockError> {
         if let Global::CasInFlight { .. } = self.global
             && let Err(failed) = poll_fn(|cx| self.poll_cas(cx)).await
@@ -628,7 +629,7 @@ impl<V: Verbs> Held<V> {
         Poll::Ready(done)
     }
 
-    /// What a chain of a release leaves when it has taken effect.
+    /// Yields the state that a release chain leaves when it has taken effect.
     #[inline]
     fn left(pending: PendingRelease) -> Global<V::Submission> {
         match pending.mode {
@@ -653,7 +654,7 @@ impl<V: Verbs> Held<V> {
     fn passes_on(&self, claim: Claim) -> bool {
         let config = &self.table.config;
         let hinted = self.ticket.is_some_and(|ticket| self.table.hinted(ticket));
-        // What a leftover was is known to its taker alone: the next holder finds it in the word again.
+        // Only the taker of a leftover knows what it was: the next holder has to find it in the word again.
         config.handover
             && !claim.takes_over(config.codec)
             && passes_on(hinted, self.depth, config.handovers_max)

@@ -1,5 +1,5 @@
-//! What a client that wants a lock knows besides its answer: whether others wait for the same lock. Advice only, on
-//! which the holder decides to pass the lock on. Pure.
+//! Hints of whether others wait for the lock that a client wants. Advice only, on which the holder decides to pass the
+//! lock on. Pure.
 
 use crate::message::Grant;
 use crate::slots::{Delivery, Slots};
@@ -7,7 +7,7 @@ use crate::slots::{Delivery, Slots};
 /// The clients of one shard that want, or hold, locks. They close their slots when they have given the lock back.
 pub(crate) type LockSlots<W> = Slots<Grant, W, Hint>;
 
-/// What is remembered of such a client besides.
+/// The hint that such a client has.
 #[derive(Clone, Debug)]
 pub(crate) struct Hint {
     /// Its lock.
@@ -25,7 +25,7 @@ impl Hint {
 }
 
 impl<W> LockSlots<W> {
-    /// A Grant has come, which says whether others wait.
+    /// Notes a Grant, which says whether others wait.
     pub(crate) fn granted(&mut self, token: u32, grant: Grant) -> Delivery<W> {
         if let Some(hint) = self.memo_mut(token) {
             hint.given = grant.hinted;

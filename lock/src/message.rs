@@ -1,4 +1,4 @@
-//! MessageKind a client's shard and a lock's home tell each other, and its form in the three words of a message. Pure.
+//! Messages between a client's shard and a lock's home, and their form in three words. Pure.
 //!
 //! ```text
 //!           63                      32 31      24 23      16 15       8 7        0
@@ -11,8 +11,8 @@
 //!          +----------------------------------------------------------------------+
 //! ```
 //!
-//! The token names an acquisition on its client's shard; the flag is `hinted` in a Grant and `unused` in a Release. A
-//! note whose home is the client's own shard is handed over as a value and never becomes a message.
+//! The token names an acquisition on its client's shard; the flag is `hinted` in a Grant and `unused` in a Release. If
+//! the home is the client's own shard, the value is handed over as it is and never encoded.
 //!
 //! A lock word that is to carry something when it is free ([`WordCodec`]) travels with that payload. Its owner and its
 //! tag are left out for it: both shards know them, since words that carry something stand for no other index. `C` is
@@ -31,7 +31,7 @@ use farwood_runtime::{Message, RemotePtr};
 
 use crate::word::{Claim, FREE, LockWord, WordCodec};
 
-/// One thing said about one lock and one acquisition of it.
+/// A message about one lock and one acquisition of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LockMessage {
     pub(crate) lock: RemotePtr,
@@ -39,7 +39,7 @@ pub(crate) struct LockMessage {
     pub(crate) kind: MessageKind,
 }
 
-/// MessageKind a [`LockMessage`] says. The first three go to the lock's home, the others to the client's shard.
+/// The content of a [`LockMessage`]. The first three go to the lock's home, the others to the client's shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum MessageKind {
     Request,
@@ -47,28 +47,28 @@ pub(crate) enum MessageKind {
     /// The waiter is gone. Answered by Cancelled, unless a Grant crossed it.
     Cancel,
     Grant(Grant),
-    /// Somebody waits. Advice only: it may come late or for nothing.
+    /// Another client waits. Advice only: it may come late or without need.
     Hint,
     Cancelled,
 }
 
-/// How a holder leaves.
+/// The way in which a holder releases the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Release {
     /// The claim of the global word, if that stays taken.
     pub(crate) kept: Option<Claim>,
-    /// Whether the lock comes back without having been held: a cancelled waiter's. It then counts as no hand-over.
+    /// True if the lock comes back without having been held, from a cancelled waiter. It then counts as no hand-over.
     pub(crate) unused: bool,
 }
 
-/// How a client gets the local lock.
+/// The way in which a client gets the local lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Grant {
     /// The claim of the global word, if that is taken already: the lock was handed over.
     pub(crate) kept: Option<Claim>,
     /// Consecutive hand-overs up to this one.
     pub(crate) depth: u8,
-    /// Whether somebody else waits already.
+    /// True if another client waits already.
     pub(crate) hinted: bool,
 }
 
@@ -79,7 +79,7 @@ const GRANT: u8 = 4;
 const HINT: u8 = 5;
 const CANCELLED: u8 = 6;
 
-/// The note has a payload, and beside its kind the flag.
+/// Marks a message that has a payload, and the flag beside its kind.
 const CARRIES: u8 = 1 << 7;
 const FLAG: u8 = 1 << 6;
 
@@ -106,7 +106,7 @@ impl LockMessage {
         Message([head, self.lock.to_bits(), kept])
     }
 
-    /// `None` for a message that is not one of this crate's. `own` is a word of the table, of any acquisition.
+    /// Decodes a message; `None` if it is not one of this crate's. `own` is a word of the table, of any acquisition.
     pub(crate) fn decode(Message([head, lock, kept]): Message, own: LockWord) -> Option<Self> {
         let first = (head as u32).to_le_bytes();
         let (kind, flag, depth, kept) = if first[0] & CARRIES == 0 {

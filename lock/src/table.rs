@@ -25,7 +25,8 @@ use crate::slots::Delivery;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces, WordCodec};
 
-/// So many queue pairs may break under a client that asks who has the lock, each after a pause twice as long.
+/// Queue pairs that may break under a client that asks which compute node has the lock, each after a pause twice as
+/// long.
 const OWNER_ATTEMPTS_MAX: u32 = 10;
 
 /// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
@@ -39,8 +40,8 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
-    /// The lock table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
-    /// the shard is the home of locks that clients elsewhere use, also when this handle is gone.
+    /// Attaches a lock table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
+    /// lives: the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
         let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
@@ -85,15 +86,15 @@ impl<V: Verbs> LockTable<V> {
         self.acquire_word(meter, node, self.0.places.lock_of(node))
     }
 
-    /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
-    /// word of the lock region. It holds what a [`LockWord`] is, and 0 in a new node. Whoever locks the node must
-    /// name the same word, and nobody writes to it but with [`Held::release`] and [`Held::release_rear`]: a
-    /// write-back leaves it out. MessageKind it carries while it is free, [`LockConfig::codec`] says.
+    /// Waits as [`LockTable::acquire`] does, where the global lock of `node` is `word`, a part of the node itself, and
+    /// not a word of the lock region. It holds a [`LockWord`], and 0 in a new node. All clients that lock the node must
+    /// name the same word, and write to it only with [`Held::release`] and [`Held::release_rear`]: a write-back leaves
+    /// it out. [`LockConfig::codec`] says what it carries while it is free.
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
     ///
     /// # Errors
-    /// As [`LockTable::acquire`].
+    /// See [`LockTable::acquire`].
     ///
     /// # Panics
     /// If `word` is not on the node's server.
@@ -122,7 +123,7 @@ impl<V: Verbs> LockTable<V> {
             return Err(LockError::ShardEnded { shard: home });
         }
         let (ticket, granted) = table.request(lock, home);
-        // MessageKind a lock that was free is granted with is known here: not copying it around is worth a few ns.
+        // The grant of a free lock is known here: not copying it around saves a few ns.
         if granted {
             return Ok(Held::new(Rc::clone(table), node, lock, Some(ticket), Grant::default()));
         }
@@ -136,14 +137,14 @@ impl<V: Verbs> LockTable<V> {
         }
     }
 
-    /// The word of the lock region that locks `node`.
+    /// Yields the word of the lock region that locks `node`.
     pub fn word_of(&self, node: RemotePtr) -> RemotePtr {
         self.0.places.lock_of(node)
     }
 
-    /// The lock words that are taken now, and by whom, in all regions that this table has its locks in: one round trip
-    /// per 64 KiB of them. An index at rest has none, unless their owners are dead. Those that are no concern of this
-    /// index are among them ([`LockTable::is_foreign`]).
+    /// Reads the lock words that are taken now, in all regions that this table has its locks in: one round trip per 64
+    /// KiB of them. An index at rest has none, unless their owners are dead. Words that do not concern this index are
+    /// among them ([`LockTable::is_foreign`]).
     ///
     /// # Errors
     /// If a memory server cannot be read.
@@ -158,12 +159,12 @@ impl<V: Verbs> LockTable<V> {
         self.0.config.is_leftover(word) || word.is_of_other_index(self.0.config.tag)
     }
 
-    /// MessageKind this shard's clients did so far.
+    /// Yields the counters of this shard's clients.
     pub fn stats(&self) -> LockStats {
         self.0.counters.read()
     }
 
-    /// Memory that this shard's part of the tables takes.
+    /// Counts the bytes that this shard's part of the tables takes.
     pub fn bytes(&self) -> usize {
         let table = &self.0;
         size_of::<Table<V>>()
@@ -172,21 +173,21 @@ impl<V: Verbs> LockTable<V> {
             + table.slots.borrow().bytes()
     }
 
-    /// Acquisitions of this shard's clients that wait, hold, or are being cancelled, and locks at home here that are
-    /// held or waited for. Both are 0 at rest.
+    /// Counts the acquisitions of this shard's clients that wait, hold, or are being cancelled, and the locks at home
+    /// here that are held or waited for. Both are 0 at rest.
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }
 }
 
-/// A client's place in a local lock: who keeps it, and by which token it knows us.
+/// A client's place in a local lock: the shard that keeps the lock, and the client's token there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalTicket {
     home: ShardId,
     token: u32,
 }
 
-/// MessageKind the handles of one shard share.
+/// State that the handles of one shard share.
 pub(crate) struct Table<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) config: LockConfig,
@@ -206,7 +207,7 @@ pub(crate) struct Table<V: Verbs> {
 }
 
 impl<V: Verbs> Table<V> {
-    /// The word of a new acquisition.
+    /// Makes the word of a new acquisition.
     pub(crate) fn word(&self) -> LockWord {
         self.own.with_nonce(self.nonces.next())
     }
@@ -221,7 +222,7 @@ impl<V: Verbs> Table<V> {
         })
     }
 
-    /// How the word of `lock` is read.
+    /// Yields the codec of the word of `lock`.
     #[cold]
     fn codec_of(&self, lock: RemotePtr) -> WordCodec {
         if self.carries(lock) { self.config.codec } else { WordCodec::PLAIN }
@@ -238,7 +239,7 @@ impl<V: Verbs> Table<V> {
         word.is_of_other_index(self.config.tag) && self.places.contain(lock)
     }
 
-    /// Takes note that `found` is in `lock` since `unchanged_ns`: if it is held for another index for so long, its
+    /// Notes that `found` has been in `lock` for `unchanged_ns`: if that is held for another index for so long, its
     /// owner may be dead.
     #[cold]
     pub(crate) fn suspect(self: &Rc<Self>, lock: RemotePtr, found: u64, unchanged_ns: u64, now_ns: u64) {
@@ -271,8 +272,8 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// The error of an operation that has waited for that node's lock for too long, and found that word in it. If that
-    /// is free, clients of this compute node have the lock.
+    /// Makes the error of an operation that has waited for that node's lock for too long, and found that word in it. If
+    /// the word is free, clients of this compute node have the lock.
     #[cold]
     pub(crate) fn contended(
         &self,
@@ -285,12 +286,12 @@ impl<V: Verbs> Table<V> {
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock is not had");
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
     }
 
-    /// Whether the holder at `seat` knows of a waiter.
+    /// Tells whether the holder of `ticket` knows of a waiter.
     pub(crate) fn hinted(&self, ticket: LocalTicket) -> bool {
         self.slots.borrow().hinted(ticket.token)
     }
@@ -304,7 +305,7 @@ impl<V: Verbs> Table<V> {
             self.tell_home(lock, ticket, MessageKind::Release(release));
             return;
         }
-        // The same without the detour through a note: most releases on one's own shard end here.
+        // Without the detour through a message: most releases on one's own shard end here.
         let client = WaiterId { shard: self.me, token: ticket.token };
         let action = self.home.borrow_mut().release(lock.to_bits(), client, release);
         if action != Action::Nothing {
@@ -312,13 +313,13 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// The home's janitor has cleared the word of `lock`.
+    /// Goes on after the home's janitor has cleared the word of `lock`.
     pub(crate) fn unlocked(self: &Rc<Self>, lock: RemotePtr) {
         let action = self.home.borrow_mut().unlocked(lock.to_bits());
         self.perform(lock, action);
     }
 
-    /// Asks for the lock; yields whether it was free, which only a home on this very shard can tell at once.
+    /// Asks for the lock; yields whether it was free, which only a home on this shard can tell at once.
     #[inline]
     fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (LocalTicket, bool) {
         let key = lock.to_bits();
@@ -376,7 +377,7 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// A client on shard `from` speaks to the home of its lock.
+    /// Handles a message from a client on shard `from` to the home of its lock.
     fn at_home(self: &Rc<Self>, from: ShardId, message: LockMessage) {
         let (key, client) = (message.lock.to_bits(), WaiterId { shard: from, token: message.token });
         let action = {
@@ -394,7 +395,7 @@ impl<V: Verbs> Table<V> {
         self.perform(message.lock, action);
     }
 
-    /// The home on shard `from` speaks to a client here.
+    /// Handles a message from the home on shard `from` to a client here.
     fn at_client(self: &Rc<Self>, from: ShardId, message: LockMessage) {
         let mut slots = self.slots.borrow_mut();
         match message.kind {
@@ -458,7 +459,7 @@ struct Waiting<'a, V: Verbs> {
     table: &'a Rc<Table<V>>,
     meter: &'a Meter,
     lock: RemotePtr,
-    /// `None` once the lock is had.
+    /// `None` once the lock is held.
     ticket: Option<LocalTicket>,
 }
 

@@ -87,7 +87,7 @@ impl<V: Verbs> Drop for Pending<V> {
         let tree = Rc::clone(&self.tree);
         self.tree.verbs.defer(async move {
             if let Err(error) = tree.take_back(left).await {
-                tracing::debug!(name: "smart.nodes.lost", %error, "new nodes are lost: whether others can reach them is unknown");
+                tracing::debug!(name: "smart.nodes.lost", %error, "new nodes are lost: others may have found them");
             }
         });
     }

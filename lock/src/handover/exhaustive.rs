@@ -25,11 +25,11 @@ struct World {
     /// The global word while it is taken, and what it carries while it is free.
     word: Option<LockWord>,
     carried: u64,
-    /// Releases by those who had taken the word: what it has to carry.
+    /// Releases by clients that had taken the word: what it has to carry.
     content: u64,
-    /// MessageKind the home's janitor was told to clear.
+    /// The claim that the home's janitor was told to clear.
     janitor: Option<Claim>,
-    /// Who waits at home, first come first.
+    /// Waiters at home, first come first.
     arrived: VecDeque<WaiterId>,
     /// Holders since the last CAS that got the word from the one before.
     streak: u8,
@@ -274,7 +274,7 @@ impl World {
     }
 }
 
-/// Every state that can be reached; yields their number and the longest run of hand-overs.
+/// Visits every state that can be reached; yields their number and the longest run of hand-overs.
 fn explore(first: World) -> (usize, u8) {
     let (mut seen, mut todo, mut streak) = (HashSet::new(), vec![first], 0);
     while let Some(world) = todo.pop() {

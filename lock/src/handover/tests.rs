@@ -21,7 +21,7 @@ fn release(kept: bool) -> Release {
     Release { kept: kept.then(claim), unused: false }
 }
 
-/// `count` waiters behind holder 0.
+/// Makes a home with `count` waiters behind holder 0.
 fn queue_of(count: u32) -> Home {
     let mut home = Home::default();
     assert_eq!(home.request(KEY, client(0)), granted(0, None, 0, false));
@@ -59,7 +59,7 @@ fn a_lock_that_comes_back_unused_counts_as_no_hand_over() {
 }
 
 #[test]
-fn a_word_kept_for_nobody_is_unlocked_before_the_lock_is_free() {
+fn a_word_kept_for_a_cancelled_waiter_is_unlocked_before_the_lock_is_free() {
     let mut home = queue_of(1);
     assert_eq!(home.cancel(KEY, client(1)), Action::Cancelled { to: client(1) });
     assert_eq!(home.release(KEY, client(0), release(true)), Action::Unlock { kept: claim() });

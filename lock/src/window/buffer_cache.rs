@@ -1,4 +1,4 @@
-//! Values that were read by one client for others, each in a buffer of its own; buffers are used again.
+//! Values that were read by one client for others, each in a buffer of its own; buffers are reused.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::rc::Rc;
 /// The largest buffer that is kept, in bytes.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
-/// Buffers that nobody has now.
+/// Buffers that are not in use.
 #[derive(Clone, Default)]
 pub(crate) struct BufferCache(Rc<RefCell<Vec<Vec<u8>>>>);
 
 impl BufferCache {
-    /// A copy of `bytes`, for [`BufferCache::value`] or [`BufferCache::take_back`].
+    /// Copies `bytes` into a buffer, for [`BufferCache::value`] or [`BufferCache::take_back`].
     pub(crate) fn copy(&self, bytes: &[u8]) -> Vec<u8> {
         let mut copy = self.0.borrow_mut().pop().unwrap_or_default();
         copy.clear();
@@ -31,7 +31,7 @@ impl BufferCache {
         }
     }
 
-    /// Memory that the buffers take.
+    /// Counts the bytes that the buffers take.
     pub(crate) fn bytes(&self) -> usize {
         let kept = self.0.borrow();
         let buffers: usize = kept.iter().map(Vec::capacity).sum();

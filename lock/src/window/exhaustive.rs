@@ -2,9 +2,8 @@
 //! are cancelled, lead, act, finish and fail, with messages delivered in every order that keeps them FIFO between two
 //! shards.
 //!
-//! The key is a register whose content counts the writes that took effect. So it can be seen whether a client was
-//! told of a moment within its call: what it is told of must be newer than whatever had been announced before it
-//! entered.
+//! The key is a register whose content counts the writes that took effect. So it can be seen whether a client was told
+//! of a moment within its call: that content must be at least as new as what had been announced before it entered.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -34,19 +33,19 @@ struct World {
     clients: Vec<Client>,
     /// Writes that took effect.
     content: u8,
-    /// The newest content that anybody was told of, or has written.
+    /// The newest content that a client was told of, or has written.
     announced: u8,
-    /// Who waits at home, first come first, and whether they have joined the open window.
+    /// Waiters at home, first come first, and whether they have joined the open window.
     arrived: VecDeque<(WaiterId, Access, bool)>,
     /// For the negative control.
     joins_open: bool,
-    /// What was told that was not so.
+    /// Answers that were not true.
     lies: u32,
     /// Groups of more than their leader that were told something.
     shared: u32,
 }
 
-/// A note, and with it the content that its pieces would bring, and what the leader's write made of it.
+/// A message, and with it the content that its pieces would bring, and what the leader's write made of it.
 type Envelope = (WindowMessage, u8);
 
 #[derive(Clone, Debug)]
@@ -54,7 +53,7 @@ struct Client {
     shard: usize,
     access: Access,
     rounds: u32,
-    /// What had been announced when it entered.
+    /// The content that had been announced when it entered.
     least: u8,
     phase: Phase,
 }
@@ -67,7 +66,7 @@ enum Phase {
     },
     Leading {
         readers: bool,
-        /// What it has read or written, once it has.
+        /// The content that it has read or written, once it has.
         found: Option<u8>,
     },
 }
@@ -266,7 +265,7 @@ impl World {
                     .filter(|who| joined(who))
                     .map(|&(waiter, access, _)| (waiter, access))
                     .collect();
-                assert_eq!(group, expected, "everyone in the group, and nobody else");
+                assert_eq!(group, expected, "exactly the clients of the group");
                 self.arrived.retain(|who| !joined(who));
                 self.shared += u32::from(!group.is_empty());
                 for (to, access) in group {
@@ -303,7 +302,7 @@ impl World {
             Action::Nothing => {}
             Action::Cancelled { to } => {
                 let at = self.arrived.iter().position(|&(waiter, ..)| waiter == to);
-                self.arrived.remove(at.expect("only one who waits is cancelled"));
+                self.arrived.remove(at.expect("only a waiter is cancelled"));
                 self.tell_client(usize::from(to.shard.0), WindowMessage::Cancelled { token: to.token }, 0);
             }
             Action::Lead { to, readers } => {
@@ -315,7 +314,7 @@ impl World {
         }
     }
 
-    /// A window starts among those who wait: all that fit join, the last writer leads. Yields whether readers have
+    /// Checks the start of a window: all waiters that fit join, the last writer leads. Yields whether readers have
     /// joined.
     fn check_start(&mut self, leader: WaiterId) -> bool {
         let first_writer = self.arrived.iter().map(|&(_, access, _)| access).find(|&access| access != READ);
@@ -369,11 +368,11 @@ impl World {
         }
         assert_eq!(self.home.len(), 0, "a window stays open");
         assert_eq!(self.slots.iter().map(Slots::len).sum::<usize>(), 0, "a slot is lost");
-        assert!(self.arrived.is_empty(), "somebody still waits at home");
+        assert!(self.arrived.is_empty(), "a client still waits at home");
     }
 }
 
-/// Every state that can be reached; yields their number, the lies that were told and the groups that were.
+/// Visits every state that can be reached; yields their number, and the most lies and shared groups of any.
 fn explore(first: World) -> (usize, u32, u32) {
     let (mut seen, mut todo, mut lies, mut shared) = (HashSet::new(), vec![first], 0, 0);
     while let Some(world) = todo.pop() {
@@ -430,7 +429,7 @@ fn four_clients_of_all_kinds_at_home() {
     honest(&[(0, READ), (0, PUT), (0, UPDATE), (0, PUT)], 1);
 }
 
-/// What the paper does: those who come join what is under way.
+/// The paper's rule: clients join a window that is under way.
 #[test]
 fn joining_an_open_window_is_caught() {
     for (shards, accesses) in [([0, 0, 0], [READ, PUT, READ]), ([0, 1, 0], [PUT, PUT, READ])] {

@@ -1,4 +1,4 @@
-//! What a client's shard and a key's home tell each other, and its form in the three words of a message. Pure.
+//! Messages between a client's shard and a key's home, and their form in three words. Pure.
 //!
 //! ```text
 //!           63                      32 31      24 23      16 15       8 7        0
@@ -14,7 +14,7 @@
 //! The token names a waiting client on its shard. The flag says *applied*, *is a write*, *has readers* or *is the
 //! first piece*; the value byte is what is known of a value, the kind of a write, or the length of a piece.
 //!
-//! A value travels in pieces ahead of the note that refers to it. A shard sends both at one go, and messages between
+//! A value travels in pieces ahead of the message that refers to it. A shard sends both at one go, and messages between
 //! two shards keep their order, so the pieces that came last are the ones that are meant.
 
 use farwood_runtime::Message;
@@ -25,12 +25,12 @@ use super::key::KeyId;
 /// Bytes of a value in one message.
 pub(crate) const PIECE_BYTES: usize = 16;
 
-/// One thing said.
+/// A message about a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WindowMessage {
     /// To the home: a client wants the key.
     Enter { key: KeyId, token: u32, access: Access },
-    /// To the home: a client who waited is gone. Answered by Cancelled, unless something else crossed it.
+    /// To the home: a client that waited is gone. Answered by Cancelled, unless something else crossed it.
     Cancel { key: KeyId, token: u32 },
     /// To the home: the leader is done.
     Finish { key: KeyId, applied: bool, value: Value },
@@ -42,16 +42,16 @@ pub(crate) enum WindowMessage {
     Read { token: u32, value: Value },
     /// To a writer: whether the write that stands for its own was applied.
     Written { token: u32, applied: bool },
-    /// To a client who is gone: it is forgotten.
+    /// To a client that is gone: it is forgotten.
     Cancelled { token: u32 },
-    /// Either way: a piece of the value that a note behind it refers to.
+    /// Either way: a piece of the value that a message behind it refers to.
     Piece(Piece),
 }
 
-/// What is said of a value.
+/// The state of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Value {
-    /// There is none, or nobody wants it.
+    /// There is none, or no reader wants it.
     Absent,
     /// It came in pieces.
     Sent,
@@ -68,7 +68,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The pieces of `value`, at least one.
+    /// Yields the pieces of `value`, at least one.
     pub(crate) fn all_of(value: &[u8]) -> impl Iterator<Item = Piece> {
         (0..value.len().div_ceil(PIECE_BYTES).max(1)).map(|i| {
             let part = &value[i * PIECE_BYTES..value.len().min((i + 1) * PIECE_BYTES)];
@@ -137,7 +137,7 @@ impl WindowMessage {
         Message([head, low, high])
     }
 
-    /// `None` for a message that is not one of a window table's.
+    /// Decodes a message; `None` if it is not one of a window table's.
     pub(crate) fn decode(Message([head, low, high]): Message) -> Option<Self> {
         let (key, token) = (KeyId::from_words(low, high), (head >> 32) as u32);
         let [kind, flag, byte, _] = (head as u32).to_le_bytes();

@@ -31,7 +31,7 @@ use crate::stats::Counters;
 /// async fn get<V: Verbs>(windows: &WindowTable<V>, key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> {
 ///     match windows.enter(&Meter::default(), key, Access::Read).await {
 ///         Entered::Led(lead) => {
-///             // An error drops `lead`: whoever has joined tries for itself.
+///             // An error drops `lead`: the clients that joined wait for another leader.
 ///             let value = lookup(key).await?;
 ///             lead.finish(Outcome::read(value.as_deref()));
 ///             Ok(value)
@@ -51,8 +51,8 @@ impl<V: Verbs> Clone for WindowTable<V> {
 }
 
 impl<V: Verbs> WindowTable<V> {
-    /// The window table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
-    /// the shard is the home of keys that clients elsewhere use, also when this handle is gone.
+    /// Attaches a window table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
+    /// lives: the shard is the home of keys that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: WindowConfig) -> Self {
         let shards = verbs.shards();
         let table = Rc::new(Table {
@@ -82,10 +82,10 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
-    /// A client that waits for too long ([`WindowConfig::wait_ns_max`]) works alone, and one whose window is kept by a
+    /// A client works alone if it waits for too long ([`WindowConfig::wait_ns_max`]), or if its window is kept by a
     /// shard that has ended.
     ///
-    /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
+    /// The client must hold no lock and lead no other window: the client it waits for might wait for it.
     pub fn enter<'a>(
         &'a self,
         meter: &'a Meter,
@@ -96,7 +96,7 @@ impl<V: Verbs> WindowTable<V> {
         self.enter_identified(meter, config.lets_in(access).then(|| hash.identify(key)), access)
     }
 
-    /// `None` for a key whose windows are not for this access.
+    /// Enters the window of a key; `None` stands for a key whose windows are not for this access.
     async fn enter_identified(&self, meter: &Meter, key: Option<KeyId>, access: Access) -> Entered<V> {
         let table = &self.0;
         let Some(key) = key else { return Entered::Bypass };
@@ -130,12 +130,12 @@ impl<V: Verbs> WindowTable<V> {
         }
     }
 
-    /// What happened on this shard so far.
+    /// Yields the counters of this shard.
     pub fn stats(&self) -> WindowStats {
         self.0.counters.read()
     }
 
-    /// Memory that this shard's part of the table takes, in bytes: it grows with the largest number of concurrent
+    /// Counts the bytes that this shard's part of the table takes: they grow with the largest number of concurrent
     /// clients and what they read, not with keys.
     pub fn bytes(&self) -> usize {
         let table = &self.0;
@@ -148,14 +148,14 @@ impl<V: Verbs> WindowTable<V> {
             + table.buffers.bytes()
     }
 
-    /// Clients of this shard that wait or are being cancelled, and keys at home here that have a window. Both are 0 at
-    /// rest.
+    /// Counts the clients of this shard that wait or are being cancelled, and the keys at home here that have a window.
+    /// Both are 0 at rest.
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }
 }
 
-/// What the handles of one shard share.
+/// State that the handles of one shard share.
 pub(super) struct Table<V: Verbs> {
     verbs: V,
     config: WindowConfig,
@@ -175,16 +175,16 @@ pub(super) struct Table<V: Verbs> {
     endings: Cell<u64>,
 }
 
-/// What a client that waits is told in the end.
+/// The answer to a client that waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Response {
     /// It leads a window now.
     Lead { readers: bool },
     /// The value that was read for it; `None` if there is none.
     Read(Option<Vec<u8>>),
-    /// Whether the write that overwrote its own was applied.
+    /// The write that overwrote its own was applied, or not.
     Written(bool),
-    /// To work for itself.
+    /// It works for itself.
     Bypass,
 }
 
@@ -197,7 +197,7 @@ enum Found<'a> {
 }
 
 impl<V: Verbs> Table<V> {
-    /// The leader of `key` is done.
+    /// Passes on the outcome of the leader of `key`, which is done.
     #[inline]
     pub(super) fn finish(self: &Rc<Self>, key: KeyId, home: ShardId, readers: bool, outcome: Outcome<'_>) {
         let Outcome { applied, value, .. } = outcome;
@@ -212,7 +212,7 @@ impl<V: Verbs> Table<V> {
         self.send(home, WindowMessage::Finish { key, applied, value });
     }
 
-    /// The leader of `key` has given up.
+    /// Ends the window of `key`, whose leader has given up.
     #[cold]
     pub(super) fn fail(self: &Rc<Self>, key: KeyId, home: ShardId) {
         tracing::debug!(name: "window.failed", home = home.0, "the leader of a window has given up");
@@ -223,7 +223,7 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// Asks for the key. `None`: the client leads at once, which only a home on this very shard can tell; otherwise
+    /// Asks for the key. Yields `None` if the client leads at once, which only a home on this shard can tell; otherwise
     /// the token that it waits with.
     #[inline]
     fn request(self: &Rc<Self>, key: KeyId, home: ShardId, access: Access) -> Option<u32> {
@@ -256,7 +256,7 @@ impl<V: Verbs> Table<V> {
     }
 
     fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
-        let message = WindowMessage::decode(message).expect("the port carries window notes only");
+        let message = WindowMessage::decode(message).expect("the port carries window messages only");
         match message {
             WindowMessage::Piece(piece) => piece.add_to(&mut self.came.borrow_mut()[usize::from(from.0)]),
             WindowMessage::Enter { key, token, access } => {
@@ -289,7 +289,7 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// A client elsewhere wants a key that is at home here.
+    /// Admits a client of another shard that wants a key at home here.
     fn admit(self: &Rc<Self>, key: KeyId, client: WaiterId, access: Access) {
         let mut home = self.home.borrow_mut();
         if !home.open(key, client.shard) {
@@ -299,7 +299,7 @@ impl<V: Verbs> Table<V> {
         self.perform(key, Action::Lead { to: client, readers: false });
     }
 
-    /// Ends the window of a key that is at home here: tells everyone in its group, and starts the next.
+    /// Ends the window of a key that is at home here: answers its whole group, and starts the next.
     #[inline]
     fn end(self: &Rc<Self>, key: KeyId, leader: ShardId, applied: bool, found: Found<'_>) {
         let ending = self.endings.get() + 1;
@@ -336,13 +336,13 @@ impl<V: Verbs> Table<V> {
         self.send(shard, WindowMessage::Read { token, value });
     }
 
-    /// Whether `shard` was sent the value of this ending. If not, it is sent now.
+    /// Tells whether `shard` was sent the value of this ending. If not, the caller sends it now.
     fn has_been_sent(&self, shard: ShardId, ending: u64) -> bool {
         let sent = &mut self.sent.borrow_mut()[usize::from(shard.0)];
         std::mem::replace(sent, ending) == ending
     }
 
-    /// Sends `value` ahead of a note, unless it is too long.
+    /// Sends `value` ahead of a message, unless it is too long.
     fn send_value(&self, to: ShardId, value: &[u8]) -> Value {
         if value.len() > self.config.value_bytes_max {
             return Value::TooLong;
@@ -376,7 +376,7 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// Tells a client here what became of its wish.
+    /// Answers a client of this shard.
     fn tell(&self, token: u32, response: impl FnOnce() -> Response) {
         let delivery = self.slots.borrow_mut().tell(token, response);
         if let Delivery::Waiting(waiter) = delivery {

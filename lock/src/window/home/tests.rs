@@ -23,7 +23,7 @@ fn waiting(accesses: &[Access]) -> Home {
     home
 }
 
-/// Ends the window of `leader`; yields what is to be done and who was in the group.
+/// Ends the window of `leader`; yields what is to be done and which clients were in the group.
 fn finish(home: &mut Home, leader: ShardId) -> (Action, Vec<u32>) {
     let mut group = Vec::new();
     let action = home.finish(KEY, leader, |client, _| group.push(client.token));
@@ -34,11 +34,11 @@ fn lead(token: u32, readers: bool) -> Action {
     Action::Lead { to: client(token), readers }
 }
 
-/// The windows, one after the other, until nobody waits: who leads, and who is in the group.
+/// Yields the windows, one after the other, until no client waits: each one's leader and group.
 fn windows(accesses: &[Access]) -> Vec<(u32, Vec<u32>)> {
     let mut home = waiting(accesses);
     let (mut action, group) = finish(&mut home, LEADER);
-    assert_eq!(group, [], "nobody joins an open window");
+    assert_eq!(group, [], "no client joins an open window");
     let mut windows = Vec::new();
     while let Action::Lead { to, readers } = action {
         let (next, group) = finish(&mut home, to.shard);
@@ -76,9 +76,9 @@ fn kinds_are_not_mixed_and_the_first_writer_decides() {
     assert_eq!(windows(&[third, PUT, UPDATE, PUT, third]), [(4, vec![0]), (3, vec![1]), (2, vec![])]);
 }
 
-/// However many of one kind come, one of the other is in the window after.
+/// However many of one kind come, one of the other kind is in the next window.
 #[test]
-fn nobody_starves() {
+fn no_client_starves() {
     let mut home = waiting(&[PUT, UPDATE]);
     assert_eq!(finish(&mut home, LEADER), (lead(0, false), vec![]));
     for token in 2..10 {
@@ -89,7 +89,7 @@ fn nobody_starves() {
 }
 
 #[test]
-fn a_failed_window_gives_everyone_their_place_back() {
+fn a_failed_window_gives_every_client_its_place_back() {
     let mut home = waiting(&[UPDATE, PUT, READ, UPDATE]);
     assert_eq!(finish(&mut home, LEADER), (lead(3, true), vec![]));
     home.wait(KEY, client(4), UPDATE);
@@ -101,7 +101,7 @@ fn a_failed_window_gives_everyone_their_place_back() {
 }
 
 #[test]
-fn whoever_waits_or_has_joined_may_leave() {
+fn a_client_that_waits_or_has_joined_may_leave() {
     for gone in 0..4 {
         for joined in [false, true] {
             let mut home = waiting(&[READ; 4]);
@@ -143,7 +143,7 @@ fn keys_do_not_mix_and_memory_is_recycled() {
             home.wait(key(low), client(low as u32), READ);
         }
         for low in 0..50 {
-            let first = home.finish(key(low), LEADER, |_, _| panic!("nobody has joined"));
+            let first = home.finish(key(low), LEADER, |_, _| panic!("no client has joined"));
             assert_eq!(first, lead(low as u32, false));
             assert_eq!(home.finish(key(low), client(low as u32).shard, |_, _| ()), Action::Nothing);
         }
