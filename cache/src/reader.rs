@@ -1,5 +1,4 @@
-//! A shard's way into the cache. Takes no lock and writes nothing shared, except a node's use stamp once per
-//! epoch.
+//! The reader of a shard. Takes no lock and writes nothing shared, except a node's use stamp once per epoch.
 //!
 //! A reader keeps the directory of level 1, where nearly all lookups end, and revalidates it with one load.
 //! Everything it returns is a hint: right for some version of the node, perhaps not for the current one.
@@ -21,7 +20,7 @@ use crate::node_cache::NodeCache;
 /// inserted.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
-/// Where to go on for a key.
+/// The node at which the search for a key goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CachedRoute {
     /// The node to read next.
@@ -72,13 +71,13 @@ impl CacheReader {
         CacheReader { cache, parents, lookups: Cell::new(0), hits: Cell::new(0) }
     }
 
-    /// The cache that this reads.
+    /// Yields the cache that this reads.
     pub fn cache(&self) -> &Arc<NodeCache> {
         &self.cache
     }
 
-    /// Where the deepest cached node that covers `key` leads: level 1, else the level below the root, else
-    /// the root.
+    /// Finds where the deepest cached node that covers `key` leads: level 1, else the level below the root,
+    /// else the root.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         match self.locate(key).and_then(|located| located.finish(key)) {
@@ -87,7 +86,7 @@ impl CacheReader {
         }
     }
 
-    /// The first half of a level-1 lookup: the node that covers `key`, if any does. Counts as a lookup.
+    /// Finds the level-1 node that covers `key`, if any does: the first half of a lookup. Counts as a lookup.
     #[inline]
     pub fn locate(&self, key: &[u8]) -> Option<Located<'_>> {
         let lookups = self.lookups.get() + 1;
@@ -98,8 +97,8 @@ impl CacheReader {
         Some(Located { reader: self, place: self.parent(key)? })
     }
 
-    /// Where the cached node of the two top levels that covers `key` leads, the lower one first: what is left
-    /// when level 1 does not know.
+    /// Finds where the cached node of the two top levels that covers `key` leads, the lower one first: the
+    /// last resort when level 1 does not know.
     #[cold]
     pub fn find_above(&self, key: &[u8]) -> Option<CachedRoute> {
         let root = self.cache.root()?.level;
@@ -109,13 +108,13 @@ impl CacheReader {
             .find_map(|level| self.find_at(level, key))
     }
 
-    /// Where the cached node of `level` that covers `key` leads. Not counted as a lookup.
+    /// Finds where the cached node of `level` that covers `key` leads. Not counted as a lookup.
     pub fn find_at(&self, level: u8, key: &[u8]) -> Option<CachedRoute> {
         self.found(level, key)?.route(key, self.cache.epoch())
     }
 
-    /// The address of the cached node of `level` that covers `key`: where to insert a separator after a split
-    /// below.
+    /// Finds the address of the cached node of `level` that covers `key`: where to insert a separator after a
+    /// split below.
     pub fn node_of(&self, level: u8, key: &[u8]) -> Option<RemotePtr> {
         self.find_at(level, key).map(|route| route.via)
     }
@@ -131,8 +130,7 @@ impl CacheReader {
             let Some(found) = self.parent(&key) else { break };
             let slot = found.slot();
             let Some(first) = slot.node.position(&key) else { break };
-            // A node that begins before the end of the one before it is another version of things: stop
-            // there.
+            // A node that begins before the end of the one before it is of another version: stop there.
             if count > 0 && !slot.node.begins_at(&key) {
                 break;
             }
@@ -148,12 +146,12 @@ impl CacheReader {
         count
     }
 
-    /// Lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
+    /// Counts the lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
-    /// How many of the lookups were answered by a level-1 node.
+    /// Counts the lookups that were answered by a level-1 node.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
@@ -172,8 +170,8 @@ impl CacheReader {
 }
 
 impl Located<'_> {
-    /// The second half: where the node leads. None if the node ends before `key`, which must be the key it
-    /// was located for.
+    /// Yields where the node leads: the second half of a lookup. None if the node ends before `key`, which
+    /// must be the key it was located for.
     #[inline]
     pub fn finish(self, key: &[u8]) -> Option<CachedRoute> {
         let route = self.place.route(key, self.reader.cache.epoch())?;

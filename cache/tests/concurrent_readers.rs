@@ -1,5 +1,5 @@
-//! Two threads read while one writes: whatever they find is what some inserted version of a node that covers
-//! the key said.
+//! Two threads read while one writes: whatever they find is from some inserted version of a node that covers
+//! the key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! What it costs to add slots to cached nodes one by one: `RadixCache::amend` against inserting the changed node
-//! whole, and what lookups then take. Prints; asserts only what holds on every machine.
+//! The cost of adding slots to cached nodes one by one: `RadixCache::amend` against inserting the changed
+//! node whole, and of lookups afterwards. Prints; asserts only what holds on every machine.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Work {
         })
     }
 
-    /// Nanoseconds of a lookup, all of which must find their leaf.
+    /// Measures the nanoseconds of a lookup, all of which must find their leaf.
     fn find(&self, cache: &Arc<RadixCache>) -> f64 {
         let reader = cache.reader();
         per_call(self.order.len(), || {

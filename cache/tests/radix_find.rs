@@ -1,6 +1,6 @@
-//! Finding a key's way in the radix cache against a plain map of nodes that follows the same rules: random trees
-//! with keys that are prefixes of each other, with tombstones, stale copies, copies that are missing, and header
-//! splits.
+//! Finding a key's path in the radix cache against a plain map of nodes that follows the same rules: random
+//! trees with keys that are prefixes of each other, with tombstones, stale copies, copies that are missing,
+//! and header splits.
 
 #[path = "radix_kit/node.rs"]
 mod node;
@@ -18,7 +18,7 @@ use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-/// The key byte that the node's slots are about.
+/// Yields the index of the key byte that the node's slots are about.
 fn pos(node: &Node) -> usize {
     usize::from(node.depth) + node.prefix.len()
 }
@@ -27,10 +27,10 @@ fn child(word: u64) -> u64 {
     word & CHILD
 }
 
-/// What is cached, by address.
+/// The cached nodes, by address.
 type Model = HashMap<u64, Node>;
 
-/// The rules, written down once more.
+/// Applies the rules, written down once more.
 fn expected(model: &Model, root: u64, key: &[u8]) -> Option<CachedRoute> {
     if root == 0 {
         return None;
@@ -61,7 +61,7 @@ fn cache() -> (Arc<RadixCache>, RadixReader) {
     (cache, reader)
 }
 
-/// Keys of all lengths from 0 to 255, many of which begin alike, over few bytes or all.
+/// Draws keys of all lengths from 0 to 255, many of which begin alike, over few bytes or all.
 fn random_keys(rng: &mut SmallRng) -> Vec<Vec<u8>> {
     let mut keys = BTreeSet::new();
     let letters = [2, 3, 256][rng.random_range(0..3)];
@@ -82,7 +82,7 @@ fn random_keys(rng: &mut SmallRng) -> Vec<Vec<u8>> {
     keys.into_iter().collect()
 }
 
-/// The key, or one that leaves its way.
+/// Yields a key, or one that leaves its path.
 fn near(rng: &mut SmallRng, keys: &[Vec<u8>]) -> Vec<u8> {
     let mut key = keys.choose(rng).unwrap().clone();
     match rng.random_range(0..5) {
@@ -98,7 +98,7 @@ fn near(rng: &mut SmallRng, keys: &[Vec<u8>]) -> Vec<u8> {
     key
 }
 
-/// An older or newer state of the node.
+/// Makes an older or newer state of the node.
 fn varied(rng: &mut SmallRng, node: &Node) -> Node {
     let mut node = node.clone();
     match rng.random_range(0..6) {

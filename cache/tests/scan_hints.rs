@@ -16,7 +16,7 @@ fn node(number: u64) -> RemotePtr {
     RemotePtr::new(ServerId(1), number * 64)
 }
 
-/// Nodes of 5 leaves each; leaf `n` begins at key `10 * n`. The last one has no end.
+/// Makes nodes of 5 leaves each; leaf `n` begins at key `10 * n`. The last one has no end.
 fn tree(nodes: u64) -> Arc<NodeCache> {
     let cache = NodeCache::new(CacheConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 });
     cache.set_root(Root { ptr: node(1000), level: 3 });

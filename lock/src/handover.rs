@@ -1,6 +1,6 @@
-//! The decisions at a lock's home: who holds it on this compute node, who waits, who is next, and whether the next one
-//! gets the global lock with it. A pure state machine: events in, at most one [`Action`] out. It knows no verbs, no
-//! messages and no time.
+//! The decisions at a lock's home: which client of this compute node holds it, which ones wait, which is next, and
+//! whether the next one gets the global lock with it. A pure state machine: events in, at most one [`Action`] out. It
+//! knows no verbs, no messages and no time.
 //!
 //! ```text
 //!             request                      release(not kept), none waiting
@@ -164,7 +164,7 @@ impl Home {
         }
     }
 
-    /// Locks that are held or waited for.
+    /// Counts the locks that are held or waited for.
     pub(crate) fn len(&self) -> usize {
         self.locks.len()
     }

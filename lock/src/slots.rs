@@ -154,7 +154,7 @@ impl<A, W, M> Slots<A, W, M> {
         Some(&mut self.slab.get_mut(token as usize)?.memo)
     }
 
-    /// Clients that have not closed their slots, or are not yet known to be gone.
+    /// Counts the clients that have not closed their slots, or are not yet known to be gone.
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }

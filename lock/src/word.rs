@@ -1,4 +1,4 @@
-//! The lock word: who holds a lock, in the 64 bits that CAS compares. Pure.
+//! The lock word: the holder of a lock, in the 64 bits that CAS compares. Pure.
 //!
 //! ```text
 //!  63            48 47            32 31                            0

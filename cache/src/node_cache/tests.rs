@@ -12,7 +12,7 @@ use super::*;
 
 type Children = Vec<(Vec<u8>, RemotePtr)>;
 
-/// What should be cached: ranges that do not overlap, by their low keys.
+/// The expected content: ranges that do not overlap, by their low keys.
 #[derive(Default)]
 struct Model {
     nodes: BTreeMap<Vec<u8>, Range>,
@@ -47,8 +47,8 @@ impl Range {
     }
 }
 
-/// Keys of all lengths up to 30, many of which share their first 8 or 16 bytes or differ only in trailing
-/// zeros.
+/// Draws keys of all lengths up to 30, many of which share their first 8 or 16 bytes or differ only in
+/// trailing zeros.
 fn universe(rng: &mut SmallRng, count: usize) -> Vec<Vec<u8>> {
     let mut keys = vec![Vec::new()];
     while keys.len() < count {
@@ -83,7 +83,7 @@ fn insert(cache: &NodeCache, level: u8, range: &Range) -> bool {
     cache.insert(&NodeImage { address: range.address, level, low, high, separators: &separators })
 }
 
-/// The books against what is really there.
+/// Compares the books with what is really there.
 fn recount(cache: &NodeCache) {
     let (mut nodes, mut bytes) = (0, 2 * size_of::<usize>() + size_of::<NodeCache>());
     for level in &cache.levels {
@@ -101,7 +101,8 @@ fn recount(cache: &NodeCache) {
     assert_eq!((cache.stats().nodes, cache.bytes()), (nodes, bytes + writer.policy.bytes()));
 }
 
-/// Random changes on cache and model. Without evictions both hold the same; with them the cache holds a part.
+/// Makes random changes on cache and model. Without evictions both hold the same; with them the cache holds a
+/// part.
 fn run(seed: u64, steps: u64, keys: usize, budget_bytes: usize, policy: Policy) -> CacheStats {
     let mut rng = SmallRng::seed_from_u64(seed);
     let keys = universe(&mut rng, keys);

@@ -1,4 +1,4 @@
-//! A shard's way into the cache. Takes no lock, allocates nothing and writes nothing shared, except a copy's use
+//! The reader of a shard. Takes no lock, allocates nothing and writes nothing shared, except a copy's use
 //! stamp once per epoch.
 
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use super::{RadixCache, RadixImage};
 /// A reader moves the use clock on once in this many lookups.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
-/// As far as the cache leads on a key's path.
+/// The end of the cached part of a key's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CachedRoute {
     /// The deepest cached node on the path; 0 for the root slot itself.
@@ -40,12 +40,12 @@ impl RadixReader {
         RadixReader { cache, lookups: Cell::new(0), hits: Cell::new(0) }
     }
 
-    /// The cache that this reads.
+    /// Yields the cache that this reads.
     pub fn cache(&self) -> &Arc<RadixCache> {
         &self.cache
     }
 
-    /// The deepest cached node on the path of `key`, and its slot. None if the root is not known.
+    /// Finds the deepest cached node on the path of `key`, and its slot. None if the root is not known.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
@@ -76,21 +76,21 @@ impl RadixReader {
         self.cache.insert(image)
     }
 
-    /// Lookups so far.
+    /// Counts the lookups so far.
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
-    /// How many of the lookups needed no inner node that is not cached: they found the address of a leaf, or the place
-    /// that the key does not have.
+    /// Counts the lookups that needed no inner node beyond the cached ones: they found the address of a leaf,
+    /// or that the key has none.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
 }
 
-/// Where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy does not say
-/// all that is needed about the bytes from there on (a header split has put a node above it that is not cached),
-/// or is not about `key`.
+/// Yields where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy
+/// lacks some of the bytes from there on (a header split has put a node above it that is not cached), or is
+/// not about `key`.
 #[inline]
 fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<CachedRoute> {
     let depth = usize::from(copy.depth());

@@ -86,8 +86,8 @@ pub(super) fn stream<V: Verbs>(
     windows.try_flatten().boxed_local()
 }
 
-/// Leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle. A scan
-/// without a limit starts small: its end may be near.
+/// Counts the leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle.
+/// A scan without a limit starts small: its end may be near.
 fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
     let full = (leaf.slots() * 7).div_ceil(10);
     let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };

@@ -88,7 +88,7 @@ fn checked(geometry: &Geometry) -> (LeafLayout, InnerLayout) {
     geometry.layouts().expect("sizes are asked of a geometry that was checked")
 }
 
-/// Entries of a node of so many slots.
+/// Computes the entries of a node of so many slots.
 fn per_node(slots: usize, fill: f64) -> f64 {
     (slots as f64 * fill).floor().max(1.0)
 }

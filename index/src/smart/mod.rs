@@ -123,7 +123,7 @@ impl<V: Verbs> Tree<V> {
         &self.shared.state.turns
     }
 
-    /// This shard's view of the cache.
+    /// Yields this shard's reader of the cache.
     #[inline]
     fn reader(&self) -> &RadixReader {
         &self.state

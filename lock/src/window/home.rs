@@ -113,7 +113,7 @@ impl Home {
         }
     }
 
-    /// Keys that have a window.
+    /// Counts the keys that have a window.
     pub(crate) fn len(&self) -> usize {
         self.windows.len()
     }

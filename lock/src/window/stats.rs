@@ -1,6 +1,6 @@
 //! Counters of a shard's windows.
 
-/// Counts of windows so far: reads and writes of this shard's clients, windows of the keys at home here.
+/// Windows so far: reads and writes of this shard's clients, windows of the keys at home here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowStats {
     /// Reads whose value came from the leader of a window.

@@ -72,7 +72,7 @@
 //! # Shared counts
 //!
 //! Dolphin's leaves are locked by writers of entries together, by a FAA of 1, and by splits alone (its Spear). A count
-//! of sharers can be bits of a payload: a word with a count above 0 has no holder, and is yet not free to those who
+//! of sharers can be bits of a payload: a word with a count above 0 has no holder, and is yet not free to clients that
 //! want the lock alone, which is a third answer beside the two of [`WordCodec::holder`]. It is not implemented, because
 //! more than this file would have to know of it:
 //!
@@ -92,7 +92,7 @@
 
 use super::LockWord;
 
-/// Reads the words of locks within nodes, whose free ones carry some bits of data.
+/// The codec of lock words within nodes, whose free ones carry some bits of data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WordCodec {
     /// The largest payload: every word above it is held.
@@ -114,7 +114,7 @@ impl WordCodec {
         WordCodec { payload_max: (1 << bits) - 1 }
     }
 
-    /// Tells who holds the lock that has this word. `None` if it is free: then the word is its payload.
+    /// Yields the holder of the lock that has this word. `None` if it is free: then the word is its payload.
     pub fn holder(self, word: u64) -> Option<LockWord> {
         if self.is_free(word) { None } else { LockWord::from_bits(word) }
     }

@@ -12,7 +12,7 @@ fn client(token: u32) -> WaiterId {
     WaiterId { shard: ShardId(token as u16 % 2), token }
 }
 
-/// Clients 0, 1, 2 ... wait behind a leader.
+/// Makes a home where clients 0, 1, 2 ... wait behind a leader.
 fn waiting(accesses: &[Access]) -> Home {
     let mut home = Home::default();
     assert!(home.open(KEY, LEADER));
