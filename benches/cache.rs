@@ -67,7 +67,7 @@ fn find(bencher: Bencher) {
     });
 }
 
-/// Bringing a node in that is there already, with other leaves: what a split leaves to do.
+/// Inserts a node that is there already, with other leaves: the work that a split leaves.
 #[divan::bench]
 fn replace(bencher: Bencher) {
     let cache = cache();

@@ -8,19 +8,19 @@
 
 use farwood_runtime::{RemotePtr, ServerId};
 
-/// How the children of one node are packed.
+/// The packing of the children of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     /// Bits per child, 1 to 64.
     pub(crate) bits: u8,
-    /// How many of them, the low ones, are the offset; the rest is the server.
+    /// Bits of these, the low ones, that are the offset; the rest is the server.
     pub(crate) offset_bits: u8,
     /// Trailing zero bits that all offsets have in common and that are not stored.
     pub(crate) shift: u8,
 }
 
 impl Packing {
-    /// The tightest packing that loses nothing of `children`.
+    /// Chooses the tightest packing that loses nothing of `children`.
     pub(crate) fn of(children: impl Iterator<Item = RemotePtr>) -> Self {
         // The OR of all values has the widest value's width, and as many trailing zeros as they all have.
         let (offsets, servers) = children
@@ -51,7 +51,7 @@ impl Packing {
         }
     }
 
-    /// The child at `index` of those packed in `words`, which may hold more words than that.
+    /// Unpacks the child at `index` of those packed in `words`, which may hold more words than that.
     #[inline]
     pub(crate) fn get(self, words: &[u64], index: usize) -> RemotePtr {
         let at = index * usize::from(self.bits);

@@ -19,11 +19,10 @@ pub(crate) const NODES_FEW: usize = NODES_MAX / 4;
 
 const ARC_BYTES: usize = 2 * size_of::<usize>();
 
-/// Where directories keep a chunk: published by the writer, loaded by readers.
+/// The cell in which directories keep a chunk: published by the writer, loaded by readers.
 pub(crate) type ChunkCell = ArcSwap<Chunk>;
 
-/// What a cell costs beyond the chunk in it: the cell in its own allocation, and the directory's pointer to
-/// it.
+/// Bytes of a cell beyond the chunk in it: the cell in its own allocation, and the directory's pointer to it.
 pub(crate) const CELL_BYTES: usize = ARC_BYTES + size_of::<ChunkCell>() + size_of::<usize>();
 
 /// Nodes in key order whose ranges do not overlap.
@@ -37,7 +36,8 @@ pub(crate) struct Slot {
     pub(crate) node: Node,
     /// Epoch of the last use.
     stamp: AtomicU32,
-    /// Which insertion of the cache brought it, modulo 2^32: tells a node from another one at the same place.
+    /// The number of the insertion that brought it, modulo 2^32: tells a node from another one at the same
+    /// place.
     pub(crate) born: u32,
 }
 
@@ -54,21 +54,21 @@ impl Slot {
         }
     }
 
-    /// Epochs since the last use.
+    /// Counts the epochs since the last use.
     pub(crate) fn idle(&self, epoch: u32) -> u32 {
         // A reader may have seen a newer epoch than the caller: that is "just now", not "ages ago".
         (epoch.wrapping_sub(self.stamp.load(Ordering::Relaxed)) as i32).max(0) as u32
     }
 
-    /// For a changed copy of the chunk. A use noted in the old chunk meanwhile is lost, which costs nothing
-    /// but precision.
+    /// Copies a slot for a changed copy of the chunk. A use noted in the old chunk meanwhile is lost, which
+    /// costs only precision.
     pub(crate) fn copy(&self) -> Self {
         Slot::new(self.node.clone(), self.stamp.load(Ordering::Relaxed), self.born)
     }
 }
 
 impl Chunk {
-    /// `slots` in key order, at most [`NODES_MAX`].
+    /// Makes a chunk of `slots` in key order, at most [`NODES_MAX`].
     pub(crate) fn new(slots: Vec<Slot>) -> Self {
         assert!(slots.len() <= NODES_MAX);
         let mut lows = KeyList::default();
@@ -77,7 +77,7 @@ impl Chunk {
         Chunk { lows, slots: slots.into() }
     }
 
-    /// The same with another node at `place`, which begins where the old one does.
+    /// Makes a copy with another node at `place`, which begins where the old one does.
     pub(crate) fn with(&self, place: usize, slot: Slot) -> Self {
         let mut slots: Box<[Slot]> = self.slots.iter().map(Slot::copy).collect();
         slots[place] = slot;
@@ -88,19 +88,20 @@ impl Chunk {
         &self.slots
     }
 
-    /// The last node that does not begin above `key`. Whether it reaches as far as `key`, the node tells.
+    /// Finds the last node that does not begin above `key`. Whether it reaches as far as `key`, the node
+    /// tells.
     #[inline]
     pub(crate) fn floor(&self, key: &[u8]) -> Option<usize> {
         keys::prefetch(&self.lows);
         Keys::new(&self.lows).rank(key).checked_sub(1)
     }
 
-    /// How many nodes begin below `key`.
+    /// Counts the nodes that begin below `key`.
     pub(crate) fn begin_below(&self, key: &[u8]) -> usize {
         Keys::new(&self.lows).rank_below(key)
     }
 
-    /// Memory that the chunk and its nodes take.
+    /// Counts the bytes that the chunk and its nodes take.
     pub(crate) fn bytes(&self) -> usize {
         let nodes: usize = self.slots.iter().map(|slot| slot.node.bytes()).sum();
         ARC_BYTES + size_of::<Self>() + size_of_val(&*self.lows) + size_of_val(&*self.slots) + nodes

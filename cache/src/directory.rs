@@ -31,19 +31,20 @@ impl Directory {
         Directory { separators, cells: Box::new([]) }
     }
 
-    /// The chunk whose range holds `key`, if there is any chunk.
+    /// Loads the chunk whose range holds `key`, if there is any chunk.
     #[inline]
     pub(crate) fn chunk(&self, key: &[u8]) -> Option<Guard<Arc<Chunk>>> {
         Some(self.cells.get(self.index(key))?.load())
     }
 
-    /// The index of the chunk whose range holds `key`; 0 if there is no chunk.
+    /// Finds the index of the chunk whose range holds `key`; 0 if there is no chunk.
     #[inline]
     pub(crate) fn index(&self, key: &[u8]) -> usize {
         Keys::new(&self.separators).rank(key).saturating_sub(1)
     }
 
-    /// The index of the last chunk whose range begins below `key`, which must not be before chunk `first`.
+    /// Finds the index of the last chunk whose range begins below `key`, which must not be before chunk
+    /// `first`.
     pub(crate) fn last_below(&self, key: Option<&[u8]>, first: usize) -> usize {
         let begin_below = key.map_or(self.len(), |key| Keys::new(&self.separators).rank_below(key));
         begin_below.saturating_sub(1).max(first)
@@ -57,8 +58,8 @@ impl Directory {
         &self.cells[index]
     }
 
-    /// A directory with the chunks of `range` replaced. None if its separators would be too large for the
-    /// format.
+    /// Makes a directory with the chunks of `range` replaced. None if its separators would be too large for
+    /// the format.
     pub(crate) fn with(&self, range: Range<usize>, chunks: Vec<Chunk>) -> Option<Directory> {
         let old = Keys::new(&self.separators);
         let mut separators = KeyList::default();
@@ -89,7 +90,7 @@ impl Directory {
         self.cells[range].iter().map(|cell| cell.swap(nothing.clone()).bytes()).sum()
     }
 
-    /// Memory that the directory takes, without the chunks.
+    /// Counts the bytes that the directory takes, without the chunks.
     pub(crate) fn bytes(&self) -> usize {
         let arc = 2 * size_of::<usize>();
         arc + size_of::<Self>() + size_of_val(&*self.separators) + self.len() * CELL_BYTES

@@ -17,7 +17,7 @@ impl KeyList {
         self.ends.push(self.bytes.len());
     }
 
-    /// The keys in the packed form, or None where `keys::pack` refuses.
+    /// Packs the keys; None where `keys::pack` refuses.
     pub(crate) fn pack(&self) -> Option<Box<[u64]>> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let keys: Vec<&[u8]> = starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();

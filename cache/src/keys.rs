@@ -27,7 +27,7 @@ const WINDOW: usize = 8;
 /// Windows that are compared at once: a cache line's worth.
 const BLOCK: usize = 8;
 
-/// Packed keys inside somebody's words. Words after the keys are ignored.
+/// Packed keys inside borrowed words. Words after the keys are ignored.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     words: &'a [u64],
@@ -70,7 +70,7 @@ pub(crate) fn pack(keys: &[&[u8]], words: &mut Vec<u64>) -> bool {
     true
 }
 
-/// The 8 bytes of `key` from byte `at` as a big-endian number, zero padded behind the key's end.
+/// Yields the 8 bytes of `key` from byte `at` as a big-endian number, zero padded behind the key's end.
 #[inline]
 pub(crate) fn window(key: &[u8], at: usize) -> u64 {
     let rest = key.get(at..).unwrap_or_default();
@@ -87,7 +87,7 @@ fn short_window(rest: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// How many of the ascending `windows` are at most `bound`.
+/// Counts the ascending `windows` that are at most `bound`.
 ///
 /// Compares with the last window of each block of 8, then with the middle of one block, then with one half:
 /// comparisons within a round do not depend on each other, so that a node costs the latency of three loads
@@ -113,7 +113,7 @@ pub(crate) fn count_at_most(windows: &[u64], bound: u64) -> usize {
     base + start + rest[start..].first_chunk().map_or(0, |block| count_in_block(block, bound))
 }
 
-/// In two rounds: the compiler turns 8 comparisons at once into vector code that is twice as slow.
+/// Counts in two rounds: the compiler turns 8 comparisons at once into vector code that is twice as slow.
 #[inline]
 fn count_in_block(block: &[u64; BLOCK], bound: u64) -> usize {
     const HALF: usize = BLOCK / 2;
@@ -122,7 +122,7 @@ fn count_in_block(block: &[u64; BLOCK], bound: u64) -> usize {
 }
 
 impl<'a> Keys<'a> {
-    /// The keys that start at the first of `words`.
+    /// Views the keys that start at the first of `words`.
     #[inline]
     pub(crate) fn new(words: &'a [u64]) -> Self {
         Keys { words }
@@ -133,7 +133,7 @@ impl<'a> Keys<'a> {
         self.words[0] as u32 as usize
     }
 
-    /// How many keys are at most `key`: the position of the last of them plus one.
+    /// Counts the keys that are at most `key`: the position of the last of them plus one.
     #[inline]
     pub(crate) fn rank(self, key: &[u8]) -> usize {
         let prefix = self.prefix_len();
@@ -159,13 +159,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// How many keys are less than `key`.
+    /// Counts the keys that are less than `key`.
     pub(crate) fn rank_below(self, key: &[u8]) -> usize {
         let rank = self.rank(key);
         if rank > 0 && self.compare(rank - 1, key).is_eq() { rank - 1 } else { rank }
     }
 
-    /// The key at `index` against `key`.
+    /// Compares the key at `index` with `key`.
     pub(crate) fn compare(self, index: usize, key: &[u8]) -> Ordering {
         let prefix = self.prefix_len();
         self.compare_prefix(key)
@@ -193,14 +193,14 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The bytes of the key at `index`.
+    /// Yields the bytes of the key at `index`.
     pub(crate) fn to_vec(self, index: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.locate(index).0);
         self.copy(index, &mut bytes);
         bytes
     }
 
-    /// Between the first and the last key of a run with equal windows, only tails and lengths tell.
+    /// Finds the rank within a run of keys with equal windows, where only tails and lengths tell.
     #[inline(never)]
     fn rank_in_tie(self, key: &[u8], bound: u64, at_most: usize) -> usize {
         let mut low = self.windows()[..at_most].partition_point(|each| *each < bound);
@@ -230,7 +230,7 @@ impl<'a> Keys<'a> {
         length.cmp(&key.len())
     }
 
-    /// Where `key` lies relative to the keys that have the prefix.
+    /// Tells where `key` lies relative to the keys that have the prefix.
     #[inline(never)]
     fn compare_prefix(self, key: &[u8]) -> Ordering {
         let prefix = self.prefix_len();
@@ -265,7 +265,7 @@ impl<'a> Keys<'a> {
         1 + self.len() + locators
     }
 
-    /// The length of the key at `index` in bytes, and the index of its first tail word.
+    /// Yields the length of the key at `index` in bytes, and the index of its first tail word.
     fn locate(self, index: usize) -> (usize, usize) {
         let tails = self.prefix_start() + self.prefix_len().div_ceil(WINDOW);
         match self.exact() {
@@ -292,8 +292,8 @@ fn pack_locators(keys: &[&[u8]], prefix: usize, words: &mut Vec<u64>) {
     }
 }
 
-/// Zero while the first 8 bytes tell the keys apart, else what the first and the last, and so all, have in
-/// common.
+/// Yields the length of the prefix: zero while the first 8 bytes tell the keys apart, else what the first and
+/// the last, and so all, have in common.
 fn prefix_length(keys: &[&[u8]]) -> usize {
     let ties = keys.windows(2).any(|pair| window(pair[0], 0) == window(pair[1], 0));
     match (keys.first(), keys.last()) {
@@ -302,7 +302,8 @@ fn prefix_length(keys: &[&[u8]]) -> usize {
     }
 }
 
-/// The number of bytes that every key has after the prefix, if it is one number and they fit the windows.
+/// Yields the number of bytes that every key has after the prefix, if it is one number and they fit the
+/// windows.
 fn exact_length(keys: &[&[u8]], prefix: usize) -> u8 {
     let length = keys.first().map_or(0, |key| key.len());
     let same = keys.iter().all(|key| key.len() == length);

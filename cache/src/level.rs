@@ -20,7 +20,7 @@ pub(crate) struct Level {
     directory: ArcSwap<Directory>,
 }
 
-/// What a change did to the level's size.
+/// The effect of a change on the level's size.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) nodes: isize,
@@ -28,24 +28,24 @@ pub(crate) struct Change {
 }
 
 impl Level {
-    /// A level without nodes, and the bytes that it takes even so.
+    /// Makes a level without nodes; yields also the bytes that it takes even so.
     pub(crate) fn empty() -> (Self, usize) {
         let directory = Directory::empty();
         let bytes = directory.bytes();
         (Level { directory: ArcSwap::from_pointee(directory) }, bytes)
     }
 
-    /// The published directory, for readers that keep a copy.
+    /// Yields the published directory, for readers that keep a copy.
     pub(crate) fn published(&self) -> &ArcSwap<Directory> {
         &self.directory
     }
 
-    /// The current directory.
+    /// Loads the current directory.
     pub(crate) fn directory(&self) -> impl Deref<Target = Arc<Directory>> {
         self.directory.load()
     }
 
-    /// The node that covers `key`.
+    /// Finds the node that covers `key`.
     pub(crate) fn covering(&self, key: &[u8]) -> Option<Node> {
         let chunk = self.directory().chunk(key)?;
         let node = &chunk.slots()[chunk.floor(key)?].node;
@@ -101,7 +101,7 @@ impl Level {
         self.replace(&directory, range, slots, held)
     }
 
-    /// Where the node that covers `key` is in the current directory, if the test is true for it.
+    /// Finds where the node that covers `key` is in the current directory, if the test is true for it.
     pub(crate) fn place(&self, key: &[u8], test: impl FnOnce(&Node) -> bool) -> Option<Place> {
         let directory = self.directory();
         let chunk = directory.index(key);

@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! node_cache   NodeCache: the root, the levels, the budget, the one lock that writers take
-//! reader       CacheReader: a shard's way in, lock-free: find, locate and finish, children_in
+//! reader       CacheReader: lookups of a shard, lock-free: find, locate and finish, children_in
 //! level        writing one level: insert, remove, split and merge of chunks
 //! directory    a level's root array: separator keys -> chunks
 //! chunk        up to 64 nodes: their low keys, the nodes, when each was last used
@@ -50,7 +50,7 @@ mod sync;
 pub use eviction::Policy;
 pub use node::NodeImage;
 pub use node_cache::{CacheConfig, CacheStats, NodeCache, Root};
-pub use reader::{CacheReader, Located, Steer};
+pub use reader::{CacheReader, CachedRoute, Located};
 
 /// Longest key the cache stores, bytes. Nodes with a longer separator are not cached.
 pub const KEY_BYTES_MAX: usize = keys::LENGTH_MAX;

@@ -83,14 +83,14 @@ impl Node {
         keys::prefetch(&self.words);
     }
 
-    /// The position of the child that covers `key`, if the node covers it.
+    /// Finds the position of the child that covers `key`, if the node covers it.
     #[inline]
     pub(crate) fn position(&self, key: &[u8]) -> Option<usize> {
         let position = self.keys().rank(key).checked_sub(1)?;
         (position < self.len()).then_some(position)
     }
 
-    /// The child at `position`.
+    /// Yields the child at `position`.
     #[inline]
     pub(crate) fn child(&self, position: usize) -> RemotePtr {
         let header = self.words[1];
@@ -102,23 +102,23 @@ impl Node {
         packing.get(&self.words[(header >> (64 - CHILDREN_START_BITS)) as usize..], position)
     }
 
-    /// The number of children.
+    /// Counts the children.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.keys().len() - usize::from(self.has_high())
     }
 
-    /// Whether the lower fence is `key`.
+    /// Tells whether the lower fence is `key`.
     pub(crate) fn begins_at(&self, key: &[u8]) -> bool {
         self.keys().compare(0, key).is_eq()
     }
 
-    /// Whether the node covers keys from `key` on: its upper fence is above `key`, or it has none.
+    /// Tells whether the node covers keys from `key` on: its upper fence is above `key`, or it has none.
     pub(crate) fn ends_above(&self, key: &[u8]) -> bool {
         !self.has_high() || self.keys().compare(self.keys().len() - 1, key).is_gt()
     }
 
-    /// The lower fence.
+    /// Yields the lower fence.
     pub(crate) fn low(&self) -> Vec<u8> {
         self.keys().to_vec(0)
     }
@@ -131,12 +131,12 @@ impl Node {
         self.has_high()
     }
 
-    /// Whether both copies say the same.
+    /// Tells whether both copies are equal.
     pub(crate) fn same_as(&self, other: &Node) -> bool {
         self.words == other.words
     }
 
-    /// Memory that the node takes.
+    /// Counts the bytes that the node takes.
     pub(crate) fn bytes(&self) -> usize {
         ARC_BYTES + size_of_val(&*self.words)
     }
@@ -146,7 +146,7 @@ impl Node {
         self.words[1] >> 32 & 1 == 1
     }
 
-    /// The lower fence, the separators and the upper fence.
+    /// Yields the lower fence, the separators and the upper fence.
     #[inline]
     pub(crate) fn keys(&self) -> Keys<'_> {
         Keys::new(&self.words[HEADER_WORDS..])

@@ -27,28 +27,28 @@ const LEVEL_EVICTED: u8 = 1;
 /// apart.
 const EPOCHS_PER_RENEWAL: usize = 16;
 
-/// What a cache is made with.
+/// Settings of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
     /// Bytes that the cache may take, its own directory and bookkeeping included. Allocators round up, which
     /// is not counted. The two top levels stay even where they alone exceed the budget.
     pub budget_bytes: usize,
-    /// Which node leaves when the budget is full.
+    /// The choice of the node that leaves when the budget is full.
     pub policy: Policy,
     /// Determines all random choices.
     pub seed: u64,
 }
 
-/// The root of the tree: where operations start that the cache cannot steer.
+/// The root of the tree: operations that find nothing else in the cache start there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Root {
-    /// Where the root node is.
+    /// The address of the root node.
     pub ptr: RemotePtr,
     /// Its level; 0 while the root is a leaf.
     pub level: u8,
 }
 
-/// What the cache holds, and what has happened to it since it was made.
+/// Contents of the cache, and what has happened to it since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
     /// Nodes in the cache now.
@@ -69,7 +69,7 @@ pub struct NodeCache {
     levels: [Level; LEVELS_MAX],
     /// Coarse clock of use. Wraps.
     epoch: AtomicU32,
-    /// Read by anybody, written under the writer lock.
+    /// Read without the writer lock, written under it.
     counters: Counters,
     budget: usize,
     writer: Mutex<Writer>,
@@ -84,7 +84,7 @@ struct Counters {
     inserted: AtomicUsize,
 }
 
-/// What only writers touch.
+/// State that only writers touch.
 struct Writer {
     policy: Box<dyn Eviction>,
     /// Bytes of everything but the policy.
@@ -98,7 +98,7 @@ struct Writer {
 }
 
 impl NodeCache {
-    /// An empty cache.
+    /// Makes an empty cache.
     pub fn new(config: CacheConfig) -> Arc<Self> {
         let mut bytes = 2 * size_of::<usize>() + size_of::<Self>();
         let levels = array::from_fn(|_| {
@@ -120,7 +120,7 @@ impl NodeCache {
         Arc::new(cache)
     }
 
-    /// The tree's root, as far as the cache knows. Does not lock.
+    /// Yields the tree's root, as far as the cache knows it. Does not lock.
     pub fn root(&self) -> Option<Root> {
         self.root.load().as_deref().copied()
     }
@@ -179,8 +179,8 @@ impl NodeCache {
         true
     }
 
-    /// Drops the cached node of `level` that covers `key` if its address is `node`: it has steered somebody
-    /// to a wrong place. Does nothing if it has been replaced meanwhile by a node with another address.
+    /// Drops the cached node of `level` that covers `key` if its address is `node`: it has led a client to a
+    /// wrong place. Does nothing if it has been replaced meanwhile by a node with another address.
     pub fn invalidate(&self, level: u8, node: RemotePtr, key: &[u8]) {
         let Some(cached) = self.levels.get(usize::from(level)) else { return };
         let find = || cached.place(key, |found| found.address() == node);
@@ -206,13 +206,13 @@ impl NodeCache {
         self.report(&writer);
     }
 
-    /// Bytes that the cache takes now, everything included except what allocators round up and what readers
-    /// hold (a few dozen bytes each, and the chunk that a lookup is in).
+    /// Counts the bytes that the cache takes now, everything included except what allocators round up and
+    /// what readers hold (a few dozen bytes each, and the chunk that a lookup is in).
     pub fn bytes(&self) -> usize {
         self.counters.bytes.load(Ordering::Relaxed)
     }
 
-    /// What the cache holds and what has happened to it.
+    /// Yields what the cache holds and what has happened to it.
     pub fn stats(&self) -> CacheStats {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         CacheStats {
@@ -224,7 +224,7 @@ impl NodeCache {
         }
     }
 
-    /// A shard's way to read the cache.
+    /// Makes a reader for a shard.
     pub fn reader(self: &Arc<Self>) -> CacheReader {
         CacheReader::new(self.clone())
     }
@@ -233,7 +233,7 @@ impl NodeCache {
         self.levels.get(usize::from(level))
     }
 
-    /// The use clock.
+    /// Yields the use clock.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
@@ -244,7 +244,7 @@ impl NodeCache {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Level 1 and the two top levels; leaves never.
+    /// Tells whether nodes of `level` are kept: level 1 and the two top levels; leaves never.
     fn keeps(&self, level: u8) -> bool {
         let top = || self.root().is_some_and(|root| root.level == level || root.level == level + 1);
         level >= 1 && usize::from(level) < LEVELS_MAX && (level == LEVEL_EVICTED || top())

@@ -1,5 +1,4 @@
-//! A shard's way into the cache. Takes no lock and writes nothing shared, except a node's use stamp once per
-//! epoch.
+//! The reader of a shard. Takes no lock and writes nothing shared, except a node's use stamp once per epoch.
 //!
 //! A reader keeps the directory of level 1, where nearly all lookups end, and revalidates it with one load.
 //! Everything it returns is a hint: right for some version of the node, perhaps not for the current one.
@@ -21,9 +20,9 @@ use crate::node_cache::NodeCache;
 /// inserted.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
-/// Where to go on for a key.
+/// The node at which the search for a key goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steer {
+pub struct CachedRoute {
     /// The node to read next.
     pub child: RemotePtr,
     /// The level that it should have; 0 is a leaf.
@@ -72,22 +71,22 @@ impl CacheReader {
         CacheReader { cache, parents, lookups: Cell::new(0), hits: Cell::new(0) }
     }
 
-    /// The cache that this reads.
+    /// Yields the cache that this reads.
     pub fn cache(&self) -> &Arc<NodeCache> {
         &self.cache
     }
 
-    /// Where the deepest cached node that covers `key` leads: level 1, else the level below the root, else
-    /// the root.
+    /// Finds where the deepest cached node that covers `key` leads: level 1, else the level below the root,
+    /// else the root.
     #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<Steer> {
+    pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         match self.locate(key).and_then(|located| located.finish(key)) {
-            Some(steer) => Some(steer),
+            Some(route) => Some(route),
             None => self.find_above(key),
         }
     }
 
-    /// The first half of a level-1 lookup: the node that covers `key`, if any does. Counts as a lookup.
+    /// Finds the level-1 node that covers `key`, if any does: the first half of a lookup. Counts as a lookup.
     #[inline]
     pub fn locate(&self, key: &[u8]) -> Option<Located<'_>> {
         let lookups = self.lookups.get() + 1;
@@ -98,10 +97,10 @@ impl CacheReader {
         Some(Located { reader: self, place: self.parent(key)? })
     }
 
-    /// Where the cached node of the two top levels that covers `key` leads, the lower one first: what is left
-    /// when level 1 does not know.
+    /// Finds where the cached node of the two top levels that covers `key` leads, the lower one first: the
+    /// last resort when level 1 does not know.
     #[cold]
-    pub fn find_above(&self, key: &[u8]) -> Option<Steer> {
+    pub fn find_above(&self, key: &[u8]) -> Option<CachedRoute> {
         let root = self.cache.root()?.level;
         [root.saturating_sub(1), root]
             .into_iter()
@@ -109,15 +108,15 @@ impl CacheReader {
             .find_map(|level| self.find_at(level, key))
     }
 
-    /// Where the cached node of `level` that covers `key` leads. Not counted as a lookup.
-    pub fn find_at(&self, level: u8, key: &[u8]) -> Option<Steer> {
-        self.found(level, key)?.steer(key, self.cache.epoch())
+    /// Finds where the cached node of `level` that covers `key` leads. Not counted as a lookup.
+    pub fn find_at(&self, level: u8, key: &[u8]) -> Option<CachedRoute> {
+        self.found(level, key)?.route(key, self.cache.epoch())
     }
 
-    /// The address of the cached node of `level` that covers `key`: where to insert a separator after a split
-    /// below.
+    /// Finds the address of the cached node of `level` that covers `key`: where to insert a separator after a
+    /// split below.
     pub fn node_of(&self, level: u8, key: &[u8]) -> Option<RemotePtr> {
-        self.find_at(level, key).map(|steer| steer.via)
+        self.find_at(level, key).map(|route| route.via)
     }
 
     /// Appends to `out` the leaves from the one that covers `from` on, in key order, at most `max`: as far as
@@ -131,8 +130,7 @@ impl CacheReader {
             let Some(found) = self.parent(&key) else { break };
             let slot = found.slot();
             let Some(first) = slot.node.position(&key) else { break };
-            // A node that begins before the end of the one before it is another version of things: stop
-            // there.
+            // A node that begins before the end of the one before it is of another version: stop there.
             if count > 0 && !slot.node.begins_at(&key) {
                 break;
             }
@@ -148,12 +146,12 @@ impl CacheReader {
         count
     }
 
-    /// Lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
+    /// Counts the lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
-    /// How many of the lookups were answered by a level-1 node.
+    /// Counts the lookups that were answered by a level-1 node.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
@@ -172,13 +170,13 @@ impl CacheReader {
 }
 
 impl Located<'_> {
-    /// The second half: where the node leads. None if the node ends before `key`, which must be the key it
-    /// was located for.
+    /// Yields where the node leads: the second half of a lookup. None if the node ends before `key`, which
+    /// must be the key it was located for.
     #[inline]
-    pub fn finish(self, key: &[u8]) -> Option<Steer> {
-        let steer = self.place.steer(key, self.reader.cache.epoch())?;
+    pub fn finish(self, key: &[u8]) -> Option<CachedRoute> {
+        let route = self.place.route(key, self.reader.cache.epoch())?;
         self.reader.hits.set(self.reader.hits.get() + 1);
-        Some(steer)
+        Some(route)
     }
 }
 
@@ -196,12 +194,12 @@ impl Found {
     }
 
     #[inline]
-    fn steer(&self, key: &[u8], epoch: u32) -> Option<Steer> {
+    fn route(&self, key: &[u8], epoch: u32) -> Option<CachedRoute> {
         let slot = self.slot();
         let node = &slot.node;
         node.prefetch();
         let position = node.position(key)?;
         slot.touch(epoch);
-        Some(Steer { child: node.child(position), child_level: node.level() - 1, via: node.address() })
+        Some(CachedRoute { child: node.child(position), child_level: node.level() - 1, via: node.address() })
     }
 }

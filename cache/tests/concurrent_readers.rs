@@ -1,5 +1,5 @@
-//! Two threads read while one writes: whatever they find is what some inserted version of a node that covers
-//! the key said.
+//! Two threads read while one writes: whatever they find is from some inserted version of a node that covers
+//! the key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,13 +57,13 @@ fn read(cache: &Arc<NodeCache>, versions: &[Version], seed: u64, done: &AtomicBo
     let mut leaves = Vec::new();
     while !done.load(Ordering::Relaxed) {
         let key = rng.random_range(0..KEYS);
-        let Some(steer) = reader.find(&key.to_be_bytes()) else { continue };
-        let number = usize::from(steer.child.server().0);
+        let Some(route) = reader.find(&key.to_be_bytes()) else { continue };
+        let number = usize::from(route.child.server().0);
         let version = &versions[number];
-        assert_eq!(steer.via, address(number, KEYS + version.children[0]));
+        assert_eq!(route.via, address(number, KEYS + version.children[0]));
         let covering = version.children.iter().rfind(|child| **child <= key);
         assert!(
-            key < version.high && covering == Some(&(steer.child.offset() / 64)),
+            key < version.high && covering == Some(&(route.child.offset() / 64)),
             "{key} in version {number}"
         );
         leaves.clear();

@@ -1,5 +1,5 @@
-//! What it costs to add slots to cached nodes one by one: `RadixCache::amend` against inserting the changed node
-//! whole, and what lookups then take. Prints; asserts only what holds on every machine.
+//! The cost of adding slots to cached nodes one by one: `RadixCache::amend` against inserting the changed
+//! node whole, and of lookups afterwards. Prints; asserts only what holds on every machine.
 
 use std::sync::Arc;
 
@@ -68,15 +68,15 @@ impl Work {
         })
     }
 
-    /// Nanoseconds of a lookup, all of which must find their leaf.
+    /// Measures the nanoseconds of a lookup, all of which must find their leaf.
     fn find(&self, cache: &Arc<RadixCache>) -> f64 {
         let reader = cache.reader();
         per_call(self.order.len(), || {
             for (turn, node) in self.order.iter().enumerate() {
                 let slot = self.slots[*node as usize][turn % SLOTS];
                 cache.set_root(3 << CLASS_SHIFT | Self::node(*node));
-                let steer = reader.find(&[(slot >> PARTIAL_SHIFT) as u8]).expect("the root is known");
-                assert_eq!(steer.slot, Some((turn % SLOTS, slot)));
+                let route = reader.find(&[(slot >> PARTIAL_SHIFT) as u8]).expect("the root is known");
+                assert_eq!(route.slot, Some((turn % SLOTS, slot)));
             }
         })
     }

@@ -1,6 +1,6 @@
-//! Two threads read while two write: whatever steers a reader is one copy that was inserted for its node, though
-//! the memory under it is used again all the time; and if slots are changed and added where copies lie, it is the
-//! copy as it was at one time.
+//! Two threads read while two write: whatever leads a reader on is one copy that was inserted for its node,
+//! though the memory under it is used again all the time; and if slots are changed and added where copies
+//! lie, it is the copy as it was at one time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,8 @@ fn root_word() -> u64 {
     4 << CLASS_SHIFT | ROOT
 }
 
-/// All that is in a copy follows from the node and the version, which every child contains.
+/// Counts the slots of a version. All that is in a copy follows from the node and the version, which every
+/// child contains.
 fn claimed(node: u64, version: u64) -> usize {
     let few = (node * 31 + version * 7) % 23;
     if few == 0 { 256 } else { few as usize }
@@ -40,12 +41,12 @@ fn class(node: u64, version: u64) -> u8 {
     ((node + version) % 32) as u8
 }
 
-/// The key bytes before the slots' one: always the same for a node.
+/// Yields the key bytes before the slots' one: always the same for a node.
 fn prefix(node: u64) -> Vec<u8> {
     (0..node % 7).map(|index| (node + index) as u8).collect()
 }
 
-/// Writers take turns: none waits for another in the cache, it does without.
+/// Writes in turns: in the cache a writer does not wait for another, but leaves its change out.
 fn write(cache: &RadixCache, seed: u64, turns: &Mutex<()>) -> u64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     let root = RadixImage { node: ROOT, class: 4, depth: 0, prefix: &[], slots: &slots_of_root() };
@@ -79,23 +80,23 @@ fn read(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> u64 {
         let mut key = vec![(node - 1) as u8];
         key.extend(prefix(node));
         key.push(rng.random());
-        let Some(steer) = reader.find(&key) else { continue };
-        match steer.node {
-            0 => assert_eq!(steer.slot, Some((0, root_word()))),
+        let Some(route) = reader.find(&key) else { continue };
+        match route.node {
+            0 => assert_eq!(route.slot, Some((0, root_word()))),
             ROOT => {
                 let byte = usize::from(key[0]);
-                assert_eq!((steer.slot, steer.claimed), (Some((byte, slots_of_root[byte])), 256));
-                assert_eq!((steer.pos, steer.class), (0, 4));
+                assert_eq!((route.slot, route.claimed), (Some((byte, slots_of_root[byte])), 256));
+                assert_eq!((route.pos, route.class), (0, 4));
             }
             found => {
-                assert_eq!((found, steer.pos), (node, key.len() - 1));
-                let Some((index, found)) = steer.slot else { continue };
+                assert_eq!((found, route.pos), (node, key.len() - 1));
+                let Some((index, found)) = route.slot else { continue };
                 let version = found >> 16 & ((1 << 22) - 1);
-                assert!(version < VERSIONS && index < steer.claimed, "{steer:?}");
-                assert_eq!(found, word(node, version, index), "{steer:?}");
-                assert_eq!(found >> PARTIAL_SHIFT, u64::from(key[key.len() - 1]), "{steer:?}");
-                assert_eq!(steer.claimed, claimed(node, version), "{steer:?}");
-                assert_eq!(steer.class, class(node, version), "{steer:?}");
+                assert!(version < VERSIONS && index < route.claimed, "{route:?}");
+                assert_eq!(found, word(node, version, index), "{route:?}");
+                assert_eq!(found >> PARTIAL_SHIFT, u64::from(key[key.len() - 1]), "{route:?}");
+                assert_eq!(route.claimed, claimed(node, version), "{route:?}");
+                assert_eq!(route.class, class(node, version), "{route:?}");
             }
         }
     }
@@ -131,13 +132,15 @@ const OPS: u64 = 60;
 /// Slots when a cycle begins.
 const FIRST: usize = 3;
 
-/// Which slot an operation of a cycle writes, and how many there are then. Every other one adds a slot.
+/// Yields the slot that an operation of a cycle writes, and how many there are then. Every other one adds a
+/// slot.
 fn written(op: u64) -> (usize, usize) {
     let claimed = FIRST + op.div_ceil(2) as usize;
     if op % 2 == 1 { (claimed - 1, claimed) } else { (op as usize * 7 % claimed, claimed) }
 }
 
-/// What it writes. Far away children from the beginning, so that most fit. 0 stands for the slots of the beginning.
+/// Yields the word that the operation writes. Far away children from the beginning, so that most fit. 0
+/// stands for the slots of the beginning.
 fn word_of(node: u64, cycle: u64, op: u64, index: usize) -> u64 {
     let child = node << 38 | (index as u64 % 2) << 24 | cycle << 8 | op;
     (index as u64 * 5) << PARTIAL_SHIFT | LEAF | (1 + op % 3) << CLASS_SHIFT | child
@@ -160,7 +163,8 @@ fn grow(cache: &RadixCache, nodes: [u64; 4], turns: &Mutex<()>) {
     }
 }
 
-/// Whether after one of the operations a slot was what operation `op` had written and there were so many slots.
+/// Tells whether, after one of the operations, a slot was what operation `op` had written and there were so
+/// many slots.
 fn was_true(index: usize, op: u64, claimed: usize) -> bool {
     let wrote_it = if op == 0 { index < FIRST } else { written(op).0 == index };
     let next = (op + 1..=OPS).find(|next| written(*next).0 == index).unwrap_or(OPS + 1);
@@ -174,17 +178,17 @@ fn watch(cache: &Arc<RadixCache>, seed: u64, done: &AtomicBool) -> (u64, u64) {
     let (mut found, mut later) = (0, 0);
     while !done.load(Ordering::Relaxed) {
         let (node, index) = (rng.random_range(1..=GROWING), rng.random_range(0..FIRST + OPS as usize / 2));
-        let steer = reader.find(&[(node - 1) as u8, index as u8 * 5]).expect("the root is known");
-        if steer.node != node {
+        let route = reader.find(&[(node - 1) as u8, index as u8 * 5]).expect("the root is known");
+        if route.node != node {
             continue;
         }
-        let Some((at, word)) = steer.slot else {
-            assert!(steer.claimed <= index, "{steer:?}: slot {index}");
+        let Some((at, word)) = route.slot else {
+            assert!(route.claimed <= index, "{route:?}: slot {index}");
             continue;
         };
         let (cycle, op) = (word >> 8 & 0xFFFF, word & 0xFF);
-        assert_eq!((at, word), (index, word_of(node, cycle, op, index)), "{steer:?}");
-        assert!(was_true(index, op, steer.claimed), "{steer:?}: cycle {cycle}, operation {op}");
+        assert_eq!((at, word), (index, word_of(node, cycle, op, index)), "{route:?}");
+        assert!(was_true(index, op, route.claimed), "{route:?}: cycle {cycle}, operation {op}");
         found += 1;
         later += u64::from(op > 0);
     }

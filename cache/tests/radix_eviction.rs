@@ -1,4 +1,4 @@
-//! What stays in the radix cache when it has room for a part of the tree: nodes in use, and those above them.
+//! Contents of the radix cache when it has room for a part of the tree: nodes in use, and those above them.
 
 #[path = "radix_kit/keys.rs"]
 mod keys;

@@ -1,6 +1,6 @@
-//! Finding a key's way in the radix cache against a plain map of nodes that follows the same rules: random trees
-//! with keys that are prefixes of each other, with tombstones, stale copies, copies that are missing, and header
-//! splits.
+//! Finding a key's path in the radix cache against a plain map of nodes that follows the same rules: random
+//! trees with keys that are prefixes of each other, with tombstones, stale copies, copies that are missing,
+//! and header splits.
 
 #[path = "radix_kit/node.rs"]
 mod node;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use farwood_cache::Policy;
 use farwood_cache::radix::slot::{CHILD, CLASS_SHIFT, END, LEAF, PARTIAL_SHIFT};
-use farwood_cache::radix::{RadixCache, RadixConfig, RadixImage, RadixReader, Steer};
+use farwood_cache::radix::{CachedRoute, RadixCache, RadixConfig, RadixImage, RadixReader};
 use node::Node;
 use radix_kit::{Allocator, build, in_order};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
-/// The key byte that the node's slots are about.
+/// Yields the index of the key byte that the node's slots are about.
 fn pos(node: &Node) -> usize {
     usize::from(node.depth) + node.prefix.len()
 }
@@ -27,22 +27,22 @@ fn child(word: u64) -> u64 {
     word & CHILD
 }
 
-/// What is cached, by address.
+/// The cached nodes, by address.
 type Model = HashMap<u64, Node>;
 
-/// The rules, written down once more.
-fn expected(model: &Model, root: u64, key: &[u8]) -> Option<Steer> {
+/// Applies the rules, written down once more.
+fn expected(model: &Model, root: u64, key: &[u8]) -> Option<CachedRoute> {
     if root == 0 {
         return None;
     }
-    let mut steer = Steer { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+    let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
     let mut next = 0;
     loop {
-        let Some((_, word)) = steer.slot else { return Some(steer) };
-        let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return Some(steer) };
+        let Some((_, word)) = route.slot else { return Some(route) };
+        let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return Some(route) };
         let prefix = usize::from(node.depth)..pos(node);
         if usize::from(node.depth) > next || key.get(prefix) != Some(&node.prefix[..]) {
-            return Some(steer);
+            return Some(route);
         }
         let matches = |word: &u64| match key.get(pos(node)) {
             Some(byte) => word & END == 0 && (word >> PARTIAL_SHIFT) as u8 == *byte,
@@ -50,7 +50,7 @@ fn expected(model: &Model, root: u64, key: &[u8]) -> Option<Steer> {
         };
         let slot = node.slots.iter().position(matches).map(|index| (index, node.slots[index]));
         let claimed = node.slots.len();
-        steer = Steer { node: child(word), class: node.class, pos: pos(node), slot, claimed };
+        route = CachedRoute { node: child(word), class: node.class, pos: pos(node), slot, claimed };
         next = pos(node) + 1;
     }
 }
@@ -61,7 +61,7 @@ fn cache() -> (Arc<RadixCache>, RadixReader) {
     (cache, reader)
 }
 
-/// Keys of all lengths from 0 to 255, many of which begin alike, over few bytes or all.
+/// Draws keys of all lengths from 0 to 255, many of which begin alike, over few bytes or all.
 fn random_keys(rng: &mut SmallRng) -> Vec<Vec<u8>> {
     let mut keys = BTreeSet::new();
     let letters = [2, 3, 256][rng.random_range(0..3)];
@@ -82,7 +82,7 @@ fn random_keys(rng: &mut SmallRng) -> Vec<Vec<u8>> {
     keys.into_iter().collect()
 }
 
-/// The key, or one that leaves its way.
+/// Yields a key, or one that leaves its path.
 fn near(rng: &mut SmallRng, keys: &[Vec<u8>]) -> Vec<u8> {
     let mut key = keys.choose(rng).unwrap().clone();
     match rng.random_range(0..5) {
@@ -98,7 +98,7 @@ fn near(rng: &mut SmallRng, keys: &[Vec<u8>]) -> Vec<u8> {
     key
 }
 
-/// An older or newer state of the node.
+/// Makes an older or newer state of the node.
 fn varied(rng: &mut SmallRng, node: &Node) -> Node {
     let mut node = node.clone();
     match rng.random_range(0..6) {
@@ -149,7 +149,7 @@ fn finds_what_a_map_of_nodes_finds() {
                 let key = near(&mut rng, &keys);
                 let found = reader.find(&key);
                 assert_eq!(found, expected(&model, root, &key), "seed {seed}, round {round}, key {key:?}");
-                let is_known = |steer: Steer| steer.slot.is_none_or(|(_, word)| word & LEAF != 0);
+                let is_known = |route: CachedRoute| route.slot.is_none_or(|(_, word)| word & LEAF != 0);
                 hits += u64::from(found.is_some_and(is_known));
             }
             assert_eq!((reader.lookups(), reader.hits()), (1 + 200 * (round + 1), hits));
@@ -191,7 +191,7 @@ fn leaf(partial: u8, child: u64) -> u64 {
 fn the_root_slot_alone() {
     let (cache, reader) = cache();
     assert_eq!(reader.find(b"k"), None);
-    let slot = |word| Some(Steer { node: 0, class: 0, pos: 0, slot: Some((0, word)), claimed: 1 });
+    let slot = |word| Some(CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, word)), claimed: 1 });
     for (word, hits) in [(leaf(0, 77), 1), (leaf(0, 0), 2), (inner(0, 5), 2)] {
         cache.set_root(word);
         assert_eq!((cache.root(), reader.find(b"k"), reader.hits()), (word, slot(word), hits));
@@ -213,7 +213,7 @@ fn a_header_split_is_followed_from_either_side() {
     let both = [inner(b'c', 2), leaf(b'x', 8)];
     let above = RadixImage { node: 3, class: 2, depth: 1, prefix: b"ab", slots: &both };
     let (to_node, to_above) = ([inner(b'p', 2)], [inner(b'p', 3)]);
-    let at = |key: &[u8]| reader.find(key).map(|steer| (steer.node, steer.pos));
+    let at = |key: &[u8]| reader.find(key).map(|route| (route.node, route.pos));
     cache.set_root(inner(0, 1));
     assert!(cache.insert(&parent(&to_node)) && cache.insert(&node(1, b"abcdef")));
     assert_eq!(at(key), Some((2, 7)));

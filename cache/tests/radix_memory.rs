@@ -56,7 +56,7 @@ fn turn() -> MutexGuard<'static, ()> {
 const KEYS: u64 = 937_500;
 const SHARE_LOG2: u32 = 6;
 
-/// More than all needs: what is measured is what is taken.
+/// Makes a cache with more room than it needs: what is measured is what is taken.
 fn roomy(budget_bytes: usize) -> Arc<RadixCache> {
     RadixCache::new(RadixConfig { budget_bytes, policy: Policy::TwoChoices, seed: 1 })
 }
@@ -71,16 +71,16 @@ fn per_key(what: &str, cache: &RadixCache, before: usize, keys: usize) -> f64 {
     per_key
 }
 
-/// Every key of a full cache leads to its leaf: the next address in key order.
+/// Asserts that every key of a full cache leads to its leaf: the next address in key order.
 fn all_hit<K: AsRef<[u8]>>(cache: &Arc<RadixCache>, keys: &[K]) {
     let reader = cache.reader();
     let mut seen = 0;
     for key in keys {
-        let steer = reader.find(key.as_ref()).unwrap();
-        let (_, word) = steer.slot.unwrap();
+        let route = reader.find(key.as_ref()).unwrap();
+        let (_, word) = route.slot.unwrap();
         assert!(
             word & LEAF != 0
-                && key.as_ref().get(steer.pos).is_none_or(|byte| u64::from(*byte) == word >> PARTIAL_SHIFT)
+                && key.as_ref().get(route.pos).is_none_or(|byte| u64::from(*byte) == word >> PARTIAL_SHIFT)
         );
         seen += 1;
     }

@@ -16,7 +16,7 @@ fn node(number: u64) -> RemotePtr {
     RemotePtr::new(ServerId(1), number * 64)
 }
 
-/// Nodes of 5 leaves each; leaf `n` begins at key `10 * n`. The last one has no end.
+/// Makes nodes of 5 leaves each; leaf `n` begins at key `10 * n`. The last one has no end.
 fn tree(nodes: u64) -> Arc<NodeCache> {
     let cache = NodeCache::new(CacheConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 });
     cache.set_root(Root { ptr: node(1000), level: 3 });
@@ -75,8 +75,8 @@ fn a_lookup_in_two_halves_is_a_lookup() {
     let located = reader.locate(&key).unwrap();
     // What happens between the halves does not matter to it.
     cache.clear();
-    let steer = located.finish(&key).unwrap();
-    assert_eq!((steer.child, steer.child_level, steer.via), (leaf(12), 0, node(2)));
+    let route = located.finish(&key).unwrap();
+    assert_eq!((route.child, route.child_level, route.via), (leaf(12), 0, node(2)));
     assert!(reader.find(&key).is_none());
     assert_eq!((reader.lookups(), reader.hits()), (2, 1));
     assert_eq!(reader.node_of(1, &key), None);

@@ -1,5 +1,5 @@
-//! Which lock words are taken: a READ of the whole lock region of every server. For an index at rest, where no word
-//! should be. It takes no lock, so what it says of a cluster at work is out of date when it is said.
+//! Audit of the lock words that are taken: a READ of the whole lock region of every server. For an index at rest, where
+//! no word should be. It takes no lock, so what it says of a cluster at work is out of date when it is said.
 
 use farwood_runtime::{Buf, FabricError, LockRegion, Meter, RemotePtr, Verbs};
 
@@ -8,10 +8,10 @@ use crate::word::LockWord;
 const WORD_BYTES: u64 = 8;
 /// Words per READ: 64 KiB.
 const PIECE_WORDS: u64 = (64 << 10) / WORD_BYTES;
-/// How often a piece is asked for while queue pairs break.
+/// Times that a piece is asked for while queue pairs break.
 const ATTEMPTS_MAX: u32 = 10;
 
-/// The words of `regions` that are taken. One round trip per piece of a region.
+/// Reads the words of `regions` that are taken. One round trip per piece of a region.
 pub(crate) async fn words_held<V: Verbs>(
     verbs: &V,
     meter: &Meter,
@@ -38,7 +38,7 @@ async fn read<V: Verbs>(verbs: &V, meter: &Meter, at: RemotePtr, bytes: usize) -
     }
 }
 
-/// What to READ of a region, one after the other: where, and how many bytes.
+/// Divides a region into pieces to READ: address and bytes of each.
 fn pieces(region: &LockRegion) -> impl Iterator<Item = (RemotePtr, usize)> {
     let LockRegion { base, count } = *region;
     let firsts = (0..count).step_by(PIECE_WORDS as usize);
@@ -47,7 +47,7 @@ fn pieces(region: &LockRegion) -> impl Iterator<Item = (RemotePtr, usize)> {
     })
 }
 
-/// The words in `bytes`, which were read at `at`, that are not free.
+/// Yields the words in `bytes`, which were read at `at`, that are not free.
 fn held_in(at: RemotePtr, bytes: &[u8]) -> impl Iterator<Item = (RemotePtr, LockWord)> {
     let (words, _) = bytes.as_chunks::<{ WORD_BYTES as usize }>();
     (0..).zip(words).filter_map(move |(i, word)| {

@@ -1,9 +1,9 @@
-//! Counts a janitor's tasks on each memory server, and knows when there are enough. A server that does not answer
-//! would otherwise leave it one task for each operation that comes by, as fast as clients ask, and each keeps its chain
-//! for seconds. It knows no locks.
+//! Counts a janitor's tasks on each memory server, and knows when there are enough. Otherwise a server that does not
+//! answer would leave the janitor one task for each operation, as fast as clients ask, and each keeps its chain for
+//! seconds. It knows no locks.
 //!
-//! Nothing that was begun is given up for that: while the janitor has its hands full, no further lock word is asked
-//! for, so nothing more comes to be undone.
+//! Nothing that was begun is given up for that: while the backlog is full, no further lock word is asked for, so no
+//! more work arises.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ struct Load {
     is_said: bool,
 }
 
-/// A task in hand, until it is dropped.
+/// A task of the janitor, until it is dropped.
 pub(crate) struct Task {
     of: Rc<Backlog>,
     server: ServerId,
@@ -45,7 +45,7 @@ impl Backlog {
         Task { of: Rc::clone(self), server }
     }
 
-    /// A task has heard of its server. A queue pair that broke says nothing about it.
+    /// Notes what a task has heard of its server. A queue pair that broke says nothing about the server.
     pub(crate) fn heard(&self, server: ServerId, answer: Result<(), &FabricError>) {
         let cause = answer.err();
         if !cause.is_some_and(FabricError::is_passing) {

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use crate::word::{LockWord, WordCodec};
 
-/// A word that is found in a lock for so long belongs to a client that is slow, or dead: none keeps a lock as long.
+/// A word that stays in a lock for this long belongs to a client that is slow, or dead: others do not keep a lock as
+/// long.
 pub(crate) const LONG_NS: u64 = 1_000_000;
-/// Its waiters pause for one part in so many of the time that they have seen it.
+/// Its waiters pause for the time that they have seen it, divided by this,
 const LONG_SHARE: u64 = 16;
-/// And so long at most.
+/// and for this long at most.
 const LONG_PAUSE_NS_MAX: u64 = 10_000_000;
 
-/// How locks are taken and passed on. The same on every shard of a compute node. The default has everything on.
+/// Settings for taking locks and passing them on. The same on every shard of a compute node. The default has everything
+/// on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockConfig {
     /// Queue clients of one compute node locally, and let only the head of the queue go to the network. Off: every
@@ -20,26 +22,27 @@ pub struct LockConfig {
     pub hierarchical: bool,
     /// Pass a taken global lock on to the next local waiter. Needs `hierarchical`.
     pub handover: bool,
-    /// After so many consecutive hand-overs the global lock is released, so that other compute nodes get their turn.
+    /// Consecutive hand-overs after which the global lock is released, so that other compute nodes get their turn.
     pub handovers_max: u8,
     /// Lock words in the memory servers' on-chip memory ([`crate::on_chip_possible`]), not in their host memory. Every
-    /// compute node that locks the same nodes must say the same: two words for one node exclude nobody.
+    /// compute node that locks the same nodes must say the same: two words for one node exclude no client.
     pub on_chip: bool,
     /// The name by which an error calls the index whose locks they are.
     pub name: Arc<str>,
-    /// What lock words have of the index's number ([`crate::tag_of`]). The same on all compute nodes, and never 0.
+    /// The part of the index's number that lock words have ([`crate::tag_of`]). The same on all compute nodes, and
+    /// never 0.
     pub tag: u16,
     /// The longest time in ns that an operation waits for a lock, in its local queue and at the global word together.
     /// After that it fails with [`crate::LockError::Contended`], up to 10 ms later. `u64::MAX`: it waits for ever.
     pub wait_ns_max: u64,
-    /// So many failed CAS, and the acquisition fails with [`crate::LockError::Contended`]. At least 1.
+    /// Failed CASes after which the acquisition fails with [`crate::LockError::Contended`]. At least 1.
     pub attempts_max: u32,
     /// The first pause after a failed CAS, in ns, doubled after each further one.
     pub backoff_ns_min: u64,
     /// The longest pause after a failed CAS, in ns, unless the lock has the same word in it for 1 ms and more: from
     /// then on a pause takes a sixteenth of that time, up to 10 ms.
     pub backoff_ns_max: u64,
-    /// Dropped or failed locks of one memory server that a shard's janitor has in hand at most. Beyond that operations
+    /// The most dropped or failed locks of one memory server that a shard's janitor works on. Beyond that operations
     /// ask for no further lock there: they wait, or, if the server does not answer, fail at once.
     pub unsettled_max: usize,
     /// Compute nodes, ascending, that had died before the index was made, and of which nothing can take effect any
@@ -76,15 +79,15 @@ impl LockConfig {
         self.dead_owners.binary_search(&word.owner()).is_ok()
     }
 
-    /// The pause after the `failed`-th failed CAS (from 1), which found the word that was there `unchanged_ns` before:
-    /// a lock of the dead costs a waiter some 600 CASes until it gives up after 5 s, not some 300,000.
+    /// Computes the pause after the `failed`-th failed CAS (from 1), which found the word that was there `unchanged_ns`
+    /// before: a lock of a dead client costs a waiter some 600 CASes until it gives up after 5 s, not some 300,000.
     pub(crate) fn pause_ns(&self, failed: u32, unchanged_ns: u64, random: u64) -> u64 {
         let long_ns = if unchanged_ns < LONG_NS { 0 } else { unchanged_ns / LONG_SHARE };
         self.backoff_ns(failed, random).max(long_ns.min(LONG_PAUSE_NS_MAX))
     }
 
-    /// The pause after the `failed`-th chain that failed in a row (from 1): exponential, of which the upper half is
-    /// chance, so that spinners that collided once do not collide again.
+    /// Computes the pause after the `failed`-th chain that failed in a row (from 1): exponential, of which the upper
+    /// half is random, so that spinners that collided once do not collide again.
     pub(crate) fn backoff_ns(&self, failed: u32, random: u64) -> u64 {
         let doublings = failed.saturating_sub(1).min(20);
         let most = (self.backoff_ns_min << doublings).min(self.backoff_ns_max).max(self.backoff_ns_min);

@@ -1,6 +1,6 @@
-//! Which compute nodes are dead, as far as a shard's lock table has been told. It asks the control plane only when a
-//! lock of the lock region stays taken for another index: that its owner is dead, and fenced, makes the word one that
-//! protects nothing here ([`crate::word`]).
+//! The dead compute nodes that a shard's lock table knows of. It asks the control plane only when a lock of the lock
+//! region stays taken for another index: if the owner is dead, and fenced, the word protects nothing here
+//! ([`crate::word`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use farwood_runtime::Verbs;
 
 use crate::table::Table;
 
-/// Between two questions, in ns: a client that falls silent is dead for the control plane seconds later.
+/// The time between two questions, in ns: a client that falls silent is dead for the control plane seconds later.
 const ASK_AGAIN_NS: u64 = 100_000_000;
 
-/// The dead that a table knows of.
+/// The dead compute nodes that a table knows of.
 #[derive(Default)]
 pub(crate) struct Deaths {
     /// Their ids, ascending.
@@ -28,8 +28,8 @@ impl Deaths {
     }
 }
 
-/// Asks the control plane who is dead, unless it was asked a moment ago. In the background: it may take longer to
-/// answer than an operation may wait.
+/// Asks the control plane which compute nodes are dead, unless it was asked a moment ago. In the background: it may
+/// take longer to answer than an operation may wait.
 #[cold]
 pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64) {
     if now_ns < table.deaths.ask_from_ns.replace(u64::MAX) {

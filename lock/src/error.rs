@@ -1,12 +1,12 @@
-//! Why a lock could not be had or given back.
+//! Reasons why a lock could not be acquired or released.
 
 use std::sync::Arc;
 
 use farwood_runtime::{FabricError, Failed, RemotePtr, ShardId};
 use thiserror::Error;
 
-/// Why an acquisition or a release failed. What it leaves behind (a CAS of unknown outcome, a write-back that is half
-/// done) is settled in the background; until it is, the global lock stays taken.
+/// The reason why an acquisition or a release failed. What it leaves behind (a CAS of unknown outcome, a write-back
+/// that is half done) is settled in the background; until it is, the global lock stays taken.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockError {
@@ -44,7 +44,7 @@ pub enum LockError {
     },
 }
 
-/// What to do about a lock that is not had.
+/// Says what to do about a lock that does not come free.
 fn advice(other_index: bool) -> &'static str {
     match other_index {
         true => {

@@ -1,19 +1,19 @@
-//! The decisions at a lock's home: who holds it on this compute node, who waits, who is next, and whether the next one
-//! gets the global lock with it. A pure state machine: events in, at most one [`Action`] out. It knows no verbs, no
-//! messages and no time.
+//! The decisions at a lock's home: which client of this compute node holds it, which ones wait, which is next, and
+//! whether the next one gets the global lock with it. A pure state machine: events in, at most one [`Action`] out. It
+//! knows no verbs, no messages and no time.
 //!
 //! ```text
-//!             request                      release(not kept), nobody waits
+//!             request                      release(not kept), none waiting
 //!   free ───────────────────> held ─────────────────────────────────────────> free
-//!                             │  ^  release, somebody waits: the first of them holds
+//!                             │  ^  release, clients wait: the first of them holds
 //!          release(kept),     v  │
-//!          nobody waits    unlocking ──── unlocked, nobody waits ────────────> free
+//!          none waiting    unlocking ──── unlocked, none waiting ────────────> free
 //! ```
 //!
-//! Invariants: exactly one party holds a lock of the table, or the janitor does; waiters are served in the order in
+//! Invariants: exactly one client holds a lock of the table, or the janitor does; waiters are served in the order in
 //! which they came; a lock that is neither held nor waited for takes no memory. `depth` counts consecutive hand-overs
-//! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts
-//! its write-back.
+//! since the last CAS; whether one more is allowed is the holder's decision ([`passes_on`]), taken before it posts its
+//! write-back.
 
 use std::collections::hash_map::Entry;
 
@@ -26,28 +26,28 @@ use crate::word::Claim;
 
 /// An acquisition: the shard of its client and its token there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Party {
+pub(crate) struct WaiterId {
     pub(crate) shard: ShardId,
     pub(crate) token: u32,
 }
 
-/// What the home has to do about an event.
+/// The home's reaction to an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Action {
     Nothing,
     /// Tell `to` that it holds the lock now.
     Grant {
-        to: Party,
+        to: WaiterId,
         grant: Grant,
     },
-    /// Tell the holder that somebody waits.
+    /// Tell the holder that another client waits.
     Hint {
-        to: Party,
+        to: WaiterId,
     },
     /// Tell `to` that it waits no longer.
     Cancelled {
-        to: Party,
+        to: WaiterId,
     },
     /// Clear the global word, which was kept under that claim, then report [`Home::unlocked`].
     Unlock {
@@ -55,7 +55,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Whether a holder leaves the global word taken for the next.
+/// Tells whether a holder leaves the global word taken for the next.
 ///
 /// The limit keeps clients of other compute nodes from starving: they can win the word only when it is cleared.
 pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
@@ -67,40 +67,40 @@ pub(crate) fn passes_on(hinted: bool, depth: u8, handovers_max: u8) -> bool {
 pub(crate) struct Home {
     locks: FxHashMap<u64, Lock>,
     /// The waiters of all locks.
-    waiters: Waiters<Party>,
+    waiters: Waiters<WaiterId>,
 }
 
 #[derive(Clone, Debug)]
 struct Lock {
     holder: Holder,
     depth: u8,
-    /// Whether the holder was told that somebody waits.
+    /// True if the holder was told that another client waits.
     hinted: bool,
     queue: WaitList,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holder {
-    Party(Party),
-    /// The home itself, while its janitor clears a word that was passed on to nobody.
+    Client(WaiterId),
+    /// The home itself, while its janitor clears a word that was kept for a cancelled waiter.
     Janitor,
 }
 
 impl Home {
-    /// A client wants the lock.
+    /// Admits a client that wants the lock.
     #[inline]
-    pub(crate) fn request(&mut self, key: u64, party: Party) -> Action {
+    pub(crate) fn request(&mut self, key: u64, client: WaiterId) -> Action {
         match self.locks.entry(key) {
             Entry::Vacant(free) => {
-                let holder = Holder::Party(party);
+                let holder = Holder::Client(client);
                 free.insert(Lock { holder, depth: 0, hinted: false, queue: WaitList::EMPTY });
-                Action::Grant { to: party, grant: Grant::default() }
+                Action::Grant { to: client, grant: Grant::default() }
             }
             Entry::Occupied(mut taken) => {
                 let lock = taken.get_mut();
-                lock.queue.push(&mut self.waiters, party);
+                lock.queue.push(&mut self.waiters, client);
                 match lock.holder {
-                    Holder::Party(to) if !lock.hinted => {
+                    Holder::Client(to) if !lock.hinted => {
                         lock.hinted = true;
                         Action::Hint { to }
                     }
@@ -110,14 +110,14 @@ impl Home {
         }
     }
 
-    /// The holder is done: its chain has completed.
+    /// Takes the lock back from its holder, whose chain has completed.
     #[inline]
-    pub(crate) fn release(&mut self, key: u64, party: Party, release: Release) -> Action {
+    pub(crate) fn release(&mut self, key: u64, client: WaiterId, release: Release) -> Action {
         let Entry::Occupied(mut taken) = self.locks.entry(key) else {
-            panic!("released a lock that nobody holds")
+            panic!("released a lock that is not held")
         };
         let lock = taken.get_mut();
-        assert_eq!(lock.holder, Holder::Party(party), "a lock is released by its holder");
+        assert_eq!(lock.holder, Holder::Client(client), "a lock is released by its holder");
         match (lock.queue.pop(&mut self.waiters), release.kept) {
             (Some(to), kept) => {
                 let used = u8::from(!release.unused);
@@ -136,18 +136,22 @@ impl Home {
         }
     }
 
-    /// A waiter wants the lock no more. If it is not in the queue, the lock was granted to it in the meantime: it will
-    /// find that out by itself and release.
-    pub(crate) fn cancel(&mut self, key: u64, party: Party) -> Action {
+    /// Removes a waiter that wants the lock no more. If it is not in the queue, the lock was granted to it in the
+    /// meantime: it will find that out by itself and release.
+    pub(crate) fn cancel(&mut self, key: u64, client: WaiterId) -> Action {
         let Home { locks, waiters } = self;
-        let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != party);
-        if locks.get_mut(&key).is_some_and(leave) { Action::Cancelled { to: party } } else { Action::Nothing }
+        let leave = |lock: &mut Lock| lock.queue.retain(waiters, |waiter| *waiter != client);
+        if locks.get_mut(&key).is_some_and(leave) {
+            Action::Cancelled { to: client }
+        } else {
+            Action::Nothing
+        }
     }
 
-    /// The janitor has cleared the global word.
+    /// Goes on after the janitor has cleared the global word.
     pub(crate) fn unlocked(&mut self, key: u64) -> Action {
         let Entry::Occupied(mut taken) = self.locks.entry(key) else {
-            panic!("unlocked a lock that nobody holds")
+            panic!("unlocked a lock that is not held")
         };
         let lock = taken.get_mut();
         assert_eq!(lock.holder, Holder::Janitor, "only the janitor reports unlocked");
@@ -160,12 +164,13 @@ impl Home {
         }
     }
 
-    /// Locks that are held or waited for.
+    /// Counts the locks that are held or waited for.
     pub(crate) fn len(&self) -> usize {
         self.locks.len()
     }
 
-    /// Memory that the table takes: it grows with the largest number of concurrent acquisitions, not with locks.
+    /// Counts the bytes that the table takes: they grow with the largest number of concurrent acquisitions, not with
+    /// locks.
     pub(crate) fn bytes(&self) -> usize {
         // One control byte per bucket, and an eighth of the buckets stays free.
         let bucket_bytes = size_of::<(u64, Lock)>() + 1;
@@ -175,9 +180,9 @@ impl Home {
 
 impl Lock {
     #[inline]
-    fn grant(&mut self, to: Party, kept: Option<Claim>, depth: u8) -> Action {
+    fn grant(&mut self, to: WaiterId, kept: Option<Claim>, depth: u8) -> Action {
         let hinted = !self.queue.is_empty();
-        self.holder = Holder::Party(to);
+        self.holder = Holder::Client(to);
         self.depth = depth;
         self.hinted = hinted;
         Action::Grant { to, grant: Grant { kept, depth, hinted } }

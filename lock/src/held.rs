@@ -15,14 +15,14 @@ use crate::error::LockError;
 use crate::handover::passes_on;
 use crate::janitor::{PAUSE_NS_MIN, Unfinished, can_be_redone, clean_up, redo, won};
 use crate::message::Grant;
-use crate::table::{Seat, Table};
+use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, FREE, WORD_BYTES};
 
-/// What every fabric keeps whole.
+/// Bytes that every fabric keeps whole.
 const LINE_BYTES: u64 = 64;
 
 /// Bounds how many chains in a row may fail once a client's time is over.
-const VAIN_WHEN_OVER: u32 = 8;
+const FABRIC_FAILURES_WHEN_OVER: u32 = 8;
 
 /// The lock of one node, held locally at least. Ends with [`Held::release`]; if it is dropped instead (a cancelled
 /// operation), the shard's janitor undoes what it holds.
@@ -32,48 +32,48 @@ pub struct Held<V: Verbs> {
     node: RemotePtr,
     lock: RemotePtr,
     /// `None` where locks are not hierarchical.
-    seat: Option<Seat>,
+    ticket: Option<LocalTicket>,
     depth: u8,
     handed_over: bool,
     unpublished: u8,
-    /// Until the global lock is had, what its free word is taken to hold; then what it is to hold after the release. A
-    /// leftover that was taken over stays one.
+    /// Until the global lock is acquired, what its free word is assumed to hold; then what it is to hold after the
+    /// release. A leftover that was taken over stays one.
     vacant: u64,
     global: Global<V::Submission>,
 }
 
 /// The global half of an acquisition.
 pub(crate) enum Global<S> {
-    /// Not ours, as far as this acquisition is concerned.
+    /// Not held by this acquisition.
     Free,
     /// A CAS is in flight.
-    Asked { claim: Claim, cas: S },
+    CasInFlight { claim: Claim, cas: S },
     /// A chain failed that cannot be redone: perhaps the word is in the lock region, perhaps not.
-    Doubtful { claim: Claim },
+    Unknown { claim: Claim },
     /// Ours.
     Taken { claim: Claim },
     /// Ours until the chain of a release completes.
-    Leaving { chain: S, parting: Parting },
-    /// That chain failed and is being redone. In a box: whoever drops the holder hands it to the janitor as it is.
-    Redoing { parting: Parting, redo: Pin<Box<dyn Future<Output = Result<Option<Buf>, Failed>>>> },
-    /// That was in vain.
+    Releasing { chain: S, pending: PendingRelease },
+    /// That chain failed and is being redone. In a box: if the holder is dropped, it goes to the janitor as it is.
+    Redoing { pending: PendingRelease, redo: Pin<Box<dyn Future<Output = Result<Option<Buf>, Failed>>>> },
+    /// That failed as well.
     Unfinished(Unfinished),
     /// Given back, the local half too.
-    Over,
+    Released,
 }
 
-/// What is to be known of a release chain, should it fail.
+/// The facts about a release chain that are needed if it fails.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parting {
+pub(crate) struct PendingRelease {
     pub(crate) claim: Claim,
-    pub(crate) exit: Exit,
+    pub(crate) mode: UnlockMode,
     /// See [`Held::with_unpublished_prefix`].
     pub(crate) unpublished: u8,
 }
 
-/// What a release chain does with the global word.
+/// The effect of a release chain on the global word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exit {
+pub(crate) enum UnlockMode {
     /// It clears it.
     Unlocked,
     /// It leaves it taken for the next holder.
@@ -86,13 +86,13 @@ impl<S> Global<S> {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Global::Free => "free",
-            Global::Asked { .. } => "asked",
-            Global::Doubtful { .. } => "doubtful",
+            Global::CasInFlight { .. } => "CAS in flight",
+            Global::Unknown { .. } => "unknown",
             Global::Taken { .. } => "taken",
-            Global::Leaving { .. } => "leaving",
+            Global::Releasing { .. } => "releasing",
             Global::Redoing { .. } => "redoing",
             Global::Unfinished(_) => "unfinished",
-            Global::Over => "over",
+            Global::Released => "released",
         }
     }
 }
@@ -103,7 +103,7 @@ impl<V: Verbs> Held<V> {
         table: Rc<Table<V>>,
         node: RemotePtr,
         lock: RemotePtr,
-        seat: Option<Seat>,
+        ticket: Option<LocalTicket>,
         grant: Grant,
     ) -> Self {
         let global = match grant.kept {
@@ -121,7 +121,7 @@ impl<V: Verbs> Held<V> {
             table,
             node,
             lock,
-            seat,
+            ticket,
             depth: grant.depth,
             handed_over: grant.kept.is_some(),
             unpublished: 0,
@@ -130,18 +130,18 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// The node whose lock it is.
+    /// Yields the node whose lock it is.
     pub fn node(&self) -> RemotePtr {
         self.node
     }
 
-    /// Whether the global lock came with the local one, from the holder before.
+    /// Tells whether the global lock came with the local one, from the holder before.
     pub fn was_handed_over(&self) -> bool {
         self.handed_over
     }
 
-    /// Says what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a guess that is
-    /// wrong costs a round trip. A lock that was handed over needs no guess.
+    /// Sets what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a wrong guess
+    /// costs a round trip. A lock that was handed over needs no guess.
     ///
     /// # Panics
     /// If words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -162,8 +162,8 @@ impl<V: Verbs> Held<V> {
         claim.vacant
     }
 
-    /// Says what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
-    /// dropped before leaves the payload that it found. Without it that one stays.
+    /// Sets what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
+    /// dropped before leaves the payload that it found, as does one for which this is not called.
     ///
     /// # Panics
     /// Without the global lock, or if words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -205,15 +205,18 @@ impl<V: Verbs> Held<V> {
             self.compete(meter, None, 0).await?;
         }
         meter.waits_no_more();
-        let (mut buf, mut vain) = (buf, 0);
+        let (mut buf, mut fabric_failures) = (buf, 0);
         loop {
             let mut chain = Chain::with_buffer(self.node.server(), buf);
             chain.read(self.node, 0..len);
             match self.table.verbs.submit(meter, chain).await {
                 Ok(done) => return Ok(done),
                 Err(failed) => {
-                    vain += 1;
-                    buf = self.again(meter, failed, vain).await?.expect("a READ is posted with a buffer");
+                    fabric_failures += 1;
+                    buf = self
+                        .again(meter, failed, fabric_failures)
+                        .await?
+                        .expect("a READ is posted with a buffer");
                 }
             }
         }
@@ -222,7 +225,7 @@ impl<V: Verbs> Held<V> {
     /// Takes the global lock, which costs one round trip per attempt, or none if it was handed over.
     ///
     /// # Errors
-    /// As [`Held::lock_and_read`].
+    /// See [`Held::lock_and_read`].
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
         self.settle().await?;
         if !self.is_taken() {
@@ -232,9 +235,9 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Says that the first `verbs` WRITEs of the coming write-back are to memory that nobody can reach before the
-    /// WRITE behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change every
-    /// line that it covers.
+    /// Declares that the first `verbs` WRITEs of the coming write-back are to memory that no client can reach before
+    /// the WRITE behind them takes effect: a new node, and the locked one that leads to it. That WRITE must change
+    /// every line that it covers.
     ///
     /// The lock protects the new node only until then, so redoing those WRITEs later would be wrong:
     ///
@@ -273,37 +276,41 @@ impl<V: Verbs> Held<V> {
         combine: bool,
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
-        let Some(claim) = self.parting_claim() else {
+        let Some(claim) = self.release_claim() else {
             assert!(chain.is_empty(), "a write-back needs the global lock");
             return Ok(chain.into_buffer());
         };
-        let mut exit = match self.passes_on(claim) {
-            true => Exit::Kept,
-            false if combine => Exit::Unlocked,
-            false => Exit::UnlockLater,
+        let mut mode = match self.passes_on(claim) {
+            true => UnlockMode::Kept,
+            false if combine => UnlockMode::Unlocked,
+            false => UnlockMode::UnlockLater,
         };
-        if exit == Exit::Unlocked {
+        if mode == UnlockMode::Unlocked {
             self.add_unlock(&mut chain, claim);
         }
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
-                self.depart(meter, chain, Parting { claim, exit, unpublished: self.unpublished });
-                poll_fn(|cx| self.poll_leaving(meter, cx)).await?
+                self.depart(meter, chain, PendingRelease { claim, mode, unpublished: self.unpublished });
+                poll_fn(|cx| self.poll_releasing(meter, cx)).await?
             }
         };
-        if exit == Exit::UnlockLater {
+        if mode == UnlockMode::UnlockLater {
             // A waiter may have come while the write-back was on its way.
             if self.passes_on(claim) {
-                exit = Exit::Kept;
+                mode = UnlockMode::Kept;
             } else {
                 let mut unlock = Chain::new(self.lock.server());
                 self.add_unlock(&mut unlock, claim);
-                self.depart(meter, unlock, Parting { claim, exit: Exit::Unlocked, unpublished: 0 });
-                poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
+                self.depart(
+                    meter,
+                    unlock,
+                    PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0 },
+                );
+                poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
             }
         }
-        self.part(exit, claim);
+        self.part(mode, claim);
         Ok(buf)
     }
 
@@ -329,11 +336,11 @@ impl<V: Verbs> Held<V> {
     /// ```text
     ///   holder   WRITE lines 0, 1, 2 ✗   READ word
     ///     lines 0, 1, 2 arrived                free, or another's: done; line 0 may be the next holder's by now
-    ///     none, line 0, or lines 0, 1          ours: nobody else wrote to the node; WRITE lines 0, 1, 2
+    ///     none, line 0, or lines 0, 1          ours: no other client wrote to the node; WRITE lines 0, 1, 2
     /// ```
     ///
     /// # Errors
-    /// As [`Held::release`].
+    /// See [`Held::release`].
     ///
     /// # Panics
     /// Without the global lock, if `data` is empty or the word's place is not in `buf`, or after
@@ -344,29 +351,30 @@ impl<V: Verbs> Held<V> {
         buf: Buf,
         data: Range<usize>,
     ) -> Result<Buf, LockError> {
-        let claim = self.parting_claim().expect("a write-back needs the global lock");
+        let claim = self.release_claim().expect("a write-back needs the global lock");
         assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
         assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
         assert_eq!(self.unpublished, 0, "there is one WRITE only, to the locked node");
-        let exit = if self.passes_on(claim) { Exit::Kept } else { Exit::Unlocked };
-        let parting = Parting { claim, exit, unpublished: 0 };
-        let chain = self.rear_chain(buf, data, parting);
-        self.depart(meter, chain, parting);
-        let buf = poll_fn(|cx| self.poll_leaving(meter, cx)).await?;
-        self.part(exit, claim);
+        let mode = if self.passes_on(claim) { UnlockMode::Kept } else { UnlockMode::Unlocked };
+        let pending = PendingRelease { claim, mode, unpublished: 0 };
+        let chain = self.rear_chain(buf, data, pending);
+        self.depart(meter, chain, pending);
+        let buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+        self.part(mode, claim);
         Ok(buf.expect("the chain was posted with a buffer"))
     }
 
-    /// The claim that ends with a release, and leaves the word as the holder wants it. `None` without the global lock.
+    /// Yields the claim that ends with a release, and leaves the word as the holder wants it. `None` without the global
+    /// lock.
     #[inline]
-    fn parting_claim(&self) -> Option<Claim> {
+    fn release_claim(&self) -> Option<Claim> {
         let Global::Taken { claim } = self.global else { return None };
         Some(Claim { vacant: self.vacant, ..claim })
     }
 
-    /// The chain of [`Held::release_rear`].
-    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, parting: Parting) -> Chain {
-        let Parting { claim, exit, .. } = parting;
+    /// Builds the chain of [`Held::release_rear`].
+    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, pending: PendingRelease) -> Chain {
+        let PendingRelease { claim, mode, .. } = pending;
         let server = self.lock.server();
         let start = self.lock.offset() - data.len() as u64;
         // The place of the first byte in its line decides: the word is aligned, so it never crosses a line's end.
@@ -374,14 +382,14 @@ impl<V: Verbs> Held<V> {
         let start = RemotePtr::new(server, start);
         let clears_at_once = is_one_line || self.table.verbs.capabilities().in_order_write;
         let all = data.start..data.end + WORD_BYTES;
-        if exit == Exit::Unlocked && clears_at_once {
+        if mode == UnlockMode::Unlocked && clears_at_once {
             buf[data.end..all.end].copy_from_slice(&claim.vacant.to_le_bytes());
         }
         let mut chain = Chain::with_buffer(server, buf);
-        match exit {
-            Exit::Unlocked if clears_at_once => chain.write(start, all),
-            Exit::Unlocked => chain.write(start, data).write_word(self.lock, claim.vacant),
-            Exit::Kept | Exit::UnlockLater => chain.write(start, data),
+        match mode {
+            UnlockMode::Unlocked if clears_at_once => chain.write(start, all),
+            UnlockMode::Unlocked => chain.write(start, data).write_word(self.lock, claim.vacant),
+            UnlockMode::Kept | UnlockMode::UnlockLater => chain.write(start, data),
         };
         chain
     }
@@ -395,12 +403,12 @@ impl<V: Verbs> Held<V> {
     ///   holder, shard 0   WRITE node ·······························> takes effect
     ///   next,   shard 1       told ──> READ node (old) ──> WRITE node: the first write is lost
     /// ```
-    fn part(&mut self, exit: Exit, claim: Claim) {
-        self.global = Global::Over;
-        self.give_back((exit == Exit::Kept).then_some(claim));
+    fn part(&mut self, mode: UnlockMode, claim: Claim) {
+        self.global = Global::Released;
+        self.give_back((mode == UnlockMode::Kept).then_some(claim));
     }
 
-    /// CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
+    /// Repeats the CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
     async fn compete(
         &mut self,
         meter: &Meter,
@@ -409,7 +417,7 @@ impl<V: Verbs> Held<V> {
     ) -> Result<Completion, LockError> {
         // After a CAS of unknown outcome the same word is tried again: it finds itself if that one had won.
         let mut claim = match self.global {
-            Global::Doubtful { claim } => claim,
+            Global::Unknown { claim } => claim,
             _ => {
                 if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
                     self.wait_for_janitor(meter).await?;
@@ -417,7 +425,7 @@ impl<V: Verbs> Held<V> {
                 Claim { word: self.table.word(), vacant: self.vacant }
             }
         };
-        let (mut lost, mut outrun, mut vain) = (0, 0, 0);
+        let (mut cas_failures, mut outrun, mut fabric_failures) = (0, 0, 0);
         let (mut word, mut since_ns) = (FREE, 0);
         loop {
             let reads = buf.is_some();
@@ -428,7 +436,7 @@ impl<V: Verbs> Held<V> {
                     chain.read(self.node, 0..len);
                 }
             });
-            self.global = Global::Asked { claim, cas };
+            self.global = Global::CasInFlight { claim, cas };
             match poll_fn(|cx| self.poll_cas(cx)).await {
                 Ok(done) if self.is_taken() => {
                     meter.waits_no_more();
@@ -444,8 +452,8 @@ impl<V: Verbs> Held<V> {
                         claim = claim.starting_from(found, self.table.config.codec);
                         continue;
                     }
-                    (lost, vain) = (lost + 1, 0);
-                    self.lost(meter, lost, found)?;
+                    (cas_failures, fabric_failures) = (cas_failures + 1, 0);
+                    self.cas_failed(meter, cas_failures, found)?;
                     let (config, verbs) = (&self.table.config, &self.table.verbs);
                     let now_ns = verbs.now();
                     if word != found {
@@ -453,14 +461,19 @@ impl<V: Verbs> Held<V> {
                     }
                     let unchanged_ns = now_ns - since_ns;
                     self.table.suspect(self.lock, found, unchanged_ns, now_ns);
-                    verbs.pause(config.pause_ns(lost, unchanged_ns, verbs.random())).await;
+                    verbs.pause(config.pause_ns(cas_failures, unchanged_ns, verbs.random())).await;
                 }
                 Err(failed) => {
-                    vain += 1;
-                    buf = match self.again(meter, failed, vain).await {
-                        // That a queue pair broke at last says less than who has the lock, as far as is known.
+                    fabric_failures += 1;
+                    buf = match self.again(meter, failed, fabric_failures).await {
+                        // The owner that was seen last says more than the queue pair that broke just now.
                         Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
-                            return Err(self.table.contended(meter, (self.node, self.lock), word, lost));
+                            return Err(self.table.contended(
+                                meter,
+                                (self.node, self.lock),
+                                word,
+                                cas_failures,
+                            ));
                         }
                         again => again?,
                     }
@@ -486,26 +499,32 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Decides whether a chain that failed for the `vain`-th time in a row is posted again. Nothing of it can be half
-    /// done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    /// Decides whether a chain is posted again that has failed `fabric_failures` times in a row. Nothing of it can be
+    /// half done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
     #[cold]
-    async fn again(&self, meter: &Meter, failed: Failed, vain: u32) -> Result<Option<Buf>, LockError> {
+    async fn again(
+        &self,
+        meter: &Meter,
+        failed: Failed,
+        fabric_failures: u32,
+    ) -> Result<Option<Buf>, LockError> {
         meter.retry();
         let (config, verbs) = (&self.table.config, &self.table.verbs);
         let (_, over) = self.table.patience.spent(verbs, meter);
-        // A client whose time is over asks a few times more: it is to hear who holds the lock, rather than that a queue
-        // pair broke just then.
-        let is_last = vain >= config.attempts_max || (over && vain >= VAIN_WHEN_OVER);
+        // A client whose time is over asks a few times more, to learn which compute node holds the lock, rather than
+        // that a queue pair broke just then.
+        let is_last =
+            fabric_failures >= config.attempts_max || (over && fabric_failures >= FABRIC_FAILURES_WHEN_OVER);
         if !failed.cause().is_passing() || is_last {
             return Err(failed.into());
         }
-        verbs.pause(config.backoff_ns(vain, verbs.random())).await;
+        verbs.pause(config.backoff_ns(fabric_failures, verbs.random())).await;
         Ok(failed.into_parts().1.into_buffer())
     }
 
     /// Counts a CAS that found the lock taken, and gives up when the time or the budget is spent.
     #[cold]
-    fn lost(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
+    fn cas_failed(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
         meter.retry();
         self.table.counters.count(|stats| stats.remote_failed += 1);
         tracing::debug!(name: "lock.contended", lock = %self.lock, failed, "a global lock is taken");
@@ -517,8 +536,8 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Counts a CAS that found the lock vacant, but not as assumed. The first assumption was a guess; when a later one
-    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is what was found
-    /// last that says who holds the lock.
+    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is the held word
+    /// that was found last.
     #[cold]
     fn outrun(&self, meter: &Meter, times: u32, word: u64) -> Result<(), LockError> {
         meter.retry();
@@ -530,10 +549,10 @@ impl<V: Verbs> Held<V> {
         Err(table.contended(meter, (self.node, self.lock), word, attempts))
     }
 
-    /// Awaits a CAS that an earlier, dropped call left in flight. If that one broke with its queue pair, the next
-    /// finds out what it did.
+    /// Awaits a CAS that an earlier, dropped call left in flight. If that one failed with its queue pair, the next one
+    /// finds out its outcome.
     async fn settle(&mut self) -> Result<(), LockError> {
-        if let Global::Asked { .. } = self.global
+        if let Global::CasInFlight { .. } = self.global
             && let Err(failed) = poll_fn(|cx| self.poll_cas(cx)).await
             && !failed.cause().is_passing()
         {
@@ -544,7 +563,9 @@ impl<V: Verbs> Held<V> {
 
     #[inline]
     fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, Failed>> {
-        let Global::Asked { claim, cas } = &mut self.global else { unreachable!("no CAS is in flight") };
+        let Global::CasInFlight { claim, cas } = &mut self.global else {
+            unreachable!("no CAS is in flight")
+        };
         let claim = *claim;
         let done = ready!(Pin::new(cas).poll(cx));
         self.global = match &done {
@@ -560,35 +581,35 @@ impl<V: Verbs> Held<V> {
                 Global::Taken { claim }
             }
             Ok(_) => Global::Free,
-            Err(_) => Global::Doubtful { claim },
+            Err(_) => Global::Unknown { claim },
         };
         Poll::Ready(done)
     }
 
     /// Posts a chain of a release.
-    fn depart(&mut self, meter: &Meter, chain: Chain, parting: Parting) {
+    fn depart(&mut self, meter: &Meter, chain: Chain, pending: PendingRelease) {
         let chain = self.table.verbs.submit(meter, chain);
-        self.global = Global::Leaving { chain, parting };
+        self.global = Global::Releasing { chain, pending };
     }
 
     /// Polls the chain that was posted last. If it fails it is redone.
     #[inline]
-    fn poll_leaving(
+    fn poll_releasing(
         &mut self,
         meter: &Meter,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Buf>, FabricError>> {
-        let Global::Leaving { chain, parting } = &mut self.global else { return self.poll_redoing(cx) };
-        let parting = *parting;
+        let Global::Releasing { chain, pending } = &mut self.global else { return self.poll_redoing(cx) };
+        let pending = *pending;
         match ready!(Pin::new(chain).poll(cx)) {
             Ok(done) => {
-                self.global = Self::left(parting);
+                self.global = Self::left(pending);
                 Poll::Ready(Ok(done.buf))
             }
             Err(failed) => {
                 meter.retry();
-                let redo = Box::pin(redo(Rc::clone(&self.table), self.lock, parting, failed));
-                self.global = Global::Redoing { parting, redo };
+                let redo = Box::pin(redo(Rc::clone(&self.table), self.lock, pending, failed));
+                self.global = Global::Redoing { pending, redo };
                 self.poll_redoing(cx)
             }
         }
@@ -596,28 +617,28 @@ impl<V: Verbs> Held<V> {
 
     #[cold]
     fn poll_redoing(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Buf>, FabricError>> {
-        let Global::Redoing { parting, redo } = &mut self.global else {
+        let Global::Redoing { pending, redo } = &mut self.global else {
             unreachable!("no release is in flight")
         };
-        let parting = *parting;
+        let pending = *pending;
         let (global, done) = match ready!(redo.as_mut().poll(cx)) {
-            Ok(buf) => (Self::left(parting), Ok(buf)),
+            Ok(buf) => (Self::left(pending), Ok(buf)),
             Err(failed) if can_be_redone(&failed) => {
                 let cause = failed.cause().clone();
-                (Global::Unfinished(Unfinished { parting, failed }), Err(cause))
+                (Global::Unfinished(Unfinished { pending, failed }), Err(cause))
             }
-            Err(failed) => (Global::Doubtful { claim: parting.claim }, Err(failed.into())),
+            Err(failed) => (Global::Unknown { claim: pending.claim }, Err(failed.into())),
         };
         self.global = global;
         Poll::Ready(done)
     }
 
-    /// What a chain of a release leaves when it has taken effect.
+    /// Yields the state that a release chain leaves when it has taken effect.
     #[inline]
-    fn left(parting: Parting) -> Global<V::Submission> {
-        match parting.exit {
-            Exit::Unlocked => Global::Free,
-            Exit::Kept | Exit::UnlockLater => Global::Taken { claim: parting.claim },
+    fn left(pending: PendingRelease) -> Global<V::Submission> {
+        match pending.mode {
+            UnlockMode::Unlocked => Global::Free,
+            UnlockMode::Kept | UnlockMode::UnlockLater => Global::Taken { claim: pending.claim },
         }
     }
 
@@ -636,16 +657,16 @@ impl<V: Verbs> Held<V> {
 
     fn passes_on(&self, claim: Claim) -> bool {
         let config = &self.table.config;
-        let hinted = self.seat.is_some_and(|seat| self.table.hinted(seat));
-        // What a leftover was is known to its taker alone: the next holder finds it in the word again.
+        let hinted = self.ticket.is_some_and(|ticket| self.table.hinted(ticket));
+        // Only the taker of a leftover knows what it was: the next holder has to find it in the word again.
         config.handover
             && !claim.takes_over(config.codec)
             && passes_on(hinted, self.depth, config.handovers_max)
     }
 
     fn give_back(&mut self, kept: Option<Claim>) {
-        if let Some(seat) = self.seat.take() {
-            self.table.give_back(self.lock, seat, kept);
+        if let Some(ticket) = self.ticket.take() {
+            self.table.give_back(self.lock, ticket, kept);
         }
     }
 }
@@ -653,12 +674,12 @@ impl<V: Verbs> Held<V> {
 impl<V: Verbs> Drop for Held<V> {
     #[inline]
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.global, Global::Over) {
-            Global::Over => {}
+        match std::mem::replace(&mut self.global, Global::Released) {
+            Global::Released => {}
             Global::Free => self.give_back(None),
             left => {
                 let (table, task) = (Rc::clone(&self.table), self.table.backlog.begin(self.lock.server()));
-                self.table.verbs.defer(clean_up(table, task, self.lock, self.seat, left));
+                self.table.verbs.defer(clean_up(table, task, self.lock, self.ticket, left));
             }
         }
     }

@@ -1,13 +1,13 @@
-//! What a client that wants a lock knows besides its answer: whether others wait for the same lock. Advice only, on
-//! which the holder decides to pass the lock on. Pure.
+//! Hints of whether others wait for the lock that a client wants. Advice only, on which the holder decides to pass the
+//! lock on. Pure.
 
 use crate::message::Grant;
-use crate::slots::{Met, Slots};
+use crate::slots::{Delivery, Slots};
 
 /// The clients of one shard that want, or hold, locks. They close their slots when they have given the lock back.
 pub(crate) type LockSlots<W> = Slots<Grant, W, Hint>;
 
-/// What is remembered of such a client besides.
+/// The hint that such a client has.
 #[derive(Clone, Debug)]
 pub(crate) struct Hint {
     /// Its lock.
@@ -25,8 +25,8 @@ impl Hint {
 }
 
 impl<W> LockSlots<W> {
-    /// A Grant has come, which says whether others wait.
-    pub(crate) fn granted(&mut self, token: u32, grant: Grant) -> Met<W> {
+    /// Notes a Grant, which says whether others wait.
+    pub(crate) fn granted(&mut self, token: u32, grant: Grant) -> Delivery<W> {
         if let Some(hint) = self.memo_mut(token) {
             hint.given = grant.hinted;
         }
@@ -71,7 +71,7 @@ mod tests {
         let token = slots.open(Hint::none(8));
         slots.hint(token, 8);
         assert_eq!(slots.poll(token, || 7), None);
-        assert_eq!(slots.granted(token, Grant::default()), Met::Waiting(Some(7)));
+        assert_eq!(slots.granted(token, Grant::default()), Delivery::Waiting(Some(7)));
         assert!(!slots.hinted(token));
         assert_eq!(slots.poll(token, || 7), Some(Grant::default()));
         slots.close(token);

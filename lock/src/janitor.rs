@@ -1,5 +1,5 @@
-//! What holders leave unfinished: releases whose chain failed, dropped acquisitions, lock words of unknown state. The
-//! one place that brings a node and its lock word back to a known state after a failure.
+//! Completes what holders leave unfinished: releases whose chain failed, dropped acquisitions, lock words of unknown
+//! state. The one place that brings a node and its lock word back to a known state after a failure.
 //!
 //! A release whose chain failed is *redone*: the node may be half written, and would be torn for ever if it were only
 //! unlocked. WRITEs of the same bytes to the locked node may be posted any number of times while the lock is ours.
@@ -24,16 +24,16 @@
 //! the queue pair before it, of earlier chains too, and the fenced WRITE after the READ.
 //!
 //! ```text
-//!   holder    CAS link (dropped) ···········································> takes effect, and nobody holds the lock
+//!   holder    CAS link (dropped) ···········································> takes effect under no lock
 //!   janitor        unlock, without the fence ─> overtakes
 //! ```
 //!
-//! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. If they are
-//! in vain it is given back *without* the word, which stays taken: there may be a torn node under it, and what keeps
-//! everyone off that node is the word alone, on this compute node as on others. Clients that waited for the local
-//! lock find the word taken, or the server gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if
-//! the server answers again, the write-back is completed and the word cleared. After that the word stays taken,
-//! like those of dead clients. Meanwhile other operations come by, and leave as much: `backlog` bounds that.
+//! The local lock stays held meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. If all fail it
+//! is given back *without* the word, which stays taken: there may be a torn node under it, and only the word keeps
+//! clients off that node, on this compute node as on others. Clients that waited for the local lock find the word
+//! taken, or the server gone, and say so. The janitor goes on for [`PATIENCE_MAX`] attempts; if the server answers
+//! again, the write-back is completed and the word cleared. After that the word stays taken, like those of dead
+//! clients. Meanwhile other operations leave as much: `backlog` bounds that.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -42,37 +42,37 @@ use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::backlog::Task;
-use crate::held::{Exit, Global, Parting};
-use crate::table::{Seat, Table};
+use crate::held::{Global, PendingRelease, UnlockMode};
+use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, WORD_BYTES};
 
-/// How often a server that does not answer is asked while an operation, or the next holder on this compute node,
-/// waits: 16 ms of pauses.
+/// Attempts at a server that does not answer while an operation, or the next holder on this compute node, waits: 16 ms
+/// of pauses.
 const ATTEMPTS_MAX: u32 = 10;
-/// How often it is asked altogether: several seconds. A shard that is being closed waits for it.
+/// Attempts altogether: several seconds. A shard that is being closed waits for them.
 const PATIENCE_MAX: u32 = 40;
 /// Bounds how often a queue pair may break meanwhile.
 const BROKEN_MAX: u32 = 100_000;
-/// The first pause after an attempt in vain, in ns, doubled after each further one up to the longest.
+/// The first pause after a failed attempt, in ns, doubled after each further one up to the longest.
 pub(crate) const PAUSE_NS_MIN: u64 = 16_000;
 const PAUSE_NS_MAX: u64 = 1 << 28;
-/// What a fabric keeps whole.
+/// Bytes that a fabric keeps whole.
 const LINE_BYTES: usize = 64;
 
-/// A release that the fabric did not let through. The word is ours, or the release has taken effect.
+/// A release whose chain keeps failing. The word is ours, or the release has taken effect.
 pub(crate) struct Unfinished {
-    pub(crate) parting: Parting,
+    pub(crate) pending: PendingRelease,
     /// The chain, which writes only.
     pub(crate) failed: Failed,
 }
 
-/// What has become of a lock word.
+/// The fate of a lock word.
 enum Settled {
     /// It is not ours.
     Cleared,
     /// It stays taken for the next holder.
     Kept(Claim),
-    /// Nobody knows yet.
+    /// Not known yet.
     Unfinished(Unfinished),
 }
 
@@ -81,26 +81,26 @@ pub(crate) async fn clean_up<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
-    seat: Option<Seat>,
+    ticket: Option<LocalTicket>,
     left: Global<V::Submission>,
 ) {
     tracing::debug!(name: "lock.janitor", %lock, left = left.name(), "a dropped lock is cleaned up");
     let settled = settle(&table, lock, left).await;
-    if let Some(seat) = seat {
+    if let Some(ticket) = ticket {
         let kept = if let Settled::Kept(claim) = settled { Some(claim) } else { None };
-        table.give_back(lock, seat, kept);
+        table.give_back(lock, ticket, kept);
     }
     outlast(&table, lock, settled).await;
 }
 
-/// Clears a word that was kept for a waiter who is gone. The home holds the lock meanwhile.
-pub(crate) async fn unlock_for_nobody<V: Verbs>(
+/// Clears a word that was kept for a waiter that is gone. The home holds the lock meanwhile.
+pub(crate) async fn unlock_unclaimed<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
     kept: Claim,
 ) {
-    tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for nobody is cleared");
+    tracing::debug!(name: "lock.handover.cancelled", %lock, "a lock kept for a cancelled waiter is cleared");
     let settled = unlock(&table, lock, kept).await;
     table.unlocked(lock);
     outlast(&table, lock, settled).await;
@@ -111,7 +111,7 @@ pub(crate) fn won(done: &Completion, claim: Claim) -> bool {
     done.atomics.first().is_some_and(|&found| claim.wins(found))
 }
 
-/// Whether posting the failed chain of a release again can complete it.
+/// Tells whether posting the failed chain of a release again can complete it.
 pub(crate) fn can_be_redone(failed: &Failed) -> bool {
     failed.chain().is_idempotent() && !failed.cause().is_refusal()
 }
@@ -120,7 +120,7 @@ pub(crate) fn can_be_redone(failed: &Failed) -> bool {
 pub(crate) async fn redo<V: Verbs>(
     table: Rc<Table<V>>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     failed: Failed,
 ) -> Result<Option<Buf>, Failed> {
     if !can_be_redone(&failed) {
@@ -128,47 +128,47 @@ pub(crate) async fn redo<V: Verbs>(
     }
     tracing::debug!(name: "lock.redo", %lock, cause = %failed, "the chain of a release failed: it is redone");
     let (_, chain) = failed.into_parts();
-    persist(&table, lock, parting, chain, 0..ATTEMPTS_MAX).await
+    persist(&table, lock, pending, chain, 0..ATTEMPTS_MAX).await
 }
 
 async fn settle<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, left: Global<V::Submission>) -> Settled {
     match left {
-        Global::Free | Global::Over => Settled::Cleared,
+        Global::Free | Global::Released => Settled::Cleared,
         Global::Taken { claim } => unlock_behind_all(table, lock, claim).await,
-        Global::Doubtful { claim } => clear_if_ours(table, lock, claim).await,
-        Global::Asked { claim, cas } => match cas.await {
+        Global::Unknown { claim } => clear_if_ours(table, lock, claim).await,
+        Global::CasInFlight { claim, cas } => match cas.await {
             Ok(done) if won(&done, claim) => unlock(table, lock, claim).await,
             Ok(_) => Settled::Cleared,
             Err(_) => clear_if_ours(table, lock, claim).await,
         },
-        Global::Leaving { chain, parting } => {
+        Global::Releasing { chain, pending } => {
             let left = match chain.await {
                 Ok(done) => Ok(done.buf),
-                Err(failed) => redo(Rc::clone(table), lock, parting, failed).await,
+                Err(failed) => redo(Rc::clone(table), lock, pending, failed).await,
             };
-            settle_exit(table, lock, parting, left).await
+            settle_release(table, lock, pending, left).await
         }
-        Global::Redoing { parting, redo } => {
+        Global::Redoing { pending, redo } => {
             let left = redo.await;
-            settle_exit(table, lock, parting, left).await
+            settle_release(table, lock, pending, left).await
         }
         Global::Unfinished(unfinished) => Settled::Unfinished(unfinished),
     }
 }
 
-/// What is left to do after the chain of a dropped release, which was redone if need be.
-async fn settle_exit<V: Verbs>(
+/// Does what is left after the chain of a dropped release, which was redone if need be.
+async fn settle_release<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     left: Result<Option<Buf>, Failed>,
 ) -> Settled {
-    let claim = parting.claim;
-    match (left, parting.exit) {
-        (Ok(_), Exit::Unlocked) => Settled::Cleared,
-        (Ok(_), Exit::Kept) => Settled::Kept(claim),
-        (Ok(_), Exit::UnlockLater) => unlock(table, lock, claim).await,
-        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { parting, failed }),
+    let claim = pending.claim;
+    match (left, pending.mode) {
+        (Ok(_), UnlockMode::Unlocked) => Settled::Cleared,
+        (Ok(_), UnlockMode::Kept) => Settled::Kept(claim),
+        (Ok(_), UnlockMode::UnlockLater) => unlock(table, lock, claim).await,
+        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { pending, failed }),
         (Err(_), _) => clear_if_ours(table, lock, claim).await,
     }
 }
@@ -181,7 +181,7 @@ async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Se
     }
 }
 
-/// The same where the holder may have posted what the unlock must not overtake.
+/// Clears a word that is ours for certain, where the holder may have posted verbs that the unlock must not overtake.
 async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
     let mut chain = Chain::with_buffer(lock.server(), table.verbs.lease(WORD_BYTES));
     chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, claim.vacant);
@@ -193,25 +193,26 @@ async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: C
 
 /// Clears a word that may be ours: what is read back tells.
 async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
-    let parting = Parting { claim, exit: Exit::Unlocked, unpublished: 0 };
-    match persist(table, lock, parting, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
+    let pending = PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0 };
+    match persist(table, lock, pending, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
-        Err(failed) => Settled::Unfinished(Unfinished { parting, failed }),
+        Err(failed) => Settled::Unfinished(Unfinished { pending, failed }),
     }
 }
 
-/// Goes on with what is unfinished, now that nobody waits for it: the lock ends cleared, over a node that is whole.
+/// Goes on with what is unfinished, now that no operation waits for it: the lock ends cleared, over a node that is
+/// whole.
 async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) {
-    let Settled::Unfinished(Unfinished { parting, failed }) = settled else { return };
+    let Settled::Unfinished(Unfinished { pending, failed }) = settled else { return };
     let (_, mut chain) = failed.into_parts();
-    if parting.exit != Exit::Unlocked {
-        chain.write_word(lock, parting.claim.vacant);
+    if pending.mode != UnlockMode::Unlocked {
+        chain.write_word(lock, pending.claim.vacant);
     }
-    let parting = Parting { exit: Exit::Unlocked, ..parting };
-    if let Err(failed) = persist(table, lock, parting, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
+    let pending = PendingRelease { mode: UnlockMode::Unlocked, ..pending };
+    if let Err(failed) = persist(table, lock, pending, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
         table.counters.count(|stats| stats.orphaned += 1);
         tracing::warn!(
-            name: "lock.orphaned", %lock, word = ?parting.claim.word, cause = %failed,
+            name: "lock.orphaned", %lock, word = ?pending.claim.word, cause = %failed,
             "a memory server fails: a lock may stay taken on it, over a node that may be torn"
         );
     }
@@ -221,13 +222,13 @@ async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) 
 async fn persist<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     mut chain: Chain,
     attempts: Range<u32>,
 ) -> Result<Option<Buf>, Failed> {
     let (mut attempt, mut broken) = (attempts.start, 0);
     loop {
-        let failed = match post_again(table, lock, parting, chain).await {
+        let failed = match post_again(table, lock, pending, chain).await {
             Ok(buf) => {
                 table.backlog.heard(lock.server(), Ok(()));
                 return Ok(buf);
@@ -251,30 +252,30 @@ async fn persist<V: Verbs>(
     }
 }
 
-/// One attempt. Between the READ and the WRITEs the word cannot change hands: nobody but its owner clears it.
+/// Makes one attempt. Between the READ and the WRITEs the word cannot change hands: only its owner clears it.
 async fn post_again<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
-    parting: Parting,
+    pending: PendingRelease,
     chain: Chain,
 ) -> Result<Option<Buf>, Failed> {
-    if parting.exit == Exit::Unlocked {
+    if pending.mode == UnlockMode::Unlocked {
         match read_back(&table.verbs, &Meter::default(), lock).await {
-            Ok(found) if found != parting.claim.word.to_bits() => return Ok(chain.into_buffer()),
+            Ok(found) if found != pending.claim.word.to_bits() => return Ok(chain.into_buffer()),
             Ok(_) => {}
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
     }
-    let chain = match parting.unpublished {
+    let chain = match pending.unpublished {
         0 => chain,
         unpublished => without_reached(table, usize::from(unpublished), chain).await?,
     };
     Ok(table.verbs.submit(&Meter::default(), chain).await?.buf)
 }
 
-/// The chain without its first `unpublished` WRITEs, if others may have reached what they write
-/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is
-/// there. Then they are all done, too, since WRITEs of one queue pair keep their order. Nobody else writes those lines:
+/// Removes the first `unpublished` WRITEs from the chain if others may have reached what they write
+/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is there.
+/// Then they are all done, too, since WRITEs of one queue pair keep their order. No other client writes those lines:
 /// the lock is ours.
 ///
 /// [`Held::with_unpublished_prefix`]: crate::held::Held::with_unpublished_prefix
@@ -298,7 +299,7 @@ async fn without_reached<V: Verbs>(
         tracing::debug!(name: "lock.redo.reached", node = %at, "what leads to a new node is there: it is not redone");
         chain.skip(unpublished);
     } else {
-        tracing::debug!(name: "lock.redo.unreached", node = %at, "a new node that nobody can reach is redone too");
+        tracing::debug!(name: "lock.redo.unreached", node = %at, "a new node that no client can reach is redone too");
     }
     Ok(chain)
 }

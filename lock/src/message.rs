@@ -1,4 +1,4 @@
-//! What a client's shard and a lock's home tell each other, and its form in the three words of a message. Pure.
+//! Messages between a client's shard and a lock's home, and their form in three words. Pure.
 //!
 //! ```text
 //!           63                      32 31      24 23      16 15       8 7        0
@@ -11,8 +11,8 @@
 //!          +----------------------------------------------------------------------+
 //! ```
 //!
-//! The token names an acquisition on its client's shard; the flag is `hinted` in a Grant and `unused` in a Release. A
-//! note whose home is the client's own shard is handed over as a value and never becomes a message.
+//! The token names an acquisition on its client's shard; the flag is `hinted` in a Grant and `unused` in a Release. If
+//! the home is the client's own shard, the value is handed over as it is and never encoded.
 //!
 //! A lock word that is to carry something when it is free ([`WordCodec`]) travels with that payload. Its owner and its
 //! tag are left out for it: both shards know them, since words that carry something stand for no other index. `C` is
@@ -31,44 +31,44 @@ use farwood_runtime::{Message, RemotePtr};
 
 use crate::word::{Claim, FREE, LockWord, WordCodec};
 
-/// One thing said about one lock and one acquisition of it.
+/// A message about one lock and one acquisition of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Note {
+pub(crate) struct LockMessage {
     pub(crate) lock: RemotePtr,
     pub(crate) token: u32,
-    pub(crate) what: What,
+    pub(crate) kind: MessageKind,
 }
 
-/// What a [`Note`] says. The first three go to the lock's home, the others to the client's shard.
+/// The content of a [`LockMessage`]. The first three go to the lock's home, the others to the client's shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum What {
+pub(crate) enum MessageKind {
     Request,
     Release(Release),
     /// The waiter is gone. Answered by Cancelled, unless a Grant crossed it.
     Cancel,
     Grant(Grant),
-    /// Somebody waits. Advice only: it may come late or for nothing.
+    /// Another client waits. Advice only: it may come late or without need.
     Hint,
     Cancelled,
 }
 
-/// How a holder leaves.
+/// The way in which a holder releases the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Release {
     /// The claim of the global word, if that stays taken.
     pub(crate) kept: Option<Claim>,
-    /// Whether the lock comes back without having been held: a cancelled waiter's. It then counts as no hand-over.
+    /// True if the lock comes back without having been held, from a cancelled waiter. It then counts as no hand-over.
     pub(crate) unused: bool,
 }
 
-/// How a client gets the local lock.
+/// The way in which a client gets the local lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Grant {
     /// The claim of the global word, if that is taken already: the lock was handed over.
     pub(crate) kept: Option<Claim>,
     /// Consecutive hand-overs up to this one.
     pub(crate) depth: u8,
-    /// Whether somebody else waits already.
+    /// True if another client waits already.
     pub(crate) hinted: bool,
 }
 
@@ -79,19 +79,19 @@ const GRANT: u8 = 4;
 const HINT: u8 = 5;
 const CANCELLED: u8 = 6;
 
-/// The note has a payload, and beside its kind the flag.
+/// Marks a message that has a payload, and the flag beside its kind.
 const CARRIES: u8 = 1 << 7;
 const FLAG: u8 = 1 << 6;
 
-impl Note {
+impl LockMessage {
     pub(crate) fn encode(self) -> Message {
-        let (kind, flag, depth, kept) = match self.what {
-            What::Request => (REQUEST, false, 0, None),
-            What::Release(release) => (RELEASE, release.unused, 0, release.kept),
-            What::Cancel => (CANCEL, false, 0, None),
-            What::Grant(grant) => (GRANT, grant.hinted, grant.depth, grant.kept),
-            What::Hint => (HINT, false, 0, None),
-            What::Cancelled => (CANCELLED, false, 0, None),
+        let (kind, flag, depth, kept) = match self.kind {
+            MessageKind::Request => (REQUEST, false, 0, None),
+            MessageKind::Release(release) => (RELEASE, release.unused, 0, release.kept),
+            MessageKind::Cancel => (CANCEL, false, 0, None),
+            MessageKind::Grant(grant) => (GRANT, grant.hinted, grant.depth, grant.kept),
+            MessageKind::Hint => (HINT, false, 0, None),
+            MessageKind::Cancelled => (CANCELLED, false, 0, None),
         };
         let (first, kept) = match kept {
             Some(Claim { word, vacant: payload }) if payload != FREE => {
@@ -106,7 +106,7 @@ impl Note {
         Message([head, self.lock.to_bits(), kept])
     }
 
-    /// `None` for a message that is not one of this crate's. `own` is a word of the table, of any acquisition.
+    /// Decodes a message; `None` if it is not one of this crate's. `own` is a word of the table, of any acquisition.
     pub(crate) fn decode(Message([head, lock, kept]): Message, own: LockWord) -> Option<Self> {
         let first = (head as u32).to_le_bytes();
         let (kind, flag, depth, kept) = if first[0] & CARRIES == 0 {
@@ -119,16 +119,16 @@ impl Note {
             let claim = Claim { word: own.with_nonce((kept >> 32) as u32), vacant: payload };
             (kind & !(CARRIES | FLAG), kind & FLAG != 0, depth, Some(claim))
         };
-        let what = match kind {
-            REQUEST => What::Request,
-            RELEASE => What::Release(Release { kept, unused: flag }),
-            CANCEL => What::Cancel,
-            GRANT => What::Grant(Grant { kept, depth, hinted: flag }),
-            HINT => What::Hint,
-            CANCELLED => What::Cancelled,
+        let kind = match kind {
+            REQUEST => MessageKind::Request,
+            RELEASE => MessageKind::Release(Release { kept, unused: flag }),
+            CANCEL => MessageKind::Cancel,
+            GRANT => MessageKind::Grant(Grant { kept, depth, hinted: flag }),
+            HINT => MessageKind::Hint,
+            CANCELLED => MessageKind::Cancelled,
             _ => return None,
         };
-        Some(Note { lock: RemotePtr::from_bits(lock), token: (head >> 32) as u32, what })
+        Some(LockMessage { lock: RemotePtr::from_bits(lock), token: (head >> 32) as u32, kind })
     }
 }
 
@@ -139,24 +139,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_note_comes_back() {
+    fn every_message_comes_back() {
         let own = LockWord::new(7, 3, 12);
         let plain = [LockWord::new(1, 0, 0), LockWord::new(u16::MAX, u16::MAX, u32::MAX)];
         let plain = plain.map(|word| Some(Claim { word, vacant: FREE }));
         let carrying = [1, 1 << 32, 0x8765_4321_0FED, (1 << 48) - 1].into_iter().flat_map(|payload| {
             [0, u32::MAX].map(|nonce| Some(Claim { word: own.with_nonce(nonce), vacant: payload }))
         });
-        let mut whats = vec![What::Request, What::Cancel, What::Hint, What::Cancelled];
+        let mut kinds =
+            vec![MessageKind::Request, MessageKind::Cancel, MessageKind::Hint, MessageKind::Cancelled];
         for kept in carrying.chain(plain).chain([None]) {
             for flag in [false, true] {
-                whats.push(What::Release(Release { kept, unused: flag }));
-                whats.extend([0, 4, 255].map(|depth| What::Grant(Grant { kept, depth, hinted: flag })));
+                kinds.push(MessageKind::Release(Release { kept, unused: flag }));
+                kinds
+                    .extend([0, 4, 255].map(|depth| MessageKind::Grant(Grant { kept, depth, hinted: flag })));
             }
         }
-        for what in whats {
+        for kind in kinds {
             for token in [0, 1, u32::MAX] {
-                let note = Note { lock: RemotePtr::new(ServerId(u16::MAX), (1 << 48) - 8), token, what };
-                assert_eq!(Note::decode(note.encode(), own), Some(note));
+                let message =
+                    LockMessage { lock: RemotePtr::new(ServerId(u16::MAX), (1 << 48) - 8), token, kind };
+                assert_eq!(LockMessage::decode(message.encode(), own), Some(message));
             }
         }
     }
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn foreign_messages_are_rejected() {
         let own = LockWord::new(7, 3, 12);
-        assert_eq!(Note::decode(Message::default(), own), None);
-        assert_eq!(Note::decode(Message([7, 0, 0]), own), None);
+        assert_eq!(LockMessage::decode(Message::default(), own), None);
+        assert_eq!(LockMessage::decode(Message([7, 0, 0]), own), None);
     }
 }

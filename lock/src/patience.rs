@@ -1,11 +1,11 @@
-//! How long clients wait for others of their compute node, and what resumes them in the end.
+//! Bounds on how long clients wait for others of their compute node, and what resumes them in the end.
 //!
-//! A waiting client may wait for ever: the one before it may wait for a lock that a dead compute node
-//! holds, or its future may be held by a task that does not poll it. So as long as any client of a table waits, a task
-//! of the shard looks in every few ms for those whose time is over. It resumes them; they leave as if they had been
-//! dropped. A timer for each would cost as much as a hand-over, and most waits last microseconds.
+//! A waiting client may wait for ever: the one before it may wait for a lock that a dead compute node holds, or its
+//! future may be held by a task that does not poll it. So as long as any client of a table waits, a task of the shard
+//! looks every few ms for clients whose time is over. It resumes them; they leave as if they had been dropped. A timer
+//! for each would cost as much as a hand-over, and most waits last microseconds.
 //!
-//! Only time in which the shard was at work counts: a process that was stopped, and goes on, finds clients that seem to
+//! Only time in which the shard was running counts: a process that was stopped, and goes on, finds clients that seem to
 //! have waited for very long, for others of their own process.
 
 use std::cell::Cell;
@@ -13,35 +13,35 @@ use std::rc::Rc;
 
 use farwood_runtime::{Meter, Verbs, Waiter};
 
-/// The longest time between two looks, in ns: so much later than asked for a wait may end.
+/// The longest time between two looks, in ns: a wait may end late by that much.
 const LOOK_NS_MAX: u64 = 10_000_000;
-/// A shard whose clients wait and that has not looked for so long was not at work.
+/// A shard whose clients wait and that has not looked for this long was not running.
 const STILL_NS: u64 = 1_000_000_000;
 
-/// How long clients of one table wait, and whether its shard looks after those who do.
+/// The longest wait of one table's clients, and whether its shard watches those that wait.
 pub(crate) struct Patience {
     wait_ns_max: u64,
     looking: Cell<bool>,
-    /// When it was last looked whether a wait is over, and when the shard went on after it had stood still.
+    /// The time of the last look for waits that are over, and the time when the shard went on after it had stood still.
     looked_ns: Cell<u64>,
     resumed_ns: Cell<u64>,
 }
 
 impl Patience {
-    /// `u64::MAX`: for ever.
+    /// Makes the bound; `u64::MAX` is for ever.
     pub(crate) fn new(wait_ns_max: u64) -> Self {
         let (looking, looked_ns, resumed_ns) = (Cell::new(false), Cell::new(0), Cell::new(0));
         Patience { wait_ns_max, looking, looked_ns, resumed_ns }
     }
 
-    /// How long the operation of `meter` has waited so far, in ns, and whether that is enough.
+    /// Yields how long the operation of `meter` has waited so far, in ns, and whether that is enough.
     pub(crate) fn spent<V: Verbs>(&self, verbs: &V, meter: &Meter) -> (u64, bool) {
         let now_ns = verbs.now();
         let waited_ns = now_ns.saturating_sub(self.since(meter, now_ns));
         (waited_ns, waited_ns >= self.wait_ns_max)
     }
 
-    /// From when on the wait of `meter` counts.
+    /// Yields the time from which on the wait of `meter` counts.
     fn since(&self, meter: &Meter, now_ns: u64) -> u64 {
         self.look(now_ns);
         meter.waits_since(now_ns).max(self.resumed_ns.get())
@@ -61,12 +61,12 @@ pub(crate) trait Waited: 'static {
 
     fn verbs(&self) -> &Self::Verbs;
     fn patience(&self) -> &Patience;
-    /// Adds to `overdue` what resumes those who wait until `now_ns` at most; yields whether any client waits.
+    /// Adds to `overdue` what resumes the clients that wait until `now_ns` at most; yields whether any client waits.
     fn find_overdue(&self, now_ns: u64, overdue: &mut Vec<Waiter>) -> bool;
 }
 
-/// Whether the operation of `meter`, which has to wait in `table`, has waited long enough. If not, `note` is told until
-/// when it may, and it is resumed then.
+/// Tells whether the operation of `meter`, which has to wait in `table`, has waited long enough. If not, `note` gets
+/// the time until which it may, and it is resumed then.
 pub(crate) fn is_over<T: Waited>(table: &Rc<T>, meter: &Meter, note: impl FnOnce(u64)) -> bool {
     let patience = table.patience();
     if patience.wait_ns_max == u64::MAX {

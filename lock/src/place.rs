@@ -1,13 +1,13 @@
-//! Where the lock of a node is: which word of its server's lock region, and which shard of a compute node is its home.
-//! Pure. Every compute node of a cluster computes the same word; homes are a compute node's own business.
+//! Places of locks: the word of its server's lock region that locks a node, and the shard of a compute node that is its
+//! home. Pure. Every compute node of a cluster computes the same word; homes are a compute node's own business.
 
 use farwood_runtime::{LockRegion, RemotePtr, ServerInfo, ShardId};
 
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD_BYTES: u64 = 8;
 
-/// Whether locks can be in on-chip memory: every one of the servers has some. One answer for all of them, because an
-/// index has one lock table and nodes everywhere.
+/// Tells whether locks can be in on-chip memory: every one of the servers has some. One answer for all of them, because
+/// an index has one lock table and nodes everywhere.
 pub fn on_chip_possible(servers: &[ServerInfo]) -> bool {
     servers.iter().all(|server| server.device_locks.is_some())
 }
@@ -16,7 +16,7 @@ pub fn on_chip_possible(servers: &[ServerInfo]) -> bool {
 pub(crate) struct Places(Box<[LockRegion]>);
 
 impl Places {
-    /// Places in the servers' on-chip memory, or in their host memory.
+    /// Chooses the lock regions in the servers' on-chip memory, or in their host memory.
     pub(crate) fn new(servers: &[ServerInfo], on_chip: bool) -> Self {
         let region = |info: &ServerInfo| {
             let region = if on_chip { info.device_locks } else { Some(info.locks) };
@@ -26,7 +26,7 @@ impl Places {
         Places(servers.iter().map(region).collect())
     }
 
-    /// The word that locks `node`, on the node's own server.
+    /// Yields the word that locks `node`, on the node's own server.
     ///
     /// A corrupt address may name a server that does not exist. Its lock is then a word there too, so that the first
     /// chain to it fails with the fabric's own message instead of a panic here.
@@ -38,12 +38,12 @@ impl Places {
         }
     }
 
-    /// Whether `lock` is one of these words.
+    /// Tells whether `lock` is one of these words.
     pub(crate) fn contain(&self, lock: RemotePtr) -> bool {
         self.0.get(usize::from(lock.server().0)).is_some_and(|region| region.contains(lock))
     }
 
-    /// The regions that locks are in, by server id.
+    /// Yields the regions that locks are in, by server id.
     pub(crate) fn regions(&self) -> &[LockRegion] {
         &self.0
     }
@@ -53,7 +53,7 @@ impl Places {
     }
 }
 
-/// The shard that keeps a lock's queue.
+/// Yields the shard that keeps a lock's queue.
 #[inline]
 pub(crate) fn home_of(lock: RemotePtr, shards: usize) -> ShardId {
     // Words of a region are dense and were chosen by a good hash already, embedded ones are as regular as an allocator
@@ -61,14 +61,14 @@ pub(crate) fn home_of(lock: RemotePtr, shards: usize) -> ShardId {
     ShardId(scale((lock.to_bits() / WORD_BYTES).wrapping_mul(SPREAD), shards as u64) as u16)
 }
 
-/// A hash in whose high bits every bit of `value` has a say.
+/// Hashes `value` so that each of its bits affects the high bits.
 #[inline]
 pub(crate) fn mix(value: u64) -> u64 {
     let product = u128::from(value ^ SPREAD.rotate_left(31)) * u128::from(SPREAD);
     ((product as u64) ^ (product >> 64) as u64).wrapping_mul(SPREAD)
 }
 
-/// `hash` scaled to `0..count`: a remainder without the division.
+/// Scales `hash` to `0..count`: a remainder without the division.
 #[inline]
 pub(crate) fn scale(hash: u64, count: u64) -> u64 {
     ((u128::from(hash) * u128::from(count)) >> 64) as u64
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Two servers with `count` locks in host memory, and half as many in device memory.
+    /// Describes two servers with `count` locks in host memory, and half as many in device memory.
     fn servers(count: u64) -> [ServerInfo; 2] {
         [0, 1].map(|id| {
             let region = |offset, count| LockRegion { base: RemotePtr::new(ServerId(id), offset), count };

@@ -1,13 +1,13 @@
-//! The clients of one shard that want something of a home, a lock or a window, and what they were told. The client's
-//! half of both protocols, pure like [`crate::handover`]: `A` is what a client is told, `W` whatever resumes it, `M`
-//! what else is remembered of it. Nothing of them is known here.
+//! The clients of one shard that want something of a home, a lock or a window, and the answers they got. The client's
+//! half of both protocols, pure like [`crate::handover`]: `A` is a client's answer, `W` what resumes it, `M` what else
+//! is remembered of it. None of these types is known here.
 //!
-//! A token is a slot's position. A slot lives until its client closes it; that of a client that is gone until the home
-//! has said the one thing that it says to every client that waits, so that this cannot meet a later user of the same
+//! A token is a slot's position. A slot lives until its client closes it. If the client is gone, it lives until the
+//! home has sent the one answer that every waiting client gets, so that this cannot meet a later user of the same
 //! token.
 //!
 //! ```text
-//!   open ──> Waiting ── told ──> Told ── polled ──> Done ── close
+//!   open ──> Waiting ── told ──> Answered ── polled ──> Done ── close
 //!               │ dropped, overdue │ dropped: undone by the caller, closed
 //!               v                  v
 //!           Cancelled ── told: undone by the caller, closed ── or ── cancelled: closed
@@ -31,20 +31,20 @@ struct Slot<A, W, M> {
 enum State<A, W> {
     /// `None` until the client has been polled; until when it waits.
     Waiting(Option<W>, u64),
-    Told(A),
-    /// The client knows what it was told.
+    Answered(A),
+    /// The client knows its answer.
     Done,
     Cancelled,
 }
 
-/// What an answer finds.
+/// The recipient that an answer finds.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Met<W> {
+pub(crate) enum Delivery<W> {
     /// A client that waits: resume it.
     Waiting(Option<W>),
     /// A client that is gone. The slot is closed.
-    Nobody,
+    Gone,
 }
 
 impl<A, W, M> Slots<A, W, M> {
@@ -52,36 +52,36 @@ impl<A, W, M> Slots<A, W, M> {
         Slots { slab: Slab::new() }
     }
 
-    /// A slot for a client that begins to wait.
+    /// Opens a slot for a client that begins to wait.
     #[inline]
     pub(crate) fn open(&mut self, memo: M) -> u32 {
         self.slab.insert(Slot { memo, state: State::Waiting(None, u64::MAX) }) as u32
     }
 
-    /// The client need not wait: it knows its answer.
+    /// Notes that the client need not wait: it knows its answer.
     #[inline]
     pub(crate) fn skip_waiting(&mut self, token: u32) {
         self.slab[token as usize].state = State::Done;
     }
 
-    /// The client is told something, which is made only if it is still there.
-    pub(crate) fn tell(&mut self, token: u32, answer: impl FnOnce() -> A) -> Met<W> {
+    /// Gives the client its answer, which is made only if the client is still there.
+    pub(crate) fn tell(&mut self, token: u32, answer: impl FnOnce() -> A) -> Delivery<W> {
         let state = &mut self.slab[token as usize].state;
         match state {
             State::Waiting(waiter, _) => {
                 let waiter = waiter.take();
-                *state = State::Told(answer());
-                Met::Waiting(waiter)
+                *state = State::Answered(answer());
+                Delivery::Waiting(waiter)
             }
             State::Cancelled => {
                 self.slab.remove(token as usize);
-                Met::Nobody
+                Delivery::Gone
             }
-            State::Told(_) | State::Done => panic!("told a client twice"),
+            State::Answered(_) | State::Done => panic!("told a client twice"),
         }
     }
 
-    /// The client asks what it was told; if nothing yet, `waiter` resumes it later.
+    /// Yields the client's answer; if there is none yet, `waiter` resumes it later.
     pub(crate) fn poll(&mut self, token: u32, waiter: impl FnOnce() -> W) -> Option<A> {
         let state = &mut self.slab[token as usize].state;
         match state {
@@ -89,22 +89,22 @@ impl<A, W, M> Slots<A, W, M> {
                 *place = Some(waiter());
                 None
             }
-            State::Told(_) => match std::mem::replace(state, State::Done) {
-                State::Told(answer) => Some(answer),
+            State::Answered(_) => match std::mem::replace(state, State::Done) {
+                State::Answered(answer) => Some(answer),
                 _ => unreachable!("it was told something"),
             },
             State::Done | State::Cancelled => panic!("polled a client that waits no longer"),
         }
     }
 
-    /// The waiting client waits until then.
+    /// Sets how long the client waits.
     pub(crate) fn wait_until(&mut self, token: u32, until_ns: u64) {
         if let State::Waiting(_, until) = &mut self.slab[token as usize].state {
             *until = until_ns;
         }
     }
 
-    /// Takes out what resumes those who wait until `now_ns` at most; yields whether any client waits.
+    /// Takes out what resumes the clients that wait until `now_ns` at most; yields whether any client waits.
     pub(crate) fn find_overdue(&mut self, now_ns: u64, overdue: &mut Vec<W>) -> bool {
         let mut waits = false;
         for (_, slot) in &mut self.slab {
@@ -116,13 +116,13 @@ impl<A, W, M> Slots<A, W, M> {
         waits
     }
 
-    /// The waiting client was dropped, or waits no longer. Yields what it had been told, and then the slot is closed.
-    /// Otherwise the home has to hear of it, and the slot stays until it has answered.
+    /// Gives up the wait of a client that was dropped, or waits no longer. Yields the answer if it has come, and then
+    /// the slot is closed. Otherwise the home has to be told, and the slot stays until it has answered.
     pub(crate) fn abandon(&mut self, token: u32) -> Option<A> {
         let state = &mut self.slab[token as usize].state;
         match std::mem::replace(state, State::Cancelled) {
             State::Waiting(..) => None,
-            State::Told(answer) => {
+            State::Answered(answer) => {
                 self.slab.remove(token as usize);
                 Some(answer)
             }
@@ -130,36 +130,36 @@ impl<A, W, M> Slots<A, W, M> {
         }
     }
 
-    /// The home has forgotten the client.
+    /// Closes the slot of a client that the home has forgotten.
     pub(crate) fn cancelled(&mut self, token: u32) {
         let slot = self.slab.remove(token as usize);
         assert!(matches!(slot.state, State::Cancelled), "only a client that is gone is told so");
     }
 
-    /// The client, which waits no longer, needs its token no more.
+    /// Closes the slot of a client that waits no longer.
     #[inline]
     pub(crate) fn close(&mut self, token: u32) {
         let slot = self.slab.remove(token as usize);
         assert!(matches!(slot.state, State::Done), "only a client that knows its answer closes its slot");
     }
 
-    /// What is remembered of the client besides.
+    /// Yields what else is remembered of the client.
     #[inline]
     pub(crate) fn memo(&self, token: u32) -> &M {
         &self.slab[token as usize].memo
     }
 
-    /// The same for changing it; `None` if nobody has that token.
+    /// Yields the same for changing it; `None` if no client has that token.
     pub(crate) fn memo_mut(&mut self, token: u32) -> Option<&mut M> {
         Some(&mut self.slab.get_mut(token as usize)?.memo)
     }
 
-    /// Clients that have not closed their slots, or are not yet known to be gone.
+    /// Counts the clients that have not closed their slots, or are not yet known to be gone.
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Memory that the slots take.
+    /// Counts the bytes that the slots take.
     pub(crate) fn bytes(&self) -> usize {
         self.slab.capacity() * (size_of::<Slot<A, W, M>>() + 8)
     }

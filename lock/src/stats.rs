@@ -3,22 +3,22 @@
 use std::cell::Cell;
 use std::ops::{AddAssign, SubAssign};
 
-/// What a shard's clients did with locks so far.
+/// Operations of a shard's clients on locks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
-    /// Global locks got, by CAS or by hand-over.
+    /// Global locks acquired, by CAS or by hand-over.
     pub acquired: u64,
     /// Acquisitions that had to queue because the lock was held, counted on the shard where the lock is at home: among
     /// `acquired` only in the sum over shards.
     pub waited: u64,
-    /// Global locks got by hand-over: those of `acquired` that needed no CAS.
+    /// Global locks acquired by hand-over: those of `acquired` that needed no CAS.
     pub handed_over: u64,
     /// CAS that found the global lock taken.
     pub remote_failed: u64,
     /// Global locks of owners that died before the index was made, which were taken over: among `acquired`.
     pub taken_over: u64,
-    /// Acquisitions that failed without asking, because the janitor has as much to undo on a memory server that does
-    /// not answer as it may ([`crate::LockConfig::unsettled_max`]).
+    /// Acquisitions that failed without a CAS, because the janitor has as much to undo as it may on a memory server
+    /// that does not answer ([`crate::LockConfig::unsettled_max`]).
     pub refused: u64,
     /// Locks that the janitor gave up, since their memory server did not answer: they may stay taken.
     pub orphaned: u64,

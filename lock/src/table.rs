@@ -14,18 +14,19 @@ use crate::backlog::Backlog;
 use crate::config::{LONG_NS, LockConfig};
 use crate::deaths::{self, Deaths};
 use crate::error::LockError;
-use crate::handover::{Action, Home, Party};
+use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
 use crate::janitor::{self, PAUSE_NS_MIN};
-use crate::message::{Grant, Note, Release, What};
+use crate::message::{Grant, LockMessage, MessageKind, Release};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
-use crate::slots::Met;
+use crate::slots::Delivery;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces, WordCodec};
 
-/// So many queue pairs may break under a client that asks who has the lock, each after a pause twice as long.
+/// Queue pairs that may break under a client that asks which compute node has the lock, each after a pause twice as
+/// long.
 const OWNER_ATTEMPTS_MAX: u32 = 10;
 
 /// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
@@ -39,8 +40,8 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
-    /// The lock table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
-    /// the shard is the home of locks that clients elsewhere use, also when this handle is gone.
+    /// Attaches a lock table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
+    /// lives: the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
         let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
@@ -85,15 +86,15 @@ impl<V: Verbs> LockTable<V> {
         self.acquire_word(meter, node, self.0.places.lock_of(node))
     }
 
-    /// As [`LockTable::acquire`], where the global lock of `node` is `word`, a part of the node itself, and not a
-    /// word of the lock region. It holds what a [`LockWord`] is, and 0 in a new node. Whoever locks the node must
-    /// name the same word, and nobody writes to it but with [`Held::release`] and [`Held::release_rear`]: a
-    /// write-back leaves it out. What it carries while it is free, [`LockConfig::codec`] says.
+    /// Waits as [`LockTable::acquire`] does, where the global lock of `node` is `word`, a part of the node itself, and
+    /// not a word of the lock region. It holds a [`LockWord`], and 0 in a new node. All clients that lock the node must
+    /// name the same word, and write to it only with [`Held::release`] and [`Held::release_rear`]: a write-back leaves
+    /// it out. [`LockConfig::codec`] says what it carries while it is free.
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
     ///
     /// # Errors
-    /// As [`LockTable::acquire`].
+    /// See [`LockTable::acquire`].
     ///
     /// # Panics
     /// If `word` is not on the node's server.
@@ -121,13 +122,13 @@ impl<V: Verbs> LockTable<V> {
         if home != table.me && table.verbs.has_ended(home) {
             return Err(LockError::ShardEnded { shard: home });
         }
-        let (seat, granted) = table.request(lock, home);
-        // What a lock that was free is granted with is known here: not copying it around is worth a few ns.
+        let (ticket, granted) = table.request(lock, home);
+        // The grant of a free lock is known here: not copying it around saves a few ns.
         if granted {
-            return Ok(Held::new(Rc::clone(table), node, lock, Some(seat), Grant::default()));
+            return Ok(Held::new(Rc::clone(table), node, lock, Some(ticket), Grant::default()));
         }
-        match (Waiting { table, meter, lock, seat: Some(seat) }.await) {
-            Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(seat), grant)),
+        match (Waiting { table, meter, lock, ticket: Some(ticket) }.await) {
+            Some(grant) => Ok(Held::new(Rc::clone(table), node, lock, Some(ticket), grant)),
             None if table.verbs.has_ended(home) => Err(LockError::ShardEnded { shard: home }),
             None => {
                 let found = table.found_in(meter, lock).await?;
@@ -136,14 +137,14 @@ impl<V: Verbs> LockTable<V> {
         }
     }
 
-    /// The word of the lock region that locks `node`.
+    /// Yields the word of the lock region that locks `node`.
     pub fn word_of(&self, node: RemotePtr) -> RemotePtr {
         self.0.places.lock_of(node)
     }
 
-    /// The lock words that are taken now, and by whom, in all regions that this table has its locks in: one round trip
-    /// per 64 KiB of them. An index at rest has none, unless their owners are dead. Those that are no concern of this
-    /// index are among them ([`LockTable::is_foreign`]).
+    /// Reads the lock words that are taken now, in all regions that this table has its locks in: one round trip per 64
+    /// KiB of them. An index at rest has none, unless their owners are dead. Words that do not concern this index are
+    /// among them ([`LockTable::is_foreign`]).
     ///
     /// # Errors
     /// If a memory server cannot be read.
@@ -158,12 +159,12 @@ impl<V: Verbs> LockTable<V> {
         self.0.config.is_leftover(word) || word.is_of_other_index(self.0.config.tag)
     }
 
-    /// What this shard's clients did so far.
+    /// Yields the counters of this shard's clients.
     pub fn stats(&self) -> LockStats {
         self.0.counters.read()
     }
 
-    /// Memory that this shard's part of the tables takes.
+    /// Counts the bytes that this shard's part of the tables takes.
     pub fn bytes(&self) -> usize {
         let table = &self.0;
         size_of::<Table<V>>()
@@ -172,21 +173,21 @@ impl<V: Verbs> LockTable<V> {
             + table.slots.borrow().bytes()
     }
 
-    /// Acquisitions of this shard's clients that wait, hold, or are being cancelled, and locks at home here that are
-    /// held or waited for. Both are 0 at rest.
+    /// Counts the acquisitions of this shard's clients that wait, hold, or are being cancelled, and the locks at home
+    /// here that are held or waited for. Both are 0 at rest.
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }
 }
 
-/// A client's place in a local lock: who keeps it, and by which token it knows us.
+/// A client's place in a local lock: the shard that keeps the lock, and the client's token there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LocalTicket {
     home: ShardId,
     token: u32,
 }
 
-/// What the handles of one shard share.
+/// State that the handles of one shard share.
 pub(crate) struct Table<V: Verbs> {
     pub(crate) verbs: V,
     pub(crate) config: LockConfig,
@@ -206,7 +207,7 @@ pub(crate) struct Table<V: Verbs> {
 }
 
 impl<V: Verbs> Table<V> {
-    /// The word of a new acquisition.
+    /// Makes the word of a new acquisition.
     pub(crate) fn word(&self) -> LockWord {
         self.own.with_nonce(self.nonces.next())
     }
@@ -221,7 +222,7 @@ impl<V: Verbs> Table<V> {
         })
     }
 
-    /// How the word of `lock` is read.
+    /// Yields the codec of the word of `lock`.
     #[cold]
     fn codec_of(&self, lock: RemotePtr) -> WordCodec {
         if self.carries(lock) { self.config.codec } else { WordCodec::PLAIN }
@@ -238,7 +239,7 @@ impl<V: Verbs> Table<V> {
         word.is_of_other_index(self.config.tag) && self.places.contain(lock)
     }
 
-    /// Takes note that `found` is in `lock` since `unchanged_ns`: if it is held for another index for so long, its
+    /// Notes that `found` has been in `lock` for `unchanged_ns`: if that is held for another index for so long, its
     /// owner may be dead.
     #[cold]
     pub(crate) fn suspect(self: &Rc<Self>, lock: RemotePtr, found: u64, unchanged_ns: u64, now_ns: u64) {
@@ -271,8 +272,8 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    /// The error of an operation that has waited for that node's lock for too long, and found that word in it. If that
-    /// is free, clients of this compute node have the lock.
+    /// Makes the error of an operation that has waited for that node's lock for too long, and found that word in it. If
+    /// the word is free, clients of this compute node have the lock.
     #[cold]
     pub(crate) fn contended(
         &self,
@@ -285,128 +286,133 @@ impl<V: Verbs> Table<V> {
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock is not had");
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
     }
 
-    /// Whether the holder at `seat` knows of a waiter.
-    pub(crate) fn hinted(&self, seat: Seat) -> bool {
-        self.slots.borrow().hinted(seat.token)
+    /// Tells whether the holder of `ticket` knows of a waiter.
+    pub(crate) fn hinted(&self, ticket: LocalTicket) -> bool {
+        self.slots.borrow().hinted(ticket.token)
     }
 
     /// Gives the local lock back: the last act of a holder, after its chain has completed.
     #[inline]
-    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, seat: Seat, kept: Option<Claim>) {
-        self.slots.borrow_mut().close(seat.token);
+    pub(crate) fn give_back(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket, kept: Option<Claim>) {
+        self.slots.borrow_mut().close(ticket.token);
         let release = Release { kept, unused: false };
-        if seat.home != self.me {
-            self.tell_home(lock, seat, What::Release(release));
+        if ticket.home != self.me {
+            self.tell_home(lock, ticket, MessageKind::Release(release));
             return;
         }
-        // The same without the detour through a note: most releases on one's own shard end here.
-        let party = Party { shard: self.me, token: seat.token };
-        let action = self.home.borrow_mut().release(lock.to_bits(), party, release);
+        // Without the detour through a message: most releases on one's own shard end here.
+        let client = WaiterId { shard: self.me, token: ticket.token };
+        let action = self.home.borrow_mut().release(lock.to_bits(), client, release);
         if action != Action::Nothing {
             self.perform(lock, action);
         }
     }
 
-    /// The home's janitor has cleared the word of `lock`.
+    /// Goes on after the home's janitor has cleared the word of `lock`.
     pub(crate) fn unlocked(self: &Rc<Self>, lock: RemotePtr) {
         let action = self.home.borrow_mut().unlocked(lock.to_bits());
         self.perform(lock, action);
     }
 
-    /// Asks for the lock; yields whether it was free, which only a home on this very shard can tell at once.
+    /// Asks for the lock; yields whether it was free, which only a home on this shard can tell at once.
     #[inline]
-    fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (Seat, bool) {
+    fn request(self: &Rc<Self>, lock: RemotePtr, home: ShardId) -> (LocalTicket, bool) {
         let key = lock.to_bits();
-        let seat = Seat { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
+        let ticket = LocalTicket { home, token: self.slots.borrow_mut().open(Hint::none(key)) };
         if home != self.me {
-            self.tell_home(lock, seat, What::Request);
-            return (seat, false);
+            self.tell_home(lock, ticket, MessageKind::Request);
+            return (ticket, false);
         }
-        let party = Party { shard: self.me, token: seat.token };
-        let action = self.home.borrow_mut().request(key, party);
+        let client = WaiterId { shard: self.me, token: ticket.token };
+        let action = self.home.borrow_mut().request(key, client);
         let granted = matches!(action, Action::Grant { .. });
         if granted {
-            self.slots.borrow_mut().skip_waiting(seat.token);
+            self.slots.borrow_mut().skip_waiting(ticket.token);
         } else {
             self.counters.count(|stats| stats.waited += 1);
             self.perform(lock, action);
         }
-        (seat, granted)
+        (ticket, granted)
     }
 
-    fn abandon(self: &Rc<Self>, lock: RemotePtr, seat: Seat) {
-        let granted = self.slots.borrow_mut().abandon(seat.token);
-        let what = granted.map_or(What::Cancel, |grant| declined(lock, grant));
-        self.tell_home(lock, seat, what);
+    fn abandon(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket) {
+        let granted = self.slots.borrow_mut().abandon(ticket.token);
+        let kind = granted.map_or(MessageKind::Cancel, |grant| declined(lock, grant));
+        self.tell_home(lock, ticket, kind);
     }
 
     fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
-        let note = Note::decode(message, self.own).expect("the port carries this crate's messages only");
-        match note.what {
-            What::Request | What::Release(_) | What::Cancel => self.at_home(from, note),
-            What::Grant(_) | What::Hint | What::Cancelled => self.at_client(from, note),
+        let message =
+            LockMessage::decode(message, self.own).expect("the port carries this crate's messages only");
+        match message.kind {
+            MessageKind::Request | MessageKind::Release(_) | MessageKind::Cancel => {
+                self.at_home(from, message)
+            }
+            MessageKind::Grant(_) | MessageKind::Hint | MessageKind::Cancelled => {
+                self.at_client(from, message)
+            }
         }
     }
 
-    fn tell_home(self: &Rc<Self>, lock: RemotePtr, seat: Seat, what: What) {
-        let note = Note { lock, token: seat.token, what };
-        if seat.home == self.me {
-            self.at_home(self.me, note);
+    fn tell_home(self: &Rc<Self>, lock: RemotePtr, ticket: LocalTicket, kind: MessageKind) {
+        let message = LockMessage { lock, token: ticket.token, kind };
+        if ticket.home == self.me {
+            self.at_home(self.me, message);
         } else {
-            self.verbs.send(seat.home, self.port, note.encode());
+            self.verbs.send(ticket.home, self.port, message.encode());
         }
     }
 
-    fn tell_client(self: &Rc<Self>, to: Party, lock: RemotePtr, what: What) {
-        let note = Note { lock, token: to.token, what };
+    fn tell_client(self: &Rc<Self>, to: WaiterId, lock: RemotePtr, kind: MessageKind) {
+        let message = LockMessage { lock, token: to.token, kind };
         if to.shard == self.me {
-            self.at_client(self.me, note);
+            self.at_client(self.me, message);
         } else {
-            self.verbs.send(to.shard, self.port, note.encode());
+            self.verbs.send(to.shard, self.port, message.encode());
         }
     }
 
-    /// A client on shard `from` speaks to the home of its lock.
-    fn at_home(self: &Rc<Self>, from: ShardId, note: Note) {
-        let (key, party) = (note.lock.to_bits(), Party { shard: from, token: note.token });
+    /// Handles a message from a client on shard `from` to the home of its lock.
+    fn at_home(self: &Rc<Self>, from: ShardId, message: LockMessage) {
+        let (key, client) = (message.lock.to_bits(), WaiterId { shard: from, token: message.token });
         let action = {
             let mut home = self.home.borrow_mut();
-            match note.what {
-                What::Request => home.request(key, party),
-                What::Release(release) => home.release(key, party, release),
-                What::Cancel => home.cancel(key, party),
+            match message.kind {
+                MessageKind::Request => home.request(key, client),
+                MessageKind::Release(release) => home.release(key, client, release),
+                MessageKind::Cancel => home.cancel(key, client),
                 _ => unreachable!("said to a client"),
             }
         };
-        if note.what == What::Request && !matches!(action, Action::Grant { .. }) {
+        if message.kind == MessageKind::Request && !matches!(action, Action::Grant { .. }) {
             self.counters.count(|stats| stats.waited += 1);
         }
-        self.perform(note.lock, action);
+        self.perform(message.lock, action);
     }
 
-    /// The home on shard `from` speaks to a client here.
-    fn at_client(self: &Rc<Self>, from: ShardId, note: Note) {
+    /// Handles a message from the home on shard `from` to a client here.
+    fn at_client(self: &Rc<Self>, from: ShardId, message: LockMessage) {
         let mut slots = self.slots.borrow_mut();
-        match note.what {
-            What::Grant(grant) => {
-                let met = slots.granted(note.token, grant);
+        match message.kind {
+            MessageKind::Grant(grant) => {
+                let delivery = slots.granted(message.token, grant);
                 drop(slots);
-                match met {
-                    Met::Waiting(Some(waiter)) => self.verbs.wake(waiter),
-                    Met::Waiting(None) => {}
-                    Met::Nobody => {
-                        let seat = Seat { home: from, token: note.token };
-                        self.tell_home(note.lock, seat, declined(note.lock, grant));
+                match delivery {
+                    Delivery::Waiting(Some(waiter)) => self.verbs.wake(waiter),
+                    Delivery::Waiting(None) => {}
+                    Delivery::Gone => {
+                        let ticket = LocalTicket { home: from, token: message.token };
+                        self.tell_home(message.lock, ticket, declined(message.lock, grant));
                     }
                 }
             }
-            What::Hint => slots.hint(note.token, note.lock.to_bits()),
-            What::Cancelled => slots.cancelled(note.token),
+            MessageKind::Hint => slots.hint(message.token, message.lock.to_bits()),
+            MessageKind::Cancelled => slots.cancelled(message.token),
             _ => unreachable!("said to a home"),
         }
     }
@@ -414,21 +420,21 @@ impl<V: Verbs> Table<V> {
     fn perform(self: &Rc<Self>, lock: RemotePtr, action: Action) {
         match action {
             Action::Nothing => {}
-            Action::Grant { to, grant } => self.tell_client(to, lock, What::Grant(grant)),
-            Action::Hint { to } => self.tell_client(to, lock, What::Hint),
-            Action::Cancelled { to } => self.tell_client(to, lock, What::Cancelled),
+            Action::Grant { to, grant } => self.tell_client(to, lock, MessageKind::Grant(grant)),
+            Action::Hint { to } => self.tell_client(to, lock, MessageKind::Hint),
+            Action::Cancelled { to } => self.tell_client(to, lock, MessageKind::Cancelled),
             Action::Unlock { kept } => {
                 let task = self.backlog.begin(lock.server());
-                self.verbs.defer(janitor::unlock_for_nobody(Rc::clone(self), task, lock, kept))
+                self.verbs.defer(janitor::unlock_unclaimed(Rc::clone(self), task, lock, kept))
             }
         }
     }
 }
 
 /// Answers a grant that comes too late, as its client was cancelled.
-fn declined(lock: RemotePtr, grant: Grant) -> What {
+fn declined(lock: RemotePtr, grant: Grant) -> MessageKind {
     tracing::debug!(name: "lock.grant.declined", %lock, kept = grant.kept.is_some(), "a lock comes too late");
-    What::Release(Release { kept: grant.kept, unused: true })
+    MessageKind::Release(Release { kept: grant.kept, unused: true })
 }
 
 impl<V: Verbs> Waited for Table<V> {
@@ -453,8 +459,8 @@ struct Waiting<'a, V: Verbs> {
     table: &'a Rc<Table<V>>,
     meter: &'a Meter,
     lock: RemotePtr,
-    /// `None` once the lock is had.
-    seat: Option<Seat>,
+    /// `None` once the lock is held.
+    ticket: Option<LocalTicket>,
 }
 
 impl<V: Verbs> Future for Waiting<'_, V> {
@@ -462,15 +468,15 @@ impl<V: Verbs> Future for Waiting<'_, V> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Grant>> {
         let table = self.table;
-        let seat = self.seat.expect("polled after it was ready");
-        let polled = table.slots.borrow_mut().poll(seat.token, || table.verbs.waiter(cx));
+        let ticket = self.ticket.expect("polled after it was ready");
+        let polled = table.slots.borrow_mut().poll(ticket.token, || table.verbs.waiter(cx));
         match polled {
             Some(grant) => {
-                self.seat = None;
+                self.ticket = None;
                 Poll::Ready(Some(grant))
             }
             None => {
-                let note = |until_ns| table.slots.borrow_mut().wait_until(seat.token, until_ns);
+                let note = |until_ns| table.slots.borrow_mut().wait_until(ticket.token, until_ns);
                 if is_over(table, self.meter, note) { Poll::Ready(None) } else { Poll::Pending }
             }
         }
@@ -479,8 +485,8 @@ impl<V: Verbs> Future for Waiting<'_, V> {
 
 impl<V: Verbs> Drop for Waiting<'_, V> {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat {
-            self.table.abandon(self.lock, seat);
+        if let Some(ticket) = self.ticket {
+            self.table.abandon(self.lock, ticket);
         }
     }
 }

@@ -7,21 +7,21 @@
 //!   slab   │ ... │ waiter, next ──> ... ──> waiter, END │ ... │
 //! ```
 //!
-//! Invariant: a place of the slab belongs to one list. A list is always used with the same slab.
+//! Invariant: a node of the slab belongs to one list. A list is always used with the same slab.
 
 use slab::Slab;
 
-/// The waiters of many lists; places are recycled.
+/// The waiters of many lists; nodes are recycled.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiters<T>(Slab<Place<T>>);
+pub(crate) struct Waiters<T>(Slab<WaiterNode<T>>);
 
 #[derive(Clone, Debug)]
-struct Place<T> {
+struct WaiterNode<T> {
     waiter: T,
     next: u32,
 }
 
-/// Which of the [`Waiters`] are one list, and in which order.
+/// The ends of a list among the [`Waiters`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitList {
     head: u32,
@@ -37,9 +37,9 @@ impl<T> Default for Waiters<T> {
 }
 
 impl<T> Waiters<T> {
-    /// Memory that the lists take: it grows with the largest number of concurrent waiters.
+    /// Counts the bytes that the lists take: they grow with the largest number of concurrent waiters.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * (size_of::<Place<T>>() + 8)
+        self.0.capacity() * (size_of::<WaiterNode<T>>() + 8)
     }
 }
 
@@ -51,7 +51,7 @@ impl<T> Waiters<T> {
 
     /// Goes through the waiters of all lists, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.iter_mut().map(|(_, place)| &mut place.waiter)
+        self.0.iter_mut().map(|(_, node)| &mut node.waiter)
     }
 }
 
@@ -66,7 +66,7 @@ impl WaitList {
     /// Adds a waiter at the end.
     #[inline]
     pub(crate) fn push<T>(&mut self, waiters: &mut Waiters<T>, waiter: T) {
-        let at = waiters.0.insert(Place { waiter, next: END }) as u32;
+        let at = waiters.0.insert(WaiterNode { waiter, next: END }) as u32;
         match self.tail {
             END => self.head = at,
             tail => waiters.0[tail as usize].next = at,
@@ -90,11 +90,11 @@ impl WaitList {
 
     /// Goes through the list from its head.
     pub(crate) fn iter<T>(self, waiters: &Waiters<T>) -> impl Iterator<Item = &T> {
-        let place = |at: u32| waiters.0.get(at as usize);
-        std::iter::successors(place(self.head), move |last| place(last.next)).map(|place| &place.waiter)
+        let node = |at: u32| waiters.0.get(at as usize);
+        std::iter::successors(node(self.head), move |last| node(last.next)).map(|node| &node.waiter)
     }
 
-    /// Takes out those of whom `stays` is false; the others keep their order. Yields whether there were any.
+    /// Takes out the waiters for which `stays` is false; the others keep their order. Yields whether there were any.
     pub(crate) fn retain<T>(
         &mut self,
         waiters: &mut Waiters<T>,
@@ -102,9 +102,9 @@ impl WaitList {
     ) -> bool {
         let (mut before, mut at, mut removed) = (END, self.head, false);
         while at != END {
-            let place = &mut waiters.0[at as usize];
-            let next = place.next;
-            if stays(&mut place.waiter) {
+            let node = &mut waiters.0[at as usize];
+            let next = node.next;
+            if stays(&mut node.waiter) {
                 before = at;
             } else {
                 removed = true;
@@ -146,7 +146,7 @@ mod tests {
             assert_eq!(self.waiters.len(), self.expected.iter().map(VecDeque::len).sum::<usize>());
         }
 
-        /// Everything that can be done to list `i` next, `waiter` being one that is in no list.
+        /// Yields the results of every operation on list `i`, `waiter` being one that is in no list.
         fn steps(&self, i: usize, waiter: u8) -> Vec<World> {
             let mut pushed = self.clone();
             pushed.lists[i].push(&mut pushed.waiters, waiter);
@@ -155,7 +155,7 @@ mod tests {
             let first = popped.lists[i].pop(&mut popped.waiters);
             assert_eq!(first, popped.expected[i].pop_front());
             let mut all = vec![pushed, popped];
-            // Every set of those to be taken out, a bit for each place.
+            // Every set of those to be taken out, a bit for each node.
             for set in 1..1_u32 << self.expected[i].len() {
                 let mut next = self.clone();
                 let mut bits = (0..).map(|bit| set >> bit & 1 == 0);
@@ -186,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_taken_out_if_all_stay() {
+    fn no_waiter_is_taken_out_if_all_stay() {
         let (mut waiters, mut list) = (Waiters::default(), WaitList::EMPTY);
-        assert!(!list.retain(&mut waiters, |_| false), "there is nobody");
+        assert!(!list.retain(&mut waiters, |_| false), "the list is empty");
         list.push(&mut waiters, 1);
         assert!(!list.retain(&mut waiters, |waiter| {
             *waiter += 1;

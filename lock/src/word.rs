@@ -1,4 +1,4 @@
-//! The lock word: who holds a lock, in the 64 bits that CAS compares. Pure.
+//! The lock word: the holder of a lock, in the 64 bits that CAS compares. Pure.
 //!
 //! ```text
 //!  63            48 47            32 31                            0
@@ -42,7 +42,7 @@ use farwood_runtime::{IndexId, Port, ShardId};
 
 pub use self::codec::WordCodec;
 
-/// What a free lock's word holds, unless it carries something ([`WordCodec`]).
+/// The word of a free lock, unless it carries something ([`WordCodec`]).
 pub(crate) const FREE: u64 = 0;
 /// The bytes of a lock word in memory.
 pub(crate) const WORD_BYTES: usize = 8;
@@ -52,7 +52,7 @@ pub(crate) const WORD_BYTES: usize = 8;
 pub struct LockWord(NonZeroU64);
 
 impl LockWord {
-    /// The word of one acquisition by compute node `owner`. `tag` is that of the index ([`tag_of`]).
+    /// Makes the word of one acquisition by compute node `owner`. `tag` is that of the index ([`tag_of`]).
     ///
     /// # Panics
     /// If `owner` is 0, which no compute node is.
@@ -62,48 +62,50 @@ impl LockWord {
         LockWord(NonZeroU64::new(bits).expect("the owner is not 0"))
     }
 
-    /// The word that was read from memory; `None` if the lock is free. Every other bit pattern is a held word.
+    /// Parses the word that was read from memory; `None` if the lock is free. Every other bit pattern is a held word.
     pub fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(LockWord)
     }
 
-    /// What is stored in the lock region, or in the node.
+    /// Yields the bits that are stored in the lock region, or in the node.
     pub fn to_bits(self) -> u64 {
         self.0.get()
     }
 
-    /// The compute node that holds the lock.
+    /// Yields the compute node that holds the lock.
     pub fn owner(self) -> u16 {
         (self.to_bits() >> 48) as u16
     }
 
-    /// The tag of the index that the lock is held for ([`tag_of`]); 0 if it stands for a word of another index, too.
+    /// Yields the tag of the index that the lock is held for ([`tag_of`]); 0 if it stands for a word of another index,
+    /// too.
     pub fn tag(self) -> u16 {
         (self.to_bits() >> 32) as u16
     }
 
-    /// Whether it is held for another index than that of `tag`, and guards no node of this one.
+    /// Tells whether it is held for another index than that of `tag`, and guards no node of this one.
     pub(crate) fn is_of_other_index(self, tag: u16) -> bool {
         ![0, tag].contains(&self.tag())
     }
 
-    /// The word of another acquisition of the same compute node, for the same index.
+    /// Makes the word of another acquisition of the same compute node, for the same index.
     pub(crate) fn with_nonce(self, nonce: u32) -> Self {
         LockWord::new(self.owner(), self.tag(), nonce)
     }
 
-    /// The word of the same acquisition, if it stands for a word of another index, too.
+    /// Makes the word of the same acquisition that stands for a word of another index, too.
     pub(crate) fn without_tag(self) -> Self {
         LockWord::new(self.owner(), 0, self.nonce())
     }
 
-    /// Which acquisition of that compute node.
+    /// Yields the number of the acquisition at that compute node.
     pub fn nonce(self) -> u32 {
         self.to_bits() as u32
     }
 }
 
-/// What lock words have of the number of an index: never 0, and the same for every 65,535th, which then count as one.
+/// Yields the part of an index's number that lock words have: never 0, and equal for every 65,535th index, which then
+/// count as one.
 pub fn tag_of(index: IndexId) -> u16 {
     (index.0 % u32::from(u16::MAX)) as u16 + 1
 }
@@ -118,21 +120,21 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The same acquisition, starting from what was found in the lock: free, or a leftover.
+    /// Makes the claim of the same acquisition that starts from what was found in the lock: free, or a leftover.
     #[cold]
     pub(crate) fn starting_from(self, found: u64, codec: WordCodec) -> Self {
         let word = if codec.is_free(found) { self.word } else { self.word.without_tag() };
         Claim { word, vacant: found }
     }
 
-    /// Whether the CAS of this claim that found `found` took the lock. Finding the very word means that an earlier CAS
-    /// of the same acquisition, reported as failed, had taken it: nonces are not used twice.
+    /// Tells whether the CAS of this claim that found `found` took the lock. Finding the very word means that an
+    /// earlier CAS of the same acquisition, reported as failed, had taken it: nonces are not used twice.
     #[inline]
     pub(crate) fn wins(self, found: u64) -> bool {
         found == self.vacant || found == self.word.to_bits()
     }
 
-    /// Whether it takes over a leftover.
+    /// Tells whether it takes over a leftover.
     #[inline]
     pub(crate) fn takes_over(self, codec: WordCodec) -> bool {
         !codec.is_free(self.vacant)

@@ -1,7 +1,7 @@
 //! Windows allocate nothing once they are warm: counted by the global allocator on the shards' threads.
 //!
-//! The executor allocates a little on its own account, at moments that have nothing to do with windows. So there are
-//! short rounds, and what windows allocate is what the cheapest round shows.
+//! The executor allocates a little for itself, at moments that have nothing to do with windows. So there are short
+//! rounds, and the cheapest round shows what windows allocate.
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -57,11 +57,11 @@ async fn work(table: &WindowTable<Shard>, key: u64, access: Access) {
         Entered::Led(lead) => lead.finish(Outcome::written(true, &VALUE)),
         Entered::Read(value) => assert_eq!(*value.expect("it was read"), VALUE),
         Entered::Written { applied } => assert!(applied),
-        Entered::Alone => panic!("values are short and everything is on"),
+        Entered::Bypass => panic!("values are short and everything is on"),
     }
 }
 
-/// A window of one client, and then one with a group: those who come while the first leader is at work.
+/// Uses a window of one client, and then one with a group: clients that come while the first leader is at work.
 async fn use_windows(table: &WindowTable<Shard>, key: u64) {
     work(table, key, Access::Read).await;
     let Entered::Led(lead) = table.enter(&Meter::default(), &key.to_be_bytes(), Access::Read).await else {
@@ -76,7 +76,7 @@ async fn use_windows(table: &WindowTable<Shard>, key: u64) {
     );
 }
 
-/// Allocations of the cheapest round on this shard, and how many operations were shared.
+/// Counts the allocations of the cheapest round on this shard, and the operations that were shared.
 async fn cheapest_round(shard: Shard, done: Arc<AtomicUsize>) -> (u64, u64) {
     let table = WindowTable::attach(shard.clone(), Port(0), WindowConfig::default());
     let mut cheapest = u64::MAX;
@@ -112,7 +112,7 @@ fn warm_windows_allocate_nothing() {
                 allocations, 0,
                 "on one of {shards} shards, in {WINDOWS_PER_ROUND} windows with groups"
             );
-            // Of four who come behind a leader one leads, the last writer, and three join.
+            // Of four clients that come behind a leader the last writer leads, and three join.
             assert_eq!(shared, (ROUNDS_TO_WARM_UP + ROUNDS) * WINDOWS_PER_ROUND * 3);
         }
     }

@@ -43,12 +43,12 @@ pub fn a_lookup_and_a_writer(before: u64, after: u64) {
             assert!(insert(&cache, NODE, 3), "it had room");
         })
     };
-    let steer = cache.reader().find(&[0]).expect("the root is known");
-    if steer.node == NODE {
-        let (index, word) = steer.slot.expect("every version has that slot");
+    let route = cache.reader().find(&[0]).expect("the root is known");
+    if route.node == NODE {
+        let (index, word) = route.slot.expect("every version has that slot");
         let version = word >> 8 & 0xff;
         let expected = (0, slots(NODE, version)[0], version);
-        let found = (index, word, steer.claimed as u64);
+        let found = (index, word, route.claimed as u64);
         assert!(found == expected, "a copy that never was: {found:x?} is not {expected:x?}");
     }
     writer.join().expect("the writer does not panic");

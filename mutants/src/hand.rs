@@ -78,7 +78,7 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a leaf goes back after a CAS of unknown outcome (write and CAS in one chain)",
         file: "index/src/smart/new_node.rs",
-        find: "if self.has_swung(meter, swing, budget).await? {
+        find: "if self.has_redirected(meter, redirect, budget).await? {
                         return Ok(self.known(pending, Ok(())));
                     }",
         replace: "",
@@ -86,7 +86,7 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a node goes back after a CAS of unknown outcome",
         file: "index/src/smart/new_node.rs",
-        find: "if self.has_swung(meter, swing, budget).await? {
+        find: "if self.has_redirected(meter, redirect, budget).await? {
                         return Ok(Ok(()));
                     }",
         replace: "",
@@ -94,13 +94,13 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a CAS of unknown outcome had none if its word has changed since",
         file: "index/src/smart/new_node.rs",
-        find: "link != 0 && link != swing.link.bits()",
+        find: "link != 0 && link != redirect.link.bits()",
         replace: "false",
     },
     Patch {
         name: "a dropped client's new nodes go back without a look",
         file: "index/src/smart/pending.rs",
-        find: "self.has_swung(&meter, swing, &mut budget).await?",
+        find: "self.has_redirected(&meter, redirect, &mut budget).await?",
         replace: "false",
     },
     Patch {
@@ -116,40 +116,40 @@ const SMART: &[Patch] = &[
         replace: "live_link.is_none() && slots.iter().filter(|slot| slot.is_claimed()).all(|slot| slot.is_frozen())",
     },
     Patch {
-        name: "a slot is swung before it is known that the link is",
+        name: "a slot is redirected before it is known that the link is",
         file: "index/src/smart/split.rs",
         find: "!self.until_linked(meter, &split, new_link, linked, budget).await?",
         replace: "{ drop(linked); false }",
     },
     Patch {
-        name: "a fork is certain by any way",
-        file: "index/src/smart/way.rs",
-        find: "way.fresh || view.link == Link::Live(way.holder)",
+        name: "a prefix mismatch is certain by any snapshot",
+        file: "index/src/smart/decide.rs",
+        find: "snapshot.fresh || view.link == Link::Live(snapshot.holder)",
         replace: "true",
     },
     Patch {
-        name: "another key's leaf is believed by any way",
-        file: "index/src/smart/way.rs",
-        find: "way.fresh || parent == way.holder",
+        name: "another key's leaf is believed by any snapshot",
+        file: "index/src/smart/decide.rs",
+        find: "snapshot.fresh || parent == snapshot.holder",
         replace: "true",
     },
     Patch {
-        name: "a frozen node is believed by any way",
-        file: "index/src/smart/way.rs",
-        find: "(writes || !way.fresh)",
+        name: "a frozen node is believed by any snapshot",
+        file: "index/src/smart/decide.rs",
+        find: "(writes || !snapshot.fresh)",
         replace: "writes",
     },
     Patch {
         name: "a slot is claimed that the node's type does not cover",
         file: "index/src/smart/insert.rs",
-        find: "⟦self.cover_slot(meter, &mut way, budget).await?;⟧
+        find: "⟦self.cover_slot(meter, &mut snapshot, budget).await?;⟧
         let class",
         replace: "",
     },
     Patch {
-        name: "who came by a copy of a node tries the next slot without reading it",
+        name: "a client that came by a copy of a node tries the next slot without reading it",
         file: "index/src/smart/insert.rs",
-        find: "let next = match ⟦way.fresh⟧ {",
+        find: "let next = match ⟦snapshot.fresh⟧ {",
         replace: "true",
     },
     Patch {
@@ -164,7 +164,7 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "a release is redone without a look at the word",
         file: "lock/src/janitor.rs",
-        find: "found != parting.claim.word.to_bits()",
+        find: "found != pending.claim.word.to_bits()",
         replace: "false",
     },
     Patch {
@@ -184,24 +184,24 @@ const LOCKS: &[Patch] = &[
         file: "lock/src/janitor.rs",
         find: "Err(_) => ⟦clear_if_ours(table, lock, claim).await⟧,
         },
-        Global::Leaving",
+        Global::Releasing",
         replace: "Settled::Cleared",
     },
     Patch {
         name: "the next holder is told when the write-back is posted",
         file: "lock/src/held.rs",
-        find: "self.depart(meter, chain, Parting { claim, exit, unpublished: self.unpublished });
-                ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
-        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim)); }
-                poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
+        find: "self.depart(meter, chain, PendingRelease { claim, mode, unpublished: self.unpublished });
+                ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+        replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
+                poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
     Patch {
         name: "the next holder is told when the rear WRITE is posted",
         file: "lock/src/held.rs",
-        find: "self.depart(meter, chain, parting);
-        let buf = ⟦poll_fn(|cx| self.poll_leaving(meter, cx)).await?⟧",
-        replace: "{ if exit == Exit::Kept { self.give_back(Some(claim)); }
-                poll_fn(|cx| self.poll_leaving(meter, cx)).await? }",
+        find: "self.depart(meter, chain, pending);
+        let buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+        replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
+                poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
     Patch {
         name: "one WRITE of several lines clears the word, whatever their order",
@@ -212,7 +212,7 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "after a CAS of unknown outcome another word is tried",
         file: "lock/src/held.rs",
-        find: "Global::Doubtful { claim } => ⟦claim⟧,
+        find: "Global::Unknown { claim } => ⟦claim⟧,
             _ =>",
         replace: "Claim { word: self.table.word(), vacant: self.vacant }",
     },
@@ -225,11 +225,11 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "a lock that comes too late is kept",
         file: "lock/src/table.rs",
-        find: "self.tell_home(note.lock, seat, declined(note.lock, grant));",
+        find: "self.tell_home(message.lock, ticket, declined(message.lock, grant));",
         replace: "",
     },
     Patch {
-        name: "who waits joins the window that is open",
+        name: "a waiting client joins the window that is open",
         file: "lock/src/window/home.rs",
         find: "joined: ⟦false⟧ });",
         replace: "true",

@@ -26,7 +26,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/scan.rs",
     "index/src/smart/split.rs",
     "index/src/smart/turns.rs",
-    "index/src/smart/way.rs",
+    "index/src/smart/decide.rs",
     "index/src/smart/write.rs",
     "lock/src/handover.rs",
     "lock/src/held.rs",

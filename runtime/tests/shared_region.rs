@@ -182,6 +182,20 @@ impl Process {
         assert!(sent.expect("there is a kill").success());
     }
 
+    /// Stops the process and waits until none of its threads runs: the signal goes to one of them, which stops the
+    /// others as soon as it has a core.
+    fn stop(&self) {
+        self.signal("STOP");
+        let threads = format!("/proc/{}/task", self.0.id());
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        while !std::fs::read_dir(&threads).unwrap().all(is_stopped) {
+            kit::wait(Duration::from_micros(100));
+        }
+    }
+
     fn end_well(mut self) {
         let status = self.0.wait().unwrap();
         assert!(status.success(), "{status}");
@@ -303,7 +317,7 @@ fn a_process_that_is_stopped_inside_a_line_stops_no_other() {
     let held = loop {
         stops += 1;
         assert!(stops < 10_000, "it was never stopped where it matters");
-        worker.signal("STOP");
+        worker.stop();
         let held = held_lines_of(&cluster.path);
         if let Some(line) = held.first() {
             break *line;

@@ -1,5 +1,5 @@
-//! Which level-1 node leaves when the budget is full. One policy per file; the tests that every policy must
-//! pass are in `test_kit`.
+//! Eviction: which level-1 node leaves when the budget is full. One policy per file; the tests that every
+//! policy must pass are in `test_kit`.
 //!
 //! Policies run under the cache's writer lock, never on a lookup. They see the cache through [`Cached`], so
 //! that they are tested without one, and take their randomness from the configured seed.
@@ -9,7 +9,7 @@ mod fifo;
 mod test_kit;
 mod two_choices;
 
-/// How the cache chooses the node that makes room for another one.
+/// The rule by which the cache chooses the node that makes room for another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Policy {
@@ -46,27 +46,28 @@ pub(crate) struct Candidate {
 
 /// The nodes that may be evicted.
 pub(crate) trait Cached {
-    /// A node, each with the same probability for a random number, or none: then another number may find one.
+    /// Yields a node, each with the same probability for a random number, or none: then another number may
+    /// find one.
     fn sample(&self, random: u64) -> Option<Candidate>;
 
-    /// The first node, if there is any.
+    /// Yields the first node, if there is any.
     fn first(&self) -> Option<Candidate>;
 
-    /// The node that begins at `low` and came with insertion number `born`, if it is still there.
+    /// Finds the node that begins at `low` and came with insertion number `born`, if it is still there.
     fn find(&self, low: &[u8], born: u32) -> Option<Place>;
 }
 
 /// An eviction policy and what it remembers.
 pub(crate) trait Eviction: Send {
-    /// A node that begins at `low` came in. `nodes` are in the cache now.
+    /// Notes that a node that begins at `low` came in. `nodes` are in the cache now.
     fn inserted(&mut self, low: &[u8], born: u32, cached: &dyn Cached, nodes: usize);
 
-    /// The node that should go. None if it finds none, which the caller takes as an empty cache.
+    /// Chooses the node that should go. None if it finds none, which the caller takes as an empty cache.
     fn victim(&mut self, cached: &dyn Cached) -> Option<Place>;
 
-    /// Everything was thrown away.
+    /// Notes that everything was thrown away.
     fn cleared(&mut self);
 
-    /// Memory that the policy takes, to be counted against the budget.
+    /// Counts the bytes that the policy takes, for the budget.
     fn bytes(&self) -> usize;
 }

@@ -1,4 +1,4 @@
-//! What every policy must do, and what each one promises, on a cache that is only a list.
+//! Requirements on every policy, and the promises of each one, on a cache that is only a list.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn filled(policy: Policy, seed: u64, nodes: u32) -> (List, Box<dyn Eviction>) {
     (list, eviction)
 }
 
-/// Evicts until nothing is left; the order in which nodes went.
+/// Evicts until nothing is left; yields the order in which nodes went.
 fn drain(list: &mut List, eviction: &mut dyn Eviction) -> Vec<usize> {
     let mut order = Vec::new();
     while let Some(Place { chunk: 0, slot }) = eviction.victim(list) {

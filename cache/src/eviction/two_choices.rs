@@ -17,7 +17,7 @@ impl TwoChoices {
         TwoChoices { state: seed }
     }
 
-    /// splitmix64: passes every seed, needs one word.
+    /// Yields the next number of splitmix64, which takes any seed and needs one word.
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -38,7 +38,7 @@ fn check(keys: &[&[u8]], probes: &[Vec<u8>]) {
     }
 }
 
-/// All strings of at most `length` letters, behind `prefix`.
+/// Yields all strings of at most `length` letters, behind `prefix`.
 fn strings(prefix: &[u8], letters: &[u8], length: usize) -> Vec<Vec<u8>> {
     let mut all = vec![prefix.to_vec()];
     let mut start = 0;

@@ -12,7 +12,7 @@ use super::*;
 
 type Children = Vec<(Vec<u8>, RemotePtr)>;
 
-/// What should be cached: ranges that do not overlap, by their low keys.
+/// The expected content: ranges that do not overlap, by their low keys.
 #[derive(Default)]
 struct Model {
     nodes: BTreeMap<Vec<u8>, Range>,
@@ -47,8 +47,8 @@ impl Range {
     }
 }
 
-/// Keys of all lengths up to 30, many of which share their first 8 or 16 bytes or differ only in trailing
-/// zeros.
+/// Draws keys of all lengths up to 30, many of which share their first 8 or 16 bytes or differ only in
+/// trailing zeros.
 fn universe(rng: &mut SmallRng, count: usize) -> Vec<Vec<u8>> {
     let mut keys = vec![Vec::new()];
     while keys.len() < count {
@@ -83,7 +83,7 @@ fn insert(cache: &NodeCache, level: u8, range: &Range) -> bool {
     cache.insert(&NodeImage { address: range.address, level, low, high, separators: &separators })
 }
 
-/// The books against what is really there.
+/// Compares the books with what is really there.
 fn recount(cache: &NodeCache) {
     let (mut nodes, mut bytes) = (0, 2 * size_of::<usize>() + size_of::<NodeCache>());
     for level in &cache.levels {
@@ -101,7 +101,8 @@ fn recount(cache: &NodeCache) {
     assert_eq!((cache.stats().nodes, cache.bytes()), (nodes, bytes + writer.policy.bytes()));
 }
 
-/// Random changes on cache and model. Without evictions both hold the same; with them the cache holds a part.
+/// Makes random changes on cache and model. Without evictions both hold the same; with them the cache holds a
+/// part.
 fn run(seed: u64, steps: u64, keys: usize, budget_bytes: usize, policy: Policy) -> CacheStats {
     let mut rng = SmallRng::seed_from_u64(seed);
     let keys = universe(&mut rng, keys);
@@ -127,9 +128,9 @@ fn run(seed: u64, steps: u64, keys: usize, budget_bytes: usize, policy: Policy) 
         let mut key = keys.iter().choose(&mut rng).unwrap().clone();
         key.extend(std::iter::repeat_n(0, rng.random_range(0..2)));
         match (reader.find(&key), model.covering(&key)) {
-            (Some(steer), Some(range)) => {
+            (Some(route), Some(range)) => {
                 assert_eq!(
-                    (steer.via, steer.child, steer.child_level),
+                    (route.via, route.child, route.child_level),
                     (range.address, range.child(&key), 0)
                 );
             }
@@ -200,12 +201,12 @@ fn keeps_level_one_and_the_two_top_levels() {
     assert_eq!(kept(&cache), [1, 4, 5]);
     cache.set_root(root(4));
     assert_eq!(cache.root(), Some(root(5)), "a lower root is out of date");
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(0));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(0));
     cache.invalidate(1, plain(1, 5, None).address, &[6]);
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(3));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(3));
     cache.set_root(root(6));
     assert_eq!(reader.find_at(4, &[6]), None, "level 4 is no longer a top level");
-    assert_eq!(reader.find(&[6]).map(|steer| steer.child_level), Some(4));
+    assert_eq!(reader.find(&[6]).map(|route| route.child_level), Some(4));
     assert_eq!((reader.lookups(), reader.hits()), (3, 1));
     assert!(!insert(&cache, u8::MAX, &plain(u8::MAX, 5, None)));
     cache.invalidate(u8::MAX, root(0).ptr, b"");

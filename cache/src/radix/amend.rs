@@ -1,5 +1,5 @@
-//! Amending a copy by one slot: what a client knows who has just changed that slot of the node itself. Without it the
-//! next client to come by the copy would find it out of date.
+//! Amending a copy by one slot, which a client has just changed in the node itself. Without it the next
+//! client that uses the copy would find it out of date.
 
 use smallvec::SmallVec;
 
@@ -25,7 +25,7 @@ impl Unpacked {
     }
 }
 
-/// How copies were amended.
+/// Numbers of amended copies.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct AmendStats {
     /// Times that the copy was changed where it lies.
@@ -44,7 +44,7 @@ impl RadixCache {
         part.amend(hash, node, index, word);
     }
 
-    /// How copies were amended so far.
+    /// Yields the counts of amended copies so far.
     pub fn amend_stats(&self) -> AmendStats {
         AmendStats {
             in_place: self.sum(|counters| &counters.amended_in_place),
@@ -164,8 +164,8 @@ mod tests {
             (b"xyc", Some((2, leaf(b'c', 300)))),
             (b"xyd", None),
         ] {
-            let steer = find(key);
-            assert_eq!((steer.node, steer.pos, steer.slot, steer.claimed), (7, 2, slot, 3));
+            let route = find(key);
+            assert_eq!((route.node, route.pos, route.slot, route.claimed), (7, 2, slot, 3));
         }
     }
 }

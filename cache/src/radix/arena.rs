@@ -1,5 +1,5 @@
-//! Where the copies lie: segments of equal size that come into being one by one and are then used again and
-//! again. Knows nothing of what is in a copy.
+//! Memory of the copies: segments of equal size that are allocated one by one and then used again and again.
+//! Knows nothing of what is in a copy.
 //!
 //! Copies are appended to a segment. Single slots of them may change later, which `copy` makes safe for readers; all
 //! else stays. When a segment is used anew its generation goes up,
@@ -10,9 +10,9 @@
 //! reader:                 entry   generation   the entry is still there   words ..   fence   generation
 //! ```
 //!
-//! A reader whose two generations are equal, and who has seen the entry once more after the first, has read the
-//! copy that the entry stands for. If the entry entered after the reader's first generation, the second one is
-//! newer; if it left because of a generation that the reader saw first, it is no longer there.
+//! A reader whose two generations are equal, and that has seen the entry once more after the first, has read
+//! the copy that the entry stands for. If the entry entered after the reader's first generation, the second
+//! one is newer; if it left because of a generation that the reader saw first, it is no longer there.
 
 use std::sync::OnceLock;
 
@@ -22,10 +22,10 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, SEGMENT_SCAL
 const GRANULE_BYTES: usize = GRANULE_BITS / 8;
 /// A copy has at least four granules: each has a stamp of its own.
 const GRANULES_PER_STAMP: u32 = 4;
-/// As many places can be told apart by 32 bits.
+/// The budget of which 32 bits can address every granule.
 const BUDGET_BYTES_MAX: usize = GRANULE_BYTES << 32;
 
-/// Where a copy begins: segment and granule. Never 0.
+/// The place where a copy begins: segment and granule. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) segment: u32,
@@ -35,7 +35,7 @@ pub(super) struct Place {
 /// Memory for copies, or for pages of the table.
 pub(super) struct Segment {
     words: Box<[AtomicU64]>,
-    /// When each copy was last used, by its first granule.
+    /// The time of each copy's last use, by its first granule.
     stamps: Box<[AtomicU8]>,
     generation: AtomicU64,
 }
@@ -55,20 +55,21 @@ impl Segment {
         &self.words
     }
 
-    /// To be compared with [`Segment::is_still`] when all has been read.
+    /// Yields the generation, for [`Segment::is_still`] when all has been read.
     #[inline]
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Nothing that was read since the segment had this generation was overwritten.
+    /// Tells whether nothing that was read since the segment had this generation was overwritten.
     #[inline]
     pub(super) fn is_still(&self, generation: u64) -> bool {
         fence(Ordering::Acquire);
         self.generation.load(Ordering::Relaxed) == generation
     }
 
-    /// Whoever still reads here will notice. No entry may point into the segment any more.
+    /// Starts a new generation: readers that still read here will notice. No entry may point into the segment
+    /// any more.
     pub(super) fn begin_anew(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
         self.generation.store(generation + 1, Ordering::Release);
@@ -110,28 +111,28 @@ impl Arena {
         Arena { segments: (0..segments).map(|_| OnceLock::new()).collect(), granules_log2, place_bits }
     }
 
-    /// Most segments.
+    /// Yields the largest number of segments.
     pub(super) fn segments_max(&self) -> usize {
         self.segments.len()
     }
 
-    /// Granules in a segment.
+    /// Counts the granules in a segment.
     pub(super) fn granules(&self) -> u32 {
         1 << self.granules_log2
     }
 
-    /// Bytes that a segment takes.
+    /// Counts the bytes that a segment takes.
     pub(super) fn segment_bytes(&self) -> usize {
         let words = GRANULE_BYTES << self.granules_log2;
         words + words / GRANULE_BYTES / GRANULES_PER_STAMP as usize
     }
 
-    /// Bytes that the arena takes without its segments.
+    /// Counts the bytes that the arena takes without its segments.
     pub(super) fn directory_bytes(&self) -> usize {
         self.segments.len() * size_of::<OnceLock<Segment>>()
     }
 
-    /// Low bits of an entry that are the place; the rest is free for a tag.
+    /// Counts the low bits of an entry that are the place; the rest is free for a tag.
     pub(super) fn place_bits(&self) -> u32 {
         self.place_bits
     }
@@ -147,24 +148,24 @@ impl Arena {
         Place { segment: place >> self.granules_log2, granule: place & (self.granules() - 1) }
     }
 
-    /// The segment with this number, if there is one yet.
+    /// Yields the segment with this number, if there is one yet.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&Segment> {
         self.segments.get(number as usize)?.get()
     }
 
-    /// A segment that is known to exist.
+    /// Yields a segment that is known to exist.
     pub(super) fn segment(&self, number: u32) -> &Segment {
         self.get(number).expect("places are only in segments that exist")
     }
 
-    /// Brings the segment with this number into being.
+    /// Allocates the segment with this number.
     pub(super) fn add(&self, number: u32) {
         let bytes = GRANULE_BYTES << self.granules_log2;
         self.segments[number as usize].get_or_init(|| Segment::new(bytes));
     }
 
-    /// The node whose copy is at `place`. For the writer: a reader must validate.
+    /// Yields the node whose copy is at `place`. For the writer: a reader must validate.
     pub(super) fn node_at(&self, place: Place) -> u64 {
         self.segment(place.segment).copy(place.granule).node()
     }

@@ -1,14 +1,14 @@
 //! Fields of any width at any bit of an array of atomic 64-bit words.
 //!
 //! Reading never fails: what lies beyond the end is 0. A reader may be looking at memory that is being
-//! written anew; it gets nonsense then, and finds out when it validates. Writing always stores whole words, in
-//! which all other bits stay as they are: whoever reads those sees no change.
+//! written anew; it gets nonsense then, and finds out when it validates. Writing always stores whole words,
+//! in which all other bits stay as they are: a reader of those sees no change.
 
 use smallvec::SmallVec;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The 64 bits from bit `at` on.
+/// Reads the 64 bits from bit `at` on.
 #[inline]
 pub(super) fn read(words: &[AtomicU64], at: usize) -> u64 {
     let word = |index: usize| words.get(index).map_or(0, |word| word.load(Ordering::Relaxed));
@@ -16,7 +16,7 @@ pub(super) fn read(words: &[AtomicU64], at: usize) -> u64 {
     word(index) >> bit | (word(index + 1) << 1) << (63 - bit)
 }
 
-/// Like [`read`]; what was written before the bits were is seen by all that is read afterwards.
+/// Reads as [`read`] does; later reads see what was written before these bits were.
 #[inline]
 pub(super) fn read_acquire(words: &[AtomicU64], at: usize) -> u64 {
     let word = |index: usize| words.get(index).map_or(0, |word| word.load(Ordering::Acquire));
@@ -24,7 +24,7 @@ pub(super) fn read_acquire(words: &[AtomicU64], at: usize) -> u64 {
     word(index) >> bit | (word(index + 1) << 1) << (63 - bit)
 }
 
-/// The 32 bits from bit `at` on, a multiple of 32: one load. Orders like [`read_acquire`].
+/// Reads the 32 bits from bit `at` on, a multiple of 32: one load. Orders like [`read_acquire`].
 #[inline]
 pub(super) fn read_half(words: &[AtomicU64], at: usize) -> u32 {
     (words.get(at / 64).map_or(0, |word| word.load(Ordering::Acquire)) >> (at % 64)) as u32
@@ -41,7 +41,8 @@ pub(super) fn write(words: &[AtomicU64], at: usize, value: u64, width: u32) {
     }
 }
 
-/// `width` bits from bit `at` on are in one word: readers see either the old ones or the new.
+/// Tells whether `width` bits from bit `at` on are in one word: then readers see either the old ones or the
+/// new.
 pub(super) fn is_one_word(at: usize, width: u32) -> bool {
     at % 64 + width as usize <= 64
 }
@@ -51,7 +52,7 @@ fn put(word: &AtomicU64, value: u64, mask: u64) {
     word.store(others | value, Ordering::Release);
 }
 
-/// The low `width` bits of `value`; all for 64.
+/// Yields the low `width` bits of `value`; all for 64.
 #[inline]
 pub(super) fn low(value: u64, width: u32) -> u64 {
     value & !u64::MAX.checked_shl(width).unwrap_or(0)
@@ -90,12 +91,12 @@ impl Bits {
         self.words.resize(self.len.div_ceil(64), 0);
     }
 
-    /// Bits so far.
+    /// Counts the bits so far.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The `len` bits from bit `at` of `words` on.
+    /// Copies the `len` bits from bit `at` of `words` on.
     pub(super) fn copied(words: &[AtomicU64], at: usize, len: usize) -> Self {
         let words = (0..len.div_ceil(64)).map(|index| read(words, at + index * 64)).collect();
         Bits { words, len }

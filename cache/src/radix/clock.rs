@@ -12,14 +12,14 @@ const EPOCHS_BY_LOOKUPS_MAX: u32 = 8;
 #[derive(Default)]
 pub(super) struct Clock {
     epoch: AtomicU32,
-    /// As far as lookups may move the clock.
+    /// The epoch up to which lookups may move the clock.
     latest: AtomicU32,
     /// Segments that had been begun at the last epoch of the writer. Only touched under the writer lock.
     begun: AtomicU64,
 }
 
 impl Clock {
-    /// The epoch, as stamps have it.
+    /// Yields the epoch, as stamps have it.
     #[inline]
     pub(super) fn epoch(&self) -> u8 {
         self.epoch.load(Ordering::Relaxed) as u8

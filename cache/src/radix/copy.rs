@@ -40,7 +40,7 @@ const ROOM_UNIT: usize = 4;
 const ROOM_MAX: usize = 256;
 /// Bits that a child may take more so that children anywhere in the same memory fit as well.
 const ROOM_CHILD_BITS: u32 = 4;
-/// What the codes of the three field widths stand for.
+/// The widths that the codes of the three fields stand for.
 const KIND_WIDTHS: [u32; 4] = [0, 2, 4, 7];
 const SERVER_WIDTHS: [u32; 4] = [0, 3, 6, 10];
 const BASE_BYTES: [u32; 4] = [1, 2, 4, 6];
@@ -48,7 +48,7 @@ const BASE_BYTES: [u32; 4] = [1, 2, 4, 6];
 const OFFSET_MASK: u64 = (1 << CHILD_SERVER_SHIFT) - 1;
 const SERVER_MASK: u64 = CHILD >> CHILD_SERVER_SHIFT;
 
-/// How the slots of a copy are packed: the second part of the fixed fields.
+/// The packing of a copy's slots: the second part of the fixed fields.
 #[derive(Clone, Copy)]
 struct Shape {
     claimed: usize,
@@ -102,13 +102,13 @@ impl Shape {
         KIND_WIDTHS[self.kind_code]
     }
 
-    /// Bits of the table of kinds.
+    /// Counts the bits of the table of kinds.
     #[inline]
     fn kinds_bits(&self) -> usize {
         if self.kind_code == 0 { 0 } else { 8 << self.kind_width() }
     }
 
-    /// Slots that there is room for.
+    /// Counts the slots that there is room for.
     #[inline]
     fn room(&self) -> usize {
         let room = if self.kind_code == 0 { 0 } else { usize::from(self.kind) * ROOM_UNIT };
@@ -136,22 +136,22 @@ pub(super) struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    /// The copy that begins at bit `at`. Whatever is there: nothing that is called on it fails, and the caller
-    /// finds out that it was nonsense.
+    /// Views the copy that begins at bit `at`. Whatever is there, no method fails on it, and the caller finds
+    /// out that it was nonsense.
     #[inline]
     pub(super) fn at(words: &'a [AtomicU64], at: usize) -> Self {
         let shape_word = bits::read_half(words, at + 64);
         Copy { words, at, identity: bits::read(words, at), shape_word, shape: Shape::unpack(shape_word) }
     }
 
-    /// No slot was added since this is looked at: a slot that was changed after one was added is not taken for
-    /// one of the copy without that.
+    /// Tells whether no slot was added since this view was made: so a slot that was changed after one was
+    /// added is not taken for one of the copy without that.
     #[inline]
     pub(super) fn is_still(&self) -> bool {
         bits::read_half(self.words, self.at + 64) == self.shape_word
     }
 
-    /// The node's address.
+    /// Yields the node's address.
     #[inline]
     pub(super) fn node(&self) -> u64 {
         self.identity & CHILD
@@ -177,32 +177,32 @@ impl<'a> Copy<'a> {
         self.shape.claimed
     }
 
-    /// The prefix, its first byte lowest.
+    /// Yields the prefix, its first byte lowest.
     #[inline]
     pub(super) fn prefix(&self) -> u64 {
         bits::low(bits::read(self.words, self.at + FIXED_BITS), self.prefix_len() as u32 * 8)
     }
 
-    /// Some slot, or all, may lead to an inner node: the copy is not one of the many at the bottom.
+    /// Tells whether some slot may lead to an inner node: then the copy is not one of the many at the bottom.
     pub(super) fn is_upper(&self) -> bool {
         let leaf = 1 << (slot::KIND_BITS - 1);
         (0..self.shape.claimed).any(|index| self.kind_at(index) & leaf == 0)
     }
 
-    /// Bits of the whole copy, a multiple of [`GRANULE_BITS`].
+    /// Counts the bits of the whole copy, a multiple of [`GRANULE_BITS`].
     pub(super) fn len(&self) -> usize {
         let values = self.shape.room() * (self.shape.kind_width() + self.shape.child_width()) as usize;
         padded(self.values_at() + values - self.at)
     }
 
-    /// The slot at `index`, which is below [`Copy::claimed`].
+    /// Yields the slot at `index`, which is below [`Copy::claimed`].
     #[inline]
     pub(super) fn slot(&self, index: usize) -> u64 {
         let value = self.value(index);
         slot::word(self.partial(index), self.kind(value), self.child(value))
     }
 
-    /// The slot that matches the key byte `byte`, or the key's end.
+    /// Finds the slot that matches the key byte `byte`, or the key's end.
     #[inline]
     pub(super) fn find(&self, byte: Option<u8>) -> Option<(usize, u64)> {
         let index = match byte {
@@ -217,7 +217,7 @@ impl<'a> Copy<'a> {
         Some((index, slot::word(partial, self.kind(value), self.child(value))))
     }
 
-    /// Whether this is a copy of `image` and nothing has changed since.
+    /// Tells whether this is a copy of `image` and nothing has changed since.
     pub(super) fn is_copy_of(&self, image: &RadixImage<'_>) -> bool {
         let fixed = identity(image) == self.identity && image.slots.len() == self.shape.claimed;
         fixed
@@ -291,7 +291,7 @@ impl<'a> Copy<'a> {
         if self.shape.kind_code == 0 { self.shape.kind } else { self.kind(self.value(index)) }
     }
 
-    /// The kind in a slot's value.
+    /// Extracts the kind from a slot's value.
     #[inline]
     fn kind(&self, value: u64) -> u8 {
         if self.shape.kind_code == 0 {
@@ -305,7 +305,7 @@ impl<'a> Copy<'a> {
         bits::read(self.words, self.kinds_at() + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
     }
 
-    /// The child in a slot's value.
+    /// Extracts the child from a slot's value.
     #[inline]
     fn child(&self, value: u64) -> u64 {
         let value = bits::low(value >> self.shape.kind_width(), self.shape.child_width());
@@ -326,7 +326,7 @@ impl<'a> Copy<'a> {
         self.node().wrapping_add(((distance as i64) >> (64 - width)) as u64) & CHILD
     }
 
-    /// The slot's kind and child, with what follows.
+    /// Reads the slot's kind and child, with what follows.
     #[inline]
     fn value(&self, index: usize) -> u64 {
         bits::read_acquire(self.words, self.value_at(index))
@@ -359,19 +359,19 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// The copy of a node. None if the image makes no sense or may not be cached; see `RadixCache::insert`.
+/// Packs the copy of a node. None if the image makes no sense or may not be cached; see `RadixCache::insert`.
 pub(super) fn pack(image: &RadixImage<'_>) -> Option<Bits> {
     pack_with_room(image, 0)
 }
 
-/// Like [`pack`], of a node that grows: with room for about a quarter more slots.
+/// Packs as [`pack`] does a node that grows: with room for about a quarter more slots.
 pub(super) fn pack_growing(image: &RadixImage<'_>) -> Option<Bits> {
     let slots = image.slots.len();
     let room = (slots + slots / 4 + 2).next_multiple_of(ROOM_UNIT).min(ROOM_MAX);
     pack_with_room(image, if room > slots { room } else { 0 })
 }
 
-/// With room for so many slots, a multiple of [`ROOM_UNIT`]; 0 for no more than there are.
+/// Packs a node with room for so many slots, a multiple of [`ROOM_UNIT`]; 0 for no more than there are.
 fn pack_with_room(image: &RadixImage<'_>, room: usize) -> Option<Bits> {
     if !is_sound(image) {
         return None;
@@ -422,7 +422,7 @@ fn pack_with_room(image: &RadixImage<'_>, room: usize) -> Option<Bits> {
     Some(bits)
 }
 
-/// Whether this may be a slot of an image.
+/// Tells whether this may be a slot of an image.
 pub(super) fn is_sound_slot(word: u64) -> bool {
     let end_has_no_partial = word & END == 0 || slot::partial(word) == 0;
     word != 0 && word & FROZEN == 0 && end_has_no_partial
@@ -442,7 +442,7 @@ fn identity(image: &RadixImage<'_>) -> u64 {
     image.node | u64::from(image.depth) << CHILD_BITS | prefix_len << 56 | u64::from(image.class) << 59
 }
 
-/// At most six bytes, the first one lowest.
+/// Packs at most six bytes, the first one lowest.
 pub(super) fn prefix_word(prefix: &[u8]) -> u64 {
     prefix.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
@@ -459,7 +459,7 @@ fn push_partials(bits: &mut Bits, slots: &[u64], bitmap: bool) {
     map.iter().for_each(|word| bits.push(*word, 64));
 }
 
-/// The first of the four codes that is enough.
+/// Finds the first of the four codes that is enough.
 fn code_of(fits: impl Fn(usize) -> bool) -> usize {
     (0..3).find(|code| fits(*code)).unwrap_or(3)
 }
@@ -493,7 +493,7 @@ impl Kinds {
     }
 }
 
-/// How the children of a node are packed.
+/// The packing of a node's children.
 struct Children {
     base: u64,
     /// The lowest server and offset of a child, and the value that the lowest offset gets.
@@ -537,7 +537,8 @@ impl Children {
         }
     }
 
-    /// So that most children to come fit: counted from the beginning of the memory, if that takes few bits more.
+    /// Chooses a packing that most children to come fit: counted from the beginning of the memory, if that
+    /// takes few bits more.
     fn with_room(image: &RadixImage<'_>) -> Self {
         let tight = Self::of(image);
         let live = || image.slots.iter().map(|word| word & CHILD).filter(|child| *child != 0);

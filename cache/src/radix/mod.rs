@@ -16,8 +16,8 @@
 //! table     hash table from a node's address to its copy
 //! store     the writer: room, growth, emptying of segments
 //! victim    which segment, and which copies in it, by policy
-//! part      all of that for a share of the nodes: who reads, who writes, who waits
-//! reader    RadixReader: a shard's way in
+//! part      all of that for a share of the nodes: readers, the writer, waiting
+//! reader    RadixReader: lookups of a shard
 //! ```
 //!
 //! The paper indexes its cache by a local radix tree. A hash table by address takes about 6 bytes for each node
@@ -45,7 +45,7 @@ pub use amend::AmendStats;
 use copy::Copy;
 pub use copy::{PREFIX_BYTES_MAX, SLOTS_MAX};
 use part::{Counters, Part};
-pub use reader::{RadixReader, Steer};
+pub use reader::{CachedRoute, RadixReader};
 
 /// A cache of this many bytes is divided into parts, as many as there are such shares in it, up to so many.
 const PART_BYTES_MIN: usize = 16 << 20;
@@ -53,7 +53,7 @@ const PARTS_MAX: usize = 16;
 /// Bits of a node's hash, from this one on, that say in which part it is: the table uses others.
 const PART_SHIFT: u32 = 40;
 
-/// What a cache is made with.
+/// Settings of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct RadixConfig {
     /// Bytes that the cache may take, its table and bookkeeping included. Allocators round up, which is not
@@ -61,9 +61,9 @@ pub struct RadixConfig {
     /// exceeds the budget. At most 256 GiB are used. What is not needed is not taken, except 1/700 of the budget at
     /// 600 MB for directories. From 32 MiB on it is divided into up to 16 parts, so that writers seldom meet.
     pub budget_bytes: usize,
-    /// Which copies leave when the budget is full. They leave many at a time: a segment (4 KiB, or 64 KiB of
-    /// 600 MB) is emptied, and under [`Policy::TwoChoices`] those of its copies stay that were used more
-    /// recently than another one picked at random.
+    /// The choice of the copies that leave when the budget is full. They leave many at a time: a segment (4
+    /// KiB, or 64 KiB of 600 MB) is emptied, and under [`Policy::TwoChoices`] those of its copies stay that
+    /// were used more recently than another one picked at random.
     pub policy: Policy,
     /// Determines all random choices.
     pub seed: u64,
@@ -92,7 +92,7 @@ pub struct RadixCache {
 }
 
 impl RadixCache {
-    /// An empty cache.
+    /// Makes an empty cache.
     pub fn new(config: RadixConfig) -> Arc<Self> {
         let shares = (config.budget_bytes / PART_BYTES_MIN).clamp(1, PARTS_MAX);
         let parts = 1 << shares.ilog2();
@@ -106,7 +106,7 @@ impl RadixCache {
     /// Itself, and the counts of the Arc, which are in the same allocation.
     const OWN_BYTES: usize = size_of::<Self>() + 2 * size_of::<usize>();
 
-    /// A shard's way to read the cache.
+    /// Makes a reader for a shard.
     pub fn reader(self: &Arc<Self>) -> RadixReader {
         RadixReader::new(self.clone())
     }
@@ -116,7 +116,7 @@ impl RadixCache {
         self.root.store(word, Ordering::Relaxed);
     }
 
-    /// The word that was set last.
+    /// Yields the word that was set last.
     pub fn root(&self) -> u64 {
         self.root.load(Ordering::Relaxed)
     }
@@ -130,8 +130,8 @@ impl RadixCache {
         part.insert(hash, image)
     }
 
-    /// Drops the copy of the node at this address: it has steered a client to a wrong place. Waits for other threads
-    /// that change this part of the cache.
+    /// Drops the copy of the node at this address: it has led a client to a wrong place. Waits for other
+    /// threads that change this part of the cache.
     pub fn invalidate(&self, node: u64) {
         let (part, hash) = self.part(node);
         part.invalidate(hash, node);
@@ -143,13 +143,13 @@ impl RadixCache {
         self.parts.iter().for_each(Part::clear);
     }
 
-    /// Bytes that the cache takes now, everything included except what allocators round up and the few dozen
-    /// bytes of a reader.
+    /// Counts the bytes that the cache takes now, everything included except what allocators round up and the
+    /// few dozen bytes of a reader.
     pub fn bytes(&self) -> usize {
         Self::OWN_BYTES + self.sum(|counters| &counters.bytes)
     }
 
-    /// What the cache holds and what has happened to it.
+    /// Yields what the cache holds and what has happened to it.
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             nodes: self.sum(|counters| &counters.nodes),
@@ -164,7 +164,7 @@ impl RadixCache {
         self.parts.iter().map(|part| counter(&part.counters).load(Ordering::Relaxed)).sum()
     }
 
-    /// Where the node is, if it is cached, and its hash.
+    /// Yields the part that a node belongs to, and the node's hash.
     #[inline]
     fn part(&self, node: u64) -> (&Part, u64) {
         let hash = table::hash(node);

@@ -1,5 +1,5 @@
-//! A part of the cache, for the nodes whose addresses' hashes say so: memory, table, clock and writer of its own. Knows
-//! no root word.
+//! A part of the cache, for the nodes whose addresses hash to it: memory, table, clock and writer of its own.
+//! Knows no root word.
 //!
 //! Readers take no lock. Writers do, and there are many: every insert into the tree amends a copy. One lock for all
 //! would let shards wait for each other at nearly every insert, and while a segment is emptied. So a writer that finds
@@ -50,7 +50,7 @@ enum Visit<R> {
 }
 
 impl Part {
-    /// An empty part with that budget.
+    /// Makes an empty part with that budget.
     pub(super) fn new(config: RadixConfig) -> Self {
         let arena = Arena::new(config.budget_bytes);
         let table = Table::new(&arena);
@@ -63,7 +63,7 @@ impl Part {
         part
     }
 
-    /// See [`super::RadixCache::insert`].
+    /// Caches a node: see [`super::RadixCache::insert`].
     pub(super) fn insert(&self, hash: u64, image: &RadixImage<'_>) -> bool {
         if self.visit(hash, image.node, |copy| copy.is_copy_of(image)) == Some(true) {
             return true;
@@ -79,7 +79,7 @@ impl Part {
         inserted
     }
 
-    /// See [`super::RadixCache::invalidate`].
+    /// Drops a node's copy: see [`super::RadixCache::invalidate`].
     pub(super) fn invalidate(&self, hash: u64, node: u64) {
         if self.visit(hash, node, |_| ()).is_none() {
             return;
@@ -112,7 +112,7 @@ impl Part {
         None
     }
 
-    /// See `arena` for why this is right.
+    /// Makes one attempt; `arena` says why this is right.
     #[inline]
     fn attempt<R>(&self, hash: u64, node: u64, look: &impl Fn(&Copy<'_>) -> R) -> Visit<R> {
         let number = self.table.page_number(hash);
@@ -169,7 +169,7 @@ impl Part {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Not if another writer has it.
+    /// Takes the writer lock, unless another writer has it.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Store>> {
         match self.writer.try_lock() {
             Ok(writer) => Some(writer),
@@ -185,7 +185,8 @@ impl Part {
     }
 }
 
-/// The segment's generation for which this entry, which was read before, is right. None if it has left.
+/// Yields the segment's generation for which this entry, which was read before, is right. None if it has
+/// left.
 #[inline]
 pub(super) fn settled(page: Page<'_>, index: usize, entry: u32, segment: &Segment) -> Option<u64> {
     let generation = segment.generation();

@@ -1,4 +1,4 @@
-//! A shard's way into the cache. Takes no lock, allocates nothing and writes nothing shared, except a copy's use
+//! The reader of a shard. Takes no lock, allocates nothing and writes nothing shared, except a copy's use
 //! stamp once per epoch.
 
 use std::cell::Cell;
@@ -11,9 +11,9 @@ use super::{RadixCache, RadixImage};
 /// A reader moves the use clock on once in this many lookups.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
-/// As far as the cache leads on a key's path.
+/// The end of the cached part of a key's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steer {
+pub struct CachedRoute {
     /// The deepest cached node on the path; 0 for the root slot itself.
     pub node: u64,
     /// The node's type; 0 for the root slot.
@@ -40,14 +40,14 @@ impl RadixReader {
         RadixReader { cache, lookups: Cell::new(0), hits: Cell::new(0) }
     }
 
-    /// The cache that this reads.
+    /// Yields the cache that this reads.
     pub fn cache(&self) -> &Arc<RadixCache> {
         &self.cache
     }
 
-    /// The deepest cached node on the path of `key`, and its slot. None if the root is not known.
+    /// Finds the deepest cached node on the path of `key`, and its slot. None if the root is not known.
     #[inline]
-    pub fn find(&self, key: &[u8]) -> Option<Steer> {
+    pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
         self.lookups.set(lookups);
         if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
@@ -57,18 +57,18 @@ impl RadixReader {
         if root == 0 {
             return None;
         }
-        let mut steer = Steer { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+        let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
         // Until the key's leaf is known, or that it has none.
-        while let Some((_, word)) = steer.slot.filter(|(_, word)| word & LEAF == 0) {
+        while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
             // The root slot is before all key bytes; a node's slot is about the byte at its position.
-            let next = if steer.node == 0 { 0 } else { steer.pos + 1 };
+            let next = if route.node == 0 { 0 } else { route.pos + 1 };
             match self.cache.visit(word & CHILD, |copy| step(copy, key, next)).flatten() {
-                Some(deeper) => steer = deeper,
-                None => return Some(steer),
+                Some(deeper) => route = deeper,
+                None => return Some(route),
             }
         }
         self.hits.set(self.hits.get() + 1);
-        Some(steer)
+        Some(route)
     }
 
     /// Caches a node: see [`RadixCache::insert`].
@@ -76,23 +76,23 @@ impl RadixReader {
         self.cache.insert(image)
     }
 
-    /// Lookups so far.
+    /// Counts the lookups so far.
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
-    /// How many of the lookups needed no inner node that is not cached: they found the address of a leaf, or the place
-    /// that the key does not have.
+    /// Counts the lookups that needed no inner node beyond the cached ones: they found the address of a leaf,
+    /// or that the key has none.
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
 }
 
-/// Where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy does not say
-/// all that is needed about the bytes from there on (a header split has put a node above it that is not cached),
-/// or is not about `key`.
+/// Yields where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy
+/// lacks some of the bytes from there on (a header split has put a node above it that is not cached), or is
+/// not about `key`.
 #[inline]
-fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<Steer> {
+fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<CachedRoute> {
     let depth = usize::from(copy.depth());
     let pos = depth + copy.prefix_len();
     // A child is about a later byte than its parent: also what ends the descent if the words are not of a tree.
@@ -100,5 +100,5 @@ fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<Steer> {
         return None;
     }
     let slot = copy.find(key.get(pos).copied());
-    Some(Steer { node: copy.node(), class: copy.class(), pos, slot, claimed: copy.claimed() })
+    Some(CachedRoute { node: copy.node(), class: copy.class(), pos, slot, claimed: copy.claimed() })
 }

@@ -1,5 +1,5 @@
-//! What only the one writer does: finds room for copies, empties segments, and keeps the table. Everything
-//! here runs under the cache's lock.
+//! Work of the one writer: it finds room for copies, empties segments, and keeps the table. Everything here
+//! runs under the cache's lock.
 //!
 //! All memory is segments; each is free, open (being filled), filled, or divided into pages of the table. One
 //! segment, existing or still within the budget, is kept back so that another can be emptied into it.
@@ -16,7 +16,7 @@ const FIRST: u32 = 1;
 /// The use clock goes on by fewer epochs than this while a writer has the lock.
 const AHEAD_MAX: u8 = 16;
 
-/// What the writer shares with the readers.
+/// State that the writer shares with the readers.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'a> {
     pub(super) arena: &'a Arena,
@@ -42,7 +42,7 @@ pub(super) struct Store {
     evicted: usize,
 }
 
-/// Whether copies in a segment that is emptied stay.
+/// The choice of copies that stay when a segment is emptied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// All that there is room for.
@@ -52,7 +52,7 @@ enum Keep {
 }
 
 impl Store {
-    /// `fixed_bytes` are what the cache takes besides the books and the segments.
+    /// Opens the books; `fixed_bytes` are what the cache takes besides them and the segments.
     pub(super) fn new(chooser: Chooser, budget: usize, fixed_bytes: usize, arena: &Arena) -> Self {
         let segments = arena.segments_max();
         let mut store = Store {
@@ -73,22 +73,22 @@ impl Store {
         store
     }
 
-    /// Bytes of everything.
+    /// Counts the bytes of everything.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies that can be found.
+    /// Counts the copies that can be found.
     pub(super) fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// Copies that went to make room, so far.
+    /// Counts the copies that went to make room, so far.
     pub(super) fn evicted(&self) -> usize {
         self.evicted
     }
 
-    /// Segments begun so far, and how many are in use now: what the use clock goes by.
+    /// Counts the segments begun so far, and those in use now: the use clock goes by both.
     pub(super) fn renewal(&self) -> (u64, usize) {
         (self.begun, self.filled.len() - self.free.len())
     }
@@ -125,7 +125,7 @@ impl Store {
         true
     }
 
-    /// The node's copy, if there is one.
+    /// Yields the node's copy, if there is one.
     pub(super) fn present<'a>(&self, shared: Shared<'a>, node: u64) -> Option<Copy<'a>> {
         let (_, _, place) = shared.table.locate(shared.arena, node)?;
         Some(shared.arena.segment(place.segment).copy(place.granule))
@@ -166,7 +166,7 @@ impl Store {
         self.nodes = 0;
     }
 
-    /// Room for `granules`, taken from the open segment.
+    /// Takes room for `granules` from the open segment.
     fn room_for_copy(&mut self, shared: Shared<'_>, granules: u32) -> Option<Place> {
         let full = |open: u32| self.filled[open as usize].used + granules > shared.arena.granules();
         if self.open.is_none_or(full) {
@@ -267,7 +267,7 @@ impl Store {
         })
     }
 
-    /// Writes a copy to the end of the open segment, where nobody looks yet.
+    /// Writes a copy to the end of the open segment, where no reader looks yet.
     fn write(&mut self, shared: Shared<'_>, place: Place, copy: &Bits, stamp: u8) {
         let segment = shared.arena.segment(place.segment);
         copy.store(segment.words(), place.granule as usize * GRANULE_BITS);
@@ -284,7 +284,7 @@ impl Store {
         page(shared, number).set(index, entry);
     }
 
-    /// Segments that there are or that the budget still allows, and that nothing is in.
+    /// Counts the segments that exist or that the budget still allows, and that are empty.
     fn spare(&self, shared: Shared<'_>) -> usize {
         let allowed = self.budget.saturating_sub(self.bytes) / shared.arena.segment_bytes();
         self.free.len() + allowed.min(shared.arena.segments_max() - self.filled.len())
@@ -303,7 +303,7 @@ impl Store {
         }))
     }
 
-    /// Sees to it that the page for `node` can take one more entry.
+    /// Ensures that the page for `node` can take one more entry.
     fn room_for_entry(&mut self, shared: Shared<'_>, node: u64) -> bool {
         let hash = table::hash(node);
         loop {
@@ -323,7 +323,7 @@ impl Store {
         }
     }
 
-    /// Gives half of a page's hashes to a new page. False if there is no page to be had, or if the directory
+    /// Gives half of a page's hashes to a new page. False if there is no page left, or if the directory
     /// cannot tell halves apart.
     fn split(&mut self, shared: Shared<'_>, hash: u64, number: u32) -> bool {
         let directory = shared.table.directory();
@@ -357,7 +357,8 @@ impl Store {
         true
     }
 
-    /// Another page for the table, empty. The table gets a segment when it needs one, if need be that of copies.
+    /// Yields another page for the table, empty. The table gets a segment when it needs one, if need be one
+    /// of copies.
     fn next_page(&mut self, shared: Shared<'_>) -> Option<u32> {
         if self.pages_used == self.table_segments.len() * PAGES_PER_SEGMENT as usize {
             let segment = if self.spare(shared) > 1 || self.filled.is_empty() {
@@ -412,7 +413,7 @@ fn granules_at(shared: Shared<'_>, place: Place) -> u32 {
     (shared.arena.segment(place.segment).copy(place.granule).len() / GRANULE_BITS) as u32
 }
 
-/// Epochs since the copy was last used.
+/// Counts the epochs since the copy was last used.
 fn idle(shared: Shared<'_>, place: Place) -> u8 {
     let stamp = shared.arena.segment(place.segment).stamp(place.granule).load(Ordering::Relaxed);
     match shared.epoch.wrapping_sub(stamp) {

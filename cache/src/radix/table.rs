@@ -30,7 +30,7 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Entries that it has room for: a power of two.
+    /// Counts the entries that it has room for: a power of two.
     #[inline]
     pub(super) fn capacity(&self) -> usize {
         self.words.len() * 2
@@ -41,19 +41,19 @@ impl Page<'_> {
         (self.words[index / 2].load(Ordering::Acquire) >> (index % 2 * 32)) as u32
     }
 
-    /// Only under the writer lock.
+    /// Sets an entry. Only under the writer lock.
     pub(super) fn set(&self, index: usize, entry: u32) {
         let shift = index % 2 * 32;
         let others = self.words[index / 2].load(Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
         self.words[index / 2].store(others | u64::from(entry) << shift, Ordering::Release);
     }
 
-    /// Only under the writer lock.
+    /// Empties the page. Only under the writer lock.
     pub(super) fn clear(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
-    /// Where the search for a node with this hash begins.
+    /// Yields where the search for a node with this hash begins.
     #[inline]
     pub(super) fn start(&self, hash: u64) -> usize {
         (hash >> START_SHIFT) as usize & (self.capacity() - 1)
@@ -64,7 +64,7 @@ impl Page<'_> {
         (index + 1) & (self.capacity() - 1)
     }
 
-    /// Most entries that it should hold.
+    /// Yields the most entries that it should hold.
     pub(super) fn limit(&self) -> usize {
         self.capacity() * 29 / 32
     }
@@ -96,7 +96,7 @@ impl Table {
         size_of_val(&*self.directory)
     }
 
-    /// The directory slot for a hash.
+    /// Yields the directory slot for a hash.
     #[inline]
     pub(super) fn slot(&self, hash: u64) -> usize {
         // In two steps, because the directory may have a single slot.
@@ -126,7 +126,7 @@ impl Table {
         entry & self.tag_mask == tag
     }
 
-    /// The index of the node's entry in its page, and its place. For the writer.
+    /// Finds the index of the node's entry in its page, and its place. For the writer.
     pub(super) fn locate(&self, arena: &Arena, node: u64) -> Option<(u32, usize, Place)> {
         let hash = hash(node);
         let number = self.page_number(hash)?;
@@ -147,8 +147,8 @@ impl Table {
         None
     }
 
-    /// Like [`Table::locate`] for a copy that is known to be of `node`: where the entry that points to `place` is, if
-    /// there is one. Looks at no copies.
+    /// Finds the entry that points to `place`, as [`Table::locate`] does, for a copy that is known to be of
+    /// `node`. Looks at no copies.
     pub(super) fn locate_place(&self, arena: &Arena, node: u64, place: Place) -> Option<(u32, usize)> {
         let hash = hash(node);
         let number = self.page_number(hash)?;

@@ -229,7 +229,7 @@ fn inserting_what_is_there_changes_nothing() {
     assert_eq!((cache.stats().nodes, cache.stats().inserted), (1, 2));
 }
 
-/// They used to wait for each other, for as long as it takes to empty a segment: pollers of shards.
+/// Pollers of shards used to wait for each other here, for as long as it takes to empty a segment.
 #[test]
 fn what_only_helps_does_not_wait_for_another_writer() {
     let cache = cache(64 << 20, Policy::TwoChoices);

@@ -1,18 +1,19 @@
-//! Which copies go: whole segments are emptied, and of the copies in one the policy decides which may move on.
+//! The choice of copies to evict: whole segments are emptied, and the policy decides which copies in one may
+//! move on.
 //!
 //! Knows segments only by what is written down about them, and copies only by their use stamps.
 
 use super::table::PAGES_PER_SEGMENT;
 use crate::eviction::Policy;
 
-/// What the writer knows of a segment.
+/// The writer's record of a segment.
 #[derive(Default)]
 pub(super) struct Filled {
     /// Granules taken so far, from the first.
     pub(super) used: u32,
     /// Granules of copies that are in the table.
     pub(super) live: u32,
-    /// When it was begun; 0 while it is free or belongs to the table.
+    /// The time when it was begun; 0 while it is free or belongs to the table.
     pub(super) begun: u64,
     /// Entries in each of its pages, if it belongs to the table.
     pub(super) pages: [u16; PAGES_PER_SEGMENT as usize],
@@ -36,7 +37,7 @@ impl Chooser {
         Chooser { policy, state: seed }
     }
 
-    /// The segment that should be emptied to make room, never `open`.
+    /// Chooses the segment that should be emptied to make room, never `open`.
     pub(super) fn segment(&mut self, filled: &[Filled], open: Option<u32>) -> Option<u32> {
         let may_go = |number: &u32| filled[*number as usize].begun > 0 && Some(*number) != open;
         let numbers = 0..filled.len() as u32;
@@ -50,8 +51,8 @@ impl Chooser {
         }
     }
 
-    /// Whether a copy in a segment that is emptied stays. `other` looks at the copy that a random number stands
-    /// for, and may find none.
+    /// Tells whether a copy in a segment that is emptied stays. `other` looks at the copy that a random
+    /// number stands for, and may find none.
     pub(super) fn keeps(&mut self, copy: &Candidate, other: impl Fn(u64) -> Option<u8>) -> bool {
         /// Tries for another copy. The table's pages are more than a quarter full, where they are many.
         const TRIES_MAX: usize = 16;
@@ -66,7 +67,7 @@ impl Chooser {
         }
     }
 
-    /// The segment with the most room that no copy uses, if so much is wasted that moving copies pays.
+    /// Finds the segment with the most room that no copy uses, if so much is wasted that moving copies pays.
     pub(super) fn wasteful(&self, filled: &[Filled], granules: u32) -> Option<u32> {
         let wasted = |one: &Filled| u64::from(granules - one.live);
         let in_use = || filled.iter().filter(|one| one.begun > 0);
@@ -83,7 +84,7 @@ impl Chooser {
         numbers.max_by_key(|number| wasted(&filled[*number as usize]))
     }
 
-    /// splitmix64: passes every seed, needs one word.
+    /// Yields the next number of splitmix64, which takes any seed and needs one word.
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,7 +1,7 @@
 //! Keys as the bulk load of a benchmark has them.
 
-/// A bijective hash of 0, 1, .. as big-endian bytes, all in the lowest
-/// `1 / 2^shift` of the key space, ascending.
+/// Makes keys by a bijective hash of 0, 1, .. as big-endian bytes, all in the lowest `1 / 2^shift` of the key
+/// space, ascending.
 pub(crate) fn integer_keys(count: u64, shift: u32) -> Vec<[u8; 8]> {
     let mix = |number: u64| {
         let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);

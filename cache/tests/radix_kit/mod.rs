@@ -6,7 +6,7 @@ use std::ops::Range;
 use farwood_cache::radix::slot::{CHILD_SERVER_SHIFT, CLASS_SHIFT, END, LEAF, PARTIAL_SHIFT};
 use farwood_cache::radix::{PREFIX_BYTES_MAX, RadixImage};
 
-/// Addresses are in units of so many bytes.
+/// Bytes of the unit of addresses.
 const UNIT_BYTES: u64 = 64;
 const UNITS_PER_CHUNK: u64 = (8 << 20) / UNIT_BYTES;
 /// The class of all leaves.
@@ -20,7 +20,7 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// For leaves of so many units.
+    /// Makes an allocator for leaves of so many units.
     pub(crate) fn new(servers: u64, leaf_units: u64) -> Self {
         Allocator { next: 1, servers, leaf_units }
     }
@@ -33,13 +33,13 @@ impl Allocator {
     }
 }
 
-/// An inner node's type for so many slots.
+/// Yields an inner node's type for so many slots.
 fn class(slots: usize) -> u8 {
     slots.max(2).next_power_of_two().ilog2() as u8
 }
 
-/// A tree over `keys`, which ascend strictly: `node` is called for each inner node, children first, with its
-/// image. Returns the root's slot word.
+/// Builds a tree over `keys`, which ascend strictly: `node` is called for each inner node, children first,
+/// with its image. Returns the root's slot word.
 pub(crate) fn build<K: AsRef<[u8]>>(
     keys: &[K],
     memory: &mut Allocator,
@@ -50,7 +50,7 @@ pub(crate) fn build<K: AsRef<[u8]>>(
     builder.subtree(0..keys.len(), 0)
 }
 
-/// The address of a leaf in the order of keys.
+/// Yields the address of a leaf in the order of keys.
 pub(crate) fn in_order(memory: &mut Allocator) -> u64 {
     memory.take(memory.leaf_units)
 }
@@ -63,7 +63,7 @@ struct Builder<'a, K, L, N> {
 }
 
 impl<K: AsRef<[u8]>, L: FnMut(&mut Allocator) -> u64, N: FnMut(&RadixImage<'_>)> Builder<'_, K, L, N> {
-    /// The word for the slot that leads to these keys, without its partial. They agree before `depth`.
+    /// Builds the word for the slot that leads to these keys, without its partial. They agree before `depth`.
     fn subtree(&mut self, range: Range<usize>, depth: usize) -> u64 {
         if range.len() == 1 {
             return LEAF | LEAF_CLASS << CLASS_SHIFT | (self.leaf)(self.memory);

@@ -17,7 +17,7 @@ impl Node {
         Node { address, class, depth, prefix: prefix.to_vec(), slots: slots.to_vec() }
     }
 
-    /// As if only the first slots had been claimed.
+    /// Makes an image as if only the first slots had been claimed.
     pub(crate) fn image_of_first(&self, slots: usize) -> RadixImage<'_> {
         let Node { address, class, depth, .. } = *self;
         RadixImage { node: address, class, depth, prefix: &self.prefix, slots: &self.slots[..slots] }

@@ -44,11 +44,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         budget: &mut Budget,
     ) -> Result<Option<Target>, IndexError> {
         match self.reader().find(key) {
-            Some(steer) if steer.child_level == 0 => {
-                Ok(Some(Target { ptr: steer.child, level: 0, via: Via::Cached(steer.via) }))
+            Some(route) if route.child_level == 0 => {
+                Ok(Some(Target { ptr: route.child, level: 0, via: Via::Cached(route.via) }))
             }
-            Some(steer) => {
-                let from = Target { ptr: steer.child, level: steer.child_level, via: Via::Cached(steer.via) };
+            Some(route) => {
+                let from = Target { ptr: route.child, level: route.child_level, via: Via::Cached(route.via) };
                 self.descend(meter, key, 0, from, budget).await.map(Some)
             }
             None => self.locate_from_root(meter, key, 0, budget).await,

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood_lock::window::{Access, Entered, Lead, Outcome, WindowConfig, WindowTable};
+use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowTable};
 use farwood_runtime::{Meter, Port, Verbs};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -137,7 +137,7 @@ impl<V: Verbs, T> Turn<'_, V, T> {
 
 /// An operation that works itself. Others that wait for it go on without it if this is dropped before [`Work::finish`].
 pub(crate) struct Work<'s, V: Verbs> {
-    lead: Option<Lead<V>>,
+    lead: Option<LeaderGuard<V>>,
     #[expect(dead_code, reason = "counts until it is dropped")]
     guard: Option<InFlightGuard<'s>>,
 }
@@ -201,7 +201,7 @@ impl<V: Verbs> Coalescing<V> {
         let lead = match windows.table.enter(meter, key, Access::Read).await {
             Entered::Read(value) => return Turn::Served(value.map(Value::shared)),
             Entered::Led(lead) => Some(lead),
-            Entered::Alone => None,
+            Entered::Bypass => None,
             Entered::Written { .. } => unreachable!("readers are not told that they have written"),
         };
         Turn::Own(Work { lead, guard: Some(guard) })
@@ -225,7 +225,7 @@ impl<V: Verbs> Coalescing<V> {
         let lead = match windows.table.enter(meter, key, Access::Write(kind)).await {
             Entered::Written { applied } => return Turn::Served(applied),
             Entered::Led(lead) => Some(lead),
-            Entered::Alone => None,
+            Entered::Bypass => None,
             Entered::Read(_) => unreachable!("writers are not told what was read"),
         };
         Turn::Own(Work { lead, guard: Some(guard) })

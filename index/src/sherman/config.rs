@@ -1,5 +1,5 @@
-//! What a Sherman tree is made with: what all compute nodes agree on, which the catalog keeps, and how one of them
-//! works on it.
+//! Settings of a Sherman tree: those that all compute nodes agree on, which the catalog keeps, and the switches of one
+//! of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ techniques! {
 }
 
 impl Techniques {
-    /// What remains of the switches of who creates a tree, where locks can be in on-chip memory
+    /// Yields what remains of the switches when a tree is created, where locks can be in on-chip memory
     /// ([`farwood_lock::on_chip_possible`]) or cannot.
     pub fn effective(mut self, on_chip_possible: bool) -> Self {
         self.on_chip &= on_chip_possible;
@@ -44,17 +44,18 @@ impl Techniques {
         self
     }
 
-    /// What is in effect on a tree whose locks are where `persisted` says.
+    /// Yields what is in effect on a tree whose locks are where `persisted` says.
     pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
         Techniques { on_chip: persisted.on_chip, ..self }.effective(true)
     }
 }
 
-/// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
+/// Settings that all compute nodes that work on a tree have to agree on: decided when it is created, kept in the
+/// catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PersistedConfig {
     pub(super) geometry: Geometry,
-    /// Whether locks are in the servers' on-chip memory.
+    /// True if locks are in the servers' on-chip memory.
     pub(super) on_chip: bool,
 }
 
@@ -65,22 +66,22 @@ pub struct Geometry {
     pub max_key: usize,
     /// The longest value, in bytes.
     pub max_value: usize,
-    /// How large nodes are.
+    /// The size of nodes.
     pub size: NodeSize,
 }
 
-/// How large nodes are.
+/// The size of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NodeSize {
-    /// As many bytes per leaf and per inner node; a multiple of 64. The paper has 1024.
+    /// Bytes per leaf and per inner node; a multiple of 64. The paper has 1024.
     Bytes(usize),
-    /// As many slots, whatever bytes they take. Tests use tiny ones, so that rare paths become common.
+    /// Slots per node, whatever bytes they take. Tests use tiny ones, so that rare paths become common.
     #[expect(missing_docs, reason = "slots of either kind of node")]
     Slots { leaf: usize, inner: usize },
 }
 
 impl Geometry {
-    /// The layouts of leaves and inner nodes.
+    /// Yields the layouts of leaves and inner nodes.
     ///
     /// # Errors
     /// [`LayoutError`] says which size to change.

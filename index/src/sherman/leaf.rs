@@ -16,7 +16,7 @@ impl LeafFormat for LeafLayout {
         LeafLayout::slots(self)
     }
 
-    /// All of it.
+    /// Yields the whole leaf.
     #[inline]
     fn writer_reads(&self) -> usize {
         LeafLayout::node_bytes(self)

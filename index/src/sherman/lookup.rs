@@ -66,10 +66,10 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// After a READ of `leaf` that took `span_ns`, too long for what it has found: pauses, and reads again. Of an entry
-    /// whose own version is in doubt only the lines that say what it is worth, until a READ is quick enough; one round
-    /// trip each. READs take long where many bytes wait in line before them: most of these would be theirs if all in
-    /// doubt asked for whole leaves.
+    /// Pauses and reads again after a READ of `leaf` that took `span_ns`, too long for what it has found. Of an entry
+    /// whose own version is in doubt it reads only the lines with its versions, until a READ is quick enough; one round
+    /// trip each. READs take long where many bytes are queued before them: most of these would be retries if every
+    /// reader in doubt asked for whole leaves.
     #[cold]
     async fn after_slow_read(
         &self,
@@ -118,7 +118,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Again::Locked)
     }
 
-    /// The same under the leaf's lock, so that what is read cannot be torn.
+    /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
     async fn lookup_locked(
         &self,
         meter: &Meter,
@@ -142,8 +142,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// After a READ took longer than entry versions vouch for: whether to read under the lock instead. Else, after a
-    /// pause, it is time to read again.
+    /// Tells whether to read under the lock after a READ that took longer than entry versions vouch for. If not, it
+    /// pauses, and the reader reads again.
     ///
     /// No comparison of two such READs would do instead, not even of all bytes. In either, any number of writes may
     /// lie between two lines of an entry; 32 of them, or 64, go unnoticed, and a value that comes back every so often
@@ -160,23 +160,23 @@ impl<V: Verbs> Tree<V> {
         let Some(multiple) = slow.another() else { return true };
         let most = multiple * self.version_bound(0, EntryVersion::COUNT);
         if most > 0 {
-            // Half of it is chance: those whose READs were slow together come back one by one.
+            // Half of it is random: readers whose READs were slow together come back one by one.
             self.verbs.pause(most - self.verbs.random() % (most / 2 + 1)).await;
         }
         false
     }
 
-    /// A leaf's image, read while nobody can write it.
+    /// Reads a leaf under its lock, so that no client writes it meanwhile.
     pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, IndexError> {
         self.read_node_locked(meter, leaf, self.leaf().node_bytes()).await
     }
 
-    /// Where the leaf in `image` ends, for who goes on at its right neighbour.
+    /// Yields where the leaf in `image` ends, for a client that goes on at its right neighbour.
     pub(super) fn high_of<'a>(&'a self, image: &'a [u8]) -> impl FnOnce() -> Option<Bytes> + 'a {
         || self.leaf().view(image).ok().and_then(|leaf| leaf.header().high())
     }
 
-    /// What an image that took `span_ns` to read says.
+    /// Decides what follows from an image that took `span_ns` to read.
     #[inline]
     fn decide_lookup(&self, lookup: Result<LeafLookup, Rejection>, span_ns: u32) -> Step<Option<Found>> {
         if !self.node_version_holds(0, span_ns) {

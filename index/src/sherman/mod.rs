@@ -5,7 +5,7 @@
 //! go from the leaf upwards, one lock at a time; between a split and its separator in the parent the right half is
 //! reached over the sibling pointer.
 //!
-//! What is above the leaves is `crate::btree`'s; here is what leaves are, and what is done to them.
+//! The levels above the leaves are `crate::btree`'s; here are the leaves, and the operations on them.
 //!
 //! # Round trips (warm cache, no conflict, no split)
 //!
@@ -32,9 +32,9 @@
 //!
 //! # Differences from the paper
 //!
-//! Versions are per line, because one READ is not one access (TARGETS, "Torn reads"). `two_level = off` writes whole
-//! leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes are
-//! not in this release, so an emptied leaf stays.
+//! Versions are per line, because one READ is not one access (ARCHITECTURE.md, "Torn reads"). `two_level = off` writes
+//! whole leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes
+//! are not in this release, so an emptied leaf stays.
 
 mod config;
 mod leaf;

@@ -33,7 +33,7 @@ struct Cursor<V: Verbs> {
     meter: Meter,
     /// The next key to consume; none when the last leaf was consumed.
     at: Option<Bytes>,
-    /// Whether the key `at` itself is wanted (only an excluded start is not).
+    /// True if the key `at` itself is wanted (only an excluded start is not).
     wanted: bool,
     end: Bound<Bytes>,
     left: usize,
@@ -45,7 +45,7 @@ struct Cursor<V: Verbs> {
     window: usize,
 }
 
-/// The pairs with keys in `bounds`, ascending.
+/// Streams the pairs with keys in `bounds`, ascending.
 pub(super) fn stream<V: Verbs>(
     tree: Rc<Tree<V>>,
     bounds: (Bound<Bytes>, Bound<Bytes>),
@@ -86,8 +86,8 @@ pub(super) fn stream<V: Verbs>(
     windows.try_flatten().boxed_local()
 }
 
-/// Leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle. A scan
-/// without a limit starts small: its end may be near.
+/// Counts the leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle.
+/// A scan without a limit starts small: its end may be near.
 fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
     let full = (leaf.slots() * 7).div_ceil(10);
     let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };
@@ -95,7 +95,7 @@ fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
 }
 
 impl<V: Verbs> Cursor<V> {
-    /// The next pairs: at least one, or none after the last.
+    /// Yields the next pairs: at least one, or none after the last.
     async fn next_window(&mut self) -> Result<Option<Vec<Pair>>, IndexError> {
         let mut budget = self.tree.budget();
         while self.ready.is_empty() {
@@ -191,7 +191,7 @@ impl<V: Verbs> Cursor<V> {
         }
     }
 
-    /// Looks the cursor's leaf up and consumes it: what a lookup does, for a leaf.
+    /// Looks the cursor's leaf up, as a lookup does, and consumes it.
     async fn consume_one(
         &mut self,
         near: RemotePtr,
@@ -270,7 +270,7 @@ impl<V: Verbs> Cursor<V> {
         self.take(image, entries_hold).unwrap_or_else(Consumed::Not)
     }
 
-    /// `consume` for an image whose node versions mean something, and its entry versions if `entries_hold`.
+    /// Consumes an image whose node versions can be trusted, and its entry versions if `entries_hold`.
     fn take(&mut self, image: &[u8], entries_hold: bool) -> Result<Consumed, Rejection> {
         let at = self.at.as_deref().expect("a scan that has ended consumes nothing");
         let leaf = self.tree.leaf().view(image)?;
@@ -293,7 +293,7 @@ impl<V: Verbs> Cursor<V> {
     }
 }
 
-/// What became of a leaf that was read.
+/// The fate of a leaf that was read.
 enum Consumed {
     /// Its pairs were taken.
     Leaf,

@@ -83,12 +83,12 @@ impl algorithm::Geometry for Geometry {
     }
 }
 
-/// The layouts of a geometry that was found good.
+/// Yields the layouts of a geometry that was checked.
 fn checked(geometry: &Geometry) -> (LeafLayout, InnerLayout) {
     geometry.layouts().expect("sizes are asked of a geometry that was checked")
 }
 
-/// Entries of a node of so many slots.
+/// Computes the entries of a node of so many slots.
 fn per_node(slots: usize, fill: f64) -> f64 {
     (slots as f64 * fill).floor().max(1.0)
 }

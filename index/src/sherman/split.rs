@@ -65,11 +65,11 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// The pairs of a full leaf and the new one, ascending.
+/// Yields the pairs of a full leaf and the new one, ascending.
 fn leaf_pairs(leaf: &LeafView<'_>, key: &[u8], value: &[u8]) -> Result<Vec<(Bytes, Bytes)>, Rejection> {
     let mut pairs = leaf.sorted_pairs()?;
     match pairs.binary_search_by(|(found, _)| found.as_slice().cmp(key)) {
-        // It was looked for in vain, and a leaf that is full has other keys.
+        // The key was not found, and a leaf that is full has other keys.
         Ok(_) => return Err(Malformed::KeyOrder.into()),
         Err(_) if pairs.is_empty() => return Err(Malformed::Count.into()),
         Err(place) => pairs.insert(place, (Bytes::from_slice(key), Bytes::from_slice(value))),

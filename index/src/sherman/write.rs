@@ -11,7 +11,7 @@ use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
 use crate::step::Step;
 use crate::write_op::WriteOp;
 
-/// What a write does to the leaf that answers for its key.
+/// The effect of a write on the leaf that answers for its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// These ranges of the image, which was changed, are to be written.

@@ -2,9 +2,9 @@
 //! up, then the root word.
 //!
 //! A node is written when its parent is closed, since its link names the parent. A node's children lie on its server,
-//! one behind the other, as inserts would place them. Nothing can be read before the root word is swung, so readers
-//! see all pairs or none; the cache, which is shown the nodes as they are written, hears of the root after that only.
-//! A load that fails, is dropped, or loses the CAS to a writer gives its nodes back.
+//! one behind the other, as inserts would place them. Nothing can be read before the root word is redirected, so
+//! readers see all pairs or none; the cache, which is shown the nodes as they are written, hears of the root after that
+//! only. A load that fails, is dropped, or loses the CAS to a writer gives its nodes back.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::Tree;
-use super::new_node::Swing;
+use super::new_node::Redirect;
 use crate::error::IndexError;
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
@@ -44,10 +44,10 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
     loader.drain(0).await?;
     let link = Link::Live(Parent::Root);
-    let swing = Swing { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
-    // The swing may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
+    let redirect = Redirect { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
+    // The redirect may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
     let allocated = std::mem::take(&mut loader.allocated);
-    if tree.swing(&loader.meter, &swing, &mut budget).await?.is_err() {
+    if tree.redirect(&loader.meter, &redirect, &mut budget).await?.is_err() {
         loader.allocated = allocated;
         return Err(IndexError::NotEmpty);
     }
@@ -97,7 +97,7 @@ struct Run {
 
 impl<V: Verbs> Drop for Loader<'_, V> {
     fn drop(&mut self) {
-        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
+        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
         for Run { first, bytes, count } in &self.allocated {
             (0..*count).for_each(|place| self.tree.allocator.return_extent(first.add(place * bytes), *bytes));
         }
@@ -174,7 +174,7 @@ impl<V: Verbs> Loader<'_, V> {
         Ok(Pending::Inner(closed))
     }
 
-    /// An inner node with these children, which are placed behind it.
+    /// Makes an inner node with these children, which are placed behind it.
     async fn inner(
         &mut self,
         depth: usize,

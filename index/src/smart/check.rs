@@ -1,10 +1,10 @@
 //! Walks a tree at rest, read-only, in key order: windows of nodes in parallel, as a scan does. It judges every node by
-//! the way that led to it: that prefixes continue the way's bytes, that no symbol has two slots, that keys lie where
+//! the path that led to it: that prefixes continue the path's bytes, that no symbol has two slots, that keys lie where
 //! they belong, that leaves are whole and no lock is taken.
 //!
 //! Links are not judged by the parent they name: they may be out of date, and cost a round trip then.
 //!
-//! It does not use the cache, nor tell it anything.
+//! It neither uses nor fills the cache.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ use crate::step::Budget;
 
 /// Nodes that are read in parallel.
 const WINDOW: usize = 64;
-/// How often a check reads a torn leaf again. At rest once is enough.
+/// Times that a check reads a torn leaf again. At rest once is enough.
 const REREADS: u32 = 8;
 
 /// Checks the tree, which is at rest, and shows `visit` every key with its value.
@@ -39,7 +39,7 @@ pub(super) async fn run<V: Verbs>(
     walk.run(&mut visit).await
 }
 
-/// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
+/// Reports the shape of a tree. A fault that it meets is an error: the shape would mean nothing.
 pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<TreeShape, IndexError> {
     let (meter, options) = (Meter::default(), CheckOptions { kept_max: 1, ..CheckOptions::default() });
     let mut walk = Walk::new(tree, &meter, &options, CheckReport::new(1));
@@ -57,7 +57,7 @@ struct Ahead {
     from: RemotePtr,
     /// The key bytes that lead there.
     path: Bytes,
-    /// Whether keys end there.
+    /// True if keys end there.
     ends: bool,
     /// Nodes above.
     depth: u8,
@@ -189,7 +189,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         Some(Ok((bytes, self.tree.verbs.post(self.meter, chain))))
     }
 
-    /// After a READ failed: what is there, or why nothing can be.
+    /// Reads again after a READ failed, or yields why nothing can be there.
     async fn fault_of(
         &mut self,
         at: RemotePtr,
@@ -338,7 +338,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         self.slots.0 += types.slots(view.header.node_type) as u64;
     }
 
-    /// The slots of a node that lead somewhere, ascending; reports those of one symbol.
+    /// Yields the slots of a node that lead somewhere, ascending; reports those of one symbol.
     fn children(&mut self, node: RemotePtr, view: &InnerView<'_>) -> Vec<Slot> {
         let mut slots: Vec<(usize, Slot)> = view.claimed().map(|(i, slot)| (i, slot.thawed())).collect();
         slots.sort_by_key(|(_, slot)| slot.symbol());

@@ -1,5 +1,5 @@
-//! What a SMART tree is made with: what all compute nodes agree on, which the catalog keeps, and how one of them works
-//! on it.
+//! Settings of a SMART tree: those that all compute nodes agree on, which the catalog keeps, and the switches of one of
+//! them.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,37 +26,38 @@ techniques! {
         pub delegation: bool = true,
         /// Write combining (section 4.2): puts, or updates, of one key that wait for each other become one.
         pub combining: bool = true,
-        /// The lock's CAS and the leaf's READ in one chain, a new leaf and the CAS that shows it likewise. Not in the
-        /// paper.
+        /// The lock's CAS and the leaf's READ in one chain, a new leaf and the CAS that publishes it likewise. Not in
+        /// the paper.
         pub fused: bool = true,
     }
 }
 
 impl Techniques {
-    /// What is in effect when all these are asked for: a lock in a leaf needs leaves that stay.
+    /// Yields what is in effect when all these are asked for: a lock in a leaf needs leaves that stay.
     pub fn effective(mut self) -> Self {
         self.rear_lock &= self.in_place_leaves;
         self
     }
 
-    /// What is in effect on a tree whose leaves are as `persisted` says.
+    /// Yields what is in effect on a tree whose leaves are as `persisted` says.
     pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
         Techniques { in_place_leaves: persisted.in_place_leaves, rear_lock: persisted.rear_lock, ..self }
     }
 }
 
-/// What all compute nodes that work on a tree have to agree on: decided when it is created, kept in the catalog.
+/// Settings that all compute nodes that work on a tree have to agree on: decided when it is created, kept in the
+/// catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PersistedConfig {
     pub(super) geometry: Geometry,
-    /// Whether leaves are updated in place.
+    /// True if leaves are updated in place.
     pub(super) in_place_leaves: bool,
-    /// Whether the lock of a leaf is in the leaf.
+    /// True if the lock of a leaf is in the leaf.
     pub(super) rear_lock: bool,
 }
 
 impl PersistedConfig {
-    /// For a tree that somebody creates who wants these techniques.
+    /// Decides what a tree records that is created with these techniques.
     pub(super) fn new(geometry: Geometry, techniques: Techniques) -> Self {
         let Techniques { in_place_leaves, rear_lock, .. } = techniques.effective();
         PersistedConfig { geometry, in_place_leaves, rear_lock }
@@ -70,11 +71,11 @@ pub struct Geometry {
     pub max_key: usize,
     /// The longest value, in bytes.
     pub max_value: usize,
-    /// Which types of inner nodes there are.
+    /// The types of inner nodes that there are.
     pub types: Types,
 }
 
-/// Which types of inner nodes a tree has.
+/// The types of inner nodes that a tree has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Types {
     /// By lines of 64 bytes: from 6 slots to 257.
@@ -84,7 +85,7 @@ pub enum Types {
 }
 
 impl Geometry {
-    /// The formats of inner nodes and leaves.
+    /// Yields the formats of inner nodes and leaves.
     ///
     /// # Errors
     /// [`LayoutError`] says which size to change.

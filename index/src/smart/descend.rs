@@ -5,77 +5,89 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::way::{InnerStep, Way, decide_inner};
+use super::decide::{InnerStep, SlotSnapshot, decide_inner};
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Header, InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Malformed, Rejection};
 use crate::step::Budget;
 
-/// So often an operation begins with what the cache knows; after that, with the root word.
+/// Attempts of an operation that begin with what the cache knows; later ones begin with the root word.
 const CACHED_STARTS: u32 = 3;
 
 /// Where a key belongs.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spot {
+pub(super) enum DescentResult {
     /// Its slot leads to this leaf.
-    Leaf(Way),
+    Leaf(SlotSnapshot),
     /// It has no slot, or one that leads nowhere.
-    Vacant(Way),
+    Vacant(SlotSnapshot),
     /// It leaves the prefix of an inner node.
-    Fork(Fork),
-    /// Its slot would be one more than there is room for in the node that the first way leads to.
-    Full(Way),
-    /// It belongs below a node that is being replaced, which the way leads to.
-    Replaced(Way),
+    PrefixMismatch(PrefixMismatch),
+    /// It needs one more slot than there is room for in the node that this slot leads to.
+    Full(SlotSnapshot),
+    /// It belongs below a node that is being replaced, to which this slot leads.
+    Replaced(SlotSnapshot),
 }
 
 /// An inner node whose prefix a key leaves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fork {
-    /// What leads to the node.
-    pub(super) way: Way,
+pub(super) struct PrefixMismatch {
+    /// The slot that leads to the node.
+    pub(super) snapshot: SlotSnapshot,
     pub(super) node: Child,
     pub(super) header: Header,
     pub(super) link: Link,
     /// Bytes of the prefix that the key shares.
     pub(super) shared: usize,
-    /// Whether it is certain that the key has no other place.
+    /// True if the key certainly has no other place.
     pub(super) certain: bool,
 }
 
 impl<V: Verbs> Tree<V> {
-    /// The slot that an operation on `key` begins with. Costs no round trip when the cache knows one.
+    /// Yields the slot that an operation on `key` begins with. Costs no round trip when the cache knows one.
     #[inline]
     pub(super) async fn begin(
         &self,
         meter: &Meter,
         key: &[u8],
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
+    ) -> Result<SlotSnapshot, IndexError> {
         if budget.spent() < CACHED_STARTS
-            && let Some(steer) = self.reader().find(key)
+            && let Some(route) = self.reader().find(key)
         {
-            let (holder, position) = match Child::of(steer.node) {
+            let (holder, position) = match Child::of(route.node) {
                 None => (Parent::Root, None),
-                Some(node) => (Parent::Node(node), Some(steer.pos)),
+                Some(node) => (Parent::Node(node), Some(route.pos)),
             };
             let symbol = position.map_or(Symbol::Byte(0), |position| Symbol::of(key, position));
-            let (index, slot) = match steer.slot {
+            let (index, slot) = match route.slot {
                 Some((index, word)) => (index, Slot::from_bits(word)),
-                None => (steer.claimed, Slot::EMPTY),
+                None => (route.claimed, Slot::EMPTY),
             };
             let next = position.map_or(0, |position| position + 1);
-            return Ok(Way { holder, index, slot, symbol, next, holder_type: steer.class, fresh: false });
+            return Ok(SlotSnapshot {
+                holder,
+                index,
+                slot,
+                symbol,
+                next,
+                holder_type: route.class,
+                fresh: false,
+            });
         }
         self.read_root(meter, budget).await
     }
 
     /// Reads the root word. One round trip.
-    pub(super) async fn read_root(&self, meter: &Meter, budget: &mut Budget) -> Result<Way, IndexError> {
+    pub(super) async fn read_root(
+        &self,
+        meter: &Meter,
+        budget: &mut Budget,
+    ) -> Result<SlotSnapshot, IndexError> {
         let root = self.shared.entry.root;
         let word = self.read_word(meter, root, budget).await?;
         self.cache().set_root(word);
-        Ok(Way::root(Slot::from_bits(word), true))
+        Ok(SlotSnapshot::root(Slot::from_bits(word), true))
     }
 
     /// Reads one word. One round trip.
@@ -106,26 +118,26 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The same slot, read now, after it turned out that `way` is out of date: one round trip or two. If its node was
-    /// replaced, the way of somebody above.
+    /// Reads the slot again after `snapshot` turned out to be out of date: one round trip or two. If its node was
+    /// replaced, yields a slot above it.
     pub(super) async fn refresh(
         &self,
         meter: &Meter,
         key: &[u8],
-        way: &Way,
+        snapshot: &SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
+    ) -> Result<SlotSnapshot, IndexError> {
         tracing::debug!(name: "smart.way.stale", "a slot is read again");
-        let Parent::Node(holder) = way.holder else {
+        let Parent::Node(holder) = snapshot.holder else {
             budget.spend(meter, self.shared.entry.root, None)?;
             return self.read_root(meter, budget).await;
         };
         budget.spend(meter, holder.ptr(), None)?;
         self.cache().invalidate(holder.bits());
-        // What leads to the holder is not known, but which key bytes do: all before its position.
-        let position = way.next - 1;
-        let above = Way { next: position, fresh: false, ..*way };
-        let mut node_type = way.holder_type.max(1);
+        // The slot that leads to the holder is not known, but the key bytes are: all before its position.
+        let position = snapshot.next - 1;
+        let above = SlotSnapshot { next: position, fresh: false, ..*snapshot };
+        let mut node_type = snapshot.holder_type.max(1);
         loop {
             let bytes = self.types().read_bytes(node_type);
             let image = self.read(meter, holder.ptr(), bytes, budget).await?;
@@ -138,7 +150,7 @@ impl<V: Verbs> Tree<V> {
             };
             let room = self.types().room(view.header.node_type);
             match decide_inner(&view, holder, &above, key, room, false) {
-                InnerStep::On(on) if on.next == way.next => {
+                InnerStep::On(on) if on.next == snapshot.next => {
                     self.cache_node(holder, &view);
                     return Ok(on);
                 }
@@ -151,83 +163,101 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Goes down from `way` to where `key` belongs. Who `writes` stops at nodes that are being replaced.
+    /// Goes down from `snapshot` to where `key` belongs. An operation that `writes` stops at nodes that are being
+    /// replaced.
     pub(super) async fn descend(
         &self,
         meter: &Meter,
         key: &[u8],
-        mut way: Way,
+        mut snapshot: SlotSnapshot,
         writes: bool,
         budget: &mut Budget,
-    ) -> Result<Spot, IndexError> {
+    ) -> Result<DescentResult, IndexError> {
         loop {
-            if !way.slot.is_inner() {
-                return Ok(if way.slot.is_leaf() { Spot::Leaf(way) } else { Spot::Vacant(way) });
+            if !snapshot.slot.is_inner() {
+                return Ok(if snapshot.slot.is_leaf() {
+                    DescentResult::Leaf(snapshot)
+                } else {
+                    DescentResult::Vacant(snapshot)
+                });
             }
-            let node = way.slot.child().expect("an inner node has an address");
-            let bytes = self.types().read_bytes(way.slot.class());
+            let node = snapshot.slot.child().expect("an inner node has an address");
+            let bytes = self.types().read_bytes(snapshot.slot.class());
             if bytes == self.types().read_bytes(0) {
-                let rejection = Malformed::RadixSlot { word: way.slot.bits() }.into();
-                budget.spend(meter, way.at(self.shared.entry.root), Some(rejection))?;
-                way = self.refresh(meter, key, &way, budget).await?;
+                let rejection = Malformed::RadixSlot { word: snapshot.slot.bits() }.into();
+                budget.spend(meter, snapshot.at(self.shared.entry.root), Some(rejection))?;
+                snapshot = self.refresh(meter, key, &snapshot, budget).await?;
                 continue;
             }
             let image = self.read(meter, node.ptr(), bytes, budget).await?;
             let view = match InnerView::new(&image, self.types()) {
                 Ok(view) => view,
                 Err(rejection) => {
-                    way = self.rejected(meter, key, &way, rejection, budget).await?;
+                    snapshot = self.rejected(meter, key, &snapshot, rejection, budget).await?;
                     continue;
                 }
             };
             let header = view.header;
-            if header.node_type > way.slot.class() {
-                self.tell_type(meter, &mut way, header.node_type);
+            if header.node_type > snapshot.slot.class() {
+                self.tell_type(meter, &mut snapshot, header.node_type);
             }
             let room = self.types().room(header.node_type);
-            match decide_inner(&view, node, &way, key, room, writes) {
+            match decide_inner(&view, node, &snapshot, key, room, writes) {
                 InnerStep::On(on) => {
                     self.cache_node(node, &view);
-                    way = on;
+                    snapshot = on;
                 }
-                InnerStep::Fork { shared, certain } => {
+                InnerStep::PrefixMismatch { shared, certain } => {
                     self.cache_node(node, &view);
-                    return Ok(Spot::Fork(Fork { way, node, header, link: view.link, shared, certain }));
+                    return Ok(DescentResult::PrefixMismatch(PrefixMismatch {
+                        snapshot,
+                        node,
+                        header,
+                        link: view.link,
+                        shared,
+                        certain,
+                    }));
                 }
-                InnerStep::Full(_) => return Ok(Spot::Full(way)),
-                InnerStep::Replaced => return Ok(Spot::Replaced(way)),
-                InnerStep::ReadMore => way.slot = way.slot.with_class(header.node_type),
-                InnerStep::Stale => way = self.refresh(meter, key, &way, budget).await?,
+                InnerStep::Full(_) => return Ok(DescentResult::Full(snapshot)),
+                InnerStep::Replaced => return Ok(DescentResult::Replaced(snapshot)),
+                InnerStep::ReadMore => snapshot.slot = snapshot.slot.with_class(header.node_type),
+                InnerStep::Stale => snapshot = self.refresh(meter, key, &snapshot, budget).await?,
             }
         }
     }
 
-    /// Where to go on after what `way` leads to was no node.
+    /// Yields where to go on after what `snapshot` leads to was no node.
     #[cold]
     pub(super) async fn rejected(
         &self,
         meter: &Meter,
         key: &[u8],
-        way: &Way,
+        snapshot: &SlotSnapshot,
         rejection: Rejection,
         budget: &mut Budget,
-    ) -> Result<Way, IndexError> {
-        let node = way.slot.child().map_or(self.shared.entry.root, Child::ptr);
+    ) -> Result<SlotSnapshot, IndexError> {
+        let node = snapshot.slot.child().map_or(self.shared.entry.root, Child::ptr);
         budget.spend(meter, node, Some(rejection))?;
-        self.refresh(meter, key, way, budget).await
+        self.refresh(meter, key, snapshot, budget).await
     }
 
-    /// Tells the slot of `way` that its node has grown, so that others read enough of it at once. A CAS that is not
-    /// awaited: if it comes to nothing, the next one to come this way tells it (SMART section 4.1.2, node type switch).
-    fn tell_type(&self, meter: &Meter, way: &mut Way, node_type: u8) {
-        let slot = way.slot.with_class(node_type);
-        if way.fresh {
-            self.cas_without_awaiting(meter, way.at(self.shared.entry.root), way.slot.bits(), slot.bits());
+    /// Writes the grown type of the node into the slot of `snapshot`, so that others read enough of the node at once.
+    /// The CAS is not awaited: if it fails, the next client that reads the slot repeats it (SMART section 4.1.2, node
+    /// type switch).
+    fn tell_type(&self, meter: &Meter, snapshot: &mut SlotSnapshot, node_type: u8) {
+        let slot = snapshot.slot.with_class(node_type);
+        if snapshot.fresh {
+            self.cas_without_awaiting(
+                meter,
+                snapshot.at(self.shared.entry.root),
+                snapshot.slot.bits(),
+                slot.bits(),
+            );
         }
-        way.slot = slot;
+        snapshot.slot = slot;
     }
 
-    /// A CAS that makes something shorter for others, and that nobody waits for (SMART section 4.1.3, unsignalled
+    /// Posts a CAS that saves others a round trip, and that no client waits for (SMART section 4.1.3, unsignalled
     /// verbs).
     pub(super) fn cas_without_awaiting(&self, meter: &Meter, at: RemotePtr, expected: u64, desired: u64) {
         let mut chain = Chain::new(at.server());

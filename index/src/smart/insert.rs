@@ -10,9 +10,9 @@
 //! not claimed twice, however old the copy of the node was that the first try rests on.
 //!
 //! The paper switches the type after the CAS of the slot. A client that goes no further then (it dies, or its future is
-//! dropped) leaves a key that no reader sees, until the next insert into that node brings it to light, at any time.
-//! With the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once.
-//! That costs the same round trips.
+//! dropped) leaves a key that no reader sees until the next insert into that node makes it visible, at any time. With
+//! the switch first every slot that is claimed is in use: its CAS alone makes the key visible, to all at once. That
+//! costs the same round trips.
 
 use std::rc::Rc;
 
@@ -20,29 +20,29 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
 
 use super::Tree;
-use super::way::Way;
+use super::decide::SlotSnapshot;
 use super::write::Outcome;
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Header, Link, Parent, Slot};
 use crate::step::Budget;
 
 impl<V: Verbs> Tree<V> {
-    /// Gives `key`, which has none, a leaf in the slot of `way`: one round trip with `fused`, else two; two more
+    /// Gives `key`, which has none, a leaf in the slot of `snapshot`: one round trip with `fused`, else two; two more
     /// without `lock_free_nodes`.
     pub(super) async fn insert_at(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
-        way: Way,
+        snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        if self.is_beyond_room(&way) {
-            // It takes the way to the node to move it, and that was not asked for yet.
-            return self.look_again(meter, &way, budget);
+        if self.is_beyond_room(&snapshot) {
+            // Moving the node takes the slot that leads to it, which is not known here.
+            return self.look_again(meter, &snapshot, budget);
         }
-        let held = self.lock_holder(meter, &way).await?;
-        let done = self.insert_locked(meter, key, value, way, budget).await;
+        let held = self.lock_holder(meter, &snapshot).await?;
+        let done = self.insert_locked(meter, key, value, snapshot, budget).await;
         self.unlock_holder(meter, held).await?;
         done
     }
@@ -52,109 +52,117 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         value: &[u8],
-        mut way: Way,
+        mut snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        self.cover_slot(meter, &mut way, budget).await?;
+        self.cover_slot(meter, &mut snapshot, budget).await?;
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
-        let server = way.at(self.shared.entry.root).server();
+        let server = snapshot.at(self.shared.entry.root).server();
         let new = self.new_leaf(server, bytes).await?;
         let leaf = new.at;
-        let link = Link::Live(way.holder);
+        let link = Link::Live(snapshot.holder);
         let mut buf: Buf = self.verbs.lease(bytes);
         self.leaf().build(&mut buf, link, key, value);
-        let slot = Slot::leaf(way.symbol, leaf, class);
-        let swing = self.swing_of(&way, slot, leaf, link);
-        let mut swung = self.write_and_swing(meter, (new, buf), &swing, budget).await?;
+        let slot = Slot::leaf(snapshot.symbol, leaf, class);
+        let redirect = self.redirect_of(&snapshot, slot, leaf, link);
+        let mut redirected = self.write_and_redirect(meter, (new, buf), &redirect, budget).await?;
         loop {
-            let Err((nodes, found)) = swung else {
-                self.amend_cache(&way, slot);
+            let Err((nodes, found)) = redirected else {
+                self.amend_cache(&snapshot, slot);
                 return Ok(Outcome::Done(true));
             };
-            tracing::debug!(name: "smart.slot.lost", index = way.index, "another client has claimed a slot");
-            budget.spend(meter, way.at(self.shared.entry.root), None)?;
-            way = match self.next_vacancy(meter, key, way, Slot::from_bits(found), budget).await? {
-                Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == way.holder => next,
+            tracing::debug!(name: "smart.slot.lost", index = snapshot.index, "another client has claimed a slot");
+            budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+            snapshot = match self.next_vacancy(meter, key, snapshot, Slot::from_bits(found), budget).await? {
+                Outcome::On(next) if next.slot == Slot::EMPTY && next.holder == snapshot.holder => next,
                 outcome => return Ok(outcome),
             };
-            self.cover_slot(meter, &mut way, budget).await?;
-            swung = self.publish(meter, nodes, &self.swing_of(&way, slot, leaf, link), budget).await?;
+            self.cover_slot(meter, &mut snapshot, budget).await?;
+            redirected =
+                self.publish(meter, nodes, &self.redirect_of(&snapshot, slot, leaf, link), budget).await?;
         }
     }
 
-    /// Where to try next after the slot of `way` was found to hold something else: the slot behind it, unless the
-    /// symbol has one already, or the node is of no use any more. Who came by a copy of the node reads it first: any
-    /// number of slots may have been claimed since.
+    /// Yields where to try next after the slot of `snapshot` was found to hold something else: the slot behind it,
+    /// unless the symbol has one already, or the node is being replaced. A client that came by a cached copy reads the
+    /// node first: any number of slots may have been claimed since.
     async fn next_vacancy(
         &self,
         meter: &Meter,
         key: &[u8],
-        way: Way,
+        snapshot: SlotSnapshot,
         found: Slot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        if let Parent::Node(holder) = way.holder
+        if let Parent::Node(holder) = snapshot.holder
             && (found.is_frozen() || !found.is_claimed())
         {
-            // Whoever began to replace the node may have got no further than the slots that nobody reads yet: with
-            // all of them frozen everybody sees it, and completes it.
-            self.freeze(meter, holder, way.holder_type, budget).await?;
-            return self.look_again(meter, &way, budget);
+            // The client that began to replace the node may have got no further than the slots that no reader looks at
+            // yet: with all of them frozen every client notices, and completes it.
+            self.freeze(meter, holder, snapshot.holder_type, budget).await?;
+            return self.look_again(meter, &snapshot, budget);
         }
-        if way.holder == Parent::Root || found.is_of(way.symbol) {
-            return Ok(Outcome::On(way.with(found)));
+        if snapshot.holder == Parent::Root || found.is_of(snapshot.symbol) {
+            return Ok(Outcome::On(snapshot.with(found)));
         }
-        let next = match way.fresh {
-            true => Way { index: way.index + 1, slot: Slot::EMPTY, ..way },
-            false => self.refresh(meter, key, &way, budget).await?,
+        let next = match snapshot.fresh {
+            true => SlotSnapshot { index: snapshot.index + 1, slot: Slot::EMPTY, ..snapshot },
+            false => self.refresh(meter, key, &snapshot, budget).await?,
         };
-        match next.holder == way.holder && self.is_beyond_room(&next) {
+        match next.holder == snapshot.holder && self.is_beyond_room(&next) {
             true => self.look_again(meter, &next, budget),
             false => Ok(Outcome::On(next)),
         }
     }
 
-    /// Tells the cached copy of the holder of `way` what its slot holds now.
-    pub(super) fn amend_cache(&self, way: &Way, slot: Slot) {
-        match way.holder {
+    /// Updates the slot in the cached copy of the holder of `snapshot`.
+    pub(super) fn amend_cache(&self, snapshot: &SlotSnapshot, slot: Slot) {
+        match snapshot.holder {
             Parent::Root => self.cache().set_root(slot.bits()),
-            Parent::Node(holder) => self.cache().amend(holder.bits(), way.index, slot.bits()),
+            Parent::Node(holder) => self.cache().amend(holder.bits(), snapshot.index, slot.bits()),
         }
     }
 
-    fn is_beyond_room(&self, way: &Way) -> bool {
-        let is_new = way.slot == Slot::EMPTY;
-        is_new && matches!(way.holder, Parent::Node(_)) && way.index >= self.types().room(way.holder_type)
+    fn is_beyond_room(&self, snapshot: &SlotSnapshot) -> bool {
+        let is_new = snapshot.slot == Slot::EMPTY;
+        is_new
+            && matches!(snapshot.holder, Parent::Node(_))
+            && snapshot.index >= self.types().room(snapshot.holder_type)
     }
 
-    /// Begins anew without the cached copy of the holder of `way`, whose slots do not serve any more.
+    /// Begins anew without the cached copy of the holder of `snapshot`, whose slots are out of date.
     pub(super) fn look_again(
         &self,
         meter: &Meter,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        budget.spend(meter, way.at(self.shared.entry.root), None)?;
-        if let Parent::Node(holder) = way.holder {
+        budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+        if let Parent::Node(holder) = snapshot.holder {
             self.cache().invalidate(holder.bits());
         }
         Ok(Outcome::Again)
     }
 
-    /// Node type switch (section 4.1.2): lets the holder of `way` have a type that covers the way's slot, which is
-    /// about to be claimed. Two round trips, or none if it is covered. The slot or link that leads to the node is told
-    /// by the next client that comes that way ([`Tree::descend`]).
-    async fn cover_slot(&self, meter: &Meter, way: &mut Way, budget: &mut Budget) -> Result<(), IndexError> {
-        let Parent::Node(holder) = way.holder else { return Ok(()) };
-        if way.slot == Slot::EMPTY && way.index >= self.types().slots(way.holder_type) {
-            way.holder_type = self.switch_type(meter, holder, way.index, budget).await?;
+    /// Gives the holder of `snapshot` a type that covers its slot, which is about to be claimed: node type switch
+    /// (section 4.1.2). Two round trips, or none if it is covered. The next client that comes by the slot or link that
+    /// leads to the node updates that ([`Tree::descend`]).
+    async fn cover_slot(
+        &self,
+        meter: &Meter,
+        snapshot: &mut SlotSnapshot,
+        budget: &mut Budget,
+    ) -> Result<(), IndexError> {
+        let Parent::Node(holder) = snapshot.holder else { return Ok(()) };
+        if snapshot.slot == Slot::EMPTY && snapshot.index >= self.types().slots(snapshot.holder_type) {
+            snapshot.holder_type = self.switch_type(meter, holder, snapshot.index, budget).await?;
             self.cache().invalidate(holder.bits());
         }
         Ok(())
     }
 
-    /// Yields the type that the node has then.
+    /// Switches the type if needed; yields the one that the node has then.
     async fn switch_type(
         &self,
         meter: &Meter,
@@ -189,12 +197,17 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The lock of the holder of `way`, where inner nodes are locked before they change (ROWEX): one round trip.
-    pub(super) async fn lock_holder(&self, meter: &Meter, way: &Way) -> Result<Option<Held<V>>, IndexError> {
+    /// Takes the lock of the holder of `snapshot`, where inner nodes are locked before they change (ROWEX): one round
+    /// trip.
+    pub(super) async fn lock_holder(
+        &self,
+        meter: &Meter,
+        snapshot: &SlotSnapshot,
+    ) -> Result<Option<Held<V>>, IndexError> {
         if self.techniques.lock_free_nodes {
             return Ok(None);
         }
-        let node = match way.holder {
+        let node = match snapshot.holder {
             Parent::Root => self.shared.entry.root,
             Parent::Node(holder) => holder.ptr(),
         };
@@ -203,7 +216,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Some(held))
     }
 
-    /// Gives it back: one round trip.
+    /// Releases the holder's lock: one round trip.
     pub(super) async fn unlock_holder(&self, meter: &Meter, held: Option<Held<V>>) -> Result<(), IndexError> {
         match held {
             Some(held) => self.unlock(meter, held).await,

@@ -3,18 +3,18 @@
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::Spot;
-use super::way::{LeafStep, Way, decide_leaf};
+use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
+use super::descend::DescentResult;
 use crate::error::IndexError;
 use crate::layout::Rejection;
 use crate::layout::radix::Slot;
 use crate::step::Budget;
 use crate::value::Value;
 
-/// After so many torn READs of a leaf a reader takes its lock, under which nothing can be torn. Far beyond what happens
-/// in practice, unless its writer has stopped in the middle.
+/// Torn READs of a leaf after which a reader takes its lock, under which nothing can be torn. Far beyond what happens
+/// in practice, unless the leaf's writer has stopped in the middle.
 pub(super) const TORN_BEFORE_LOCK: u32 = 64;
-/// From so many on it pauses before the next, in ns for each.
+/// Torn READs from which on it pauses before the next one, in ns for each.
 const TORN_BEFORE_PAUSE: u32 = 4;
 const TORN_PAUSE_NS: u64 = 500;
 
@@ -22,30 +22,32 @@ impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let mut budget = self.budget();
         let mut torn = 0;
-        let mut way = self.begin(meter, key, &mut budget).await?;
+        let mut snapshot = self.begin(meter, key, &mut budget).await?;
         loop {
-            let leaf = match self.descend(meter, key, way, false, &mut budget).await? {
-                Spot::Leaf(way) => way,
-                Spot::Vacant(way) if way.fresh => return Ok(None),
-                Spot::Fork(fork) if fork.certain => return Ok(None),
-                Spot::Fork(fork) => {
-                    way = self.refresh(meter, key, &fork.way, &mut budget).await?;
+            let leaf = match self.descend(meter, key, snapshot, false, &mut budget).await? {
+                DescentResult::Leaf(snapshot) => snapshot,
+                DescentResult::Vacant(snapshot) if snapshot.fresh => return Ok(None),
+                DescentResult::PrefixMismatch(mismatch) if mismatch.certain => return Ok(None),
+                DescentResult::PrefixMismatch(mismatch) => {
+                    snapshot = self.refresh(meter, key, &mismatch.snapshot, &mut budget).await?;
                     continue;
                 }
-                Spot::Vacant(stale) | Spot::Full(stale) | Spot::Replaced(stale) => {
-                    way = self.refresh(meter, key, &stale, &mut budget).await?;
+                DescentResult::Vacant(stale)
+                | DescentResult::Full(stale)
+                | DescentResult::Replaced(stale) => {
+                    snapshot = self.refresh(meter, key, &stale, &mut budget).await?;
                     continue;
                 }
             };
             let buf = match self.read_leaf(meter, key.len(), &leaf, torn, &mut budget).await? {
                 Ok(buf) => buf,
                 Err(rejection) => {
-                    way = self.rejected(meter, key, &leaf, rejection, &mut budget).await?;
+                    snapshot = self.rejected(meter, key, &leaf, rejection, &mut budget).await?;
                     continue;
                 }
             };
             let view = self.leaf().view(&buf);
-            way = match decide_leaf(view.as_ref().map_err(|rejection| *rejection), &leaf, key) {
+            snapshot = match decide_leaf(view.as_ref().map_err(|rejection| *rejection), &leaf, key) {
                 LeafStep::Here => match view.and_then(|view| view.value()) {
                     Ok(range) => return Ok(Some(Value::at(buf, range))),
                     Err(rejection) => {
@@ -77,15 +79,15 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key_bytes: usize,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         torn: u32,
         budget: &mut Budget,
     ) -> Result<Result<Buf, Rejection>, IndexError> {
-        let class = match self.leaf().class_of(way.slot) {
+        let class = match self.leaf().class_of(snapshot.slot) {
             Ok(class) => class,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        let node = way.slot.child().expect("a leaf has an address").ptr();
+        let node = snapshot.slot.child().expect("a leaf has an address").ptr();
         if torn >= TORN_BEFORE_LOCK {
             return self.read_whole(meter, node, class).await.map(Ok);
         }
@@ -102,7 +104,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Reads a leaf that is torn time and again: under its lock, where no client writes.
+    /// Reads a leaf that is torn again and again: under its lock, where no client writes.
     ///
     /// # Errors
     /// If the lock does not come free, or the leaf is torn there, too: its bytes are damaged.
@@ -117,7 +119,7 @@ impl<V: Verbs> Tree<V> {
             what: format!("its checksum does not fit its bytes, {where_}: check the index"),
         };
         if !self.techniques.in_place_leaves {
-            return Err(damaged("which nobody changes"));
+            return Err(damaged("which no writer changes"));
         }
         tracing::debug!(name: "smart.read.locked", %node, "a reader takes the lock");
         let (held, image) = self.lock_leaf(meter, node, class).await?;
@@ -128,12 +130,12 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The way to the leaf that took the place of the one that `way` leads to, and a hint to its slot, for those who
-    /// come later.
-    pub(super) fn follow(&self, meter: &Meter, way: &Way, slot: Slot) -> Way {
-        let at = way.at(self.shared.entry.root);
-        self.cas_without_awaiting(meter, at, way.slot.bits(), slot.bits());
-        self.amend_cache(way, slot);
-        way.with(slot)
+    /// Yields a snapshot that leads to the leaf that took the place of the one `snapshot` leads to, and updates the
+    /// slot for later clients.
+    pub(super) fn follow(&self, meter: &Meter, snapshot: &SlotSnapshot, slot: Slot) -> SlotSnapshot {
+        let at = snapshot.at(self.shared.entry.root);
+        self.cas_without_awaiting(meter, at, snapshot.slot.bits(), slot.bits());
+        self.amend_cache(snapshot, slot);
+        snapshot.with(slot)
     }
 }

@@ -34,14 +34,15 @@
 //!   vacancies in different order can both put one symbol into the node.
 //! - A node takes a larger type before the slot is claimed that calls for it (`insert.rs`), and not after.
 //! - Nodes have the room of their type and move when it is full (`replace.rs`), instead of 2304 bytes each.
-//! - A leaf's link decides what became of it, and not its slot: whoever reads a leaf over an old copy of its parent
-//!   would otherwise find a value that others no longer see.
+//! - A leaf's link decides what became of it, and not its slot: a client that reads a leaf over an old copy of its
+//!   parent would otherwise find a value that others no longer see.
 //! - Read delegation joins no read that began before (`farwood_lock`, windows).
 //! - Nodes and leaves that were replaced or removed are not reused in this release.
 
 mod bulk_load;
 mod check;
 mod config;
+mod decide;
 mod descend;
 mod insert;
 mod lookup;
@@ -52,7 +53,6 @@ mod scan;
 mod sizes;
 mod split;
 mod turns;
-mod way;
 mod write;
 
 use std::ops::{Bound, RangeInclusive};
@@ -123,7 +123,7 @@ impl<V: Verbs> Tree<V> {
         &self.shared.state.turns
     }
 
-    /// This shard's view of the cache.
+    /// Yields this shard's reader of the cache.
     #[inline]
     fn reader(&self) -> &RadixReader {
         &self.state
@@ -182,7 +182,7 @@ impl Algorithm for SmartAlgorithm {
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
         is_radix: true,
         inserts_in_place: false,
-        // What shows a new leaf may be in flight on another queue pair than the leaf that a read goes to.
+        // The CAS that publishes a new leaf may be in flight on another queue pair than a read of that leaf.
         finishes_what_was_dropped: true,
         long_key: 255,
         // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.

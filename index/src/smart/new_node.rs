@@ -1,7 +1,7 @@
-//! Nodes that nobody can reach yet: allocating them, writing them, and the CAS that makes them part of the tree.
+//! Nodes that no client can reach yet: allocating them, writing them, and the CAS that makes them part of the tree.
 //!
-//! A CAS of unknown outcome is never simply posted again. What it would have put in place has an address that nobody
-//! else uses, so what is found tells what became of it ([`Tree::swing`]).
+//! A CAS of unknown outcome is never simply posted again. The node that it would have put in place has an address that
+//! no other client uses, so the word that is found tells the outcome ([`Tree::redirect`]).
 
 use std::rc::Rc;
 
@@ -10,8 +10,8 @@ use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs}
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::decide::SlotSnapshot;
 use super::pending::Pending;
-use super::way::Way;
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Link, Slot};
 use crate::step::Budget;
@@ -23,12 +23,12 @@ pub(super) struct NewNodes<'t, V: Verbs> {
 }
 
 impl<'t, V: Verbs> NewNodes<'t, V> {
-    /// Nodes that others cannot reach.
+    /// Takes over nodes that others cannot reach.
     pub(super) fn of(tree: &'t Tree<V>, nodes: SmallVec<[(RemotePtr, usize); 2]>) -> Self {
         NewNodes { tree, nodes }
     }
 
-    /// Them alone: they do not go back by themselves any more.
+    /// Yields the nodes alone: they do not go back by themselves any more.
     pub(super) fn into_inner(mut self) -> SmallVec<[(RemotePtr, usize); 2]> {
         std::mem::take(&mut self.nodes)
     }
@@ -53,7 +53,7 @@ impl<'t, V: Verbs> NewNodes<'t, V> {
 
 impl<V: Verbs> Drop for NewNodes<'_, V> {
     fn drop(&mut self) {
-        // WRITEs to them may be in flight: whoever gets them next writes behind those, on the same queue pairs.
+        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
         for &(node, bytes) in &self.nodes {
             self.tree.allocator.return_extent(node, bytes as u64);
         }
@@ -63,15 +63,15 @@ impl<V: Verbs> Drop for NewNodes<'_, V> {
 /// A leaf that goes back to the allocator unless it is published.
 pub(super) struct NewLeaf<'t, V: Verbs> {
     nodes: NewNodes<'t, V>,
-    /// Where it is.
+    /// The leaf's address.
     pub(super) at: Child,
-    /// Whether nothing was ever written there.
+    /// True if nothing was ever written there.
     zeroed: bool,
 }
 
 /// A CAS that puts a new node in place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Swing {
+pub(super) struct Redirect {
     /// The word.
     pub(super) at: RemotePtr,
     pub(super) expected: u64,
@@ -82,12 +82,12 @@ pub(super) struct Swing {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// An empty list of new nodes.
+    /// Makes an empty list of new nodes.
     pub(super) fn new_nodes(&self) -> NewNodes<'_, V> {
         NewNodes { tree: self, nodes: SmallVec::new() }
     }
 
-    /// A new leaf on the server of what it will hang below, so that one chain can write it and show it.
+    /// Allocates a leaf on the server of the node that will hold it, so that one chain can write and publish it.
     pub(super) async fn new_leaf(
         &self,
         server: ServerId,
@@ -125,38 +125,38 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// WRITEs the leaf in `buf`, which no client can reach, and puts it in place: one round trip with `fused`, if it is
-    /// on the same server and its memory is zeroed. Yields what was found in its place if it lost, with the leaf's
-    /// memory.
+    /// on the same server and its memory is zeroed. Yields what was found in its place if the CAS failed, with the
+    /// leaf's memory.
     ///
-    /// Memory that was written before takes two: were both in one chain that fails, nobody could tell an old link from
+    /// Memory that was written before takes two: were both in one chain that fails, an old link could not be told from
     /// one that was changed since the leaf was found.
     ///
     /// # Errors
     /// If the fabric fails for good. The leaf may be in place then.
-    pub(super) async fn write_and_swing<'t>(
+    pub(super) async fn write_and_redirect<'t>(
         self: &'t Rc<Self>,
         meter: &Meter,
         (leaf, mut buf): (NewLeaf<'t, V>, Buf),
-        swing: &Swing,
+        redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
         let bytes = buf.len();
         let NewLeaf { nodes, at, zeroed } = leaf;
-        if !(self.techniques.fused && zeroed && swing.node.server() == swing.at.server()) {
+        if !(self.techniques.fused && zeroed && redirect.node.server() == redirect.at.server()) {
             self.write_new(meter, [(at, buf)], budget).await?;
-            return self.publish(meter, nodes, swing, budget).await;
+            return self.publish(meter, nodes, redirect, budget).await;
         }
         let mut pending = Pending::new(self, nodes);
-        pending.swings(swing);
+        pending.redirects(redirect);
         loop {
-            let mut chain = Chain::with_buffer(swing.node.server(), buf);
-            chain.write(swing.node, 0..bytes).cas(swing.at, swing.expected, swing.desired);
+            let mut chain = Chain::with_buffer(redirect.node.server(), buf);
+            chain.write(redirect.node, 0..bytes).cas(redirect.at, redirect.expected, redirect.desired);
             match self.verbs.submit(meter, chain).await {
-                Ok(done) => return Ok(self.known(pending, swung(&done, swing))),
+                Ok(done) => return Ok(self.known(pending, redirected(&done, redirect))),
                 Err(failed) => {
-                    let chain = budget.post_again(meter, swing.node, failed)?;
+                    let chain = budget.post_again(meter, redirect.node, failed)?;
                     buf = chain.into_buffer().expect("it was posted with one");
-                    if self.has_swung(meter, swing, budget).await? {
+                    if self.has_redirected(meter, redirect, budget).await? {
                         return Ok(self.known(pending, Ok(())));
                     }
                 }
@@ -164,30 +164,30 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Puts new nodes that were written in place. Yields what was found there if it lost, with the nodes.
+    /// Puts new nodes that were written in place. Yields what was found there if the CAS failed, with the nodes.
     ///
     /// # Errors
-    /// As [`Tree::write_and_swing`].
+    /// See [`Tree::write_and_redirect`].
     pub(super) async fn publish<'t>(
         self: &'t Rc<Self>,
         meter: &Meter,
         nodes: NewNodes<'t, V>,
-        swing: &Swing,
+        redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
         let mut pending = Pending::new(self, nodes);
-        pending.swings(swing);
-        let swung = self.swing(meter, swing, budget).await?;
-        Ok(self.known(pending, swung))
+        pending.redirects(redirect);
+        let redirected = self.redirect(meter, redirect, budget).await?;
+        Ok(self.known(pending, redirected))
     }
 
     /// Lets go of nodes that are in place, and yields those that are not.
     fn known<'t>(
         &'t self,
         pending: Pending<V>,
-        swung: Result<(), u64>,
+        redirected: Result<(), u64>,
     ) -> Result<(), (NewNodes<'t, V>, u64)> {
-        match swung {
+        match redirected {
             Ok(()) => {
                 pending.done();
                 Ok(())
@@ -196,24 +196,24 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Puts a new node that was written in place. Yields what was found there if it lost.
+    /// Puts a new node that was written in place. Yields what was found there if the CAS failed.
     ///
     /// # Errors
-    /// As [`Tree::write_and_swing`].
-    pub(super) async fn swing(
+    /// See [`Tree::write_and_redirect`].
+    pub(super) async fn redirect(
         &self,
         meter: &Meter,
-        swing: &Swing,
+        redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<Result<(), u64>, IndexError> {
         loop {
-            let mut chain = Chain::new(swing.at.server());
-            chain.cas(swing.at, swing.expected, swing.desired);
+            let mut chain = Chain::new(redirect.at.server());
+            chain.cas(redirect.at, redirect.expected, redirect.desired);
             match self.verbs.submit(meter, chain).await {
-                Ok(done) => return Ok(swung(&done, swing)),
+                Ok(done) => return Ok(redirected(&done, redirect)),
                 Err(failed) => {
-                    budget.post_again(meter, swing.at, failed)?;
-                    if self.has_swung(meter, swing, budget).await? {
+                    budget.post_again(meter, redirect.at, failed)?;
+                    if self.has_redirected(meter, redirect, budget).await? {
                         return Ok(Ok(()));
                     }
                 }
@@ -221,37 +221,43 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Whether a CAS of unknown outcome took effect. Nothing of it will any more.
+    /// Tells whether a CAS of unknown outcome took effect. It will not do so later.
     ///
-    /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or somebody has changed it
-    /// since, perhaps back to what was expected (a tombstone). Who changes a slot that leads to a node has changed the
-    /// node's link before: from what was written there, and not from the zeros before it.
-    pub(super) async fn has_swung(
+    /// If it did, the word leads to the new node (frozen, perhaps, or with another type), or another client has changed
+    /// it since, perhaps back to what was expected (a tombstone). A client that changes a slot that leads to a node has
+    /// changed the node's link before: from what was written there, and not from the zeros before it.
+    pub(super) async fn has_redirected(
         &self,
         meter: &Meter,
-        swing: &Swing,
+        redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<bool, IndexError> {
-        tracing::debug!(name: "smart.swing.settled", at = %swing.at, "what is there tells what became of a CAS");
-        let word = self.read_word(meter, swing.at, budget).await?;
-        // The same place in a slot and in a link.
-        if Slot::from_bits(word).leads_as(Slot::from_bits(swing.desired)) {
+        tracing::debug!(name: "smart.swing.settled", at = %redirect.at, "what is there tells what became of a CAS");
+        let word = self.read_word(meter, redirect.at, budget).await?;
+        // The address is in the same bits of a slot and of a link.
+        if Slot::from_bits(word).leads_as(Slot::from_bits(redirect.desired)) {
             return Ok(true);
         }
-        let link = self.read_word(meter, swing.node, budget).await?;
-        Ok(link != 0 && link != swing.link.bits())
+        let link = self.read_word(meter, redirect.node, budget).await?;
+        Ok(link != 0 && link != redirect.link.bits())
     }
 
-    /// The CAS that lets the slot of `way` lead to `slot`, a node with `link`.
-    pub(super) fn swing_of(&self, way: &Way, slot: Slot, node: Child, link: Link) -> Swing {
-        let at = way.at(self.shared.entry.root);
-        Swing { at, expected: way.slot.bits(), desired: slot.bits(), node: node.ptr(), link }
+    /// Makes the CAS that redirects the slot of `snapshot` to `slot`, a node with `link`.
+    pub(super) fn redirect_of(
+        &self,
+        snapshot: &SlotSnapshot,
+        slot: Slot,
+        node: Child,
+        link: Link,
+    ) -> Redirect {
+        let at = snapshot.at(self.shared.entry.root);
+        Redirect { at, expected: snapshot.slot.bits(), desired: slot.bits(), node: node.ptr(), link }
     }
 }
 
-fn swung(done: &Completion, swing: &Swing) -> Result<(), u64> {
+fn redirected(done: &Completion, redirect: &Redirect) -> Result<(), u64> {
     match done.atomics[0] {
-        found if found == swing.expected => Ok(()),
+        found if found == redirect.expected => Ok(()),
         found => Err(found),
     }
 }

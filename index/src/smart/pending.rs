@@ -1,12 +1,12 @@
 //! New nodes on their way into the tree: written, and perhaps found by others already. The client that puts them there
-//! holds a [`Pending`] until it knows what came of it. If its future is dropped before, the janitor finds that out:
-//! nodes that no client can reach go back to the allocator, and no others.
+//! holds a [`Pending`] until it knows the outcome. If its future is dropped before, the janitor finds that out: nodes
+//! that no client can reach go back to the allocator, and no others.
 //!
-//! A split has also let the old node's link name the new one above it, before the slot leads there (`split.rs`). If the
-//! slot is lost, or was never asked for, that link names a node that is none. It misleads no client, but one that comes
-//! by a cached slot and looks for another key does not trust what it finds, and reads the parent once more, for as long
-//! as the link stays so. So it gets back the value that it had: what no client has changed since is as if it had
-//! never been changed. It must not get another one, however well it fits by then:
+//! A split has also made the old node's link name the new one above it, before the slot leads there (`split.rs`). If
+//! the CAS of the slot fails, or was never posted, that link names a node outside the tree. It misleads no client, but
+//! one that comes by a cached slot and looks for another key does not trust what it finds, and reads the parent once
+//! more, for as long as the link stays so. So the link gets its old value back: if no client has changed it since, it
+//! is as if it had never been changed. It must not get another value, however well that fits by then:
 //!
 //! ```text
 //!   A   READ old; CAS link: M1 ·················································· CAS P's slot: M1
@@ -14,7 +14,7 @@
 //!                                                    link to P, where the slot leads to old still:  P's copies mislead
 //! ```
 //!
-//! The nodes go back after that only, so that the link of no other node above the old one is taken for it.
+//! Only then do the nodes go back, so that a link to another node above the old one is not taken for it.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::new_node::{NewNodes, Swing};
+use super::new_node::{NewNodes, Redirect};
 use crate::error::IndexError;
 use crate::layout::radix::{Child, Link};
 
@@ -30,22 +30,22 @@ use crate::layout::radix::{Child, Link};
 #[must_use]
 pub(super) struct Pending<V: Verbs> {
     tree: Rc<Tree<V>>,
-    /// None once it is known.
+    /// None once their fate is known.
     left: Option<Left>,
 }
 
 /// The work that is left if the nodes do not come into the tree.
 struct Left {
     nodes: SmallVec<[(RemotePtr, usize); 2]>,
-    /// The CAS that shows them to others, once it was posted.
-    swing: Option<Swing>,
+    /// The CAS that publishes them, once it was posted.
+    redirect: Option<Redirect>,
     /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
     link: Option<(Child, Link, Link)>,
 }
 
 impl<V: Verbs> Pending<V> {
     pub(super) fn new(tree: &Rc<Tree<V>>, nodes: NewNodes<'_, V>) -> Self {
-        let left = Left { nodes: nodes.into_inner(), swing: None, link: None };
+        let left = Left { nodes: nodes.into_inner(), redirect: None, link: None };
         Pending { tree: Rc::clone(tree), left: Some(left) }
     }
 
@@ -53,27 +53,27 @@ impl<V: Verbs> Pending<V> {
         self.left.as_mut().expect("it is asked for only before the fate is known")
     }
 
-    /// The CAS of `old`'s link from `before` to `link` is posted next.
+    /// Notes that the CAS of `old`'s link from `before` to `link` is posted next.
     pub(super) fn links(&mut self, old: Child, before: Link, link: Link) {
         self.left().link = Some((old, before, link));
     }
 
-    /// The CAS that shows the nodes is posted next.
-    pub(super) fn swings(&mut self, swing: &Swing) {
-        self.left().swing = Some(*swing);
+    /// Notes that the CAS that publishes the nodes is posted next.
+    pub(super) fn redirects(&mut self, redirect: &Redirect) {
+        self.left().redirect = Some(*redirect);
     }
 
-    /// That CAS was lost: no client can reach the nodes.
+    /// Notes that the CAS failed: no client can reach the nodes.
     pub(super) fn lost(&mut self) {
-        self.left().swing = None;
+        self.left().redirect = None;
     }
 
-    /// They are part of the tree.
+    /// Notes that the nodes are part of the tree.
     pub(super) fn done(mut self) {
         self.left = None;
     }
 
-    /// The nodes, for another try, after the CAS was lost. No link names them.
+    /// Yields the nodes, for another try, after the CAS failed. No link names them.
     pub(super) fn withdraw<'t>(mut self, tree: &'t Tree<V>) -> NewNodes<'t, V> {
         let left = self.left.take().expect("the fate is not known");
         debug_assert!(left.link.is_none());
@@ -87,7 +87,7 @@ impl<V: Verbs> Drop for Pending<V> {
         let tree = Rc::clone(&self.tree);
         self.tree.verbs.defer(async move {
             if let Err(error) = tree.take_back(left).await {
-                tracing::debug!(name: "smart.nodes.lost", %error, "new nodes are lost: nobody knows who finds them");
+                tracing::debug!(name: "smart.nodes.lost", %error, "new nodes are lost: others may have found them");
             }
         });
     }
@@ -98,8 +98,8 @@ impl<V: Verbs> Tree<V> {
     async fn take_back(&self, left: Left) -> Result<(), IndexError> {
         let (meter, mut budget) = (Meter::default(), self.budget());
         // The READs go behind the CAS, on its queue pair.
-        if let Some(swing) = &left.swing
-            && self.has_swung(&meter, swing, &mut budget).await?
+        if let Some(redirect) = &left.redirect
+            && self.has_redirected(&meter, redirect, &mut budget).await?
         {
             return Ok(());
         }

@@ -2,13 +2,13 @@
 //! "Delete").
 //!
 //! The paper gives every node the room of the largest type and never moves one. Here a node has the room of its type
-//! (`layout/radix/types.rs`), so that it moves now and then. That is lock-free as everything else: whoever comes across
-//! a half-replaced node completes what was begun, so a client that dies leaves nothing behind.
+//! (`layout/radix/types.rs`), so that it moves now and then. That is lock-free as everything else: a client that comes
+//! across a half-replaced node completes what was begun, so one that dies leaves nothing behind.
 //!
 //! 1. The node's link says that it is being replaced: nothing is concluded any more from the reverse check.
 //! 2. Its slots are frozen, each by a CAS, those included that are not claimed. After that nothing of it changes.
 //! 3. A copy is made of what it has then, or it turns out that nothing, or a single child, is left.
-//! 4. The slot that leads to the node is swung to that.
+//! 4. The slot that leads to the node is redirected to that.
 //!
 //! ```text
 //!   insert      READ N: vacancy ····························· CAS N's slot: it is frozen ─> help, try again
@@ -16,8 +16,8 @@
 //!   get                 READ P: N                                               READ N: what it had when P led there
 //! ```
 //!
-//! Children's links still name the old node then. That is safe, since it is nobody's parent any more; they are told
-//! the new one without anybody waiting for it.
+//! Children's links still name the old node then. That is safe, since it has no children any more; CASes that are not
+//! awaited change them to the new one.
 
 use std::rc::Rc;
 
@@ -25,8 +25,8 @@ use farwood_runtime::{Chain, Meter, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::decide::{InnerStep, SlotSnapshot, decide_inner};
 use super::new_node::NewNodes;
-use super::way::{InnerStep, Way, decide_inner};
 use super::write::Outcome;
 use crate::error::IndexError;
 use crate::layout::radix::{
@@ -38,7 +38,8 @@ use crate::step::Budget;
 const CAS_PER_CHAIN: usize = 8;
 /// Symbols that there are.
 const SYMBOLS: usize = 257;
-/// A node of the smallest type is looked after whenever a key below it was removed, others one time in so many.
+/// A node of the smallest type is checked for compression after every removal below it, larger ones after one removal
+/// in this many.
 const LOOK_AFTER_ONE_IN: u64 = 16;
 
 /// A node of which nothing changes any more.
@@ -49,16 +50,16 @@ pub(super) struct Frozen {
     live: Vec<Slot>,
 }
 
-/// A place for a copy of a node.
-struct Spare<'t, V: Verbs> {
+/// Memory allocated in advance for a copy of a node.
+struct ReservedNode<'t, V: Verbs> {
     nodes: NewNodes<'t, V>,
     at: Child,
     node_type: u8,
 }
 
-/// What takes the place of a frozen node.
+/// The content that takes the place of a frozen node.
 #[derive(Debug, PartialEq)]
-enum Heir {
+enum Replacement {
     /// This slot: nothing, or the only child, a leaf.
     Slot(Slot),
     /// The child of the only slot, which is an inner node, with the bytes that lead there, if they fit into its header.
@@ -68,23 +69,23 @@ enum Heir {
 }
 
 /// Decides what takes the place of a node to which `symbol` leads.
-fn heir(frozen: &Frozen, symbol: Symbol, type_for: impl Fn(usize) -> u8) -> Heir {
+fn replacement(frozen: &Frozen, symbol: Symbol, type_for: impl Fn(usize) -> u8) -> Replacement {
     match frozen.live[..] {
-        [] => Heir::Slot(Slot::tombstone(symbol)),
+        [] => Replacement::Slot(Slot::tombstone(symbol)),
         [only] if only.is_leaf() => {
-            Heir::Slot(Slot::leaf(symbol, only.child().expect("it is live"), only.class()))
+            Replacement::Slot(Slot::leaf(symbol, only.child().expect("it is live"), only.class()))
         }
-        [only] => Heir::Merged {
+        [only] => Replacement::Merged {
             child: only.child().expect("it is live"),
             node_type: only.class(),
             symbol: only.symbol(),
         },
-        // One more than there are, so that it has not to move again at once.
-        _ => Heir::Copy(type_for((frozen.live.len() + 1).min(SYMBOLS))),
+        // One more than there are, so that the node need not move again at once.
+        _ => Replacement::Copy(type_for((frozen.live.len() + 1).min(SYMBOLS))),
     }
 }
 
-/// The header of a node that takes over the prefix of the one above it, if it fits.
+/// Yields the header of a node that takes over the prefix of the one above it, if it fits.
 fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
     let Symbol::Byte(byte) = symbol else { return None };
     let below = below.from_depth(above.position() + 1);
@@ -99,56 +100,56 @@ fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Moves the inner node that `way` leads to, which has no room left, as [`Tree::replace`] does.
+    /// Moves the inner node that `snapshot` leads to, which has no room left, as [`Tree::replace`] does.
     ///
     /// # Errors
     /// [`IndexError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let Some(node_type) = self.types().beyond(way.slot.class()) else {
+        let Some(node_type) = self.types().beyond(snapshot.slot.class()) else {
             let what = "it has a slot for every symbol, and lacks one".into();
-            return Err(IndexError::Corrupt { node: way.at(self.shared.entry.root), what });
+            return Err(IndexError::Corrupt { node: snapshot.at(self.shared.entry.root), what });
         };
-        tracing::debug!(name: "smart.node.full", node = %way.at(self.shared.entry.root), "a node has to move");
-        self.replace_with(meter, way, Some(node_type), budget).await
+        tracing::debug!(name: "smart.node.full", node = %snapshot.at(self.shared.entry.root), "a node has to move");
+        self.replace_with(meter, snapshot, Some(node_type), budget).await
     }
 
-    /// Replaces the inner node that `way` leads to. Some four round trips; or waits until another client of the compute
-    /// node has done so.
+    /// Replaces the inner node that `snapshot` leads to. Some four round trips; or waits until another client of the
+    /// compute node has done so.
     pub(super) async fn replace(
         self: &Rc<Self>,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        self.replace_with(meter, way, None, budget).await
+        self.replace_with(meter, snapshot, None, budget).await
     }
 
-    /// With memory for a node of type `roomier`, if one is asked for, before anything is frozen, which would be for
-    /// nothing.
+    /// Replaces a node. Memory for one of type `roomier`, if that is asked for, is allocated before anything is frozen:
+    /// without memory the freezing would be for nothing.
     async fn replace_with(
         self: &Rc<Self>,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         roomier: Option<u8>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let node = way.slot.child().expect("it was read");
+        let node = snapshot.slot.child().expect("it was read");
         let Some(_turn) = self.turn_at(node).await else { return Ok(Outcome::Again) };
-        let spare = match roomier {
+        let reserved = match roomier {
             None => None,
             Some(node_type) => {
                 let mut nodes = self.new_nodes();
                 let at = nodes.add(self.types().node_bytes(node_type)).await?;
-                Some(Spare { nodes, at, node_type })
+                Some(ReservedNode { nodes, at, node_type })
             }
         };
-        let held = self.lock_holder(meter, &way).await?;
-        let done = self.replace_locked(meter, way, spare, budget).await;
+        let held = self.lock_holder(meter, &snapshot).await?;
+        let done = self.replace_locked(meter, snapshot, reserved, budget).await;
         self.unlock_holder(meter, held).await?;
         done
     }
@@ -156,37 +157,37 @@ impl<V: Verbs> Tree<V> {
     async fn replace_locked(
         self: &Rc<Self>,
         meter: &Meter,
-        mut way: Way,
-        spare: Option<Spare<'_, V>>,
+        mut snapshot: SlotSnapshot,
+        reserved: Option<ReservedNode<'_, V>>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let node = way.slot.child().expect("it was read");
-        let (mut frozen, by_us) = self.freeze(meter, node, way.slot.class(), budget).await?;
+        let node = snapshot.slot.child().expect("it was read");
+        let (mut frozen, by_us) = self.freeze(meter, node, snapshot.slot.class(), budget).await?;
         if !by_us {
-            // The client that froze it goes on, or has done all: a copy would be for nothing then.
-            let at = way.at(self.shared.entry.root);
+            // The client that froze it completes it, or has done so: a copy would be wasted then.
+            let at = snapshot.at(self.shared.entry.root);
             let found = Slot::from_bits(self.read_word(meter, at, budget).await?);
-            if found.is_frozen() || !found.leads_as(way.slot) {
-                return self.after_lost_slot(meter, way, found, budget);
+            if found.is_frozen() || !found.leads_as(snapshot.slot) {
+                return self.after_lost_slot(meter, snapshot, found, budget);
             }
-            way = way.with(found);
+            snapshot = snapshot.with(found);
         }
         let mut emptied: SmallVec<[Child; 2]> = SmallVec::from_slice(&[node]);
         loop {
-            match heir(&frozen, way.symbol, |slots| self.types().for_slots(slots)) {
-                Heir::Slot(slot) => {
+            match replacement(&frozen, snapshot.symbol, |slots| self.types().for_slots(slots)) {
+                Replacement::Slot(slot) => {
                     tracing::debug!(name: "smart.node.taken_out", node = %node.ptr(), "a node has a child or none");
                     if let Some(leaf) = slot.child() {
                         self.estrange(meter, leaf, budget).await?;
                     }
-                    let found = self.cas_until_known(meter, &way, slot, budget).await?;
-                    return self.replaced(meter, way, found, slot, &emptied, budget);
+                    let found = self.cas_until_known(meter, &snapshot, slot, budget).await?;
+                    return self.replaced(meter, snapshot, found, slot, &emptied, budget);
                 }
-                Heir::Copy(node_type) => {
-                    let place = self.place_for(node_type, frozen.live.len(), spare).await?;
-                    return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
+                Replacement::Copy(node_type) => {
+                    let place = self.place_for(node_type, frozen.live.len(), reserved).await?;
+                    return self.put_copy(meter, snapshot, frozen, place, &emptied, budget).await;
                 }
-                Heir::Merged { child, node_type, symbol } => {
+                Replacement::Merged { child, node_type, symbol } => {
                     let below = self.header_of(meter, child, budget).await?;
                     match below.and_then(|below| merged(&frozen.header, symbol, &below)) {
                         Some(header) => {
@@ -197,8 +198,8 @@ impl<V: Verbs> Tree<V> {
                             frozen = Frozen { header: header.with_type(below.node_type), live };
                         }
                         None => {
-                            let place = self.place_for(self.types().for_slots(2), 1, spare).await?;
-                            return self.put_copy(meter, way, frozen, place, &emptied, budget).await;
+                            let place = self.place_for(self.types().for_slots(2), 1, reserved).await?;
+                            return self.put_copy(meter, snapshot, frozen, place, &emptied, budget).await;
                         }
                     }
                 }
@@ -206,26 +207,26 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// A place for a copy of that type with so many slots: the spare one if it is of that size. If there is no memory
-    /// for another, it has to do if they fit.
+    /// Yields memory for a copy of that type with so many slots: the reserved node if it is of that size. If there is
+    /// no memory for another, the reserved one is used if the slots fit.
     async fn place_for<'t>(
         &'t self,
         node_type: u8,
         slots: usize,
-        spare: Option<Spare<'t, V>>,
-    ) -> Result<Spare<'t, V>, IndexError> {
+        reserved: Option<ReservedNode<'t, V>>,
+    ) -> Result<ReservedNode<'t, V>, IndexError> {
         let bytes = self.types().node_bytes(node_type);
-        match spare {
-            Some(spare) if self.types().node_bytes(spare.node_type) == bytes => {
-                Ok(Spare { node_type, ..spare })
+        match reserved {
+            Some(reserved) if self.types().node_bytes(reserved.node_type) == bytes => {
+                Ok(ReservedNode { node_type, ..reserved })
             }
-            spare => {
+            reserved => {
                 let mut nodes = self.new_nodes();
-                match (nodes.add(bytes).await, spare) {
-                    (Ok(at), _) => Ok(Spare { nodes, at, node_type }),
-                    (Err(error @ IndexError::Alloc(_)), Some(spare)) => {
-                        let fitting = self.types().with_slot(spare.node_type, slots.saturating_sub(1));
-                        fitting.map(|node_type| Spare { node_type, ..spare }).ok_or(error)
+                match (nodes.add(bytes).await, reserved) {
+                    (Ok(at), _) => Ok(ReservedNode { nodes, at, node_type }),
+                    (Err(error @ IndexError::Alloc(_)), Some(reserved)) => {
+                        let fitting = self.types().with_slot(reserved.node_type, slots.saturating_sub(1));
+                        fitting.map(|node_type| ReservedNode { node_type, ..reserved }).ok_or(error)
                     }
                     (Err(error), _) => Err(error),
                 }
@@ -237,36 +238,36 @@ impl<V: Verbs> Tree<V> {
     async fn put_copy(
         self: &Rc<Self>,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         frozen: Frozen,
-        place: Spare<'_, V>,
+        place: ReservedNode<'_, V>,
         emptied: &[Child],
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let Frozen { header, live } = frozen;
-        let Spare { nodes, at: copy, node_type } = place;
+        let ReservedNode { nodes, at: copy, node_type } = place;
         let header = header.with_type(node_type);
-        let link = Link::Live(way.holder);
+        let link = Link::Live(snapshot.holder);
         let mut buf = self.verbs.lease(self.types().node_bytes(node_type));
         build_inner(&mut buf, link, &header, live.iter().copied());
         self.write_new(meter, [(copy, buf)], budget).await?;
-        let slot = Slot::inner(way.symbol, copy, node_type);
-        let swing = self.swing_of(&way, slot, copy, link);
-        let found = match self.publish(meter, nodes, &swing, budget).await? {
+        let slot = Slot::inner(snapshot.symbol, copy, node_type);
+        let redirect = self.redirect_of(&snapshot, slot, copy, link);
+        let found = match self.publish(meter, nodes, &redirect, budget).await? {
             Ok(()) => {
                 self.tell_children(meter, &live, emptied, copy);
                 slot
             }
             Err((_, found)) => Slot::from_bits(found),
         };
-        self.replaced(meter, way, found, slot, emptied, budget)
+        self.replaced(meter, snapshot, found, slot, emptied, budget)
     }
 
-    /// Goes on after the slot of `way` was to hold `wanted` and holds `found`.
+    /// Goes on after the slot of `snapshot` was to hold `wanted` and holds `found`.
     fn replaced(
         &self,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         found: Slot,
         wanted: Slot,
         emptied: &[Child],
@@ -276,18 +277,18 @@ impl<V: Verbs> Tree<V> {
             self.cache().invalidate(node.bits());
         }
         if found == wanted {
-            tracing::debug!(name: "smart.node.replaced", nodes = emptied.len(), "a frozen node has an heir");
-            self.amend_cache(&way, wanted);
-            return Ok(Outcome::On(way.with(wanted)));
+            tracing::debug!(name: "smart.node.replaced", nodes = emptied.len(), "a frozen node has a replacement");
+            self.amend_cache(&snapshot, wanted);
+            return Ok(Outcome::On(snapshot.with(wanted)));
         }
         tracing::debug!(name: "smart.replace.lost", "another client has replaced the node, or its parent");
-        budget.spend(meter, way.at(self.shared.entry.root), None)?;
-        self.after_lost_slot(meter, way, found, budget)
+        budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+        self.after_lost_slot(meter, snapshot, found, budget)
     }
 
-    /// Lets the link of a live leaf, which is about to come back to a slot that led to it before, name nobody
-    /// (itself, to be precise): so that who still means to put a node between that slot and the leaf, which works
-    /// then, does not leave others with a link that fits their copy of the node that goes now:
+    /// Makes the link of a live leaf name the leaf itself, before the leaf comes back to a slot that led to it before.
+    /// A client may still be about to put a node between that slot and the leaf, which succeeds then; without this,
+    /// others would have a link that fits their copy of the node that goes now:
     ///
     /// ```text
     ///   A   READ L; CAS L's link: M1 ······················································ CAS P's slot, L: M1
@@ -296,13 +297,13 @@ impl<V: Verbs> Tree<V> {
     ///   B   get of what A has put:  M2's copy leads to L, and without this L's link to M2: "absent"
     /// ```
     ///
-    /// It costs those who look for other keys there a READ of the parent.
+    /// It costs clients that look for other keys there a READ of the parent.
     async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), IndexError> {
-        let nobodys = Link::Live(Parent::Node(leaf)).bits();
+        let unnamed = Link::Live(Parent::Node(leaf)).bits();
         let mut link = self.read_word(meter, leaf.ptr(), budget).await?;
-        while link != nobodys && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
+        while link != unnamed && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
             let mut chain = Chain::new(leaf.ptr().server());
-            chain.cas(leaf.ptr(), link, nobodys);
+            chain.cas(leaf.ptr(), link, unnamed);
             link = match self.verbs.submit(meter, chain).await {
                 Ok(done) if done.atomics[0] == link => {
                     tracing::debug!(name: "smart.leaf.estranged", leaf = %leaf.ptr(), "a leaf returns to a slot");
@@ -319,28 +320,28 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Swings the slot of `way` to what anybody else would swing it to; yields what it holds then.
+    /// Redirects the slot of `snapshot` to what every other client would redirect it to; yields what it holds then.
     async fn cas_until_known(
         &self,
         meter: &Meter,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         slot: Slot,
         budget: &mut Budget,
     ) -> Result<Slot, IndexError> {
-        let at = way.at(self.shared.entry.root);
+        let at = snapshot.at(self.shared.entry.root);
         loop {
             let mut chain = Chain::new(at.server());
-            chain.cas(at, way.slot.bits(), slot.bits());
+            chain.cas(at, snapshot.slot.bits(), slot.bits());
             match self.verbs.submit(meter, chain).await {
-                Ok(done) if done.atomics[0] == way.slot.bits() => return Ok(slot),
+                Ok(done) if done.atomics[0] == snapshot.slot.bits() => return Ok(slot),
                 Ok(done) => return Ok(Slot::from_bits(done.atomics[0])),
                 Err(failed) => drop(budget.post_again(meter, at, failed)?),
             }
         }
     }
 
-    /// Lets the children's links name their new parent, where they name one of `emptied`. Nobody waits for it, and if
-    /// it comes to nothing, those who do not find what they look for there read the parent once more.
+    /// Makes the children's links name their new parent, where they name one of `emptied`. The CASes are not awaited;
+    /// if one fails, clients that look for another key there read the parent once more.
     fn tell_children(&self, meter: &Meter, live: &[Slot], emptied: &[Child], parent: Child) {
         let link = Link::Live(Parent::Node(parent));
         for child in live.iter().filter_map(|slot| slot.child()) {
@@ -351,7 +352,7 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// The header of an inner node. One round trip.
+    /// Reads the header of an inner node. One round trip.
     async fn header_of(
         &self,
         meter: &Meter,
@@ -362,7 +363,7 @@ impl<V: Verbs> Tree<V> {
         Ok(Header::from_bits(word, self.types()).ok())
     }
 
-    /// Freezes all slots of a node, and says in its link that it is being replaced. Two round trips, if nobody else
+    /// Freezes all slots of a node, and marks it in its link as being replaced. Two round trips, if no other client
     /// changes it at the same time. Yields also whether there was anything left to freeze.
     pub(super) async fn freeze(
         &self,
@@ -401,8 +402,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// One CAS for each word that is not frozen, all at the same time: one round trip. What became of them the next
-    /// READ tells.
+    /// Posts one CAS for each word that is not frozen, all at the same time: one round trip. The next READ tells which
+    /// succeeded.
     async fn freeze_once(
         &self,
         meter: &Meter,
@@ -435,24 +436,24 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// After a key below the holder of `way` was removed: takes the holder out if it is needed no more. In the
-    /// background, and not every time: a READ for each removal would be more than what it saves.
-    pub(super) fn look_after(self: &Rc<Self>, key: &[u8], way: &Way) {
-        let Parent::Node(holder) = way.holder else { return };
-        let small = way.holder_type == 1;
+    /// Takes out the holder of `snapshot`, below which a key was removed, if it is not needed any more. In the
+    /// background, and not every time: a READ for each removal would cost more than it saves.
+    pub(super) fn look_after(self: &Rc<Self>, key: &[u8], snapshot: &SlotSnapshot) {
+        let Parent::Node(holder) = snapshot.holder else { return };
+        let small = snapshot.holder_type == 1;
         if !small && !self.verbs.random().is_multiple_of(LOOK_AFTER_ONE_IN) {
             return;
         }
-        let (tree, key, way) = (Rc::clone(self), key.to_vec(), *way);
+        let (tree, key, snapshot) = (Rc::clone(self), key.to_vec(), *snapshot);
         self.verbs.defer(async move {
-            if let Err(error) = tree.compress_paths(&key, holder, way.holder_type).await {
+            if let Err(error) = tree.compress_paths(&key, holder, snapshot.holder_type).await {
                 tracing::debug!(name: "smart.compress", %error, "path compression was given up: the tree is whole");
             }
         });
     }
 
-    /// Whether a needless node can be taken out: not if its only child is an inner node whose header has no room for
-    /// the bytes in between. Long common prefixes have chains of such nodes.
+    /// Tells whether a needless node can be taken out: not if its only child is an inner node whose header has no room
+    /// for the bytes in between. Long common prefixes have chains of such nodes.
     async fn can_go(
         &self,
         meter: &Meter,
@@ -467,7 +468,7 @@ impl<V: Verbs> Tree<V> {
         Ok(below.is_some_and(|below| merged(&view.header, symbol, &below).is_some()))
     }
 
-    /// Takes nodes on the way to `key` out that have one child or none.
+    /// Takes out nodes on the path to `key` that have one child or none.
     async fn compress_paths(
         self: &Rc<Self>,
         key: &[u8],
@@ -481,20 +482,22 @@ impl<V: Verbs> Tree<V> {
         if InnerView::new(&image, self.types()).is_ok_and(|view| !is_needless(&view)) {
             return Ok(());
         }
-        let mut way = self.read_root(&meter, &mut budget).await?;
-        while way.slot.is_inner() && self.types().slots(way.slot.class()) > 0 {
-            let node = way.slot.child().expect("an inner node has an address");
-            let bytes = self.types().read_bytes(way.slot.class());
+        let mut snapshot = self.read_root(&meter, &mut budget).await?;
+        while snapshot.slot.is_inner() && self.types().slots(snapshot.slot.class()) > 0 {
+            let node = snapshot.slot.child().expect("an inner node has an address");
+            let bytes = self.types().read_bytes(snapshot.slot.class());
             let image = self.read(&meter, node.ptr(), bytes, &mut budget).await?;
             let Ok(view) = InnerView::new(&image, self.types()) else { return Ok(()) };
             if is_needless(&view) && self.can_go(&meter, &view, &mut budget).await? {
-                self.replace(&meter, way, &mut budget).await?;
+                self.replace(&meter, snapshot, &mut budget).await?;
                 return Ok(());
             }
             let room = self.types().room(view.header.node_type);
-            way = match decide_inner(&view, node, &way, key, room, false) {
+            snapshot = match decide_inner(&view, node, &snapshot, key, room, false) {
                 InnerStep::On(on) => on,
-                InnerStep::ReadMore => Way { slot: way.slot.with_class(view.header.node_type), ..way },
+                InnerStep::ReadMore => {
+                    SlotSnapshot { slot: snapshot.slot.with_class(view.header.node_type), ..snapshot }
+                }
                 _ => return Ok(()),
             };
         }
@@ -502,7 +505,7 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// Whether a node has one child or none.
+/// Tells whether a node has one child or none.
 fn is_needless(view: &InnerView<'_>) -> bool {
     view.is_whole() && view.claimed().filter(|(_, slot)| slot.child().is_some()).take(2).count() < 2
 }
@@ -523,15 +526,15 @@ mod tests {
 
     #[test]
     fn what_takes_the_place_of_a_node() {
-        let way = Symbol::Byte(b'x');
+        let symbol = Symbol::Byte(b'x');
         let leaf = Slot::leaf(Symbol::Byte(1), child(5), 2);
         let inner = Slot::inner(Symbol::Byte(2), child(6), 3);
-        let heir = |live: &[Slot]| heir(&frozen(live), way, |slots| slots as u8 + 10);
-        assert_eq!(heir(&[]), Heir::Slot(Slot::tombstone(way)));
-        assert_eq!(heir(&[leaf]), Heir::Slot(Slot::leaf(way, child(5), 2)));
-        let merged = Heir::Merged { child: child(6), node_type: 3, symbol: Symbol::Byte(2) };
-        assert_eq!(heir(&[inner]), merged);
-        assert_eq!(heir(&[leaf, inner]), Heir::Copy(13));
+        let replacement = |live: &[Slot]| replacement(&frozen(live), symbol, |slots| slots as u8 + 10);
+        assert_eq!(replacement(&[]), Replacement::Slot(Slot::tombstone(symbol)));
+        assert_eq!(replacement(&[leaf]), Replacement::Slot(Slot::leaf(symbol, child(5), 2)));
+        let merged = Replacement::Merged { child: child(6), node_type: 3, symbol: Symbol::Byte(2) };
+        assert_eq!(replacement(&[inner]), merged);
+        assert_eq!(replacement(&[leaf, inner]), Replacement::Copy(13));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Scans (SMART section 4.4): level by level, all nodes of a level that can hold wanted keys in parallel, and the pairs
 //! handed out in key order.
 //!
-//! What is known of the range lies in a queue in key order: pairs, and slots that lead to what was not read yet. A
+//! The known part of the range lies in a queue in key order: pairs, and slots that lead to what was not read yet. A
 //! window of the queue's slots is read at once; a leaf becomes a pair, an inner node its slots. The pairs at the front
 //! go out.
 //!
@@ -19,8 +19,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use smallvec::SmallVec;
 
 use super::Tree;
+use super::decide::SlotSnapshot;
 use super::lookup::TORN_BEFORE_LOCK;
-use super::way::Way;
 use crate::error::IndexError;
 use crate::layout::radix::{InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
@@ -28,7 +28,7 @@ use crate::range_index::{Pair, Scan};
 use crate::stats::OpKind;
 use crate::step::Budget;
 
-/// How the keys below a slot lie to a bound of the range.
+/// The position of the keys below a slot relative to a bound of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Edge {
     /// All of them inside.
@@ -47,11 +47,11 @@ struct Ahead {
     next: usize,
     low: Edge,
     high: Edge,
-    /// How often it was read in vain.
+    /// READs of it that failed so far.
     vain: u32,
 }
 
-/// What the queue holds.
+/// An element of the queue.
 enum Item {
     Pair(Pair),
     Ahead(Ahead),
@@ -64,8 +64,8 @@ struct Range {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// How many wanted pairs there are below a slot, at a guess on the low side: half the slots of its node's type,
-    /// each with one, or what lies at a bound of the range, one.
+    /// Estimates, rather too low, how many wanted pairs there are below a slot: one for every second slot of its node's
+    /// type; one if it lies at a bound of the range.
     fn expected_pairs(&self, ahead: &Ahead) -> usize {
         match ahead.slot.is_leaf() || ahead.low != Edge::Inside || ahead.high != Edge::Inside {
             true => 1,
@@ -74,7 +74,7 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// What a node that was read becomes.
+/// The result of a node that was read.
 enum Became {
     Items(Vec<Item>),
     /// Another slot to read in its place.
@@ -123,8 +123,8 @@ impl Range {
     }
 }
 
-/// How keys that have `symbol` at `position` lie to a bound, if those with the same bytes before it lie `edge`: none
-/// means beyond it. `beyond` is how a symbol compares that lies outside.
+/// Yields how keys that have `symbol` at `position` lie to a bound, if those with the same bytes before it lie `edge`:
+/// none means beyond it. `beyond` is how a symbol compares that lies outside.
 fn narrow(
     edge: Edge,
     bound: &[u8],
@@ -142,7 +142,7 @@ fn narrow(
     }
 }
 
-/// The slots of the inner node in `view`, to which `from` leads, that lead to keys in the range, ascending.
+/// Yields the slots of the inner node in `view`, to which `from` leads, that lead to keys in the range, ascending.
 fn children(view: &InnerView<'_>, from: &Ahead, range: &Range) -> Vec<Item> {
     use std::cmp::Ordering::{Greater, Less};
     let (start, end) = (Range::bytes(&range.start), Range::bytes(&range.end));
@@ -183,7 +183,7 @@ struct Cursor<V: Verbs> {
     last: Option<Bytes>,
 }
 
-/// The pairs with keys in `bounds`, ascending.
+/// Streams the pairs with keys in `bounds`, ascending.
 pub(super) fn stream<V: Verbs>(
     tree: Rc<Tree<V>>,
     (start, end): (Bound<Bytes>, Bound<Bytes>),
@@ -213,7 +213,7 @@ pub(super) fn stream<V: Verbs>(
 }
 
 impl<V: Verbs> Cursor<V> {
-    /// The next pairs: at least one, or none after the last.
+    /// Yields the next pairs: at least one, or none after the last.
     async fn next_pairs(&mut self) -> Result<Vec<Pair>, IndexError> {
         let mut budget = self.tree.budget();
         if self.left == 0 || self.range.is_empty() {
@@ -232,7 +232,7 @@ impl<V: Verbs> Cursor<V> {
         }
     }
 
-    /// The pairs at the front of the queue.
+    /// Takes the pairs at the front of the queue.
     fn take_pairs(&mut self) -> Vec<Pair> {
         let mut pairs = Vec::new();
         let Some(queue) = &mut self.queue else { return pairs };
@@ -247,7 +247,7 @@ impl<V: Verbs> Cursor<V> {
         pairs
     }
 
-    /// The slot that the root word holds, or what the root node has, if the cache knows where that is.
+    /// Yields the slot that the root word holds, or the root node's, if the cache knows where that node is.
     async fn first_items(&mut self, budget: &mut Budget) -> Result<VecDeque<Item>, IndexError> {
         let tree = Rc::clone(&self.tree);
         let (low, high) = self.range.edges();
@@ -267,7 +267,7 @@ impl<V: Verbs> Cursor<V> {
             }
             budget.spend(&self.meter, node.ptr(), None)?;
         }
-        let Way { slot, .. } = tree.read_root(&self.meter, budget).await?;
+        let SlotSnapshot { slot, .. } = tree.read_root(&self.meter, budget).await?;
         let items = slot.child().map(|_| Item::Ahead(ahead(slot)));
         Ok(items.into_iter().collect())
     }
@@ -327,8 +327,8 @@ impl<V: Verbs> Cursor<V> {
         Ok(())
     }
 
-    /// The nodes that these slots lead to, as far as they are read: none for a slot that leads to no kind of node.
-    /// Leaves that stay torn are read under their locks, one after the other.
+    /// Reads the nodes that these slots lead to: none for a slot that leads to no kind of node. Leaves that stay torn
+    /// are read under their locks, one after the other.
     async fn read_all(&self, window: &[Ahead], budget: &mut Budget) -> Result<Vec<Option<Buf>>, IndexError> {
         let tree = &self.tree;
         self.meter.round_trip();
@@ -368,7 +368,7 @@ impl<V: Verbs> Cursor<V> {
         (self.tree.types().slots(slot.class()) > 0).then(|| self.tree.types().read_bytes(slot.class()))
     }
 
-    /// What the node in `image`, to which `ahead` leads, has of the range.
+    /// Yields what the node in `image`, to which `ahead` leads, has of the range.
     fn became(&self, ahead: &Ahead, image: Option<Buf>) -> Became {
         let Some(image) = image else {
             return Became::Not(Malformed::RadixSlot { word: ahead.slot.bits() }.into());
@@ -381,7 +381,7 @@ impl<V: Verbs> Cursor<V> {
                 let slot = ahead.slot.with_class(view.header.node_type);
                 Became::Again(Ahead { slot, ..*ahead })
             }
-            // No writer lets a node lead upwards: nobody shall run round damaged bytes.
+            // No writer lets a node lead upwards: following damaged bytes could loop for ever.
             Ok(view) if view.header.position() < ahead.next => {
                 Became::Not(Malformed::RadixHeader { word: view.header.bits() }.into())
             }
@@ -420,7 +420,7 @@ mod tests {
         Range { start: start.map(Bytes::from_slice), end: end.map(Bytes::from_slice) }
     }
 
-    /// The symbols of a node at byte 2, after "ab", whose slots are for the end, a, b and c.
+    /// Yields the children, in the range, of a node at byte 2, after "ab", whose slots are for the end, a, b and c.
     fn symbols(range: &Range) -> Vec<Symbol> {
         let child = Child::new(RemotePtr::new(ServerId(0), 64)).unwrap();
         let slots = [Symbol::Byte(b'b'), Symbol::End, Symbol::Byte(b'c'), Symbol::Byte(b'a')];

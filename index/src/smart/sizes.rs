@@ -67,7 +67,7 @@ impl algorithm::Geometry for Geometry {
     }
 }
 
-/// The leaves of a geometry that was found good.
+/// Yields the leaf format of a geometry that was checked.
 fn leaf(geometry: &Geometry) -> LeafFormat {
     geometry.formats().expect("sizes are asked of a geometry that was checked").1
 }

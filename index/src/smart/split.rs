@@ -8,8 +8,8 @@
 //! ```
 //!
 //! New nodes are written and the link of the old one is changed, all at the same time; then the CAS of P's slot shows
-//! them. The order matters to who comes by a cached copy of P, finds the old node and would conclude that another key
-//! is absent: the link tells it from then on that P is not the parent any more.
+//! them. The order matters to a client that comes by a cached copy of P, finds the old node and would conclude that
+//! another key is absent: the link tells it from then on that P is not the parent any more.
 //!
 //! ```text
 //!   split    WRITE M, leaf; CAS old's link: M      CAS P's slot: M       done
@@ -18,8 +18,8 @@
 //!   get                                                                   READ old: not its key, link P: "absent"
 //! ```
 //!
-//! If the CAS of the slot is lost, the link leads to a node that is none: who comes there reads P once more, and is
-//! right. It gets its value back then (`pending.rs`).
+//! If the CAS of the slot fails, the link names a node outside the tree: a client that reads it reads P once more, and
+//! is right. The link gets its value back then (`pending.rs`).
 
 use std::rc::Rc;
 
@@ -27,10 +27,10 @@ use farwood_runtime::{Buf, Chain, Meter, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::descend::Fork;
-use super::new_node::{NewNodes, Swing};
+use super::decide::SlotSnapshot;
+use super::descend::PrefixMismatch;
+use super::new_node::{NewNodes, Redirect};
 use super::pending::Pending;
-use super::way::Way;
 use super::write::Outcome;
 use crate::error::IndexError;
 use crate::layout::Rejection;
@@ -39,13 +39,13 @@ use crate::step::Budget;
 
 /// The type of new nodes: the smallest.
 const NEW_TYPE: u8 = 1;
-/// How often a client that is not the first to change a link looks whether the first one is done.
+/// Times that a client that is not the first to change a link looks whether the first one is done.
 const LOOKS_MAX: u32 = 4;
 /// The pause after its first look, in ns; four times as long after each further one.
 const PAUSE_NS: u64 = 4_000;
 
-/// The prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the last
-/// leads on with the byte behind its prefix.
+/// Yields the prefixes of the nodes that lead from key byte `from` to where two keys part, at `parting`: each but the
+/// last leads on with the byte behind its prefix.
 pub(super) fn prefixes(from: usize, parting: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut begin = Some(from);
     std::iter::from_fn(move || {
@@ -57,35 +57,35 @@ pub(super) fn prefixes(from: usize, parting: usize) -> impl Iterator<Item = (usi
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Puts a node above the leaf that `way` leads to, whose key is another one, and a new leaf beside it. The keys
-    /// part somewhere behind the way's bytes; what they share is in the new node, or in several of them.
+    /// Puts a node above the leaf that `snapshot` leads to, whose key is another one, and a new leaf beside it. The
+    /// keys part somewhere behind the bytes that lead there; what they share is in the new node, or in several of them.
     pub(super) async fn split_leaf(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         value: &[u8],
-        way: Way,
+        snapshot: SlotSnapshot,
         (old, image): (Child, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let (old_key, old_link) = match self.leaf().view(image).and_then(|view| Ok((view.key()?, view.link)))
         {
             Ok(found) => found,
-            Err(rejection) => return self.not_a_child(meter, key, &way, rejection, budget).await,
+            Err(rejection) => return self.not_a_child(meter, key, &snapshot, rejection, budget).await,
         };
         let parting = key.iter().zip(old_key).take_while(|(a, b)| a == b).count();
-        if parting < way.next || key == old_key {
+        if parting < snapshot.next || key == old_key {
             let rejection = Rejection::NotANode { found: 0 };
-            return self.not_a_child(meter, key, &way, rejection, budget).await;
+            return self.not_a_child(meter, key, &snapshot, rejection, budget).await;
         }
-        if let Some(found) = self.changed_by_others(meter, &way, (old, old_link), budget).await? {
-            return self.after_lost_slot(meter, way, found, budget);
+        if let Some(found) = self.changed_by_others(meter, &snapshot, (old, old_link), budget).await? {
+            return self.after_lost_slot(meter, snapshot, found, budget);
         }
         tracing::debug!(name: "smart.leaf.split", leaf = %old.ptr(), "a node comes above a leaf");
-        let held = self.lock_holder(meter, &way).await?;
-        let old_slot = Slot::leaf(Symbol::of(old_key, parting), old, way.slot.class());
+        let held = self.lock_holder(meter, &snapshot).await?;
+        let old_slot = Slot::leaf(Symbol::of(old_key, parting), old, snapshot.slot.class());
         let symbol = Symbol::of(key, parting);
-        let split = Split { way, key, value, symbol, parting, old_slot, old, old_link };
+        let split = Split { snapshot, key, value, symbol, parting, old_slot, old, old_link };
         let done = self.put_between(meter, split, budget).await;
         self.unlock_holder(meter, held).await?;
         done
@@ -97,31 +97,31 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         value: &[u8],
-        fork: Fork,
+        mismatch: PrefixMismatch,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let Fork { way, node, header, link, shared, .. } = fork;
+        let PrefixMismatch { snapshot, node, header, link, shared, .. } = mismatch;
         let parting = usize::from(header.depth) + shared;
-        if parting < way.next {
+        if parting < snapshot.next {
             let rejection = Rejection::NotANode { found: 0 };
-            return self.not_a_child(meter, key, &way, rejection, budget).await;
+            return self.not_a_child(meter, key, &snapshot, rejection, budget).await;
         }
         if let Link::Removed { .. } = link {
-            return self.replace(meter, way, budget).await;
+            return self.replace(meter, snapshot, budget).await;
         }
-        if let Some(found) = self.changed_by_others(meter, &way, (node, link), budget).await? {
-            return self.after_lost_slot(meter, way, found, budget);
+        if let Some(found) = self.changed_by_others(meter, &snapshot, (node, link), budget).await? {
+            return self.after_lost_slot(meter, snapshot, found, budget);
         }
         tracing::debug!(name: "smart.header.split", node = %node.ptr(), "a node comes above a node");
-        let held = self.lock_holder(meter, &way).await?;
+        let held = self.lock_holder(meter, &snapshot).await?;
         let old_symbol = Symbol::Byte(header.prefix()[shared]);
         let old_slot = Slot::inner(old_symbol, node, header.node_type);
         let symbol = Symbol::of(key, parting);
-        let split = Split { way, key, value, symbol, parting, old_slot, old: node, old_link: link };
+        let split = Split { snapshot, key, value, symbol, parting, old_slot, old: node, old_link: link };
         let done = self.put_between(meter, split, budget).await;
         if let Ok(Outcome::Done(true)) = done {
-            // Only now: until the new node is in place, who comes from above needs these bytes. If it comes to nothing,
-            // they stay, and are compared twice.
+            // Only now: until the new node is in place, clients that come from above need these bytes. If the CAS
+            // fails, they stay, and are compared twice.
             let shorter = header.from_depth(parting + 1);
             self.cas_without_awaiting(meter, node.ptr().add(Header::AT), header.bits(), shorter.bits());
         }
@@ -129,23 +129,23 @@ impl<V: Verbs> Tree<V> {
         done
     }
 
-    /// Lets another client finish that has begun to put a node above the old one, whose link says so: what the slot of
-    /// `way` holds then, if it has changed. Were the link overwritten at once, the client that lost the slot could not
-    /// leave it as it should be. A client that goes no further does not hold others up for long.
+    /// Waits for another client that has begun to put a node above the old one, whose link says so, and yields what the
+    /// slot of `snapshot` holds then, if it has changed. Were the link overwritten at once, the client whose CAS of the
+    /// slot fails could not restore it. A client that goes no further does not hold others up for long.
     async fn changed_by_others(
         &self,
         meter: &Meter,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         (old, link): (Child, Link),
         budget: &mut Budget,
     ) -> Result<Option<Slot>, IndexError> {
-        if link == Link::Live(way.holder) || link == Link::Live(Parent::Node(old)) {
+        if link == Link::Live(snapshot.holder) || link == Link::Live(Parent::Node(old)) {
             return Ok(None);
         }
         for look in 0..LOOKS_MAX {
-            let word = self.read_word(meter, way.at(self.shared.entry.root), budget).await?;
+            let word = self.read_word(meter, snapshot.at(self.shared.entry.root), budget).await?;
             let found = Slot::from_bits(word);
-            if found.is_frozen() || !found.leads_as(way.slot) {
+            if found.is_frozen() || !found.leads_as(snapshot.slot) {
                 return Ok(Some(found));
             }
             self.verbs.pause(PAUSE_NS << (2 * look)).await;
@@ -153,26 +153,26 @@ impl<V: Verbs> Tree<V> {
         Ok(None)
     }
 
-    /// What leads here does not lead where it says.
+    /// Goes on after a slot that does not lead where it says.
     async fn not_a_child(
         &self,
         meter: &Meter,
         key: &[u8],
-        way: &Way,
+        snapshot: &SlotSnapshot,
         rejection: Rejection,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        Ok(Outcome::On(self.rejected(meter, key, way, rejection, budget).await?))
+        Ok(Outcome::On(self.rejected(meter, key, snapshot, rejection, budget).await?))
     }
 
-    /// Writes the nodes and the leaf, changes the old node's link, and swings the slot: two round trips.
+    /// Writes the nodes and the leaf, changes the old node's link, and redirects the slot: two round trips.
     async fn put_between(
         self: &Rc<Self>,
         meter: &Meter,
         split: Split<'_>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let Split { way, key, .. } = split;
+        let Split { snapshot, key, .. } = split;
         let mut nodes = self.new_nodes();
         let (images, places) = self.new_images(&split, &mut nodes).await?;
         let (first, last) = (places[0], places[places.len() - 1]);
@@ -183,44 +183,45 @@ impl<V: Verbs> Tree<V> {
         self.write_new(meter, images, budget).await?;
         if !self.until_linked(meter, &split, new_link, linked, budget).await? {
             tracing::debug!(name: "smart.split.vain", old = %split.old.ptr(), "what a node came above is gone");
-            return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?));
+            return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?));
         }
-        let slot = Slot::inner(way.symbol, first, NEW_TYPE);
-        let swing: Swing = self.swing_of(&way, slot, first, Link::Live(way.holder));
-        pending.swings(&swing);
-        let Err(found) = self.swing(meter, &swing, budget).await? else {
+        let slot = Slot::inner(snapshot.symbol, first, NEW_TYPE);
+        let redirect: Redirect = self.redirect_of(&snapshot, slot, first, Link::Live(snapshot.holder));
+        pending.redirects(&redirect);
+        let Err(found) = self.redirect(meter, &redirect, budget).await? else {
             pending.done();
-            self.amend_cache(&way, slot);
+            self.amend_cache(&snapshot, slot);
             return Ok(Outcome::Done(true));
         };
-        tracing::debug!(name: "smart.split.lost", at = %swing.at, "another client has changed the slot");
+        tracing::debug!(name: "smart.split.lost", at = %redirect.at, "another client has changed the slot");
         pending.lost();
-        budget.spend(meter, swing.at, None)?;
-        self.after_lost_slot(meter, way, Slot::from_bits(found), budget)
+        budget.spend(meter, redirect.at, None)?;
+        self.after_lost_slot(meter, snapshot, Slot::from_bits(found), budget)
     }
 
-    /// Where to go on after the slot of `way` turned out to hold `found`.
+    /// Yields where to go on after the slot of `snapshot` turned out to hold `found`.
     pub(super) fn after_lost_slot(
         &self,
         meter: &Meter,
-        way: Way,
+        snapshot: SlotSnapshot,
         found: Slot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        match found.is_frozen() || !(way.holder == Parent::Root || found.is_of(way.symbol)) {
-            true => self.look_again(meter, &way, budget),
-            false => Ok(Outcome::On(way.with(found))),
+        match found.is_frozen() || !(snapshot.holder == Parent::Root || found.is_of(snapshot.symbol)) {
+            true => self.look_again(meter, &snapshot, budget),
+            false => Ok(Outcome::On(snapshot.with(found))),
         }
     }
 
-    /// The images of all new nodes with their places, and the places of the inner ones from the top.
+    /// Builds the images of all new nodes with their addresses, and yields also the addresses of the inner ones from
+    /// the top.
     async fn new_images(
         &self,
         split: &Split<'_>,
         nodes: &mut NewNodes<'_, V>,
     ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>), IndexError> {
-        let Split { way, key, value, symbol, parting, old_slot, .. } = *split;
-        let spans: SmallVec<[(usize, usize); 2]> = prefixes(way.next, parting).collect();
+        let Split { snapshot, key, value, symbol, parting, old_slot, .. } = *split;
+        let spans: SmallVec<[(usize, usize); 2]> = prefixes(snapshot.next, parting).collect();
         let bytes = self.types().node_bytes(NEW_TYPE);
         let mut places: SmallVec<[Child; 2]> = SmallVec::new();
         for _ in &spans {
@@ -230,7 +231,7 @@ impl<V: Verbs> Tree<V> {
         let leaf_bytes = self.leaf().leaf_bytes(class);
         let leaf = nodes.add(leaf_bytes).await?;
         let mut images = SmallVec::new();
-        let mut holder = way.holder;
+        let mut holder = snapshot.holder;
         for (place, &(begin, end)) in spans.iter().enumerate() {
             let header = Header::new(begin, NEW_TYPE, &key[begin..end]);
             let slots: SmallVec<[Slot; 2]> = match places.get(place + 1) {
@@ -269,7 +270,7 @@ impl<V: Verbs> Tree<V> {
             };
             match found {
                 found if found == link.bits() => return Ok(true),
-                // The CAS of unknown outcome had none.
+                // The CAS of unknown outcome had no effect.
                 found if found == split.old_link.bits() => {
                     linked = self.verbs.submit(meter, link_chain(split.old, split.old_link, link));
                 }
@@ -279,18 +280,18 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// What is put between a slot and what it leads to.
+/// The nodes that come between a slot and what it leads to.
 #[derive(Clone, Copy)]
 struct Split<'k> {
     /// The slot.
-    way: Way,
+    snapshot: SlotSnapshot,
     /// The new leaf.
     key: &'k [u8],
     value: &'k [u8],
     symbol: Symbol,
     /// The key byte at which the new leaf and the old node part.
     parting: usize,
-    /// What will lead to the old node.
+    /// The slot that will lead to the old node.
     old_slot: Slot,
     old: Child,
     old_link: Link,

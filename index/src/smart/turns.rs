@@ -1,5 +1,5 @@
-//! Turns at replacing an inner node: one client of a compute node does it, and the others wait for what comes of it.
-//! Each of them could do it (`replace.rs`), and all but one would write a copy for nothing.
+//! Turns at replacing an inner node: one client of a compute node does it, and the others wait for the result. Each of
+//! them could do it (`replace.rs`), but all but one would write a copy for nothing.
 //!
 //! It is only advice: a client waits for a bounded time, and then helps. So neither a client that is slow, nor one that
 //! is not polled any more, holds up others for long; one that is dropped gives its turn back.
@@ -11,9 +11,9 @@ use farwood_runtime::Verbs;
 use super::Tree;
 use crate::layout::radix::Child;
 
-/// Nodes that are replaced at the same time; two that fall into one place are replaced without taking turns.
+/// Nodes that can be replaced at the same time; two that hash to one place are replaced without taking turns.
 const PLACES: usize = 64;
-/// How often a client looks whether another one's turn is over.
+/// Times that a client looks whether another one's turn is over.
 const LOOKS_MAX: u32 = 24;
 /// The first pause between two looks, in ns, doubled up to the longest: a millisecond in all.
 const PAUSE_NS_MIN: u64 = 2_000;
@@ -27,7 +27,7 @@ impl Turns {
         Turns((0..PLACES).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// The place for a node. Neighbours have different ones.
+    /// Yields the place for a node. Neighbours have different ones.
     fn place(&self, node: Child) -> &AtomicU64 {
         &self.0[node.bits() as usize % PLACES]
     }
@@ -49,8 +49,8 @@ impl Drop for Turn<'_> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// The caller's turn to replace `node`; none after another client had its turn: the node is in its place no more,
-    /// or the caller asks again.
+    /// Waits for the caller's turn to replace `node`; none after another client had its turn: then the node has been
+    /// replaced, or the caller asks again.
     pub(super) async fn turn_at(&self, node: Child) -> Option<Turn<'_>> {
         let (place, ptr) = (self.turns().place(node), node.ptr());
         for look in 0..LOOKS_MAX {

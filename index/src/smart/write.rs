@@ -8,9 +8,9 @@
 //! | the prefix of a node that the key leaves | header split | `split.rs` |
 //! | a node without room, or one that is being replaced | it moves | `replace.rs` |
 //!
-//! Only writers in place lock a leaf, against each other. Whoever removes a leaf or puts another one in its place
-//! does so by a CAS of its link. A writer in place that read the link before that CAS and writes after it has written
-//! just before it, as far as anybody can tell:
+//! Only writers in place lock a leaf, against each other. A client that removes a leaf or puts another one in its place
+//! does so by a CAS of its link. A writer in place that read the link before that CAS and writes after it is linearized
+//! just before it:
 //!
 //! ```text
 //!   update   lock, READ: live ························· WRITE v1, unlock     linearized here ─┐
@@ -24,21 +24,21 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::{Fork, Spot};
-use super::new_node::Swing;
-use super::way::{LeafStep, Way, decide_leaf};
+use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
+use super::descend::{DescentResult, PrefixMismatch};
+use super::new_node::Redirect;
 use crate::error::IndexError;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, LeafFormat, Link, Slot};
 use crate::step::Budget;
 use crate::write_op::WriteOp;
 
-/// What came of a part of an operation.
+/// The outcome of a part of an operation.
 pub(super) enum Outcome {
     /// The operation is over: whether it took effect.
     Done(bool),
     /// It goes on from here.
-    On(Way),
+    On(SlotSnapshot),
     /// It begins anew.
     Again,
     /// The key is absent, and is not created.
@@ -64,34 +64,43 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, IndexError> {
         let mut budget = self.budget();
         let budget = &mut budget;
-        let mut way = self.begin(meter, key, budget).await?;
-        // Why a node that should move cannot. Then nothing is created any more.
+        let mut snapshot = self.begin(meter, key, budget).await?;
+        // The reason why a node that should move cannot. Then nothing is created any more.
         let mut stuck = None;
         loop {
             let helps = op.creates() && stuck.is_none();
-            let outcome = match self.descend(meter, key, way, helps, budget).await? {
-                Spot::Leaf(way) => self.write_at_leaf(meter, key, op, helps, way, budget).await?,
-                Spot::Vacant(way) if helps => self.insert_at(meter, key, op.value(), way, budget).await?,
-                Spot::Fork(fork) if helps && fork.certain => {
-                    self.split_header(meter, key, op.value(), fork, budget).await?
+            let outcome = match self.descend(meter, key, snapshot, helps, budget).await? {
+                DescentResult::Leaf(snapshot) => {
+                    self.write_at_leaf(meter, key, op, helps, snapshot, budget).await?
                 }
-                Spot::Vacant(Way { fresh: true, .. }) | Spot::Fork(Fork { certain: true, .. })
+                DescentResult::Vacant(snapshot) if helps => {
+                    self.insert_at(meter, key, op.value(), snapshot, budget).await?
+                }
+                DescentResult::PrefixMismatch(mismatch) if helps && mismatch.certain => {
+                    self.split_header(meter, key, op.value(), mismatch, budget).await?
+                }
+                DescentResult::Vacant(SlotSnapshot { fresh: true, .. })
+                | DescentResult::PrefixMismatch(PrefixMismatch { certain: true, .. })
                     if stuck.is_some() =>
                 {
                     Outcome::Absent
                 }
-                Spot::Vacant(way) if way.fresh => Outcome::Done(false),
-                Spot::Fork(fork) if fork.certain => Outcome::Done(false),
-                Spot::Vacant(way) => Outcome::On(self.refresh(meter, key, &way, budget).await?),
-                Spot::Fork(fork) => Outcome::On(self.refresh(meter, key, &fork.way, budget).await?),
-                Spot::Full(way) => {
-                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
-                    self.make_room(meter, way, budget).await?
+                DescentResult::Vacant(snapshot) if snapshot.fresh => Outcome::Done(false),
+                DescentResult::PrefixMismatch(mismatch) if mismatch.certain => Outcome::Done(false),
+                DescentResult::Vacant(snapshot) => {
+                    Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)
                 }
-                Spot::Replaced(way) => {
+                DescentResult::PrefixMismatch(mismatch) => {
+                    Outcome::On(self.refresh(meter, key, &mismatch.snapshot, budget).await?)
+                }
+                DescentResult::Full(snapshot) => {
+                    budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+                    self.make_room(meter, snapshot, budget).await?
+                }
+                DescentResult::Replaced(snapshot) => {
                     tracing::debug!(name: "smart.node.helped", "a node is half replaced: it is completed");
-                    budget.spend(meter, way.at(self.shared.entry.root), None)?;
-                    match self.replace(meter, way, budget).await {
+                    budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
+                    match self.replace(meter, snapshot, budget).await {
                         // A key that is there can be written all the same.
                         Err(error @ IndexError::Alloc(_)) => {
                             stuck = Some(error);
@@ -101,13 +110,13 @@ impl<V: Verbs> Tree<V> {
                     }
                 }
             };
-            way = match outcome {
+            snapshot = match outcome {
                 Outcome::Done(applied) => return Ok(applied),
                 Outcome::Absent => match stuck {
                     Some(error) => return Err(error),
                     None => unreachable!("an absent key is created if there is memory"),
                 },
-                Outcome::On(way) => way,
+                Outcome::On(snapshot) => snapshot,
                 Outcome::Again => self.begin(meter, key, budget).await?,
             };
         }
@@ -120,19 +129,19 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         op: WriteOp<'_>,
         creates: bool,
-        way: Way,
+        snapshot: SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
-        let leaf = match self.take_leaf(meter, &way, op, budget).await? {
+        let leaf = match self.take_leaf(meter, &snapshot, op, budget).await? {
             Ok(leaf) => leaf,
             Err(rejection) => {
-                return Ok(Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?));
+                return Ok(Outcome::On(self.rejected(meter, key, &snapshot, rejection, budget).await?));
             }
         };
         let view = self.leaf().view(&leaf.image);
-        let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &way, key);
+        let step = decide_leaf(view.as_ref().map_err(|rejection| *rejection), &snapshot, key);
         if step == LeafStep::Here {
-            return self.change_leaf(meter, key, op, way, leaf, budget).await;
+            return self.change_leaf(meter, key, op, snapshot, leaf, budget).await;
         }
         let Leaf { image, held, node, .. } = leaf;
         if let Some(held) = held {
@@ -142,34 +151,36 @@ impl<V: Verbs> Tree<V> {
             LeafStep::Here => unreachable!("handled above"),
             LeafStep::Other | LeafStep::Gone if !op.creates() => Outcome::Done(false),
             LeafStep::Other | LeafStep::Gone if !creates => Outcome::Absent,
-            LeafStep::Other => self.split_leaf(meter, key, op.value(), way, (node, &image), budget).await?,
-            // What was removed is out of the tree, but for its slot: the new leaf takes it over at once.
-            LeafStep::Gone => self.insert_at(meter, key, op.value(), way, budget).await?,
+            LeafStep::Other => {
+                self.split_leaf(meter, key, op.value(), snapshot, (node, &image), budget).await?
+            }
+            // A removed leaf is out of the tree, except for its slot: the new leaf takes that over at once.
+            LeafStep::Gone => self.insert_at(meter, key, op.value(), snapshot, budget).await?,
             LeafStep::Moved(to, class) => {
                 budget.spend(meter, node.ptr(), None)?;
-                Outcome::On(self.follow(meter, &way, Slot::leaf(way.symbol, to, class)))
+                Outcome::On(self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, to, class)))
             }
-            LeafStep::Stale => Outcome::On(self.refresh(meter, key, &way, budget).await?),
+            LeafStep::Stale => Outcome::On(self.refresh(meter, key, &snapshot, budget).await?),
             LeafStep::Not(rejection) => {
-                Outcome::On(self.rejected(meter, key, &way, rejection, budget).await?)
+                Outcome::On(self.rejected(meter, key, &snapshot, rejection, budget).await?)
             }
         })
     }
 
-    /// Reads the leaf that `way` leads to, and locks it if the operation writes leaves in place: one round trip with
-    /// `fused`.
+    /// Reads the leaf that `snapshot` leads to, and locks it if the operation writes leaves in place: one round trip
+    /// with `fused`.
     async fn take_leaf(
         &self,
         meter: &Meter,
-        way: &Way,
+        snapshot: &SlotSnapshot,
         op: WriteOp<'_>,
         budget: &mut Budget,
     ) -> Result<Result<Leaf<V>, Rejection>, IndexError> {
-        let class = match self.leaf().class_of(way.slot) {
+        let class = match self.leaf().class_of(snapshot.slot) {
             Ok(class) => class,
             Err(rejection) => return Ok(Err(rejection)),
         };
-        let node = way.slot.child().expect("a leaf has an address");
+        let node = snapshot.slot.child().expect("a leaf has an address");
         let changes = matches!(op, WriteOp::Put(_) | WriteOp::Update(_));
         if changes && self.techniques.in_place_leaves {
             let (held, image) = self.lock_leaf(meter, node.ptr(), class).await?;
@@ -196,7 +207,7 @@ impl<V: Verbs> Tree<V> {
         Ok((held, read.into_buf()))
     }
 
-    /// Gives a lock back under which nothing was changed.
+    /// Releases a lock under which nothing was changed.
     pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
         let chain = Chain::new(held.node().server());
         held.release(meter, chain, true).await?;
@@ -209,23 +220,23 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-        way: Way,
+        snapshot: SlotSnapshot,
         leaf: Leaf<V>,
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
         let Leaf { node, class, image, held } = leaf;
         match (op, held) {
             (WriteOp::Insert(_), _) => Ok(Outcome::Done(false)),
-            (WriteOp::Remove, _) => self.remove_leaf(meter, key, way, (node, &image), budget).await,
+            (WriteOp::Remove, _) => self.remove_leaf(meter, key, snapshot, (node, &image), budget).await,
             (WriteOp::Put(value) | WriteOp::Update(value), None) => {
-                self.supersede(meter, (key, value), way, (node, &image), budget).await
+                self.supersede(meter, (key, value), snapshot, (node, &image), budget).await
             }
             (WriteOp::Put(value) | WriteOp::Update(value), Some(held)) => {
                 if self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
-                let done = self.supersede(meter, (key, value), way, (node, &image), budget).await;
+                let done = self.supersede(meter, (key, value), snapshot, (node, &image), budget).await;
                 let unlocked = self.unlock(meter, held).await;
                 let outcome = done?;
                 unlocked.map(|()| outcome)
@@ -233,8 +244,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// In-place leaf update (section 4.1.2): the value with its checksum, and the lock behind it. One round trip with
-    /// `rear_lock`, else two.
+    /// Writes the value with its checksum, and the lock behind it: in-place leaf update (section 4.1.2). One round trip
+    /// with `rear_lock`, else two.
     async fn write_in_place(
         &self,
         meter: &Meter,
@@ -258,13 +269,13 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Out-of-place update: a new leaf, and the CAS that lets the old one's link lead to it. From then on the new one
-    /// is the key's, for everyone; that the slot leads there at once spares others a round trip.
+    /// Writes a new leaf, and makes the old one's link lead to it by a CAS: out-of-place update. From then on the new
+    /// one is the key's, for all clients; that the slot leads there at once saves others a round trip.
     async fn supersede(
         self: &Rc<Self>,
         meter: &Meter,
         (key, value): (&[u8], &[u8]),
-        way: Way,
+        snapshot: SlotSnapshot,
         (old, image): (Child, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
@@ -278,27 +289,27 @@ impl<V: Verbs> Tree<V> {
             self.leaf().build(&mut buf, link, key, value);
             let desired = Link::Moved { to: new, class };
             let (expected, desired) = (link.bits(), desired.bits());
-            let swing = Swing { at: old.ptr(), expected, desired, node: new.ptr(), link };
-            let swung = self.write_and_swing(meter, (leaf, buf), &swing, budget).await?;
-            let Err((_, found)) = swung else {
+            let redirect = Redirect { at: old.ptr(), expected, desired, node: new.ptr(), link };
+            let redirected = self.write_and_redirect(meter, (leaf, buf), &redirect, budget).await?;
+            let Err((_, found)) = redirected else {
                 tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
-                self.follow(meter, &way, Slot::leaf(way.symbol, new, class));
+                self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, new, class));
                 return Ok(Outcome::Done(true));
             };
             match self.lost_link(meter, old, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
-                // It was removed, or replaced: what is there now tells what to do.
-                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+                // It was removed, or replaced: the slot, read again, tells what to do.
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }
     }
 
-    /// Removes the key's leaf: a CAS of its link. That its slot leads nowhere any more is for others' convenience.
+    /// Removes the key's leaf by a CAS of its link. Clearing its slot only saves others a round trip.
     async fn remove_leaf(
         self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
-        way: Way,
+        snapshot: SlotSnapshot,
         (leaf, image): (Child, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, IndexError> {
@@ -320,21 +331,21 @@ impl<V: Verbs> Tree<V> {
                 }
             };
             if found == link.bits() {
-                let at = way.at(self.shared.entry.root);
-                let vacated = Slot::tombstone(way.symbol);
-                self.cas_without_awaiting(meter, at, way.slot.bits(), vacated.bits());
-                self.amend_cache(&way, vacated);
-                self.look_after(key, &way);
+                let at = snapshot.at(self.shared.entry.root);
+                let vacated = Slot::tombstone(snapshot.symbol);
+                self.cas_without_awaiting(meter, at, snapshot.slot.bits(), vacated.bits());
+                self.amend_cache(&snapshot, vacated);
+                self.look_after(key, &snapshot);
                 return Ok(Outcome::Done(true));
             }
             match self.lost_link(meter, leaf, found, budget)? {
                 Link::Live(parent) => link = Link::Live(parent),
-                _ => return Ok(Outcome::On(self.refresh(meter, key, &way, budget).await?)),
+                _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }
     }
 
-    /// What the link of a leaf has become, where a CAS expected something else.
+    /// Parses the link that a CAS found in a leaf where it expected another.
     fn lost_link(
         &self,
         meter: &Meter,

@@ -5,10 +5,10 @@ use std::collections::{HashSet, VecDeque};
 
 use farwood_runtime::{RemotePtr, ServerId, ShardId};
 
-use super::{Action, Home, Party, passes_on};
+use super::{Action, Home, WaiterId, passes_on};
 use crate::hint::{Hint, LockSlots};
-use crate::message::{Grant, Note, Release, What};
-use crate::slots::{Met, Slots};
+use crate::message::{Grant, LockMessage, MessageKind, Release};
+use crate::slots::{Delivery, Slots};
 use crate::word::{Claim, LockWord};
 
 const HOME: usize = 0;
@@ -19,18 +19,18 @@ struct World {
     handovers_max: u8,
     home: Home,
     slots: Vec<LockSlots<()>>,
-    to_home: Vec<VecDeque<Note>>,
-    to_client: Vec<VecDeque<Note>>,
+    to_home: Vec<VecDeque<LockMessage>>,
+    to_client: Vec<VecDeque<LockMessage>>,
     clients: Vec<Client>,
     /// The global word while it is taken, and what it carries while it is free.
     word: Option<LockWord>,
     carried: u64,
-    /// Releases by those who had taken the word: what it has to carry.
+    /// Releases by clients that had taken the word: what it has to carry.
     content: u64,
-    /// What the home's janitor was told to clear.
+    /// The claim that the home's janitor was told to clear.
     janitor: Option<Claim>,
-    /// Who waits at home, first come first.
-    arrived: VecDeque<Party>,
+    /// Waiters at home, first come first.
+    arrived: VecDeque<WaiterId>,
     /// Holders since the last CAS that got the word from the one before.
     streak: u8,
 }
@@ -123,12 +123,12 @@ impl World {
             Event::Take(i) => self.take(i),
             Event::Release(i) => self.release(i),
             Event::ToHome(shard) => {
-                let note = self.to_home[shard].pop_front().expect("enabled");
-                self.at_home(shard, note);
+                let message = self.to_home[shard].pop_front().expect("enabled");
+                self.at_home(shard, message);
             }
             Event::ToClient(shard) => {
-                let note = self.to_client[shard].pop_front().expect("enabled");
-                self.at_client(shard, note);
+                let message = self.to_client[shard].pop_front().expect("enabled");
+                self.at_client(shard, message);
             }
             Event::Janitor => {
                 let kept = self.janitor.take().expect("enabled");
@@ -148,7 +148,7 @@ impl World {
         let token = self.slots[shard].open(Hint::none(key()));
         self.clients[i].rounds -= 1;
         self.clients[i].phase = Phase::Waiting { token };
-        self.tell_home(shard, token, What::Request);
+        self.tell_home(shard, token, MessageKind::Request);
     }
 
     fn poll(&mut self, i: usize) {
@@ -169,11 +169,11 @@ impl World {
         let shard = self.clients[i].shard;
         let Phase::Waiting { token } = self.clients[i].phase else { unreachable!("enabled") };
         self.clients[i].phase = Phase::Idle;
-        let what = match self.slots[shard].abandon(token) {
-            None => What::Cancel,
-            Some(grant) => What::Release(Release { kept: grant.kept, unused: true }),
+        let kind = match self.slots[shard].abandon(token) {
+            None => MessageKind::Cancel,
+            Some(grant) => MessageKind::Release(Release { kept: grant.kept, unused: true }),
         };
-        self.tell_home(shard, token, what);
+        self.tell_home(shard, token, kind);
     }
 
     fn take(&mut self, i: usize) {
@@ -199,33 +199,33 @@ impl World {
             (self.word, self.carried) = (None, claim.vacant);
         }
         self.slots[shard].close(token);
-        self.tell_home(shard, token, What::Release(Release { kept, unused: false }));
+        self.tell_home(shard, token, MessageKind::Release(Release { kept, unused: false }));
     }
 
-    fn tell_home(&mut self, shard: usize, token: u32, what: What) {
-        let note = Note { lock: lock(), token, what };
+    fn tell_home(&mut self, shard: usize, token: u32, kind: MessageKind) {
+        let message = LockMessage { lock: lock(), token, kind };
         match shard {
-            HOME => self.at_home(HOME, note),
-            _ => self.to_home[shard].push_back(note),
+            HOME => self.at_home(HOME, message),
+            _ => self.to_home[shard].push_back(message),
         }
     }
 
-    fn at_home(&mut self, from: usize, note: Note) {
-        let party = Party { shard: ShardId(from as u16), token: note.token };
-        let action = match note.what {
-            What::Request => {
-                self.arrived.push_back(party);
-                self.home.request(key(), party)
+    fn at_home(&mut self, from: usize, message: LockMessage) {
+        let waiter = WaiterId { shard: ShardId(from as u16), token: message.token };
+        let action = match message.kind {
+            MessageKind::Request => {
+                self.arrived.push_back(waiter);
+                self.home.request(key(), waiter)
             }
-            What::Release(release) => self.home.release(key(), party, release),
-            What::Cancel => self.home.cancel(key(), party),
+            MessageKind::Release(release) => self.home.release(key(), waiter, release),
+            MessageKind::Cancel => self.home.cancel(key(), waiter),
             _ => unreachable!("said to a client"),
         };
         self.perform(action);
     }
 
     fn perform(&mut self, action: Action) {
-        let (to, what) = match action {
+        let (to, kind) = match action {
             Action::Nothing => return,
             Action::Unlock { kept } => {
                 self.janitor = Some(kept);
@@ -233,32 +233,32 @@ impl World {
             }
             Action::Grant { to, grant } => {
                 assert_eq!(self.arrived.pop_front(), Some(to), "first come first served");
-                (to, What::Grant(grant))
+                (to, MessageKind::Grant(grant))
             }
-            Action::Hint { to } => (to, What::Hint),
+            Action::Hint { to } => (to, MessageKind::Hint),
             Action::Cancelled { to } => {
-                let at = self.arrived.iter().position(|&party| party == to);
+                let at = self.arrived.iter().position(|&waiter| waiter == to);
                 self.arrived.remove(at.expect("only a waiter is cancelled"));
-                (to, What::Cancelled)
+                (to, MessageKind::Cancelled)
             }
         };
-        let note = Note { lock: lock(), token: to.token, what };
+        let message = LockMessage { lock: lock(), token: to.token, kind };
         match usize::from(to.shard.0) {
-            HOME => self.at_client(HOME, note),
-            shard => self.to_client[shard].push_back(note),
+            HOME => self.at_client(HOME, message),
+            shard => self.to_client[shard].push_back(message),
         }
     }
 
-    fn at_client(&mut self, shard: usize, note: Note) {
-        match note.what {
-            What::Grant(grant) => {
-                if self.slots[shard].granted(note.token, grant) == Met::Nobody {
+    fn at_client(&mut self, shard: usize, message: LockMessage) {
+        match message.kind {
+            MessageKind::Grant(grant) => {
+                if self.slots[shard].granted(message.token, grant) == Delivery::Gone {
                     let release = Release { kept: grant.kept, unused: true };
-                    self.tell_home(shard, note.token, What::Release(release));
+                    self.tell_home(shard, message.token, MessageKind::Release(release));
                 }
             }
-            What::Hint => self.slots[shard].hint(note.token, key()),
-            What::Cancelled => self.slots[shard].cancelled(note.token),
+            MessageKind::Hint => self.slots[shard].hint(message.token, key()),
+            MessageKind::Cancelled => self.slots[shard].cancelled(message.token),
             _ => unreachable!("said to a home"),
         }
     }
@@ -274,7 +274,7 @@ impl World {
     }
 }
 
-/// Every state that can be reached; yields their number and the longest run of hand-overs.
+/// Visits every state that can be reached; yields their number and the longest run of hand-overs.
 fn explore(first: World) -> (usize, u8) {
     let (mut seen, mut todo, mut streak) = (HashSet::new(), vec![first], 0);
     while let Some(world) = todo.pop() {

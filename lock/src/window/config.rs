@@ -1,29 +1,30 @@
-//! What a window table may be told, and what clients come to it for.
+//! Settings of a window table, and the kinds of access that clients want.
 
-/// What a client wants of a key.
+/// An operation that a client wants to do with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// To have its value.
+    /// A read of its value.
     Read,
-    /// To replace its value, whatever it was. The index decides what the numbers mean; writes of one number may be
-    /// combined: the last one stands for all of them. See the module's documentation for what that asks of a kind.
+    /// A write that replaces its value, whatever it was. The index decides what the numbers mean; writes of one number
+    /// may be combined: the last one stands for all of them. The module's documentation says what that requires of a
+    /// kind.
     Write(u8),
 }
 
-/// How windows are used. The same on every shard of a compute node.
+/// Settings of windows. The same on every shard of a compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Reads come to windows. Off: every reader is told to work alone, at once.
+    /// Reads come to windows. Off: every reader bypasses them.
     pub delegation: bool,
-    /// Writes come to windows. Off: the same for writers.
+    /// Writes come to windows. Off: every writer bypasses them.
     pub combining: bool,
-    /// The longest value, in bytes, that is sent to readers on other shards. They are told to read for themselves if
-    /// it is longer, so that where all values are longer, `delegation` costs more than it saves.
+    /// The longest value, in bytes, that is sent to readers on other shards. They read for themselves if it is longer,
+    /// so that where all values are longer, `delegation` costs more than it saves.
     pub value_bytes_max: usize,
     /// The longest time in ns that a client waits, together with what it has waited for locks. After that it is told to
     /// work alone, up to 10 ms later. `u64::MAX`: it waits for ever.
     pub wait_ns_max: u64,
-    /// What keys are hashed with. To be drawn at random where keys come from strangers; the same seed gives the same
+    /// The seed of the keys' hash. To be drawn at random where keys come from strangers; the same seed gives the same
     /// hashes.
     pub seed: u64,
 }
@@ -41,7 +42,7 @@ impl Default for WindowConfig {
 }
 
 impl WindowConfig {
-    /// Whether clients who want that come to windows.
+    /// Tells whether clients that want this come to windows.
     #[inline]
     pub(super) fn lets_in(&self, access: Access) -> bool {
         match access {

@@ -2,9 +2,8 @@
 //! are cancelled, lead, act, finish and fail, with messages delivered in every order that keeps them FIFO between two
 //! shards.
 //!
-//! The key is a register whose content counts the writes that took effect. So it can be seen whether a client was
-//! told of a moment within its call: what it is told of must be newer than whatever had been announced before it
-//! entered.
+//! The key is a register whose content counts the writes that took effect. So it can be seen whether a client was told
+//! of a moment within its call: that content must be at least as new as what had been announced before it entered.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -13,10 +12,10 @@ use farwood_runtime::ShardId;
 use super::config::Access;
 use super::home::{Action, Home};
 use super::key::KeyId;
-use super::message::{Note, Value};
-use super::table::Told;
-use crate::handover::Party;
-use crate::slots::{Met, Slots};
+use super::message::{Value, WindowMessage};
+use super::table::Response;
+use crate::handover::WaiterId;
+use crate::slots::{Delivery, Slots};
 
 const HOME: usize = 0;
 const KEY: KeyId = KeyId::from_words(3, 5);
@@ -28,33 +27,33 @@ const UPDATE: Access = Access::Write(1);
 #[derive(Clone, Debug)]
 struct World {
     home: Home,
-    slots: Vec<Slots<Told, ()>>,
+    slots: Vec<Slots<Response, ()>>,
     to_home: Vec<VecDeque<Envelope>>,
     to_client: Vec<VecDeque<Envelope>>,
     clients: Vec<Client>,
     /// Writes that took effect.
     content: u8,
-    /// The newest content that anybody was told of, or has written.
+    /// The newest content that a client was told of, or has written.
     announced: u8,
-    /// Who waits at home, first come first, and whether they have joined the open window.
-    arrived: VecDeque<(Party, Access, bool)>,
+    /// Waiters at home, first come first, and whether they have joined the open window.
+    arrived: VecDeque<(WaiterId, Access, bool)>,
     /// For the negative control.
     joins_open: bool,
-    /// What was told that was not so.
+    /// Answers that were not true.
     lies: u32,
     /// Groups of more than their leader that were told something.
     shared: u32,
 }
 
-/// A note, and with it the content that its pieces would bring, and what the leader's write made of it.
-type Envelope = (Note, u8);
+/// A message, and with it the content that its pieces would bring, and what the leader's write made of it.
+type Envelope = (WindowMessage, u8);
 
 #[derive(Clone, Debug)]
 struct Client {
     shard: usize,
     access: Access,
     rounds: u32,
-    /// What had been announced when it entered.
+    /// The content that had been announced when it entered.
     least: u8,
     phase: Phase,
 }
@@ -67,7 +66,7 @@ enum Phase {
     },
     Leading {
         readers: bool,
-        /// What it has read or written, once it has.
+        /// The content that it has read or written, once it has.
         found: Option<u8>,
     },
 }
@@ -118,8 +117,8 @@ impl World {
                 Phase::Idle if client.rounds > 0 => events.push(Event::Enter(i)),
                 Phase::Idle => {}
                 Phase::Waiting { token } => {
-                    let told = self.slots[client.shard].clone().poll(token, || ()).is_some();
-                    events.extend(told.then_some(Event::Poll(i)));
+                    let response = self.slots[client.shard].clone().poll(token, || ()).is_some();
+                    events.extend(response.then_some(Event::Poll(i)));
                     events.push(Event::Cancel(i));
                 }
                 Phase::Leading { found, .. } => {
@@ -144,15 +143,15 @@ impl World {
             Event::Finish(i) => self.finish(i),
             Event::Fail(i) => {
                 self.clients[i].phase = Phase::Idle;
-                self.tell_home(self.clients[i].shard, Note::Fail { key: KEY }, 0);
+                self.tell_home(self.clients[i].shard, WindowMessage::Fail { key: KEY }, 0);
             }
             Event::ToHome(shard) => {
-                let (note, content) = self.to_home[shard].pop_front().expect("enabled");
-                self.at_home(shard, note, content);
+                let (message, content) = self.to_home[shard].pop_front().expect("enabled");
+                self.at_home(shard, message, content);
             }
             Event::ToClient(shard) => {
-                let (note, content) = self.to_client[shard].pop_front().expect("enabled");
-                self.at_client(shard, note, content);
+                let (message, content) = self.to_client[shard].pop_front().expect("enabled");
+                self.at_client(shard, message, content);
             }
         }
         let leading = self.clients.iter().filter(|c| matches!(c.phase, Phase::Leading { .. })).count();
@@ -171,27 +170,27 @@ impl World {
         }
         let token = self.slots[shard].open(());
         self.clients[i].phase = Phase::Waiting { token };
-        self.tell_home(shard, Note::Enter { key: KEY, token, access }, 0);
+        self.tell_home(shard, WindowMessage::Enter { key: KEY, token, access }, 0);
     }
 
     fn poll(&mut self, i: usize) {
         let Phase::Waiting { token } = self.clients[i].phase else { unreachable!("enabled") };
         let shard = self.clients[i].shard;
-        let told = self.slots[shard].poll(token, || ()).expect("enabled");
+        let response = self.slots[shard].poll(token, || ()).expect("enabled");
         self.slots[shard].close(token);
         let client = &mut self.clients[i];
         client.phase = Phase::Idle;
-        let found = match told {
-            Told::Lead { readers } => {
+        let found = match response {
+            Response::Lead { readers } => {
                 client.phase = Phase::Leading { readers, found: None };
                 return;
             }
-            Told::Read(Some(bytes)) => {
+            Response::Read(Some(bytes)) => {
                 assert_eq!(client.access, READ);
                 bytes[0]
             }
             // The model's writes carry what they made of the content in the same place.
-            Told::Written(true) => return assert_ne!(client.access, READ),
+            Response::Written(true) => return assert_ne!(client.access, READ),
             other => unreachable!("the key is there and short: {other:?}"),
         };
         self.lies += u32::from(found < client.least);
@@ -203,8 +202,8 @@ impl World {
         let shard = self.clients[i].shard;
         self.clients[i].phase = Phase::Idle;
         match self.slots[shard].abandon(token) {
-            None => self.tell_home(shard, Note::Cancel { key: KEY, token }, 0),
-            Some(Told::Lead { .. }) => self.tell_home(shard, Note::Fail { key: KEY }, 0),
+            None => self.tell_home(shard, WindowMessage::Cancel { key: KEY, token }, 0),
+            Some(Response::Lead { .. }) => self.tell_home(shard, WindowMessage::Fail { key: KEY }, 0),
             Some(_) => {}
         }
     }
@@ -224,49 +223,49 @@ impl World {
         let value = if shard == HOME || readers { Value::Sent } else { Value::Absent };
         self.announced = self.announced.max(found);
         self.clients[i].phase = Phase::Idle;
-        self.tell_home(shard, Note::Finish { key: KEY, applied, value }, found);
+        self.tell_home(shard, WindowMessage::Finish { key: KEY, applied, value }, found);
     }
 
-    fn tell_home(&mut self, shard: usize, note: Note, content: u8) {
+    fn tell_home(&mut self, shard: usize, message: WindowMessage, content: u8) {
         match shard {
-            HOME => self.at_home(HOME, note, content),
-            _ => self.to_home[shard].push_back((note, content)),
+            HOME => self.at_home(HOME, message, content),
+            _ => self.to_home[shard].push_back((message, content)),
         }
     }
 
-    fn at_home(&mut self, from: usize, note: Note, content: u8) {
+    fn at_home(&mut self, from: usize, message: WindowMessage, content: u8) {
         let shard = ShardId(from as u16);
-        let action = match note {
-            Note::Enter { token, access, .. } => {
-                let party = Party { shard, token };
+        let action = match message {
+            WindowMessage::Enter { token, access, .. } => {
+                let waiter = WaiterId { shard, token };
                 if self.home.open(KEY, shard) {
-                    self.arrived.push_back((party, access, false));
-                    Action::Lead { to: party, readers: false }
+                    self.arrived.push_back((waiter, access, false));
+                    Action::Lead { to: waiter, readers: false }
                 } else {
-                    self.arrived.push_back((party, access, self.joins_open));
-                    self.home.wait(KEY, party, access);
+                    self.arrived.push_back((waiter, access, self.joins_open));
+                    self.home.wait(KEY, waiter, access);
                     if self.joins_open {
                         self.home.join_open_window();
                     }
                     Action::Nothing
                 }
             }
-            Note::Cancel { token, .. } => self.home.cancel(KEY, Party { shard, token }),
-            Note::Fail { .. } => {
+            WindowMessage::Cancel { token, .. } => self.home.cancel(KEY, WaiterId { shard, token }),
+            WindowMessage::Fail { .. } => {
                 self.arrived.iter_mut().for_each(|(_, _, joined)| *joined = false);
                 self.home.fail(KEY, shard)
             }
-            Note::Finish { applied, value, .. } => {
+            WindowMessage::Finish { applied, value, .. } => {
                 let mut group = Vec::new();
-                let action = self.home.finish(KEY, shard, |party, access| group.push((party, access)));
-                let joined = |&(_, _, joined): &(Party, Access, bool)| joined;
+                let action = self.home.finish(KEY, shard, |waiter, access| group.push((waiter, access)));
+                let joined = |&(_, _, joined): &(WaiterId, Access, bool)| joined;
                 let expected: Vec<_> = self
                     .arrived
                     .iter()
                     .filter(|who| joined(who))
-                    .map(|&(party, access, _)| (party, access))
+                    .map(|&(waiter, access, _)| (waiter, access))
                     .collect();
-                assert_eq!(group, expected, "everyone in the group, and nobody else");
+                assert_eq!(group, expected, "exactly the clients of the group");
                 self.arrived.retain(|who| !joined(who));
                 self.shared += u32::from(!group.is_empty());
                 for (to, access) in group {
@@ -279,7 +278,7 @@ impl World {
         self.perform(action);
     }
 
-    fn answer(&mut self, to: Party, access: Access, applied: bool, value: Value, content: u8) {
+    fn answer(&mut self, to: WaiterId, access: Access, applied: bool, value: Value, content: u8) {
         // A write that is told to be done has to be at a moment within its call, as what is read has.
         let writer = |client: &&Client| match client.phase {
             Phase::Waiting { token } => token == to.token && client.shard == usize::from(to.shard.0),
@@ -291,41 +290,41 @@ impl World {
             assert!(applied || self.joins_open, "only writers lead writers");
             self.lies += u32::from(content <= client.least);
         }
-        let note = match access {
-            Access::Read => Note::Read { token: to.token, value },
-            Access::Write(_) => Note::Written { token: to.token, applied: true },
+        let message = match access {
+            Access::Read => WindowMessage::Read { token: to.token, value },
+            Access::Write(_) => WindowMessage::Written { token: to.token, applied: true },
         };
-        self.tell_client(usize::from(to.shard.0), note, content);
+        self.tell_client(usize::from(to.shard.0), message, content);
     }
 
     fn perform(&mut self, action: Action) {
         match action {
             Action::Nothing => {}
             Action::Cancelled { to } => {
-                let at = self.arrived.iter().position(|&(party, ..)| party == to);
-                self.arrived.remove(at.expect("only one who waits is cancelled"));
-                self.tell_client(usize::from(to.shard.0), Note::Cancelled { token: to.token }, 0);
+                let at = self.arrived.iter().position(|&(waiter, ..)| waiter == to);
+                self.arrived.remove(at.expect("only a waiter is cancelled"));
+                self.tell_client(usize::from(to.shard.0), WindowMessage::Cancelled { token: to.token }, 0);
             }
             Action::Lead { to, readers } => {
                 let others_read = self.check_start(to);
                 assert_eq!(readers, others_read, "the leader is told whether there are readers");
-                let note = Note::Lead { key: KEY, token: to.token, readers };
-                self.tell_client(usize::from(to.shard.0), note, 0);
+                let message = WindowMessage::Lead { key: KEY, token: to.token, readers };
+                self.tell_client(usize::from(to.shard.0), message, 0);
             }
         }
     }
 
-    /// A window starts among those who wait: all that fit join, the last writer leads. Yields whether readers have
+    /// Checks the start of a window: all waiters that fit join, the last writer leads. Yields whether readers have
     /// joined.
-    fn check_start(&mut self, leader: Party) -> bool {
+    fn check_start(&mut self, leader: WaiterId) -> bool {
         let first_writer = self.arrived.iter().map(|&(_, access, _)| access).find(|&access| access != READ);
         let fits = |access: Access| access == READ || Some(access) == first_writer;
         let wanted = first_writer.unwrap_or(READ);
         let mut candidates =
-            self.arrived.iter().filter(|&&(_, access, _)| access == wanted).map(|&(party, ..)| party);
+            self.arrived.iter().filter(|&&(_, access, _)| access == wanted).map(|&(waiter, ..)| waiter);
         let expected = if wanted == READ { candidates.next() } else { candidates.next_back() };
         assert_eq!(Some(leader), expected, "the last writer leads, or the first reader");
-        self.arrived.retain(|&(party, ..)| party != leader);
+        self.arrived.retain(|&(waiter, ..)| waiter != leader);
         let mut readers = false;
         for (_, access, joined) in &mut self.arrived {
             assert!(!*joined, "the window before has ended");
@@ -335,32 +334,32 @@ impl World {
         readers
     }
 
-    fn tell_client(&mut self, shard: usize, note: Note, content: u8) {
+    fn tell_client(&mut self, shard: usize, message: WindowMessage, content: u8) {
         match shard {
-            HOME => self.at_client(HOME, note, content),
-            _ => self.to_client[shard].push_back((note, content)),
+            HOME => self.at_client(HOME, message, content),
+            _ => self.to_client[shard].push_back((message, content)),
         }
     }
 
-    fn at_client(&mut self, shard: usize, note: Note, content: u8) {
+    fn at_client(&mut self, shard: usize, message: WindowMessage, content: u8) {
         let slots = &mut self.slots[shard];
-        let met = match note {
-            Note::Lead { token, readers, .. } => {
-                let met = slots.tell(token, || Told::Lead { readers });
-                if met == Met::Nobody {
-                    self.tell_home(shard, Note::Fail { key: KEY }, 0);
+        let delivery = match message {
+            WindowMessage::Lead { token, readers, .. } => {
+                let delivery = slots.tell(token, || Response::Lead { readers });
+                if delivery == Delivery::Gone {
+                    self.tell_home(shard, WindowMessage::Fail { key: KEY }, 0);
                 }
                 return;
             }
-            Note::Read { token, value } => {
+            WindowMessage::Read { token, value } => {
                 assert!(value == Value::Sent || self.joins_open, "the leader knew of its readers");
-                slots.tell(token, || Told::Read(Some(vec![content])))
+                slots.tell(token, || Response::Read(Some(vec![content])))
             }
-            Note::Written { token, applied } => slots.tell(token, || Told::Written(applied)),
-            Note::Cancelled { token } => return slots.cancelled(token),
+            WindowMessage::Written { token, applied } => slots.tell(token, || Response::Written(applied)),
+            WindowMessage::Cancelled { token } => return slots.cancelled(token),
             _ => unreachable!("said to a home"),
         };
-        assert!(matches!(met, Met::Waiting(_) | Met::Nobody));
+        assert!(matches!(delivery, Delivery::Waiting(_) | Delivery::Gone));
     }
 
     fn check_rest(&self) {
@@ -369,11 +368,11 @@ impl World {
         }
         assert_eq!(self.home.len(), 0, "a window stays open");
         assert_eq!(self.slots.iter().map(Slots::len).sum::<usize>(), 0, "a slot is lost");
-        assert!(self.arrived.is_empty(), "somebody still waits at home");
+        assert!(self.arrived.is_empty(), "a client still waits at home");
     }
 }
 
-/// Every state that can be reached; yields their number, the lies that were told and the groups that were.
+/// Visits every state that can be reached; yields their number, and the most lies and shared groups of any.
 fn explore(first: World) -> (usize, u32, u32) {
     let (mut seen, mut todo, mut lies, mut shared) = (HashSet::new(), vec![first], 0, 0);
     while let Some(world) = todo.pop() {
@@ -430,7 +429,7 @@ fn four_clients_of_all_kinds_at_home() {
     honest(&[(0, READ), (0, PUT), (0, UPDATE), (0, PUT)], 1);
 }
 
-/// What the paper does: those who come join what is under way.
+/// The paper's rule: clients join a window that is under way.
 #[test]
 fn joining_an_open_window_is_caught() {
     for (shards, accesses) in [([0, 0, 0], [READ, PUT, READ]), ([0, 1, 0], [PUT, PUT, READ])] {

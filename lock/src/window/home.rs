@@ -1,15 +1,16 @@
-//! The home's half of windows: which keys have one open, who waits for its end, who leads the next and who joins it. A
-//! pure state machine like [`crate::handover`]: it knows no verbs, no messages, no values and no time.
+//! The home's half of windows: which keys have one open, which clients wait for its end, which of them leads the next,
+//! and which join it. A pure state machine like [`crate::handover`]: it knows no verbs, no messages, no values and no
+//! time.
 //!
 //! ```text
-//!              open               finish or fail, nobody waits
+//!              open               finish or fail, none waiting
 //!   no entry ──────────> window ────────────────────────────────> no entry
 //!                         │  ^
-//!                         v  │ finish or fail, somebody waits: a leader is chosen, those who fit join
+//!                         v  │ finish or fail, clients wait: a leader is chosen, those that fit join
 //! ```
 //!
-//! Those who wait are a list in the order in which they came. Who joined stays in it, marked, until the window has
-//! finished: so a window that fails gives everyone their place back. The leader is in no list.
+//! The waiters are a list in the order in which they came. A client that joined stays in it, marked, until the window
+//! has finished: so a window that fails gives every client its place back. The leader is in no list.
 
 use std::collections::hash_map::Entry;
 
@@ -18,22 +19,22 @@ use rustc_hash::FxHashMap;
 
 use super::config::Access;
 use super::key::KeyId;
-use crate::handover::Party;
+use crate::handover::WaiterId;
 use crate::wait_list::{WaitList, Waiters};
 
-/// What the home has to do about an event.
+/// The home's reaction to an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Action {
     Nothing,
     /// A window has started: tell `to` that it leads, and whether it has readers with it.
     Lead {
-        to: Party,
+        to: WaiterId,
         readers: bool,
     },
     /// Tell `to` that it waits no longer.
     Cancelled {
-        to: Party,
+        to: WaiterId,
     },
 }
 
@@ -41,7 +42,7 @@ pub(crate) enum Action {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Home {
     windows: FxHashMap<KeyId, Window>,
-    /// Who waits for the windows of all keys.
+    /// Clients that wait for the windows of all keys.
     waiters: Waiters<Waiter>,
 }
 
@@ -54,14 +55,15 @@ struct Window {
 
 #[derive(Clone, Debug)]
 struct Waiter {
-    party: Party,
+    client: WaiterId,
     access: Access,
-    /// Whether it is in the group of the open window: decided anew at the start of each.
+    /// True if it is in the group of the open window: decided anew at the start of each.
     joined: bool,
 }
 
 impl Home {
-    /// A client on shard `leader` wants the key. Whether it leads now: if no window was open it does, alone.
+    /// Admits a client on shard `leader` that wants the key; tells whether it leads now: if no window was open it does,
+    /// alone.
     #[inline]
     pub(crate) fn open(&mut self, key: KeyId, leader: ShardId) -> bool {
         match self.windows.entry(key) {
@@ -73,61 +75,62 @@ impl Home {
         }
     }
 
-    /// A client waits for the open window to end.
-    pub(crate) fn wait(&mut self, key: KeyId, party: Party, access: Access) {
+    /// Adds a client that waits for the open window to end.
+    pub(crate) fn wait(&mut self, key: KeyId, client: WaiterId, access: Access) {
         let window = self.windows.get_mut(&key).expect("a window is open");
-        window.waiting.push(&mut self.waiters, Waiter { party, access, joined: false });
+        window.waiting.push(&mut self.waiters, Waiter { client, access, joined: false });
     }
 
-    /// The leader, on shard `leader`, is done: `answer` gets each of its group.
+    /// Ends a window whose leader, on shard `leader`, is done: `answer` gets each client of its group.
     #[inline]
     pub(crate) fn finish(
         &mut self,
         key: KeyId,
         leader: ShardId,
-        mut answer: impl FnMut(Party, Access),
+        mut answer: impl FnMut(WaiterId, Access),
     ) -> Action {
         self.end(key, leader, |waiter| {
             if waiter.joined {
-                answer(waiter.party, waiter.access);
+                answer(waiter.client, waiter.access);
             }
             !waiter.joined
         })
     }
 
-    /// The leader, on shard `leader`, has given up: its group waits on.
+    /// Ends a window whose leader, on shard `leader`, has given up: its group waits on.
     pub(crate) fn fail(&mut self, key: KeyId, leader: ShardId) -> Action {
         self.end(key, leader, |_| true)
     }
 
-    /// One who waits wants nothing any more. If it is not in the list, it was told something in the meantime.
-    pub(crate) fn cancel(&mut self, key: KeyId, party: Party) -> Action {
+    /// Removes a waiter that wants nothing any more. If it is not in the list, it was told something in the meantime.
+    pub(crate) fn cancel(&mut self, key: KeyId, client: WaiterId) -> Action {
         let Home { windows, waiters } = self;
-        let leave = |window: &mut Window| window.waiting.retain(waiters, |waiter| waiter.party != party);
+        let leave = |window: &mut Window| window.waiting.retain(waiters, |waiter| waiter.client != client);
         if windows.get_mut(&key).is_some_and(leave) {
-            Action::Cancelled { to: party }
+            Action::Cancelled { to: client }
         } else {
             Action::Nothing
         }
     }
 
-    /// Keys that have a window.
+    /// Counts the keys that have a window.
     pub(crate) fn len(&self) -> usize {
         self.windows.len()
     }
 
-    /// Memory that it takes: it grows with the largest number of concurrent clients, not with keys.
+    /// Counts the bytes that it takes: they grow with the largest number of concurrent clients, not with keys.
     pub(crate) fn bytes(&self) -> usize {
         // One control byte per bucket, and an eighth of the buckets stays free.
         let bucket_bytes = size_of::<(KeyId, Window)>() + 1;
         self.windows.capacity() * bucket_bytes * 8 / 7 + self.waiters.bytes()
     }
 
-    /// Ends the window of `key`: those of whom `waits` is true wait on, and the next window starts if there are any.
+    /// Ends the window of `key`: waiters for which `waits` is true wait on, and the next window starts if there are
+    /// any.
     #[inline]
     fn end(&mut self, key: KeyId, leader: ShardId, mut waits: impl FnMut(&Waiter) -> bool) -> Action {
         let Entry::Occupied(mut open) = self.windows.entry(key) else {
-            panic!("ended a window that nobody leads")
+            panic!("ended a window that no client leads")
         };
         let window = open.get_mut();
         assert_eq!(window.leader, leader, "a window is ended by its leader");
@@ -143,22 +146,22 @@ impl Home {
     }
 }
 
-/// Starts a window among those who wait: takes out who leads it, yields it and whether a reader has joined. All readers
-/// join and all writers of the first writer's kind, of whom the last leads: its value is the one that remains. Without
+/// Starts a window among the waiters: takes out its leader, yields it and whether a reader has joined. All readers join
+/// and all writers of the first writer's kind, of which the last leads: its value is the one that remains. Without
 /// writers the first reader leads.
-fn start(waiting: &mut WaitList, waiters: &mut Waiters<Waiter>) -> Option<(Party, bool)> {
-    let mut leader = waiting.iter(waiters).next()?.party;
+fn start(waiting: &mut WaitList, waiters: &mut Waiters<Waiter>) -> Option<(WaiterId, bool)> {
+    let mut leader = waiting.iter(waiters).next()?.client;
     let mut kind = None;
     for waiter in waiting.iter(waiters) {
         if let Access::Write(_) = waiter.access
             && kind.is_none_or(|kind| kind == waiter.access)
         {
-            (kind, leader) = (Some(waiter.access), waiter.party);
+            (kind, leader) = (Some(waiter.access), waiter.client);
         }
     }
     let mut readers = false;
     waiting.retain(waiters, |waiter| {
-        let stays = waiter.party != leader;
+        let stays = waiter.client != leader;
         waiter.joined = waiter.access == Access::Read || Some(waiter.access) == kind;
         readers |= stays && waiter.access == Access::Read;
         stays
@@ -168,7 +171,7 @@ fn start(waiting: &mut WaitList, waiters: &mut Waiters<Waiter>) -> Option<(Party
 
 #[cfg(test)]
 impl Home {
-    /// The mistake of the paper, for the negative control: whoever waits joins the window that is open already.
+    /// Makes the mistake of the paper, for the negative control: every waiter joins the window that is open already.
     pub(super) fn join_open_window(&mut self) {
         self.waiters.iter_mut().for_each(|waiter| waiter.joined = true);
     }

@@ -1,4 +1,4 @@
-//! Which key a client means, in the 128 bits that fit into a message, and which shard is its home. Pure.
+//! Identities of keys, in the 128 bits that fit into a message, and the shard that is a key's home. Pure.
 //!
 //! ```text
 //!           127   126                                  120 119                                      0
@@ -34,7 +34,7 @@ pub(crate) struct KeyId {
     high: u64,
 }
 
-/// How identities are made of keys.
+/// The hash that makes identities of keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyHash {
     seed: u64,
@@ -47,7 +47,7 @@ impl KeyHash {
         KeyHash { seed, mask: u128::from(high) << 64 | u128::from(low) }
     }
 
-    /// The identity of `key`.
+    /// Computes the identity of `key`.
     #[inline]
     pub(crate) fn identify(&self, key: &[u8]) -> KeyId {
         let bits = if key.len() <= EXACT_BYTES_MAX {
@@ -72,13 +72,13 @@ impl KeyId {
         (self.low, self.high)
     }
 
-    /// The shard that keeps the key's windows.
+    /// Yields the shard that keeps the key's windows.
     #[inline]
     pub(crate) fn home(self, shards: usize) -> ShardId {
         ShardId(scale(mix(self.spread()), shards as u64) as u16)
     }
 
-    /// 64 bits in which every bit has a say.
+    /// Mixes both halves into 64 bits.
     #[inline]
     fn spread(self) -> u64 {
         self.low ^ mix(self.high)

@@ -1,30 +1,31 @@
-//! What a client meets at a window: it leads, or somebody else worked for it.
+//! Results of entering a window: the client leads it, or another client worked for it.
 
 use std::rc::Rc;
 
 use farwood_runtime::{ShardId, Verbs};
 
+use super::buffer_cache::SharedValue;
 use super::config::Access;
 use super::key::KeyId;
-use super::shelf::SharedValue;
 use super::table::Table;
 
-/// How a client gets what it came to [`super::WindowTable::enter`] for.
-#[must_use = "one who leads has others waiting"]
+/// The result of [`super::WindowTable::enter`].
+#[must_use = "a leader has others waiting"]
 pub enum Entered<V: Verbs> {
-    /// It works itself, and whoever has joined waits for it: [`Lead::finish`].
-    Led(Lead<V>),
+    /// It works itself, and the clients that have joined wait for it: [`LeaderGuard::finish`].
+    Led(LeaderGuard<V>),
     /// A reader: the value that the key had, or that there was none, at a moment since the call began.
     Read(Option<SharedValue>),
     /// A writer: its write was overwritten, at a moment since the call began, by one of the same kind; whether that
     /// one was applied, and so would its own have been.
     #[expect(missing_docs, reason = "said above")]
     Written { applied: bool },
-    /// It works itself, no client waits for it: the value is too long to be sent, or the client has waited too long.
-    Alone,
+    /// It works itself, and no client waits for it: the value is too long to be sent, or the client has waited too
+    /// long.
+    Bypass,
 }
 
-/// What the leader of a window has to say to all who joined it.
+/// The leader's result, for all clients that joined its window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome<'a> {
     access: Wanted,
@@ -39,41 +40,41 @@ enum Wanted {
 }
 
 impl<'a> Outcome<'a> {
-    /// The leader has read: the key's value, `None` if there is none.
+    /// Reports what the leader has read: the key's value, `None` if there is none.
     pub fn read(value: Option<&'a [u8]>) -> Self {
         Outcome { access: Wanted::Read, applied: false, value }
     }
 
-    /// The leader has written: `value` is the key's value now, if it was `applied`. If not, there is none.
+    /// Reports what the leader has written: `value` is the key's value now, if it was `applied`. If not, there is none.
     pub fn written(applied: bool, value: &'a [u8]) -> Self {
         Outcome { access: Wanted::Write, applied, value: applied.then_some(value) }
     }
 }
 
-/// An open window. Ends with [`Lead::finish`]; if it is dropped instead (the operation failed, or was cancelled),
-/// those who joined wait on for another leader.
+/// An open window. Ends with [`LeaderGuard::finish`]; if it is dropped instead (the operation failed, or was
+/// cancelled), the clients that joined wait on for another leader.
 #[must_use = "a window ends with `finish`"]
-pub struct Lead<V: Verbs> {
+pub struct LeaderGuard<V: Verbs> {
     table: Rc<Table<V>>,
     key: KeyId,
     home: ShardId,
     access: Access,
-    /// Whether a reader has joined, as far as is known here: on the home shard the home itself knows.
+    /// True if a reader has joined, as far as is known here: on the home shard the home itself knows.
     readers: bool,
     ended: bool,
 }
 
-impl<V: Verbs> Lead<V> {
+impl<V: Verbs> LeaderGuard<V> {
     #[inline]
     pub(super) fn new(table: Rc<Table<V>>, key: KeyId, home: ShardId, access: Access, readers: bool) -> Self {
-        Lead { table, key, home, access, readers, ended: false }
+        LeaderGuard { table, key, home, access, readers, ended: false }
     }
 
-    /// The operation is done: everyone in the group gets the outcome, and the next window starts. Costs no round trip
-    /// and does not wait.
+    /// Ends the window: every client of the group gets the outcome, and the next window starts. Costs no round trip and
+    /// does not wait.
     ///
     /// # Panics
-    /// If the outcome is not one of what the leader came for.
+    /// If the leader entered to read and the outcome is that of a write, or the other way round.
     #[inline]
     pub fn finish(mut self, outcome: Outcome<'_>) {
         let fits = (self.access == Access::Read) == (outcome.access == Wanted::Read);
@@ -83,7 +84,7 @@ impl<V: Verbs> Lead<V> {
     }
 }
 
-impl<V: Verbs> Drop for Lead<V> {
+impl<V: Verbs> Drop for LeaderGuard<V> {
     #[inline]
     fn drop(&mut self) {
         if !self.ended {

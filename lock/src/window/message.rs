@@ -1,4 +1,4 @@
-//! What a client's shard and a key's home tell each other, and its form in the three words of a message. Pure.
+//! Messages between a client's shard and a key's home, and their form in three words. Pure.
 //!
 //! ```text
 //!           63                      32 31      24 23      16 15       8 7        0
@@ -14,7 +14,7 @@
 //! The token names a waiting client on its shard. The flag says *applied*, *is a write*, *has readers* or *is the
 //! first piece*; the value byte is what is known of a value, the kind of a write, or the length of a piece.
 //!
-//! A value travels in pieces ahead of the note that refers to it. A shard sends both at one go, and messages between
+//! A value travels in pieces ahead of the message that refers to it. A shard sends both at one go, and messages between
 //! two shards keep their order, so the pieces that came last are the ones that are meant.
 
 use farwood_runtime::Message;
@@ -25,12 +25,12 @@ use super::key::KeyId;
 /// Bytes of a value in one message.
 pub(crate) const PIECE_BYTES: usize = 16;
 
-/// One thing said.
+/// A message about a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Note {
+pub(crate) enum WindowMessage {
     /// To the home: a client wants the key.
     Enter { key: KeyId, token: u32, access: Access },
-    /// To the home: a client who waited is gone. Answered by Cancelled, unless something else crossed it.
+    /// To the home: a client that waited is gone. Answered by Cancelled, unless something else crossed it.
     Cancel { key: KeyId, token: u32 },
     /// To the home: the leader is done.
     Finish { key: KeyId, applied: bool, value: Value },
@@ -42,16 +42,16 @@ pub(crate) enum Note {
     Read { token: u32, value: Value },
     /// To a writer: whether the write that stands for its own was applied.
     Written { token: u32, applied: bool },
-    /// To a client who is gone: it is forgotten.
+    /// To a client that is gone: it is forgotten.
     Cancelled { token: u32 },
-    /// Either way: a piece of the value that a note behind it refers to.
+    /// Either way: a piece of the value that a message behind it refers to.
     Piece(Piece),
 }
 
-/// What is said of a value.
+/// The state of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Value {
-    /// There is none, or nobody wants it.
+    /// There is none, or no reader wants it.
     Absent,
     /// It came in pieces.
     Sent,
@@ -68,7 +68,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The pieces of `value`, at least one.
+    /// Yields the pieces of `value`, at least one.
     pub(crate) fn all_of(value: &[u8]) -> impl Iterator<Item = Piece> {
         (0..value.len().div_ceil(PIECE_BYTES).max(1)).map(|i| {
             let part = &value[i * PIECE_BYTES..value.len().min((i + 1) * PIECE_BYTES)];
@@ -113,19 +113,21 @@ impl Value {
     }
 }
 
-impl Note {
+impl WindowMessage {
     pub(crate) fn encode(self) -> Message {
         let (kind, flag, value, token, key) = match self {
-            Note::Enter { key, token, access: Access::Read } => (ENTER, false, 0, token, key),
-            Note::Enter { key, token, access: Access::Write(kind) } => (ENTER, true, kind, token, key),
-            Note::Cancel { key, token } => (CANCEL, false, 0, token, key),
-            Note::Finish { key, applied, value } => (FINISH, applied, value.to_byte(), 0, key),
-            Note::Fail { key } => (FAIL, false, 0, 0, key),
-            Note::Lead { key, token, readers } => (LEAD, readers, 0, token, key),
-            Note::Read { token, value } => (READ, false, value.to_byte(), token, NO_KEY),
-            Note::Written { token, applied } => (WRITTEN, applied, 0, token, NO_KEY),
-            Note::Cancelled { token } => (CANCELLED, false, 0, token, NO_KEY),
-            Note::Piece(Piece { is_first, len, bytes }) => {
+            WindowMessage::Enter { key, token, access: Access::Read } => (ENTER, false, 0, token, key),
+            WindowMessage::Enter { key, token, access: Access::Write(kind) } => {
+                (ENTER, true, kind, token, key)
+            }
+            WindowMessage::Cancel { key, token } => (CANCEL, false, 0, token, key),
+            WindowMessage::Finish { key, applied, value } => (FINISH, applied, value.to_byte(), 0, key),
+            WindowMessage::Fail { key } => (FAIL, false, 0, 0, key),
+            WindowMessage::Lead { key, token, readers } => (LEAD, readers, 0, token, key),
+            WindowMessage::Read { token, value } => (READ, false, value.to_byte(), token, NO_KEY),
+            WindowMessage::Written { token, applied } => (WRITTEN, applied, 0, token, NO_KEY),
+            WindowMessage::Cancelled { token } => (CANCELLED, false, 0, token, NO_KEY),
+            WindowMessage::Piece(Piece { is_first, len, bytes }) => {
                 let bits = u128::from_le_bytes(bytes);
                 (PIECE, is_first, len, 0, KeyId::from_words(bits as u64, (bits >> 64) as u64))
             }
@@ -135,7 +137,7 @@ impl Note {
         Message([head, low, high])
     }
 
-    /// `None` for a message that is not one of a window table's.
+    /// Decodes a message; `None` if it is not one of a window table's.
     pub(crate) fn decode(Message([head, low, high]): Message) -> Option<Self> {
         let (key, token) = (KeyId::from_words(low, high), (head >> 32) as u32);
         let [kind, flag, byte, _] = (head as u32).to_le_bytes();
@@ -143,18 +145,18 @@ impl Note {
         Some(match kind {
             ENTER => {
                 let access = if flag { Access::Write(byte) } else { Access::Read };
-                Note::Enter { key, token, access }
+                WindowMessage::Enter { key, token, access }
             }
-            CANCEL => Note::Cancel { key, token },
-            FINISH => Note::Finish { key, applied: flag, value: Value::from_byte(byte)? },
-            FAIL => Note::Fail { key },
-            LEAD => Note::Lead { key, token, readers: flag },
-            READ => Note::Read { token, value: Value::from_byte(byte)? },
-            WRITTEN => Note::Written { token, applied: flag },
-            CANCELLED => Note::Cancelled { token },
+            CANCEL => WindowMessage::Cancel { key, token },
+            FINISH => WindowMessage::Finish { key, applied: flag, value: Value::from_byte(byte)? },
+            FAIL => WindowMessage::Fail { key },
+            LEAD => WindowMessage::Lead { key, token, readers: flag },
+            READ => WindowMessage::Read { token, value: Value::from_byte(byte)? },
+            WRITTEN => WindowMessage::Written { token, applied: flag },
+            CANCELLED => WindowMessage::Cancelled { token },
             PIECE if usize::from(byte) <= PIECE_BYTES => {
                 let bytes = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
-                Note::Piece(Piece { is_first: flag, len: byte, bytes })
+                WindowMessage::Piece(Piece { is_first: flag, len: byte, bytes })
             }
             _ => return None,
         })
@@ -166,26 +168,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_note_comes_back() {
-        let mut notes = Vec::new();
+    fn every_message_comes_back() {
+        let mut messages = Vec::new();
         for key in [NO_KEY, KeyId::from_words(1, u64::MAX), KeyId::from_words(u64::MAX, 1 << 63)] {
             for token in [0, 1, u32::MAX] {
                 for access in [Access::Read, Access::Write(0), Access::Write(255)] {
-                    notes.push(Note::Enter { key, token, access });
+                    messages.push(WindowMessage::Enter { key, token, access });
                 }
-                notes.extend([Note::Cancel { key, token }, Note::Fail { key }, Note::Cancelled { token }]);
+                messages.extend([
+                    WindowMessage::Cancel { key, token },
+                    WindowMessage::Fail { key },
+                    WindowMessage::Cancelled { token },
+                ]);
                 for flag in [false, true] {
-                    notes.push(Note::Lead { key, token, readers: flag });
-                    notes.push(Note::Written { token, applied: flag });
+                    messages.push(WindowMessage::Lead { key, token, readers: flag });
+                    messages.push(WindowMessage::Written { token, applied: flag });
                     for value in [Value::Absent, Value::Sent, Value::TooLong] {
-                        notes.push(Note::Finish { key, applied: flag, value });
-                        notes.push(Note::Read { token, value });
+                        messages.push(WindowMessage::Finish { key, applied: flag, value });
+                        messages.push(WindowMessage::Read { token, value });
                     }
                 }
             }
         }
-        for note in notes {
-            assert_eq!(Note::decode(note.encode()), Some(note));
+        for message in messages {
+            assert_eq!(WindowMessage::decode(message.encode()), Some(message));
         }
     }
 
@@ -197,8 +203,10 @@ mod tests {
             let pieces: Vec<Piece> = Piece::all_of(&value[..len]).collect();
             assert_eq!(pieces.len(), len.div_ceil(PIECE_BYTES).max(1));
             for piece in pieces {
-                let Some(Note::Piece(piece)) = Note::decode(Note::Piece(piece).encode()) else {
-                    panic!("a piece is a note")
+                let Some(WindowMessage::Piece(piece)) =
+                    WindowMessage::decode(WindowMessage::Piece(piece).encode())
+                else {
+                    panic!("a piece is a message")
                 };
                 piece.add_to(&mut came);
             }
@@ -208,11 +216,11 @@ mod tests {
 
     #[test]
     fn foreign_messages_are_rejected() {
-        assert_eq!(Note::decode(Message::default()), None);
-        assert_eq!(Note::decode(Message([10, 0, 0])), None);
+        assert_eq!(WindowMessage::decode(Message::default()), None);
+        assert_eq!(WindowMessage::decode(Message([10, 0, 0])), None);
         let too_long = u64::from(PIECE) | (PIECE_BYTES as u64 + 1) << 16;
-        assert_eq!(Note::decode(Message([too_long, 0, 0])), None);
+        assert_eq!(WindowMessage::decode(Message([too_long, 0, 0])), None);
         let no_such_value = u64::from(FINISH) | 3 << 16;
-        assert_eq!(Note::decode(Message([no_such_value, 0, 0])), None);
+        assert_eq!(WindowMessage::decode(Message([no_such_value, 0, 0])), None);
     }
 }

@@ -9,16 +9,16 @@ use std::task::{Context, Poll};
 
 use farwood_runtime::{Message, Meter, Port, ShardId, Verbs, Waiter};
 
+use super::buffer_cache::BufferCache;
 use super::config::{Access, WindowConfig};
 use super::home::{Action, Home};
 use super::key::{KeyHash, KeyId};
-use super::lead::{Entered, Lead, Outcome};
-use super::message::{Note, Piece, Value};
-use super::shelf::Shelf;
+use super::lead::{Entered, LeaderGuard, Outcome};
+use super::message::{Piece, Value, WindowMessage};
 use super::stats::WindowStats;
-use crate::handover::Party;
+use crate::handover::WaiterId;
 use crate::patience::{Patience, Waited, is_over};
-use crate::slots::{Met, Slots};
+use crate::slots::{Delivery, Slots};
 use crate::stats::Counters;
 
 /// A handle to a shard's windows; clones are cheap. There is one table per shard and index, with the same port and
@@ -31,13 +31,13 @@ use crate::stats::Counters;
 /// async fn get<V: Verbs>(windows: &WindowTable<V>, key: &[u8]) -> Result<Option<Vec<u8>>, FabricError> {
 ///     match windows.enter(&Meter::default(), key, Access::Read).await {
 ///         Entered::Led(lead) => {
-///             // An error drops `lead`: whoever has joined tries for itself.
+///             // An error drops `lead`: the clients that joined wait for another leader.
 ///             let value = lookup(key).await?;
 ///             lead.finish(Outcome::read(value.as_deref()));
 ///             Ok(value)
 ///         }
 ///         Entered::Read(value) => Ok(value.map(|value| value.to_vec())),
-///         Entered::Alone => lookup(key).await,
+///         Entered::Bypass => lookup(key).await,
 ///         Entered::Written { .. } => unreachable!("only writers are told so"),
 ///     }
 /// }
@@ -51,8 +51,8 @@ impl<V: Verbs> Clone for WindowTable<V> {
 }
 
 impl<V: Verbs> WindowTable<V> {
-    /// The window table of `verbs`' shard. It receives on `port` for as long as that is leased, or the shard lives:
-    /// the shard is the home of keys that clients elsewhere use, also when this handle is gone.
+    /// Attaches a window table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
+    /// lives: the shard is the home of keys that clients elsewhere use, also when this handle is gone.
     pub fn attach(verbs: V, port: Port, config: WindowConfig) -> Self {
         let shards = verbs.shards();
         let table = Rc::new(Table {
@@ -63,7 +63,7 @@ impl<V: Verbs> WindowTable<V> {
             hash: KeyHash::new(config.seed),
             home: RefCell::default(),
             slots: RefCell::new(Slots::new()),
-            shelf: Shelf::default(),
+            buffers: BufferCache::default(),
             came: RefCell::new(vec![Vec::new(); shards].into()),
             sent: RefCell::new(vec![0; shards].into()),
             endings: Cell::new(0),
@@ -82,10 +82,10 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
-    /// A client that waits for too long ([`WindowConfig::wait_ns_max`]) works alone, and one whose window is kept by a
+    /// A client works alone if it waits for too long ([`WindowConfig::wait_ns_max`]), or if its window is kept by a
     /// shard that has ended.
     ///
-    /// The client holds no lock and leads no other window: whoever it waits for might wait for it.
+    /// The client must hold no lock and lead no other window: the client it waits for might wait for it.
     pub fn enter<'a>(
         &'a self,
         meter: &'a Meter,
@@ -96,44 +96,46 @@ impl<V: Verbs> WindowTable<V> {
         self.enter_identified(meter, config.lets_in(access).then(|| hash.identify(key)), access)
     }
 
-    /// `None` for a key whose windows are not for this access.
+    /// Enters the window of a key; `None` stands for a key whose windows are not for this access.
     async fn enter_identified(&self, meter: &Meter, key: Option<KeyId>, access: Access) -> Entered<V> {
         let table = &self.0;
-        let Some(key) = key else { return Entered::Alone };
+        let Some(key) = key else { return Entered::Bypass };
         let home = key.home(table.shards);
         if home != table.me && table.verbs.has_ended(home) {
-            return Entered::Alone;
+            return Entered::Bypass;
         }
         let Some(token) = table.request(key, home, access) else {
-            return Entered::Led(Lead::new(Rc::clone(table), key, home, access, false));
+            return Entered::Led(LeaderGuard::new(Rc::clone(table), key, home, access, false));
         };
-        let told = Waiting { table, meter, key, home, token: Some(token) }.await;
-        match told.unwrap_or(Told::Alone) {
-            Told::Lead { readers } => Entered::Led(Lead::new(Rc::clone(table), key, home, access, readers)),
-            Told::Read(value) => {
+        let response = Waiting { table, meter, key, home, token: Some(token) }.await;
+        match response.unwrap_or(Response::Bypass) {
+            Response::Lead { readers } => {
+                Entered::Led(LeaderGuard::new(Rc::clone(table), key, home, access, readers))
+            }
+            Response::Read(value) => {
                 tracing::debug!(name: "window.joined", home = home.0, "a read is another client's too");
                 table.counters.count(|stats| stats.reads_delegated += 1);
-                Entered::Read(value.map(|bytes| table.shelf.value(bytes)))
+                Entered::Read(value.map(|bytes| table.buffers.value(bytes)))
             }
-            Told::Written(applied) => {
+            Response::Written(applied) => {
                 tracing::debug!(name: "window.combined", home = home.0, "a write is overwritten by another client's");
                 table.counters.count(|stats| stats.writes_combined += 1);
                 Entered::Written { applied }
             }
-            Told::Alone => {
+            Response::Bypass => {
                 tracing::debug!(name: "window.alone", home = home.0, "a value is too long to be sent");
                 table.counters.count(|stats| stats.alone += 1);
-                Entered::Alone
+                Entered::Bypass
             }
         }
     }
 
-    /// What happened on this shard so far.
+    /// Yields the counters of this shard.
     pub fn stats(&self) -> WindowStats {
         self.0.counters.read()
     }
 
-    /// Memory that this shard's part of the table takes, in bytes: it grows with the largest number of concurrent
+    /// Counts the bytes that this shard's part of the table takes: they grow with the largest number of concurrent
     /// clients and what they read, not with keys.
     pub fn bytes(&self) -> usize {
         let table = &self.0;
@@ -143,17 +145,17 @@ impl<V: Verbs> WindowTable<V> {
             + came
             + table.home.borrow().bytes()
             + table.slots.borrow().bytes()
-            + table.shelf.bytes()
+            + table.buffers.bytes()
     }
 
-    /// Clients of this shard that wait or are being cancelled, and keys at home here that have a window. Both are 0 at
-    /// rest.
+    /// Counts the clients of this shard that wait or are being cancelled, and the keys at home here that have a window.
+    /// Both are 0 at rest.
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }
 }
 
-/// What the handles of one shard share.
+/// State that the handles of one shard share.
 pub(super) struct Table<V: Verbs> {
     verbs: V,
     config: WindowConfig,
@@ -164,8 +166,8 @@ pub(super) struct Table<V: Verbs> {
     port: Port,
     hash: KeyHash,
     home: RefCell<Home>,
-    slots: RefCell<Slots<Told, Waiter>>,
-    shelf: Shelf,
+    slots: RefCell<Slots<Response, Waiter>>,
+    buffers: BufferCache,
     /// The value that came last from each shard, in pieces.
     came: RefCell<Box<[Vec<u8>]>>,
     /// For each shard the last ending of a window of which it was sent the value.
@@ -173,17 +175,17 @@ pub(super) struct Table<V: Verbs> {
     endings: Cell<u64>,
 }
 
-/// What a client that waits is told in the end.
+/// The answer to a client that waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Told {
+pub(super) enum Response {
     /// It leads a window now.
     Lead { readers: bool },
     /// The value that was read for it; `None` if there is none.
     Read(Option<Vec<u8>>),
-    /// Whether the write that overwrote its own was applied.
+    /// The write that overwrote its own was applied, or not.
     Written(bool),
-    /// To work for itself.
-    Alone,
+    /// It works for itself.
+    Bypass,
 }
 
 /// The value at the end of a window, as its home knows it.
@@ -195,7 +197,7 @@ enum Found<'a> {
 }
 
 impl<V: Verbs> Table<V> {
-    /// The leader of `key` is done.
+    /// Passes on the outcome of the leader of `key`, which is done.
     #[inline]
     pub(super) fn finish(self: &Rc<Self>, key: KeyId, home: ShardId, readers: bool, outcome: Outcome<'_>) {
         let Outcome { applied, value, .. } = outcome;
@@ -207,21 +209,21 @@ impl<V: Verbs> Table<V> {
             Some(value) if readers => self.send_value(home, value),
             _ => Value::Absent,
         };
-        self.send(home, Note::Finish { key, applied, value });
+        self.send(home, WindowMessage::Finish { key, applied, value });
     }
 
-    /// The leader of `key` has given up.
+    /// Ends the window of `key`, whose leader has given up.
     #[cold]
     pub(super) fn fail(self: &Rc<Self>, key: KeyId, home: ShardId) {
         tracing::debug!(name: "window.failed", home = home.0, "the leader of a window has given up");
         if home == self.me {
             self.fail_here(key, self.me);
         } else {
-            self.send(home, Note::Fail { key });
+            self.send(home, WindowMessage::Fail { key });
         }
     }
 
-    /// Asks for the key. `None`: the client leads at once, which only a home on this very shard can tell; otherwise
+    /// Asks for the key. Yields `None` if the client leads at once, which only a home on this shard can tell; otherwise
     /// the token that it waits with.
     #[inline]
     fn request(self: &Rc<Self>, key: KeyId, home: ShardId, access: Access) -> Option<u32> {
@@ -231,38 +233,40 @@ impl<V: Verbs> Table<V> {
         }
         let token = self.slots.borrow_mut().open(());
         if home == self.me {
-            self.home.borrow_mut().wait(key, Party { shard: self.me, token }, access);
+            self.home.borrow_mut().wait(key, WaiterId { shard: self.me, token }, access);
         } else {
-            self.send(home, Note::Enter { key, token, access });
+            self.send(home, WindowMessage::Enter { key, token, access });
         }
         Some(token)
     }
 
     fn abandon(self: &Rc<Self>, key: KeyId, home: ShardId, token: u32) {
-        let told = self.slots.borrow_mut().abandon(token);
-        match told {
+        let response = self.slots.borrow_mut().abandon(token);
+        match response {
             None if home == self.me => {
-                let party = Party { shard: self.me, token };
-                let action = self.home.borrow_mut().cancel(key, party);
+                let client = WaiterId { shard: self.me, token };
+                let action = self.home.borrow_mut().cancel(key, client);
                 self.perform(key, action);
             }
-            None => self.send(home, Note::Cancel { key, token }),
-            Some(Told::Lead { .. }) => self.fail(key, home),
-            Some(Told::Read(Some(bytes))) => self.shelf.take_back(bytes),
-            Some(Told::Read(None) | Told::Written(_) | Told::Alone) => {}
+            None => self.send(home, WindowMessage::Cancel { key, token }),
+            Some(Response::Lead { .. }) => self.fail(key, home),
+            Some(Response::Read(Some(bytes))) => self.buffers.take_back(bytes),
+            Some(Response::Read(None) | Response::Written(_) | Response::Bypass) => {}
         }
     }
 
     fn receive(self: &Rc<Self>, from: ShardId, message: Message) {
-        let note = Note::decode(message).expect("the port carries window notes only");
-        match note {
-            Note::Piece(piece) => piece.add_to(&mut self.came.borrow_mut()[usize::from(from.0)]),
-            Note::Enter { key, token, access } => self.admit(key, Party { shard: from, token }, access),
-            Note::Cancel { key, token } => {
-                let action = self.home.borrow_mut().cancel(key, Party { shard: from, token });
+        let message = WindowMessage::decode(message).expect("the port carries window messages only");
+        match message {
+            WindowMessage::Piece(piece) => piece.add_to(&mut self.came.borrow_mut()[usize::from(from.0)]),
+            WindowMessage::Enter { key, token, access } => {
+                self.admit(key, WaiterId { shard: from, token }, access)
+            }
+            WindowMessage::Cancel { key, token } => {
+                let action = self.home.borrow_mut().cancel(key, WaiterId { shard: from, token });
                 self.perform(key, action);
             }
-            Note::Finish { key, applied, value } => {
+            WindowMessage::Finish { key, applied, value } => {
                 let came = self.came.borrow();
                 let found = match value {
                     Value::Absent => Found::Absent,
@@ -271,37 +275,39 @@ impl<V: Verbs> Table<V> {
                 };
                 self.end(key, from, applied, found);
             }
-            Note::Fail { key } => self.fail_here(key, from),
-            Note::Lead { key, token, readers } => self.appoint(key, from, token, readers),
-            Note::Read { token, value } => self.tell(token, || match value {
-                Value::Absent => Told::Read(None),
-                Value::Sent => Told::Read(Some(self.shelf.copy(&self.came.borrow()[usize::from(from.0)]))),
-                Value::TooLong => Told::Alone,
+            WindowMessage::Fail { key } => self.fail_here(key, from),
+            WindowMessage::Lead { key, token, readers } => self.appoint(key, from, token, readers),
+            WindowMessage::Read { token, value } => self.tell(token, || match value {
+                Value::Absent => Response::Read(None),
+                Value::Sent => {
+                    Response::Read(Some(self.buffers.copy(&self.came.borrow()[usize::from(from.0)])))
+                }
+                Value::TooLong => Response::Bypass,
             }),
-            Note::Written { token, applied } => self.tell(token, || Told::Written(applied)),
-            Note::Cancelled { token } => self.slots.borrow_mut().cancelled(token),
+            WindowMessage::Written { token, applied } => self.tell(token, || Response::Written(applied)),
+            WindowMessage::Cancelled { token } => self.slots.borrow_mut().cancelled(token),
         }
     }
 
-    /// A client elsewhere wants a key that is at home here.
-    fn admit(self: &Rc<Self>, key: KeyId, party: Party, access: Access) {
+    /// Admits a client of another shard that wants a key at home here.
+    fn admit(self: &Rc<Self>, key: KeyId, client: WaiterId, access: Access) {
         let mut home = self.home.borrow_mut();
-        if !home.open(key, party.shard) {
-            return home.wait(key, party, access);
+        if !home.open(key, client.shard) {
+            return home.wait(key, client, access);
         }
         drop(home);
-        self.perform(key, Action::Lead { to: party, readers: false });
+        self.perform(key, Action::Lead { to: client, readers: false });
     }
 
-    /// Ends the window of a key that is at home here: tells everyone in its group, and starts the next.
+    /// Ends the window of a key that is at home here: answers its whole group, and starts the next.
     #[inline]
     fn end(self: &Rc<Self>, key: KeyId, leader: ShardId, applied: bool, found: Found<'_>) {
         let ending = self.endings.get() + 1;
         self.endings.set(ending);
         let action = self.home.borrow_mut().finish(key, leader, |to, access| match access {
             Access::Read => self.tell_reader(to, found, ending),
-            Access::Write(_) if to.shard == self.me => self.tell(to.token, || Told::Written(applied)),
-            Access::Write(_) => self.send(to.shard, Note::Written { token: to.token, applied }),
+            Access::Write(_) if to.shard == self.me => self.tell(to.token, || Response::Written(applied)),
+            Access::Write(_) => self.send(to.shard, WindowMessage::Written { token: to.token, applied }),
         });
         self.perform(key, action);
     }
@@ -311,13 +317,13 @@ impl<V: Verbs> Table<V> {
         self.perform(key, action);
     }
 
-    fn tell_reader(&self, to: Party, found: Found<'_>, ending: u64) {
-        let Party { shard, token } = to;
+    fn tell_reader(&self, to: WaiterId, found: Found<'_>, ending: u64) {
+        let WaiterId { shard, token } = to;
         if shard == self.me {
             return self.tell(token, || match found {
-                Found::Absent => Told::Read(None),
-                Found::Known(value) => Told::Read(Some(self.shelf.copy(value))),
-                Found::TooLong => Told::Alone,
+                Found::Absent => Response::Read(None),
+                Found::Known(value) => Response::Read(Some(self.buffers.copy(value))),
+                Found::TooLong => Response::Bypass,
             });
         }
         let value = match found {
@@ -327,21 +333,21 @@ impl<V: Verbs> Table<V> {
             Found::Known(_) if self.has_been_sent(shard, ending) => Value::Sent,
             Found::Known(value) => self.send_value(shard, value),
         };
-        self.send(shard, Note::Read { token, value });
+        self.send(shard, WindowMessage::Read { token, value });
     }
 
-    /// Whether `shard` was sent the value of this ending. If not, it is sent now.
+    /// Tells whether `shard` was sent the value of this ending. If not, the caller sends it now.
     fn has_been_sent(&self, shard: ShardId, ending: u64) -> bool {
         let sent = &mut self.sent.borrow_mut()[usize::from(shard.0)];
         std::mem::replace(sent, ending) == ending
     }
 
-    /// Sends `value` ahead of a note, unless it is too long.
+    /// Sends `value` ahead of a message, unless it is too long.
     fn send_value(&self, to: ShardId, value: &[u8]) -> Value {
         if value.len() > self.config.value_bytes_max {
             return Value::TooLong;
         }
-        Piece::all_of(value).for_each(|piece| self.send(to, Note::Piece(piece)));
+        Piece::all_of(value).for_each(|piece| self.send(to, WindowMessage::Piece(piece)));
         Value::Sent
     }
 
@@ -353,27 +359,27 @@ impl<V: Verbs> Table<V> {
                 if to.shard == self.me {
                     self.appoint(key, self.me, to.token, readers);
                 } else {
-                    self.send(to.shard, Note::Lead { key, token: to.token, readers });
+                    self.send(to.shard, WindowMessage::Lead { key, token: to.token, readers });
                 }
             }
             Action::Cancelled { to } if to.shard == self.me => self.slots.borrow_mut().cancelled(to.token),
-            Action::Cancelled { to } => self.send(to.shard, Note::Cancelled { token: to.token }),
+            Action::Cancelled { to } => self.send(to.shard, WindowMessage::Cancelled { token: to.token }),
         }
     }
 
     /// Tells a client here that it leads.
     fn appoint(self: &Rc<Self>, key: KeyId, home: ShardId, token: u32, readers: bool) {
-        let met = self.slots.borrow_mut().tell(token, || Told::Lead { readers });
-        match met {
-            Met::Waiting(waiter) => self.resume(waiter),
-            Met::Nobody => self.fail(key, home),
+        let delivery = self.slots.borrow_mut().tell(token, || Response::Lead { readers });
+        match delivery {
+            Delivery::Waiting(waiter) => self.resume(waiter),
+            Delivery::Gone => self.fail(key, home),
         }
     }
 
-    /// Tells a client here what became of its wish.
-    fn tell(&self, token: u32, told: impl FnOnce() -> Told) {
-        let met = self.slots.borrow_mut().tell(token, told);
-        if let Met::Waiting(waiter) = met {
+    /// Answers a client of this shard.
+    fn tell(&self, token: u32, response: impl FnOnce() -> Response) {
+        let delivery = self.slots.borrow_mut().tell(token, response);
+        if let Delivery::Waiting(waiter) = delivery {
             self.resume(waiter);
         }
     }
@@ -384,8 +390,8 @@ impl<V: Verbs> Table<V> {
         }
     }
 
-    fn send(&self, to: ShardId, note: Note) {
-        self.verbs.send(to, self.port, note.encode());
+    fn send(&self, to: ShardId, message: WindowMessage) {
+        self.verbs.send(to, self.port, message.encode());
     }
 }
 
@@ -416,17 +422,17 @@ struct Waiting<'a, V: Verbs> {
 }
 
 impl<V: Verbs> Future for Waiting<'_, V> {
-    type Output = Option<Told>;
+    type Output = Option<Response>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Told>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Response>> {
         let table = self.table;
         let token = self.token.expect("polled after it was ready");
         let polled = table.slots.borrow_mut().poll(token, || table.verbs.waiter(cx));
         match polled {
-            Some(told) => {
+            Some(response) => {
                 table.slots.borrow_mut().close(token);
                 self.token = None;
-                Poll::Ready(Some(told))
+                Poll::Ready(Some(response))
             }
             None => {
                 let note = |until_ns| table.slots.borrow_mut().wait_until(token, until_ns);

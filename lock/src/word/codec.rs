@@ -1,4 +1,4 @@
-//! What a free lock's word may carry, and how it is told from that of a lock that is held. Pure.
+//! The data that a free lock's word may carry, and how that word is told from a held one. Pure.
 //!
 //! ```text
 //!  63            48 47                                             0
@@ -18,8 +18,8 @@
 //!
 //! # A taker has to guess
 //!
-//! A CAS compares all 64 bits (CHIME's compares one, but masked CAS is of few NICs). A taker that assumes another
-//! payload than there is loses one round trip, and knows better:
+//! A CAS compares all 64 bits (CHIME's compares one, but few NICs have masked CAS). A taker that assumes another
+//! payload than there is loses one round trip, and then knows it:
 //!
 //! ```text
 //!   taker    CAS 3 -> t: finds 5, free     CAS 5 -> t: taken, with 5
@@ -32,8 +32,8 @@
 //! # What becomes of the payload when something fails
 //!
 //! It travels with the claim (`word::Claim::vacant`): what the CAS starts from, and from the release on what the unlock
-//! writes. So the one that settles a claim knows it, and memory is asked for the held word alone, which no payload
-//! equals.
+//! writes. So the client or janitor that settles a claim knows it, and only has to compare memory with the held word,
+//! which no payload equals.
 //!
 //! - A CAS of unknown outcome. An attempt starts from another payload only after a CAS has said what it found, and what
 //!   it found was free: no attempt before it has taken the lock, nor will, since nothing of a failed chain takes effect
@@ -66,15 +66,15 @@
 //!
 //!   If the next one is gone when it is told, the home's janitor writes 6.
 //! - A holder that dies leaves its word, and the payload dies with it. No client passes over a word within a node
-//!   (leftovers are of the lock region), so no CAS starts from a payload that is lost. Who brings such a node back has
-//!   to count its vacancies anew.
+//!   (leftovers are of the lock region), so no CAS starts from a payload that is lost. A repair of such a node has to
+//!   count its vacancies anew.
 //!
 //! # Shared counts
 //!
 //! Dolphin's leaves are locked by writers of entries together, by a FAA of 1, and by splits alone (its Spear). A count
-//! of sharers can be bits of a payload: a word with a count above 0 has no holder, and is yet not free to those who
-//! want the lock alone, which is a third answer beside the two of [`WordCodec::holder`]. It is not there, because more
-//! than this file would have to know of it:
+//! of sharers can be bits of a payload: a word with a count above 0 has no holder, and is yet not free to clients that
+//! want the lock alone, which is a third answer beside the two of [`WordCodec::holder`]. It is not implemented, because
+//! more than this file would have to know of it:
 //!
 //! - The FAA of a sharer that comes too late adds to a *held* word. Its low bits are the nonce here, by which a holder
 //!   knows its own word again: a codec with a count keeps these bits out of the nonce, and `Claim::wins` and the
@@ -92,7 +92,7 @@
 
 use super::LockWord;
 
-/// Reads the words of locks within nodes, whose free ones carry some bits of data.
+/// The codec of lock words within nodes, whose free ones carry some bits of data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WordCodec {
     /// The largest payload: every word above it is held.
@@ -114,12 +114,12 @@ impl WordCodec {
         WordCodec { payload_max: (1 << bits) - 1 }
     }
 
-    /// Tells who holds the lock that has this word. `None` if it is free: then the word is its payload.
+    /// Yields the holder of the lock that has this word. `None` if it is free: then the word is its payload.
     pub fn holder(self, word: u64) -> Option<LockWord> {
         if self.is_free(word) { None } else { LockWord::from_bits(word) }
     }
 
-    /// The largest payload.
+    /// Yields the largest payload.
     pub fn payload_max(self) -> u64 {
         self.payload_max
     }
@@ -150,8 +150,8 @@ mod tests {
         }
     }
 
-    /// All payloads and all held words of small fields: what is taken from a free word goes back to one, and no word is
-    /// both.
+    /// All payloads and all held words of small fields: a payload taken from a free word goes back to one, and no word
+    /// is both.
     #[test]
     fn every_payload_comes_back_from_every_held_word() {
         for bits in 0..=4 {
@@ -174,7 +174,7 @@ mod tests {
                     }
                 }
             }
-            // Nobody writes such words. They are nobody's payload, so they are not free.
+            // No client writes such words. They are no payload, so they are not free.
             assert!(codec.holder(1 << bits).is_some());
         }
     }

@@ -1,5 +1,5 @@
-//! What clients leave to the janitor of a memory server that does not answer is bounded, and nothing of it is lost:
-//! they fail before they ask, and what was begun is finished when the server answers again.
+//! Bounds on the work that clients leave to the janitor when a memory server does not answer, none of which is lost:
+//! clients fail before they ask, and what was begun is finished when the server answers again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ fn config(unsettled_max: usize) -> LockConfig {
     LockConfig { unsettled_max, ..LockConfig::default() }
 }
 
-/// The most tasks that were alive at the end of any operation of [`CLIENTS`] clients, who go from node to node.
+/// The most tasks that were alive at the end of any operation of [`CLIENTS`] clients, which go from node to node.
 struct Busy {
     world: World,
     peak: Rc<Cell<usize>>,
@@ -34,8 +34,8 @@ impl Busy {
         self.peak.set(self.peak.get().max(self.world.alive()));
     }
 
-    /// Every operation meets a server that is gone. Yields how many tasks there were at most.
-    fn in_vain(self, config: LockConfig) -> (usize, LockStats) {
+    /// Runs operations all of which meet a server that is gone. Yields how many tasks there were at most.
+    fn against_a_dead_server(self, config: LockConfig) -> (usize, LockStats) {
         (0..100_000).for_each(|chain| self.world.fail(chain, Fault::GONE));
         let busy = Rc::new(self);
         let tables = busy.world.attach(config);
@@ -61,12 +61,13 @@ impl Busy {
 #[test]
 fn a_server_that_is_gone_collects_no_more_tasks_than_it_may() {
     for seed in 0..3 {
-        let (peak, stats) = Busy::new(seed).in_vain(config(8));
-        // Each client is a task itself, may have asked before there were too many, and one looks after those who wait.
+        let (peak, stats) = Busy::new(seed).against_a_dead_server(config(8));
+        // Each client is a task itself, may have asked before there were too many, and one task watches the clients
+        // that wait.
         assert!(peak <= 8 + 2 * CLIENTS + 1, "{peak} tasks with seed {seed}");
         assert!(stats.refused > 0 && stats.orphaned > 0 && stats.acquired == 0, "{stats:?}");
         // The control: nothing else bounds them.
-        let (peak, stats) = Busy::new(seed).in_vain(config(usize::MAX));
+        let (peak, stats) = Busy::new(seed).against_a_dead_server(config(usize::MAX));
         assert!(peak > 50 && stats.refused == 0, "{peak} tasks with seed {seed}, {stats:?}");
     }
 }

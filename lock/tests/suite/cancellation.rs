@@ -9,8 +9,8 @@ use crate::fake::{World, embedded, node};
 
 const CLIENTS: usize = 6;
 
-/// Every client runs operations that are cut after a number of polls which goes round, between others that are not.
-/// Yields how many were cut.
+/// Runs operations of all clients, of which some are cut after a number of polls that goes round. Yields how many were
+/// cut.
 fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, polls_max: u32) -> u32 {
     let world = World::new(seed, 2, 2).with_lines(style.in_order);
     let tables = world.attach(style.config(config));
@@ -150,7 +150,7 @@ fn the_janitor_unlocks_behind_what_a_dropped_holder_has_in_flight() {
         world.spawn(async move {
             let meter = Meter::default();
             let mut held = client.acquire(&meter, node(0)).await.expect("it is not held for long");
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             if own_verbs {
                 let mut chain = Chain::new(node(0).server());
                 chain.cas(node(0), 0, 1);

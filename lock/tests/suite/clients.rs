@@ -1,8 +1,8 @@
-//! What the tests' clients do: add one to a counter that lives in a node, under the node's lock. Not atomic on
-//! purpose: READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost
-//! update shows as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last
-//! word of a node is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was
-//! lost shows as one that is not the node's.
+//! Clients of the tests: they add one to a counter that lives in a node, under the node's lock. Not atomic on purpose:
+//! READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost update shows
+//! as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last word of a node
+//! is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was lost shows as one
+//! that is not the node's.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -16,12 +16,12 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 pub(crate) use crate::fake::NODE_BYTES;
 use crate::fake::{Fake, NODES, World, embedded};
 
-/// Where the lines of a node have their stamps.
+/// The offset of the stamp in each line of a node.
 const STAMPS: [usize; 2] = [56, 112];
-/// Where an embedded lock word is: what a node consists of besides it.
+/// The offset of an embedded lock word: the rest of a node is before it.
 pub(crate) const DATA_BYTES: usize = NODE_BYTES - 8;
 
-/// How a client works.
+/// The way in which a client works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Style {
     pub(crate) fused: bool,
@@ -30,13 +30,13 @@ pub(crate) struct Style {
     /// posted, not when it has completed.
     pub(crate) pass_on_early: bool,
     pub(crate) place: Place,
-    /// What the world is: whether lines of one WRITE happen in address order.
+    /// True if lines of one WRITE happen in address order.
     pub(crate) in_order: bool,
-    /// How many bits of the stamp an embedded lock word carries.
+    /// Bits of the stamp that an embedded lock word carries.
     pub(crate) carries: u32,
 }
 
-/// Where a node's lock word is, and how it is cleared.
+/// The place of a node's lock word, and the way in which it is cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Region,
@@ -60,7 +60,7 @@ impl Style {
     /// Every place of the lock word and way to clear it.
     pub(crate) const PLACES: [Style; 4] =
         [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }];
-    /// The same where the word carries something: so little that payloads come back soon, and as much as there may be.
+    /// Styles in which the word carries something: so little that payloads come back soon, and as much as there may be.
     pub(crate) const CARRYING: [Style; 4] = [
         Style { carries: 2, ..Style::EMBEDDED },
         Style { carries: WordCodec::PAYLOAD_BITS_MAX, ..Style::EMBEDDED },
@@ -72,7 +72,7 @@ impl Style {
         WordCodec::carrying(self.carries)
     }
 
-    /// What tables are told whose clients work so.
+    /// Yields the configuration of tables whose clients work in this style.
     pub(crate) fn config(self, config: LockConfig) -> LockConfig {
         LockConfig { codec: self.codec(), ..config }
     }
@@ -83,12 +83,12 @@ impl Style {
 pub(crate) struct Client {
     pub(crate) fake: Fake,
     pub(crate) table: LockTable<Fake>,
-    /// Which client it is, below 13: that decides on its word in each node.
+    /// The client's number, below 13: that decides on its word in each node.
     pub(crate) word: usize,
     pub(crate) style: Style,
     /// The least and the most that the word may hold: operations that were cut or failed count for the most only.
     pub(crate) bounds: Rc<Cell<(u64, u64)>>,
-    /// How often it held something else, or the node was torn.
+    /// Times that it held something else, or the node was torn.
     pub(crate) lost: Rc<Cell<u32>>,
     /// The payload that it saw last.
     pub(crate) carried: Rc<Cell<u64>>,
@@ -164,30 +164,30 @@ impl Client {
         self.lost.set(self.lost.get() + u32::from(!(least..=most).contains(&value)));
     }
 
-    /// Updates that were lost, the word's last value being `value`.
+    /// Counts the updates that were lost, the word's last value being `value`.
     pub(crate) fn lost(&self, value: u64) -> u32 {
         self.see(value);
         self.lost.get()
     }
 
-    /// What its word in node `index` holds.
+    /// Reads what its word in node `index` holds.
     pub(crate) fn value(&self, world: &World, index: u64) -> u64 {
         world.word(NODES + index * NODE_BYTES as u64 + self.place() as u64)
     }
 
-    /// The offset of its word in a node: past the first line's stamp, it may be.
+    /// Yields the offset of its word in a node, behind the first line's stamp if need be.
     fn place(&self) -> usize {
         (self.word + usize::from(self.word >= STAMPS[0] / 8)) * 8
     }
 }
 
-/// No line of a node is older than the others.
+/// Asserts that no line of a node is older than the others.
 pub(crate) fn assert_whole(world: &World, index: u64) {
     let [first, second] = STAMPS.map(|at| world.word(NODES + index * NODE_BYTES as u64 + at as u64));
     assert_eq!(first, second, "node {index} stays torn");
 }
 
-/// The lock word of a node is free, and carries what it should.
+/// Asserts that the lock word of a node is free, and carries what it should.
 pub(crate) fn assert_carried(world: &World, index: u64, style: Style) {
     let stamp = world.word(NODES + index * NODE_BYTES as u64 + STAMPS[0] as u64);
     let carried = world.word(embedded(index).offset());
@@ -198,8 +198,8 @@ fn word_in(buf: &Buf, at: usize) -> u64 {
     u64::from_le_bytes(buf[at..][..8].try_into().expect("8 bytes"))
 }
 
-/// Drops `future` after `polls` polls that left it pending: at once, or when it would be polled the next time (what it
-/// waited for has come, and it has not noticed). Yields `None` then.
+/// A future that drops `future` after `polls` polls that left it pending: at once, or when it would be polled the next
+/// time (what it waited for has come, and it has not noticed). Yields `None` then.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     polls: u32,

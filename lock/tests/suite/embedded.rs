@@ -1,4 +1,4 @@
-//! The same counting on real shards: two executors over the embedded fabric, messages through the mesh.
+//! Counting, as the other tests do, on real shards: two executors over the embedded fabric, messages through the mesh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ async fn count(shard: Shard, table: LockTable<Shard>, start: RemotePtr, client: 
     }
 }
 
-/// One shard's part. It stays until all shards are done: it is the home of locks that the others still use.
+/// Runs one shard's part. It stays until all shards are done: it is the home of locks that the others still use.
 async fn run_shard(
     shard: Shard,
     config: LockConfig,

@@ -10,7 +10,7 @@ use crate::fake::{Fake, World, node};
 const CLIENTS: usize = 12;
 const OPERATIONS: u64 = 6;
 
-/// [`count_losses`] where nothing may be lost.
+/// Counts as [`count_losses`] does, where nothing may be lost.
 fn count(seed: u64, config: LockConfig, style: Style, nodes: u64) -> LockStats {
     let world = World::new(seed, 2, 2).with_lines(style.in_order);
     let (stats, lost) = count_losses(world, config, style, nodes);
@@ -18,8 +18,8 @@ fn count(seed: u64, config: LockConfig, style: Style, nodes: u64) -> LockStats {
     stats
 }
 
-/// Clients on 2 compute nodes x 2 shards; each adds `OPERATIONS` to its word in each of `nodes` nodes. Yields how many
-/// updates were seen to be lost, and nodes to be torn.
+/// Runs clients on 2 compute nodes x 2 shards; each adds `OPERATIONS` to its word in each of `nodes` nodes. Yields how
+/// many updates were seen to be lost, and nodes to be torn.
 fn count_losses(world: World, config: LockConfig, style: Style, nodes: u64) -> (LockStats, u32) {
     let tables = world.attach(style.config(config));
     let mut clients = Vec::new();

@@ -1,4 +1,4 @@
-//! Chains that fail with any prefix executed and any lines of the WRITE behind it: a CAS finds out what it did, a
+//! Chains that fail with any prefix executed and any lines of the WRITE behind it: a CAS finds out its outcome, a
 //! release is redone. No update is lost, no node stays torn, locks come free.
 
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use farwood_runtime::{Buf, Chain, FabricError, Meter, Verbs};
 use crate::clients::{Client, Cut, DATA_BYTES, NODE_BYTES, Place, Style, assert_carried, assert_whole};
 use crate::fake::{Fault, LOCK_BASE, LOCKS, World, embedded, node};
 
-/// Every way in which a chain of at most two verbs fails, a node having two lines.
+/// Yields every way in which a chain of at most two verbs fails, a node having two lines.
 fn ways_to_fail() -> impl Iterator<Item = Fault> {
     (0..=2).flat_map(|verbs| (0..4).map(move |lines| Fault { verbs, lines, gone: false }))
 }
@@ -29,7 +29,7 @@ const STYLES: [Style; 9] = [
     Style { fused: false, ..Style::REAR },
 ];
 
-/// Eight clients on two compute nodes, of whose chains one in ten fails. Yields how many had to be tried again.
+/// Runs eight clients on two compute nodes, of whose chains one in ten fails. Yields how many had to be tried again.
 fn count_with_faults(seed: u64, config: LockConfig, style: Style, polls: Option<u32>) -> u32 {
     let world = World::new(seed, 2, 2).with_lines(style.in_order);
     let tables = world.attach(style.config(config));
@@ -128,7 +128,7 @@ fn a_new_node_that_others_have_reached_is_not_written_again() {
             world.spawn(async move {
                 let meter = Meter::default();
                 let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
-                held.lock(&meter).await.expect("nobody else wants it");
+                held.lock(&meter).await.expect("no other client wants it");
                 let mut buf = fake.lease(2 * NODE_BYTES);
                 buf.fill(7);
                 // Where an embedded lock would be.
@@ -255,7 +255,8 @@ fn a_server_that_comes_back_finds_its_nodes_repaired() {
         let write_back = if style.fused { 1 } else { 2 };
         for silent in 0..38 {
             let world = World::new(silent as u64, 1, 2).with_lines(style.in_order);
-            // Whoever waited finds the word taken by the unfinished release; it gives up before the janitor does.
+            // The client that waited finds the word taken by the unfinished release; it gives up before the janitor
+            // does.
             let config = LockConfig { attempts_max: 2, ..LockConfig::default() };
             let tables = world.attach(style.config(config));
             world.fail(write_back, Fault { verbs: 0, lines: 1, gone: false });
@@ -289,8 +290,8 @@ fn a_server_that_comes_back_finds_its_nodes_repaired() {
     assert!(failed > 50 && succeeded > 30, "{failed} failed, {succeeded} succeeded");
 }
 
-/// The same where the server stays silent: everyone gets an error, nothing is held or leased any more, and the word
-/// stays taken over the node that may be torn.
+/// The server goes while a write-back is half done, and stays silent: every client gets an error, nothing is held or
+/// leased any more, and the word stays taken over the node that may be torn.
 #[test]
 fn a_server_that_stays_away_keeps_the_lock_of_a_torn_node() {
     for style in STYLES {
@@ -311,14 +312,14 @@ fn a_server_that_stays_away_keeps_the_lock_of_a_torn_node() {
         let region = (0..LOCKS).filter(|lock| world.word(LOCK_BASE + lock * 8) != 0).count();
         let in_node = usize::from(world.word(embedded(0).offset()) != 0);
         let expected = if style.place == Place::Region { (1, 0) } else { (0, 1) };
-        assert_eq!((region, in_node), expected, "nobody may meet a torn node");
+        assert_eq!((region, in_node), expected, "no client may meet a torn node");
         for (fake, table) in &tables {
             assert_eq!((table.in_use(), fake.leased()), ((0, 0), 0));
         }
     }
 }
 
-/// What only the holder knows how to repeat is not repeated: a chain with a READ in it fails, and the lock comes free.
+/// A chain that only the holder can repeat is not repeated: one with a READ in it fails, and the lock comes free.
 #[test]
 fn a_chain_that_reads_is_not_redone() {
     for verbs in 0..=2 {
@@ -385,7 +386,7 @@ fn trying_again_has_a_budget() {
     world.assert_at_rest(&tables);
 }
 
-/// Looking at all lock words takes a few broken queue pairs in its stride.
+/// An audit of all lock words survives a few broken queue pairs.
 #[test]
 fn an_audit_reads_again() {
     for (failures, gone, ends_well) in
@@ -406,7 +407,7 @@ fn an_audit_reads_again() {
     }
 }
 
-/// Spinners may be told not to pause at all. The janitor, who waits for a server to come back, pauses all the same.
+/// Spinners may be told not to pause at all. The janitor, which waits for a server to come back, pauses all the same.
 #[test]
 fn the_janitor_pauses_whatever_spinners_do() {
     let world = World::new(1, 1, 1);

@@ -1,4 +1,4 @@
-//! Who gets the lock, in which order, and how: the queue, the hand-over and its limit.
+//! The order in which clients get the lock, and how: the queue, the hand-over and its limit.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,8 +10,8 @@ use futures::channel::oneshot;
 use crate::clients::{Client, Style};
 use crate::fake::{Fake, World, node};
 
-/// A holder waits until `clients` others are queued, then all go one after the other. Yields for each in turn whether
-/// the lock was handed over.
+/// Lets a holder wait until `clients` others are queued, then all go one after the other. Yields for each in turn
+/// whether the lock was handed over.
 fn turns(
     config: LockConfig,
     shards: u16,
@@ -30,7 +30,7 @@ fn turns(
             let meter = Meter::default();
             let mut held = client.acquire(&meter, node(0)).await.expect("it is not held for long");
             turns.borrow_mut().push((i, held.was_handed_over()));
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             if let Some(gate) = gate {
                 gate.await.expect("it is opened");
             }
@@ -92,7 +92,7 @@ fn memory_is_bounded_by_concurrent_operations() {
                 let meter = Meter::default();
                 let mut held =
                     table.acquire(&meter, node(client as u64 % 3)).await.expect("it is not held for long");
-                held.lock(&meter).await.expect("nobody else wants it");
+                held.lock(&meter).await.expect("no other client wants it");
                 held.release(&meter, Chain::new(node(0).server()), true)
                     .await
                     .expect("the fabric does not fail");

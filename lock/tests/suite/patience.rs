@@ -20,7 +20,7 @@ fn patient() -> LockConfig {
 }
 
 /// Clients of two compute nodes all want a lock that a dead one holds. Each hears of it after its own time, and not
-/// after those before it in the queue have had theirs.
+/// after that of the clients before it in the queue.
 #[test]
 fn a_queue_behind_the_lock_of_the_dead_ends_all_at_once() {
     const CLIENTS: usize = 100;
@@ -35,7 +35,7 @@ fn a_queue_behind_the_lock_of_the_dead_ends_all_at_once() {
             let client = Client::new(&tables[word % 4], word % 12, place);
             let ended = Rc::clone(&ended);
             world.spawn(async move {
-                let error = client.add_one(&Meter::default(), node(0)).await.expect_err("nobody frees it");
+                let error = client.add_one(&Meter::default(), node(0)).await.expect_err("no client frees it");
                 let LockError::Contended { index, node: named, owner, waited_ns, .. } = error else {
                     panic!("{error}")
                 };
@@ -54,8 +54,8 @@ fn a_queue_behind_the_lock_of_the_dead_ends_all_at_once() {
     }
 }
 
-/// A client in a local queue asks once who has the lock, when its time is over: a queue pair that breaks just then does
-/// not keep it from naming the owner.
+/// A client in a local queue asks once which compute node has the lock, when its time is over: a queue pair that breaks
+/// just then does not keep it from naming the owner.
 #[test]
 fn a_client_in_a_queue_names_the_owner_though_queue_pairs_break() {
     for seed in 0..20 {
@@ -138,7 +138,8 @@ fn time_in_which_the_process_stood_still_does_not_count() {
     }
 }
 
-/// A holder does not go on, as one whose task does not poll it. Those behind it, on its shard and on the other, do.
+/// A holder does not go on, as one whose task does not poll it. The clients behind it, on its shard and on the other,
+/// do.
 #[test]
 fn a_holder_that_stands_still_does_not_keep_its_queue() {
     for has_word in [true, false] {
@@ -251,7 +252,7 @@ fn a_leader_that_stands_still_does_not_keep_its_group() {
             let fake = tables[client % 2].0.clone();
             world.spawn(async move {
                 let meter = Meter::default();
-                assert!(matches!(table.enter(&meter, key, access).await, Entered::Alone));
+                assert!(matches!(table.enter(&meter, key, access).await, Entered::Bypass));
                 let now = fake.now();
                 assert!(now - meter.waits_since(now) >= WAIT_NS, "what it has waited is remembered");
                 alone.set(alone.get() + 1);
@@ -285,7 +286,7 @@ fn a_lock_that_is_free_costs_no_look_at_the_clock() {
     assert_eq!(world.clock_reads(), 0);
 }
 
-/// No client is looked after for longer than any waits, and none at all if they wait for ever.
+/// Clients are watched only as long as one of them waits, and not at all if they wait for ever.
 #[test]
 fn patience_without_end_costs_nothing() {
     let world = World::new(5, 1, 1);
@@ -311,7 +312,7 @@ fn each_wait_has_its_own_time() {
         let waited = Rc::new(Cell::new(0));
         for _ in 0..4 {
             let begun = fake.now();
-            let mut held = table.acquire(&meter, node(0)).await.expect("nobody is before it");
+            let mut held = table.acquire(&meter, node(0)).await.expect("no client is before it");
             let (world, sum, own) = (freeing.clone(), Rc::clone(&waited), fake.clone());
             fake.defer(async move {
                 own.pause(2_000_000).await;

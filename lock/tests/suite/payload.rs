@@ -21,7 +21,7 @@ fn word() -> u64 {
     embedded(0).offset()
 }
 
-/// A compute node with a client on each of two shards, where the word of node 0 carries that.
+/// Makes a compute node with a client on each of two shards, where the word of node 0 carries `payload`.
 fn world_with(payload: u64) -> (World, [Client; 2]) {
     let world = World::new(3, 1, 2);
     let tables = world.attach(config());
@@ -34,18 +34,18 @@ async fn release(held: Held<Fake>, meter: &Meter) {
     held.release(meter, Chain::new(node(0).server()), true).await.expect("the fabric does not fail");
 }
 
-/// The table of round trips: what a guess is worth.
+/// The table of round trips: the worth of a guess.
 #[test]
 fn a_wrong_guess_costs_a_round_trip() {
     for (guess, cas) in [(Some(5), 1), (Some(6), 2), (None, 2)] {
         let (world, [client, _]) = world_with(5);
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = client.acquire(&meter, node(0)).await.expect("nobody else wants it");
+            let mut held = client.acquire(&meter, node(0)).await.expect("no other client wants it");
             if let Some(guess) = guess {
                 held.expect_payload(guess);
             }
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             assert_eq!((held.payload(), meter.usage().round_trips), (5, cas));
             held.set_payload(9);
             release(held, &meter).await;
@@ -62,8 +62,8 @@ fn a_payload_stays_unless_it_is_changed() {
     let (world, [client, _]) = world_with(5);
     world.spawn(async move {
         let meter = Meter::default();
-        let mut held = client.acquire(&meter, node(0)).await.expect("nobody else wants it");
-        held.lock(&meter).await.expect("nobody else wants it");
+        let mut held = client.acquire(&meter, node(0)).await.expect("no other client wants it");
+        held.lock(&meter).await.expect("no other client wants it");
         release(held, &meter).await;
     });
     world.run();
@@ -81,8 +81,8 @@ fn a_lock_that_is_handed_over_brings_its_payload() {
         let first = clients[0].clone();
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = first.acquire(&meter, node(0)).await.expect("nobody else wants it");
-            held.lock(&meter).await.expect("nobody else wants it");
+            let mut held = first.acquire(&meter, node(0)).await.expect("no other client wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             held.set_payload(large);
             gate.await.expect("it is opened");
             release(held, &meter).await;
@@ -110,8 +110,8 @@ fn a_lock_that_is_handed_over_brings_its_payload() {
     }
 }
 
-/// A holder changes the payload, and is dropped before it releases: the node is as it was, and so is its word. The same
-/// with a CAS whose outcome nobody has heard of, after a guess that was right or wrong.
+/// A holder changes the payload, and is dropped before it releases: the node is as it was, and so is its word. It is so
+/// too for a CAS whose outcome no client has heard of, after a guess that was right or wrong.
 #[test]
 fn a_holder_that_is_dropped_leaves_the_payload_that_it_found() {
     for (guess, polls, fault) in [5, 6]
@@ -141,8 +141,8 @@ fn a_holder_that_is_dropped_leaves_the_payload_that_it_found() {
 
 /// A lock that is kept for a waiter that goes at the last moment: the home's janitor gives the word the new payload.
 #[test]
-fn a_payload_kept_for_nobody_is_written() {
-    let mut kept_for_nobody = 0;
+fn a_payload_kept_for_a_cancelled_waiter_is_written() {
+    let mut kept_for_cancelled = 0;
     for seed in 0..200 {
         let world = World::new(seed, 1, 2);
         let tables = world.attach(config());
@@ -162,7 +162,7 @@ fn a_payload_kept_for_nobody_is_written() {
                     return;
                 }
                 let mut held = client.acquire(&meter, node(0)).await.expect("it comes free");
-                held.lock(&meter).await.expect("nobody else has it");
+                held.lock(&meter).await.expect("no other client has it");
                 held.set_payload(held.payload() + 1);
                 release(held, &meter).await;
                 released.set(released.get() + 1);
@@ -171,13 +171,13 @@ fn a_payload_kept_for_nobody_is_written() {
         world.run();
         assert_eq!(world.word(word()), released.get(), "seed {seed}");
         world.assert_at_rest(&tables);
-        kept_for_nobody += u32::from(waits.get());
+        kept_for_cancelled += u32::from(waits.get());
     }
-    assert!(kept_for_nobody > 20, "{kept_for_nobody} waiters went");
+    assert!(kept_for_cancelled > 20, "{kept_for_nobody} waiters went");
 }
 
 /// The word changes between a client's CASes again and again, as if others had the lock in between: the client gives up
-/// when its budget is spent, and says that nobody keeps it from the lock but clients that came and went.
+/// when its budget is spent, and says that only clients that came and went keep it from the lock.
 #[test]
 fn a_client_that_is_outrun_gives_up() {
     let (mut gave_up, attempts_max) = (0, 3);
@@ -189,7 +189,7 @@ fn a_client_that_is_outrun_gives_up() {
         let (memory, result, done) = (world.clone(), Rc::clone(&results), Rc::clone(&ended));
         world.spawn(async move {
             let meter = Meter::default();
-            let mut held = client.acquire(&meter, node(0)).await.expect("nobody else wants it");
+            let mut held = client.acquire(&meter, node(0)).await.expect("no other client wants it");
             match held.lock(&meter).await {
                 Ok(()) => {
                     release(held, &meter).await;
@@ -245,7 +245,7 @@ fn a_payload_fits_the_codec() {
     world.spawn(async move {
         let meter = Meter::default();
         let mut held = client.acquire(&meter, node(0)).await.expect("it is not held for long");
-        held.lock(&meter).await.expect("nobody else wants it");
+        held.lock(&meter).await.expect("no other client wants it");
         held.set_payload(7);
         held.set_payload(8);
     });

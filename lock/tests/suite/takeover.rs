@@ -12,20 +12,20 @@ use crate::fake::{Fault, World, embedded, node};
 const DEAD: u16 = 77;
 const CLIENTS: usize = 8;
 const OPERATIONS: u32 = 6;
-/// Long enough that the control plane is asked who is dead.
+/// Long enough that the control plane is asked which compute nodes are dead.
 const WAIT_NS: u64 = 20_000_000;
 
-/// Taken for the index of the tests, whose tag is 1.
+/// Makes a dead owner's word that was taken for the index of the tests, whose tag is 1.
 fn dead_word() -> u64 {
     LockWord::new(DEAD, 1, 99).to_bits()
 }
 
-/// Taken for another index.
+/// Makes a dead owner's word that was taken for another index.
 fn others_word() -> u64 {
     LockWord::new(DEAD, 2, 99).to_bits()
 }
 
-/// A table of an index that was made after the deaths of some.
+/// Configures a table of an index that was made after some compute nodes had died.
 fn after_deaths() -> LockConfig {
     LockConfig { dead_owners: [3, DEAD, 900].into(), ..LockConfig::default() }
 }
@@ -42,7 +42,7 @@ fn ways() -> impl Iterator<Item = (LockConfig, Style)> {
     })
 }
 
-/// Clients on 2 compute nodes x 2 shards count in one node whose lock a dead node left taken. Some operations are
+/// Lets clients on 2 compute nodes x 2 shards count in one node whose lock a dead node left taken. Some operations are
 /// dropped on their way, some chains fail. Yields how many locks were taken over, or acquired.
 fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts: bool) -> (u64, u64) {
     let world = World::new(seed, 2, 2);
@@ -177,7 +177,7 @@ fn a_word_within_a_node_is_never_a_leftover() {
 }
 
 /// The owner was at work when the index was there already, on another one whose nodes have the same lock words. Once
-/// the control plane says that it is dead, its words are in nobody's way.
+/// the control plane says that it is dead, its words stop no client.
 #[test]
 fn a_word_of_another_index_is_taken_over_once_its_owner_is_dead() {
     for hierarchical in [true, false] {

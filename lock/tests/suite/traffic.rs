@@ -1,4 +1,4 @@
-//! What each way of locking costs on the fabric, verb by verb: the table in the crate's documentation.
+//! Costs of each way of locking on the fabric, verb by verb: the table in the crate's documentation.
 
 use std::rc::Rc;
 
@@ -18,8 +18,11 @@ async fn read_modify_write(
 ) {
     let buf = fake.lease(NODE_BYTES);
     let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
-    let buf =
-        held.lock_and_read(&meter, buf, NODE_BYTES, fused).await.expect("nobody else wants it").into_buf();
+    let buf = held
+        .lock_and_read(&meter, buf, NODE_BYTES, fused)
+        .await
+        .expect("no other client wants it")
+        .into_buf();
     if let Some(gate) = gate {
         gate.await.expect("it is opened");
     }
@@ -29,7 +32,7 @@ async fn read_modify_write(
     assert_eq!(buf.expect("the chain's buffer comes back").len(), NODE_BYTES);
 }
 
-/// The traffic of a first client, which holds the lock until a second one waits, and of that second one.
+/// Measures the traffic of a first client, which holds the lock until a second one waits, and of that second one.
 fn traffic(config: LockConfig, how: (bool, bool), waiter: bool) -> [Usage; 2] {
     let world = World::new(9, 1, 2);
     let tables = world.attach(config);
@@ -96,7 +99,7 @@ fn a_lock_alone_takes_two_round_trips_and_none_where_it_is_passed_on() {
         world.spawn(async move {
             let meter = Meter::default();
             let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             if let Some(gate) = gate {
                 gate.await.expect("it is opened");
             }
@@ -140,7 +143,7 @@ fn the_unlock_is_fenced_where_it_could_overtake() {
         world.spawn(async move {
             let meter = Meter::default();
             let mut held = table.acquire(&meter, node(0)).await.expect("it is not held for long");
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
             let mut chain = Chain::with_buffer(node(0).server(), fake.lease(NODE_BYTES));
             match reads {
                 true => chain.read(node(0), 0..64),
@@ -153,7 +156,7 @@ fn the_unlock_is_fenced_where_it_could_overtake() {
     }
 }
 
-/// One READ, then the release of an embedded lock by `release_rear`: of a whole node, or of its last line.
+/// Takes an embedded lock with a READ, and releases it by `release_rear`: a whole node, or its last line.
 async fn rear_release(
     (fake, table): (Fake, LockTable<Fake>),
     from: usize,
@@ -163,7 +166,8 @@ async fn rear_release(
     let mut held =
         table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
     let buf = fake.lease(NODE_BYTES + 64);
-    let mut buf = held.lock_and_read(&meter, buf, 120, true).await.expect("nobody else wants it").into_buf();
+    let mut buf =
+        held.lock_and_read(&meter, buf, 120, true).await.expect("no other client wants it").into_buf();
     buf[120..].fill(0xAA);
     if let Some(gate) = gate {
         gate.await.expect("it is opened");
@@ -174,7 +178,7 @@ async fn rear_release(
 
 #[test]
 fn a_rear_lock_is_cleared_by_the_write_back_where_that_is_safe() {
-    // Whether lines come in order, where the data begins, whether somebody waits: WRITEs, and bytes besides the data.
+    // Whether lines come in order, where the data begins, whether a client waits: WRITEs, and bytes besides the data.
     for (in_order, from, waiter, writes, tail) in [
         (true, 0, false, 1, 8),
         (false, 0, false, 2, 8),
@@ -235,7 +239,7 @@ fn embedded_and_other_locks_do_not_meet() {
     world.assert_at_rest(&tables);
 }
 
-/// A holder of an embedded lock that releases `data` of a buffer of `bytes`, with or without the global lock.
+/// Releases `data` of a buffer of `bytes` as the holder of an embedded lock, with or without the global lock.
 fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, unpublished: u8) {
     let world = World::new(1, 1, 1);
     let (fake, table) = world.attach(LockConfig::default()).remove(0);
@@ -244,7 +248,7 @@ fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, unpublished:
         let mut held =
             table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
         if locked {
-            held.lock(&meter).await.expect("nobody else wants it");
+            held.lock(&meter).await.expect("no other client wants it");
         }
         held.with_unpublished_prefix(unpublished);
         held.release_rear(&meter, fake.lease(bytes), data).await.expect("the fabric does not fail");

@@ -1,5 +1,5 @@
 //! Windows on real shards: two executors over the embedded fabric, messages through the mesh. A key is a counter; what
-//! anybody is told of it must not be older than what somebody knew when the call began, on whatever shard.
+//! a client is told of it must not be older than what any client knew when the call began, on whatever shard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ const CLIENTS: u64 = 16;
 const OPERATIONS: u64 = 300;
 const VALUE_BYTES: usize = 40;
 
-/// What all shards share.
+/// State that all shards share.
 #[derive(Clone)]
 struct Shared {
     start: RemotePtr,
@@ -67,13 +67,13 @@ impl Shared {
                 assert!(now > least, "no write since the call began");
                 return;
             }
-            Entered::Alone => panic!("values are short and everything is on"),
+            Entered::Bypass => panic!("values are short and everything is on"),
         };
         assert!(version >= least, "write {version} is told of, and {least} was known when the call began");
         announced.fetch_max(version, Ordering::SeqCst);
     }
 
-    /// One shard's part. It stays until all shards are done: it is the home of keys that the others still use.
+    /// Runs one shard's part. It stays until all shards are done: it is the home of keys that the others still use.
     async fn run(self, shard: Shard) -> WindowStats {
         let table = WindowTable::attach(shard.clone(), Port(0), WindowConfig::default());
         let clients: Vec<_> = (0..CLIENTS)

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use farwood_lock::window::{Access, Entered, Lead, Outcome, WindowConfig, WindowStats, WindowTable};
+use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowStats, WindowTable};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use futures::channel::oneshot;
 
@@ -24,7 +24,7 @@ type Tables = [(Fake, WindowTable<Fake>)];
 #[derive(Clone)]
 struct Key {
     index: u64,
-    /// The newest write that anybody may know of.
+    /// The newest write that any client may know of.
     announced: Rc<Cell<u64>>,
     value_bytes: usize,
 }
@@ -42,13 +42,13 @@ impl Key {
         format!("key {}", self.index).into_bytes()
     }
 
-    /// The key's value after write `version`.
+    /// Makes the key's value after write `version`.
     fn value(&self, version: u64) -> Vec<u8> {
         let words = [version, self.index].into_iter().cycle();
         words.flat_map(u64::to_le_bytes).take(self.value_bytes).collect()
     }
 
-    /// Which write a value is of.
+    /// Yields the number of the write that a value is of.
     fn version(&self, value: &[u8]) -> u64 {
         let version = u64::from_le_bytes(value[..8].try_into().expect("8 bytes"));
         assert_eq!(value, self.value(version), "the value of another key, or of several writes");
@@ -64,7 +64,7 @@ impl Key {
 struct Client {
     fake: Fake,
     table: WindowTable<Fake>,
-    /// What the client's calls ended with, by kind of ending.
+    /// Calls of the client that led a window.
     led: Rc<Cell<u32>>,
 }
 
@@ -73,7 +73,7 @@ impl Client {
         Client { fake: fake.clone(), table: table.clone(), led: Rc::default() }
     }
 
-    /// One operation. Checks what it is told.
+    /// Runs one operation, and checks what it is told.
     async fn operate(&self, key: &Key, access: Access) {
         let least = key.announced.get();
         match self.table.enter(&Meter::default(), &key.name(), access).await {
@@ -81,7 +81,7 @@ impl Client {
                 self.led.set(self.led.get() + 1);
                 self.lead(key, access, least, lead).await;
             }
-            Entered::Alone => self.check(key, least, self.work(key, access).await),
+            Entered::Bypass => self.check(key, least, self.work(key, access).await),
             Entered::Read(value) => {
                 assert_eq!(access, Access::Read);
                 let value = value.expect("every key has a value");
@@ -96,7 +96,7 @@ impl Client {
         }
     }
 
-    async fn lead(&self, key: &Key, access: Access, least: u64, lead: Lead<Fake>) {
+    async fn lead(&self, key: &Key, access: Access, least: u64, lead: LeaderGuard<Fake>) {
         let version = self.work(key, access).await;
         self.check(key, least, version);
         let value = key.value(version);
@@ -111,7 +111,7 @@ impl Client {
         key.announce(version);
     }
 
-    /// The operation on the index; yields the key's version.
+    /// Runs the operation on the index; yields the key's version.
     async fn work(&self, key: &Key, access: Access) -> u64 {
         self.fake.pause(self.fake.random() % 1000).await;
         let meter = Meter::default();
@@ -150,7 +150,7 @@ fn total(tables: &Tables) -> WindowStats {
     total
 }
 
-/// What each client does, by its number and round: mostly reads.
+/// Chooses what each client does, by its number and round: mostly reads.
 fn mixed(client: usize, round: usize) -> Access {
     match (client + round * 5) % 7 {
         0 => UPDATE,
@@ -159,8 +159,8 @@ fn mixed(client: usize, round: usize) -> Access {
     }
 }
 
-/// Clients on two compute nodes, each with `rounds` operations on keys with values of different lengths, which are cut
-/// after some polls where `cut` says so. Yields the counters, and what was led.
+/// Runs clients on two compute nodes, each with `rounds` operations on keys with values of different lengths, which are
+/// cut after some polls where `cut` says so. Yields the counters, and what was led.
 fn run(seed: u64, config: WindowConfig, rounds: usize, cut: Option<bool>) -> (WindowStats, u64) {
     let world = World::new(seed, 2, SHARDS);
     let tables = world.attach_windows(config);
@@ -186,7 +186,7 @@ fn run(seed: u64, config: WindowConfig, rounds: usize, cut: Option<bool>) -> (Wi
 }
 
 #[test]
-fn nobody_is_told_what_was_so_before_the_call_began() {
+fn no_client_is_told_of_a_moment_before_its_call() {
     let mut sum = WindowStats::default();
     for seed in 0..100 {
         let (stats, led) = run(seed, WindowConfig::default(), 10, None);
@@ -200,7 +200,7 @@ fn nobody_is_told_what_was_so_before_the_call_began() {
 }
 
 #[test]
-fn dropping_at_every_await_point_forgets_nobody() {
+fn dropping_at_every_await_point_forgets_no_client() {
     let mut shared = 0;
     for seed in 0..100 {
         for at_once in [false, true] {
@@ -213,7 +213,7 @@ fn dropping_at_every_await_point_forgets_nobody() {
 
 /// The end of patience may cross with everything that a client can be told.
 #[test]
-fn impatience_forgets_nobody() {
+fn impatience_forgets_no_client() {
     let (mut shared, mut alone) = (0, 0);
     for seed in 0..100 {
         let wait_ns_max = [300, 100_000, 8_000_000, 100_000_000][seed as usize % 4];
@@ -223,7 +223,7 @@ fn impatience_forgets_nobody() {
         shared += stats.reads_delegated + stats.writes_combined;
         alone += stats.alone;
     }
-    assert!(shared > 300 && alone > 1000, "{shared} operations were shared, {alone} waited in vain");
+    assert!(shared > 300 && alone > 1000, "{shared} operations were shared, {alone} waited without a result");
 }
 
 /// Each switch alone: the other kind of operation works on the index at once, and is right.
@@ -241,8 +241,8 @@ fn every_mix_of_the_switches_is_right() {
     }
 }
 
-/// Clients enter one after the other behind a leader who waits for them; then all goes its way. Yields for each, in
-/// the order in which they entered, how it ended; the leader is the first.
+/// Lets clients enter one after the other behind a leader that waits for them, and then runs them all. Yields for each,
+/// in the order in which they entered, how it ended; the leader is the first.
 fn endings(
     world: &World,
     tables: &Tables,
@@ -271,7 +271,7 @@ fn endings(
                 }
                 Entered::Read(value) => format!("read {}", key.version(&value.expect("every key has one"))),
                 Entered::Written { applied } => format!("written {applied}"),
-                Entered::Alone => "alone".to_owned(),
+                Entered::Bypass => "alone".to_owned(),
             };
             endings.borrow_mut()[i] = ending;
         });
@@ -284,7 +284,7 @@ fn endings(
 }
 
 #[test]
-fn a_window_serves_those_who_waited_when_it_began() {
+fn a_window_serves_the_clients_that_waited_when_it_began() {
     for shard in 0..usize::from(SHARDS) {
         for fails in [false, true] {
             let world = World::new(shard as u64, 1, SHARDS);
@@ -337,7 +337,7 @@ fn a_client_that_is_gone_is_forgotten_at_once() {
     }
 }
 
-/// An update that finds no key is so for all who joined, and readers of its window find none either.
+/// An update that finds no key has this outcome for all that joined, and readers of its window find none either.
 #[test]
 fn what_was_not_applied_is_absent() {
     for shard in 0..usize::from(SHARDS) {
@@ -365,7 +365,7 @@ fn what_was_not_applied_is_absent() {
                         assert!(!applied);
                         told.set(told.get() + 1);
                     }
-                    Entered::Alone => panic!("there is nothing to read"),
+                    Entered::Bypass => panic!("there is nothing to read"),
                 }
             });
             world.run_until_idle();

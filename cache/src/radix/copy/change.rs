@@ -13,7 +13,7 @@
 use super::slot::{self, END};
 use super::{CHILD, CHILD_SERVER_SHIFT, Copy, OFFSET_MASK, SERVER_MASK, SERVER_WIDTHS, bits};
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::radix) enum Change {
     /// The copy says so now.
@@ -25,18 +25,18 @@ pub(in crate::radix) enum Change {
 }
 
 impl Copy<'_> {
-    /// The change would be one: the slot is claimed and is another one, or would be the next one.
+    /// Tells whether it would change the copy: the slot is claimed and differs, or would be the next one.
     pub(in crate::radix) fn is_news(&self, index: usize, word: u64) -> bool {
         index == self.claimed() || index < self.claimed() && self.slot(index) != word
     }
 
-    /// Some slots may be added where the copy lies, or could be before it was full.
+    /// Tells whether slots may be added where the copy lies, or could be before it was full.
     pub(in crate::radix) fn is_growing(&self) -> bool {
         self.shape.kind_code != 0 && self.shape.kind != 0
     }
 
-    /// Lets slot `index` be `word`, which must be sound. Only under the writer lock; this look at the copy is out of
-    /// date afterwards.
+    /// Sets slot `index` to `word`, which must be sound. Only under the writer lock; this view of the copy is
+    /// out of date afterwards.
     pub(in crate::radix) fn change(&self, index: usize, word: u64) -> Change {
         if !self.is_news(index, word) {
             return Change::None;
@@ -52,7 +52,7 @@ impl Copy<'_> {
         }
         let Some(number) = self.number_of(slot::kind(word)) else { return false };
         let Some(value) = self.value_of(number, word & CHILD) else { return false };
-        // Nobody who sees the old shape looks at any of these bits.
+        // A reader that sees the old shape looks at none of these bits.
         let kind_at = self.kinds_at() + number * 8;
         bits::write(self.words, kind_at, u64::from(slot::kind(word)), 8);
         bits::write(self.words, self.partials_at() + index * 8, u64::from(slot::partial(word)), 8);
@@ -72,14 +72,14 @@ impl Copy<'_> {
         let Some(number) = self.number_of(slot::kind(word)) else { return false };
         let Some(value) = self.value_of(number, word & CHILD) else { return false };
         if self.shape.kind_code != 0 {
-            // Before the value that has its number, and so seen by all who see that.
+            // Before the value that has its number, and so seen by all readers that see that.
             bits::write(self.words, self.kinds_at() + number * 8, u64::from(slot::kind(word)), 8);
         }
         bits::write(self.words, at, value, width);
         true
     }
 
-    /// The number of a kind, if it has one or can get one.
+    /// Yields the number of a kind, if it has one or can get one.
     fn number_of(&self, kind: u8) -> Option<usize> {
         if self.shape.kind_code == 0 {
             return (self.shape.kind == kind).then_some(0);
@@ -90,7 +90,7 @@ impl Copy<'_> {
         listed.or_else(|| (1..numbers).find(|number| self.listed_kind(*number) == self.listed_kind(0)))
     }
 
-    /// The value of a slot with this child, if it can be said in as many bits as there are.
+    /// Yields the value of a slot with this child, if it fits into as many bits as there are.
     fn value_of(&self, number: usize, child: u64) -> Option<u64> {
         let base = self.base();
         let server = (child >> CHILD_SERVER_SHIFT).wrapping_sub(base >> CHILD_SERVER_SHIFT) & SERVER_MASK;
@@ -100,7 +100,7 @@ impl Copy<'_> {
         let too_wide =
             server >> SERVER_WIDTHS[self.shape.server_code] != 0 || offset >> self.shape.offset_width != 0;
         let value = (server << self.shape.offset_width | offset) << self.shape.kind_width() | number as u64;
-        // What a reader would make of it: an odd offset may not fit, nor the base itself where 0 is no child.
+        // Decoded as a reader would: an odd offset may not fit, nor the base itself where 0 is no child.
         (!too_wide && self.child(value) == child).then_some(value)
     }
 

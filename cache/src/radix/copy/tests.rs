@@ -42,7 +42,7 @@ fn image<'a>(node: u64, prefix: &'a [u8], slots: &'a [u64]) -> RadixImage<'a> {
     RadixImage { node, class: 2, depth: 3, prefix, slots }
 }
 
-/// Children near the node, on some servers, anywhere, or gone.
+/// Draws children near the node, on some servers, anywhere, or gone.
 fn random_children(rng: &mut SmallRng, node: u64, count: usize) -> Vec<u64> {
     let spread = rng.random_range(0..5);
     let gone = if rng.random_bool(0.3) { 0.2 } else { 0.0 };
@@ -244,7 +244,7 @@ fn changed_copies_are_as_if_packed_anew() {
     assert!(made > 5_000 && unfit > 5_000, "{made} made, {unfit} did not fit");
 }
 
-/// A copy at bit `at`, between ones, and its bits.
+/// Lays a copy at bit `at`, between ones, and yields its bits.
 fn lay(
     image: &RadixImage<'_>,
     at: usize,

@@ -1,4 +1,4 @@
-//! How the fake's chains fail: which, after how many verbs, with which lines of the WRITE behind them.
+//! Failures of the fake's chains: which, after how many verbs, with which lines of the WRITE behind them.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct Fault {
     pub(crate) verbs: usize,
     /// The lines of the next verb that are, if it is a WRITE: bit i for its i-th line.
     pub(crate) lines: u32,
-    /// Whether the server does not answer at all: then nothing is executed.
+    /// True if the server does not answer at all: then nothing is executed.
     pub(crate) gone: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// What happens to the next chain.
+    /// Yields the failure of the next chain, if any.
     pub(super) fn next(&mut self, verbs: usize, rng: &mut SmallRng) -> Option<Fault> {
         self.posted += 1;
         let drawn = Fault { verbs: rng.random_range(0..=verbs), lines: rng.random(), gone: false };
@@ -51,7 +51,7 @@ impl Faults {
     }
 }
 
-/// Lines that an access covers.
+/// Yields the lines that an access covers.
 pub(super) fn lines_of(op: Op) -> u32 {
     match op {
         Op::Write { at, len, .. } if len > 0 => {
@@ -62,7 +62,7 @@ pub(super) fn lines_of(op: Op) -> u32 {
     }
 }
 
-/// One line of a WRITE.
+/// Executes one line of a WRITE.
 pub(super) fn write_line(memory: &mut [u8], op: Op, buf: &Option<Buf>, line: u32) {
     let Op::Write { at, from, len } = op else { unreachable!("only WRITEs go line by line") };
     let data = &buf.as_ref().expect("a WRITE has a buffer")[from as usize..][..len as usize];
@@ -72,8 +72,8 @@ pub(super) fn write_line(memory: &mut [u8], op: Op, buf: &Option<Buf>, line: u32
     memory[begin as usize..][..piece.len()].copy_from_slice(piece);
 }
 
-/// Those of the WRITE's lines that arrive before the chain fails, if they come in order: the first ones. A word
-/// arrives or does not.
+/// Executes the WRITE's lines that arrive before the chain fails; if they come in order, the first ones. A word arrives
+/// or does not.
 pub(super) fn execute_in_part(memory: &mut [u8], op: Op, buf: &Option<Buf>, lines: u32, in_order: bool) {
     let Op::Write { .. } = op else { return };
     let arrived = if in_order { (1 << lines.trailing_ones().min(31)) - 1 } else { lines };
@@ -82,7 +82,7 @@ pub(super) fn execute_in_part(memory: &mut [u8], op: Op, buf: &Option<Buf>, line
     }
 }
 
-/// The chain of these verbs.
+/// Rebuilds the chain of these verbs.
 pub(super) fn rebuilt(verbs: &[Verb], buf: Option<Buf>) -> Chain {
     let server = ServerId(0);
     let mut chain = buf.map_or_else(|| Chain::new(server), |buf| Chain::with_buffer(server, buf));

@@ -41,7 +41,7 @@ use verbs::{Flight, Memory};
 /// The first lock word, and how many there are: few, so that nodes share them.
 pub(crate) const LOCK_BASE: u64 = 64;
 pub(crate) const LOCKS: u64 = 16;
-/// Where a test's nodes are.
+/// The offset of a test's nodes.
 pub(crate) const NODES: u64 = 1024;
 /// The bytes of a node.
 pub(crate) const NODE_BYTES: usize = 128;
@@ -70,7 +70,7 @@ struct State {
     wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
     faults: Faults,
     in_order_write: bool,
-    /// What free words in nodes may carry.
+    /// The codec of free words in nodes.
     codec: WordCodec,
     /// Messages that were sent between shards.
     sent: usize,
@@ -99,7 +99,7 @@ type Outcome = Result<Completion, Failed>;
 
 struct Posted {
     verbs: Vec<Verb>,
-    /// How many of them were executed.
+    /// Verbs of it that were executed.
     executed: usize,
     /// The lines of the next one that were: bit i for its i-th line.
     lines: u32,
@@ -124,7 +124,7 @@ enum Step {
 }
 
 impl World {
-    /// `nodes` compute nodes of `shards` shards each.
+    /// Makes a world of `nodes` compute nodes of `shards` shards each.
     pub(crate) fn new(seed: u64, nodes: u16, shards: u16) -> Self {
         let shard = |node, id| Shard {
             node,
@@ -154,24 +154,25 @@ impl World {
         World { state, memory, control, capabilities: MappedDevice::EMBEDDED }
     }
 
-    /// The control plane knows these compute nodes, ascending, as dead from now on.
+    /// Lets the control plane know these compute nodes, ascending, as dead from now on.
     pub(crate) fn set_dead(&self, nodes: &[u16]) {
         *self.memory.dead.lock().expect("one thread") = nodes.into();
     }
 
-    /// How often the control plane was asked who is dead.
+    /// Counts how often the control plane was asked which compute nodes are dead.
     pub(crate) fn asked_for_dead(&self) -> usize {
         self.memory.asked_for_dead.load(Ordering::Relaxed)
     }
 
-    /// Lines of one WRITE happen in address order or in any, and the fabric says so. They are in order otherwise.
+    /// Chooses whether lines of one WRITE happen in address order or in any, and the fabric says so. They are in order
+    /// otherwise.
     pub(crate) fn with_lines(mut self, in_order: bool) -> Self {
         self.capabilities.in_order_write = in_order;
         self.state.borrow_mut().in_order_write = in_order;
         self
     }
 
-    /// Lines of one WRITE happen in any order, and the fabric says the opposite: for negative controls.
+    /// Lets lines of one WRITE happen in any order, while the fabric says the opposite: for negative controls.
     pub(crate) fn with_lines_that_lie(self) -> Self {
         let lying = self.with_lines(true);
         lying.state.borrow_mut().in_order_write = false;
@@ -183,23 +184,23 @@ impl World {
         self.state.borrow_mut().now += ns;
     }
 
-    /// From now on chains fail with this probability.
+    /// Lets chains fail with this probability from now on.
     pub(crate) fn set_fault_rate(&self, rate: f64) {
         self.state.borrow_mut().faults.rate = rate;
     }
 
-    /// The `number`-th chain that is posted from now on fails like that.
+    /// Lets the `number`-th chain that is posted from now on fail like that.
     pub(crate) fn fail(&self, number: usize, fault: Fault) {
         let faults = &mut self.state.borrow_mut().faults;
         faults.planned.insert(faults.posted + number, fault);
     }
 
-    /// Chains that were posted.
+    /// Counts the chains that were posted.
     pub(crate) fn posted(&self) -> usize {
         self.state.borrow().faults.posted
     }
 
-    /// The shards of all compute nodes, each with its lock table.
+    /// Attaches a lock table to each shard of all compute nodes, and yields them.
     pub(crate) fn attach(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
         self.state.borrow_mut().codec = config.codec;
         let shards = self.state.borrow().shards.len();
@@ -210,7 +211,7 @@ impl World {
         (0..shards).map(attach).collect()
     }
 
-    /// The same with window tables.
+    /// Attaches a window table to each shard of all compute nodes, and yields them.
     pub(crate) fn attach_windows(&self, config: WindowConfig) -> Vec<(Fake, WindowTable<Fake>)> {
         let shards = self.state.borrow().shards.len();
         let attach = |shard| {
@@ -220,12 +221,12 @@ impl World {
         (0..shards).map(attach).collect()
     }
 
-    /// Messages that were sent.
+    /// Counts the messages that were sent.
     pub(crate) fn sent(&self) -> usize {
         self.state.borrow().sent
     }
 
-    /// Tasks that have not ended.
+    /// Counts the tasks that have not ended.
     pub(crate) fn alive(&self) -> usize {
         self.state.borrow().tasks.iter().flatten().count()
     }
@@ -243,7 +244,7 @@ impl World {
         self.state.borrow_mut().tasks.push(Some(task));
     }
 
-    /// Steps until nothing is left to do. Panics if a task still waits then: it was forgotten.
+    /// Runs steps until nothing is left to do. Panics if a task still waits then: it was forgotten.
     pub(crate) fn run(&self) {
         while self.step(true) {}
         let waiting = self.state.borrow().tasks.iter().flatten().count();
@@ -251,7 +252,7 @@ impl World {
         self.state.borrow_mut().tasks.clear();
     }
 
-    /// Steps until nothing is left to do but what the test itself has to allow, or what takes a long time.
+    /// Runs steps until nothing is left to do but what the test itself has to allow, or what takes a long time.
     pub(crate) fn run_until_idle(&self) {
         while self.step(false) {}
     }
@@ -270,12 +271,12 @@ impl World {
         (0..LOCKS).for_each(|lock| self.set_word(LOCK_BASE + lock * 8, word));
     }
 
-    /// Whether all of them do.
+    /// Tells whether all words of the lock region hold that.
     pub(crate) fn locks_are(&self, word: u64) -> bool {
         (0..LOCKS).all(|lock| self.word(LOCK_BASE + lock * 8) == word)
     }
 
-    /// Nothing is held, leased or remembered.
+    /// Asserts that nothing is held, leased or remembered.
     pub(crate) fn assert_at_rest(&self, tables: &[(Fake, LockTable<Fake>)]) {
         for lock in 0..LOCKS {
             assert_eq!(self.word(LOCK_BASE + lock * 8), 0, "lock word {lock} stays set");
@@ -366,7 +367,7 @@ impl State {
         steps
     }
 
-    /// The next verb of the shard's queue pair, or the next line of it.
+    /// Executes the next verb of the shard's queue pair, or the next line of it.
     fn execute(&mut self, shard: usize) {
         let (memory, shard) = (&mut self.memory, &mut self.shards[shard]);
         let posted = shard.queue.front_mut().expect("enabled");
@@ -432,12 +433,12 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
     }
 }
 
-/// The lock word in a node: its last word.
+/// Yields the lock word in a node: its last word.
 pub(crate) fn embedded(index: u64) -> RemotePtr {
     node(index).add(NODE_BYTES as u64 - 8)
 }
 
-/// A node of the fake memory.
+/// Yields a node of the fake memory.
 pub(crate) fn node(index: u64) -> RemotePtr {
     RemotePtr::new(ServerId(0), NODES + index * NODE_BYTES as u64)
 }

@@ -8,7 +8,7 @@ use std::task::Wake;
 pub(super) struct Woken(AtomicBool);
 
 impl Woken {
-    /// Woken once: for the first poll.
+    /// Makes a waker that is woken once: for the first poll.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Woken(AtomicBool::new(true)))
     }

@@ -37,7 +37,7 @@ impl Fake {
         self.world.state.borrow().shards[self.shard].pool.leased()
     }
 
-    /// The position among all shards of the cluster of a shard of this compute node.
+    /// Yields the position, among all shards of the cluster, of a shard of this compute node.
     fn sibling(&self, id: ShardId) -> usize {
         let state = self.world.state.borrow();
         let node = state.shards[self.shard].node;
@@ -46,7 +46,7 @@ impl Fake {
     }
 }
 
-/// Something that will be there later: shared by who waits for it and the world that brings it.
+/// Something that will be there later: shared by the client that waits for it and the world that brings it.
 pub(crate) enum Flight<T> {
     Flying(Option<Waker>),
     Landed(Option<T>),

@@ -1,4 +1,4 @@
-//! Values that were read by one client for others, each in a buffer of its own; buffers are used again.
+//! Values that were read by one client for others, each in a buffer of its own; buffers are reused.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::rc::Rc;
 /// The largest buffer that is kept, in bytes.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
-/// Buffers that nobody has now.
+/// Buffers that are not in use.
 #[derive(Clone, Default)]
-pub(crate) struct Shelf(Rc<RefCell<Vec<Vec<u8>>>>);
+pub(crate) struct BufferCache(Rc<RefCell<Vec<Vec<u8>>>>);
 
-impl Shelf {
-    /// A copy of `bytes`, for [`Shelf::value`] or [`Shelf::take_back`].
+impl BufferCache {
+    /// Copies `bytes` into a buffer, for [`BufferCache::value`] or [`BufferCache::take_back`].
     pub(crate) fn copy(&self, bytes: &[u8]) -> Vec<u8> {
         let mut copy = self.0.borrow_mut().pop().unwrap_or_default();
         copy.clear();
@@ -22,7 +22,7 @@ impl Shelf {
     }
 
     pub(crate) fn value(&self, bytes: Vec<u8>) -> SharedValue {
-        SharedValue { bytes, shelf: self.clone() }
+        SharedValue { bytes, buffers: self.clone() }
     }
 
     pub(crate) fn take_back(&self, bytes: Vec<u8>) {
@@ -31,7 +31,7 @@ impl Shelf {
         }
     }
 
-    /// Memory that the buffers take.
+    /// Counts the bytes that the buffers take.
     pub(crate) fn bytes(&self) -> usize {
         let kept = self.0.borrow();
         let buffers: usize = kept.iter().map(Vec::capacity).sum();
@@ -42,7 +42,7 @@ impl Shelf {
 /// A value that another client has read, or written.
 pub struct SharedValue {
     bytes: Vec<u8>,
-    shelf: Shelf,
+    buffers: BufferCache,
 }
 
 impl Deref for SharedValue {
@@ -61,7 +61,7 @@ impl fmt::Debug for SharedValue {
 
 impl Drop for SharedValue {
     fn drop(&mut self) {
-        self.shelf.take_back(std::mem::take(&mut self.bytes));
+        self.buffers.take_back(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -71,19 +71,19 @@ mod tests {
 
     #[test]
     fn buffers_are_used_again_unless_they_are_large() {
-        let shelf = Shelf::default();
-        let long = shelf.value(shelf.copy(&[7; 100]));
+        let buffers = BufferCache::default();
+        let long = buffers.value(buffers.copy(&[7; 100]));
         assert_eq!(*long, [7; 100]);
         let place = long.as_ptr();
         drop(long);
-        let short = shelf.value(shelf.copy(&[1, 2]));
+        let short = buffers.value(buffers.copy(&[1, 2]));
         assert_eq!((&*short, short.as_ptr()), (&[1, 2][..], place));
         drop(short);
-        let bytes = shelf.bytes();
+        let bytes = buffers.bytes();
         assert!(bytes >= 100);
-        let small = shelf.copy(&[]);
-        drop(shelf.value(shelf.copy(&[0; KEPT_BYTES_MAX + 1])));
-        shelf.take_back(small);
-        assert_eq!(shelf.bytes(), bytes);
+        let small = buffers.copy(&[]);
+        drop(buffers.value(buffers.copy(&[0; KEPT_BYTES_MAX + 1])));
+        buffers.take_back(small);
+        assert_eq!(buffers.bytes(), bytes);
     }
 }

@@ -1,45 +1,46 @@
-//! Ways down the tree, and what a node that was read says about a key: pure decisions, without I/O.
+//! Slots as they were read on the way down the tree, and what a node that was read says about a key: pure decisions,
+//! without I/O.
 //!
-//! A [`Way`] is a slot as somebody saw it. It is *fresh* if the slot had that content at some moment since the
-//! operation began, of a node that was part of the tree at that moment; a way from the cache is not. What is concluded
-//! from a fresh way is true at that moment. From another one only this is concluded:
+//! A [`SlotSnapshot`] is a slot as it was read. It is *fresh* if the slot had that content at some moment since the
+//! operation began, in a node that was part of the tree at that moment; one from the cache is not. A conclusion from a
+//! fresh snapshot is true at that moment. From another one only this is concluded:
 //!
-//! - A live leaf with the key is the key's leaf, whichever way led there.
-//! - A slot of an inner node that is not frozen belongs to the tree: going on is fresh.
-//! - A node whose link names the parent that the way comes from is still that parent's child (the *reverse check*,
-//!   SMART section 4.3): links change before slots do. Then the way may count as fresh.
+//! - A live leaf with the key is the key's leaf, whichever slot led there.
+//! - A slot of an inner node that is not frozen belongs to the tree: its snapshot is fresh.
+//! - A node whose link names the holder of the slot is still that holder's child (the *reverse check*, SMART section
+//!   4.3): links change before slots do. Then the snapshot may count as fresh.
 
 use farwood_runtime::RemotePtr;
 
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, LeafView, Link, Parent, Slot, Sought, Symbol, slot_at};
 
-/// A slot as it was seen, of an inner node or the root word.
+/// A slot as it was read, of an inner node or the root word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Way {
-    /// Whose slot it is.
+pub(super) struct SlotSnapshot {
+    /// The node that the slot is in.
     pub(super) holder: Parent,
     /// The slot's index there.
     pub(super) index: usize,
     pub(super) slot: Slot,
-    /// What the slot is for: also where it was not claimed yet.
+    /// The symbol that the slot is for, also where it was not claimed yet.
     pub(super) symbol: Symbol,
-    /// The key byte behind those that lead here.
+    /// The index of the key byte behind those that lead here.
     pub(super) next: usize,
     /// The type of the holder, as far as known.
     pub(super) holder_type: u8,
-    /// Whether the slot was so since the operation began.
+    /// True if the slot had this content at some moment since the operation began.
     pub(super) fresh: bool,
 }
 
-impl Way {
-    /// The root word.
+impl SlotSnapshot {
+    /// Makes a snapshot of the root word.
     pub(super) fn root(slot: Slot, fresh: bool) -> Self {
         let symbol = Symbol::Byte(0);
-        Way { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
+        SlotSnapshot { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
     }
 
-    /// Where the slot is.
+    /// Yields the slot's address.
     pub(super) fn at(&self, root: RemotePtr) -> RemotePtr {
         match self.holder {
             Parent::Root => root,
@@ -47,66 +48,66 @@ impl Way {
         }
     }
 
-    /// The same way with what the slot holds now.
+    /// Makes a fresh snapshot of the slot, which holds `slot` now.
     #[must_use]
     pub(super) fn with(&self, slot: Slot) -> Self {
-        Way { slot, fresh: true, ..*self }
+        SlotSnapshot { slot, fresh: true, ..*self }
     }
 }
 
-/// What to do after an inner node was read.
+/// The next step after an inner node was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InnerStep {
     /// Go on with this slot, which may lead nowhere.
-    On(Way),
+    On(SlotSnapshot),
     /// The key leaves the node's prefix after so many of its bytes.
-    Fork {
+    PrefixMismatch {
         /// Bytes of the prefix that the key shares.
         shared: usize,
-        /// Whether this is so, and not a matter of a way that is out of date.
+        /// True if this holds now, and does not come from a snapshot that is out of date.
         certain: bool,
     },
     /// The key has no slot, and the room for slots is full: the node has to move before one is added.
-    Full(Way),
+    Full(SlotSnapshot),
     /// The node is being replaced, in its place: a client that wants to change it helps first.
     Replaced,
     /// The node has grown: more of it must be read.
     ReadMore,
-    /// What led here is out of date.
+    /// The snapshot that led here is out of date.
     Stale,
 }
 
-/// What the inner node in `view`, to which `way` leads, says about `key`. A reader may use a node that is being
-/// replaced, if it was still in its place when the reader came.
+/// Decides what the inner node in `view`, to which `snapshot` leads, says about `key`. A reader may use a node that is
+/// being replaced, if it was still in its place when the reader came.
 pub(super) fn decide_inner(
     view: &InnerView<'_>,
     at: Child,
-    way: &Way,
+    snapshot: &SlotSnapshot,
     key: &[u8],
     room: usize,
     writes: bool,
 ) -> InnerStep {
     let header = &view.header;
-    if usize::from(header.depth) > way.next {
-        // A node above took over the bytes between, and the way does not know it.
+    if usize::from(header.depth) > snapshot.next {
+        // A node above took over the bytes between after the snapshot was taken.
         return InnerStep::Stale;
     }
-    if header.position() < way.next {
-        // No writer lets a node lead upwards: damaged bytes, round which nobody shall run.
+    if header.position() < snapshot.next {
+        // No writer lets a node lead upwards: the bytes are damaged, and following them could loop for ever.
         return InnerStep::Stale;
     }
-    if view.is_frozen() && (writes || !way.fresh) {
-        // By a way that may be out of date it was perhaps replaced long ago.
-        return if way.fresh { InnerStep::Replaced } else { InnerStep::Stale };
+    if view.is_frozen() && (writes || !snapshot.fresh) {
+        // If the snapshot may be out of date, the node was perhaps replaced long ago.
+        return if snapshot.fresh { InnerStep::Replaced } else { InnerStep::Stale };
     }
     let shared = header.matches(key);
     if shared < header.prefix().len() {
-        let certain = way.fresh || view.link == Link::Live(way.holder);
-        return InnerStep::Fork { shared, certain };
+        let certain = snapshot.fresh || view.link == Link::Live(snapshot.holder);
+        return InnerStep::PrefixMismatch { shared, certain };
     }
     let position = header.position();
     let symbol = Symbol::of(key, position);
-    let on = |index, slot: Slot| Way {
+    let on = |index, slot: Slot| SlotSnapshot {
         holder: Parent::Node(at),
         index,
         slot: slot.thawed(),
@@ -123,7 +124,7 @@ pub(super) fn decide_inner(
     }
 }
 
-/// What to do after a leaf was read.
+/// The next step after a leaf was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LeafStep {
     /// It is the key's.
@@ -134,23 +135,27 @@ pub(super) enum LeafStep {
     Gone,
     /// It was the key's: a leaf of that class took its place.
     Moved(Child, u8),
-    /// What led here is out of date.
+    /// The snapshot that led here is out of date.
     Stale,
     /// No leaf, or not a whole one.
     Not(Rejection),
 }
 
-/// What the leaf in `view`, to which `way` leads, says about `key`.
-pub(super) fn decide_leaf(view: Result<&LeafView<'_>, Rejection>, way: &Way, key: &[u8]) -> LeafStep {
+/// Decides what the leaf in `view`, to which `snapshot` leads, says about `key`.
+pub(super) fn decide_leaf(
+    view: Result<&LeafView<'_>, Rejection>,
+    snapshot: &SlotSnapshot,
+    key: &[u8],
+) -> LeafStep {
     let view = match view {
         Ok(view) => view,
         Err(rejection) => return LeafStep::Not(rejection),
     };
     match (view.link, view.is_of(key)) {
         (Link::Live(_), true) => LeafStep::Here,
-        (Link::Live(parent), false) if way.fresh || parent == way.holder => LeafStep::Other,
-        (Link::Removed { .. }, _) if way.fresh => LeafStep::Gone,
-        (Link::Moved { to, class }, _) if way.fresh => LeafStep::Moved(to, class),
+        (Link::Live(parent), false) if snapshot.fresh || parent == snapshot.holder => LeafStep::Other,
+        (Link::Removed { .. }, _) if snapshot.fresh => LeafStep::Gone,
+        (Link::Moved { to, class }, _) if snapshot.fresh => LeafStep::Moved(to, class),
         _ => LeafStep::Stale,
     }
 }
@@ -168,9 +173,9 @@ mod tests {
         Child::new(RemotePtr::new(ServerId(1), line * 64)).unwrap()
     }
 
-    /// A way from node 10 to node 20, whose keys begin with "x".
-    fn way(fresh: bool) -> Way {
-        Way {
+    /// Makes a snapshot of a slot of node 10 that leads to node 20, whose keys begin with "x".
+    fn snapshot(fresh: bool) -> SlotSnapshot {
+        SlotSnapshot {
             holder: Parent::Node(child(10)),
             index: 0,
             slot: Slot::inner(Symbol::Byte(b'x'), child(20), 2),
@@ -192,7 +197,7 @@ mod tests {
         let mut image = vec![0; TYPES.node_bytes(header.node_type)];
         build_inner(&mut image, link, &header, slots.iter().copied());
         let view = InnerView::new(&image, TYPES).unwrap();
-        decide_inner(&view, child(20), &way(fresh), key, TYPES.room(header.node_type), writes)
+        decide_inner(&view, child(20), &snapshot(fresh), key, TYPES.room(header.node_type), writes)
     }
 
     fn leaf_slot(byte: u8) -> Slot {
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_is_certain_only_by_a_fresh_way_or_the_reverse_check() {
+    fn a_prefix_mismatch_is_certain_only_by_a_fresh_snapshot_or_the_reverse_check() {
         let header = Header::new(1, 2, b"yz");
         let (parent, other) = (Link::Live(Parent::Node(child(10))), Link::Live(Parent::Node(child(11))));
         for (link, fresh, certain) in [
@@ -227,7 +232,7 @@ mod tests {
         ] {
             assert_eq!(
                 decide(header, &[leaf_slot(b'a')], link, fresh, b"xyb", false),
-                InnerStep::Fork { shared: 1, certain }
+                InnerStep::PrefixMismatch { shared: 1, certain }
             );
         }
     }
@@ -241,13 +246,13 @@ mod tests {
         }
         let upwards = decide(Header::new(0, 2, b""), &[leaf_slot(b'a')], link, true, b"xa", false);
         assert_eq!(upwards, InnerStep::Stale);
-        // Bytes too many do no harm.
+        // Surplus bytes do no harm.
         let step = decide(Header::new(0, 2, b"xyz"), &[leaf_slot(b'a')], link, true, b"xyza", false);
-        assert!(matches!(step, InnerStep::On(Way { next: 4, .. })));
+        assert!(matches!(step, InnerStep::On(SlotSnapshot { next: 4, .. })));
     }
 
     #[test]
-    fn a_frozen_node_is_for_readers_who_came_in_time() {
+    fn a_frozen_node_is_for_readers_that_came_in_time() {
         let header = Header::new(1, 2, b"");
         let slots = [leaf_slot(b'a').frozen(), Slot::EMPTY.frozen()];
         let link = Link::removed(7);
@@ -273,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_leaf_on_every_way() {
+    fn every_leaf_by_every_snapshot() {
         use LeafStep::{Gone, Here, Moved, Other, Stale};
         let format = LeafFormat::new(8, 8).unwrap();
         let (parent, other) = (Link::Live(Parent::Node(child(10))), Link::Live(Parent::Node(child(11))));
@@ -292,10 +297,10 @@ mod tests {
             let mut image = vec![0; 64];
             format.build(&mut image, link, b"own", b"value");
             let view = format.view(&image).unwrap();
-            assert_eq!(decide_leaf(Ok(&view), &way(false), key), not_fresh, "{link:?} {key:?}");
-            assert_eq!(decide_leaf(Ok(&view), &way(true), key), fresh, "{link:?} {key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(false), key), not_fresh, "{link:?} {key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(true), key), fresh, "{link:?} {key:?}");
         }
         let not = Rejection::NotANode { found: 0 };
-        assert_eq!(decide_leaf(Err(not), &way(true), b"own"), LeafStep::Not(not));
+        assert_eq!(decide_leaf(Err(not), &snapshot(true), b"own"), LeafStep::Not(not));
     }
 }
