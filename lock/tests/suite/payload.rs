@@ -173,7 +173,7 @@ fn a_payload_kept_for_a_cancelled_waiter_is_written() {
         world.assert_at_rest(&tables);
         kept_for_cancelled += u32::from(waits.get());
     }
-    assert!(kept_for_cancelled > 20, "{kept_for_nobody} waiters went");
+    assert!(kept_for_cancelled > 20, "{kept_for_cancelled} waiters went");
 }
 
 /// The word changes between a client's CASes again and again, as if others had the lock in between: the client gives up
