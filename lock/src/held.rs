@@ -468,12 +468,8 @@ impl<V: Verbs> Held<V> {
                     buf = match self.again(meter, failed, fabric_failures).await {
                         // The owner that was seen last says more than the queue pair that broke just now.
                         Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
-                            return Err(self.table.contended(
-                                meter,
-                                (self.node, self.lock),
-                                word,
-                                cas_failures,
-                            ));
+                            let at = (self.node, self.lock);
+                            return Err(self.table.contended(meter, at, word, cas_failures));
                         }
                         again => again?,
                     }
