@@ -59,8 +59,7 @@ pub enum Request {
     Goodbye,
     /// The connections that server 0 has. Server 0 only.
     Census,
-    /// * Ends what is left here of connections that server 0 no longer has: none of their operations takes effect
-    /// afterwards.
+    /// * Ends what is left here of connections that server 0 no longer has: their operations take no effect any more.
     Fence(Census),
     /// The ids of dead nodes, in the order of their deaths, after the first `after`. Server 0 only.
     Dead { after: u32 },
