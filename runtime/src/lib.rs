@@ -11,7 +11,7 @@
 //! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
 //!   [`fabric::sim`].
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
-//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
+//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`NodeContext`].
 //!
 //! Only this crate names glommio, a clock or a thread.
 
@@ -23,12 +23,12 @@ pub mod control;
 pub mod engine;
 pub mod executor;
 pub mod fabric;
-mod host;
 pub mod mapped;
 pub mod memory;
 pub mod message;
 pub mod meter;
 pub mod node;
+mod node_context;
 pub mod pointer;
 mod ports;
 pub mod service;
@@ -49,12 +49,12 @@ pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
 pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
-pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{NodeConfig, NodeError};
+pub use node_context::NodeContext;
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::{Abandoned, JoinError, JoinHandle};

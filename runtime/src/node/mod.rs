@@ -23,8 +23,8 @@ use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceError, Fabric, Seat};
-pub use crate::host::Host;
 use crate::message::{PortLease, ShardId};
+pub use crate::node_context::NodeContext;
 use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
 
 /// How often a shard that waits for the others to be attached looks.
@@ -388,7 +388,7 @@ fn numbers(shards: &[ShardId]) -> String {
     shards.iter().map(|shard| shard.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-impl<F: Fabric> Host for ComputeNode<F> {
+impl<F: Fabric> NodeContext for ComputeNode<F> {
     fn control(&self) -> Arc<dyn Control> {
         self.fabric.control()
     }

@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::message::PortLease;
 
 /// A compute node as a whole, as an index needs it when it is opened.
-pub trait Host {
+pub trait NodeContext {
     /// The memory servers' control services.
     fn control(&self) -> Arc<dyn Control>;
     /// A port that no other actor of the node uses.
@@ -15,7 +15,7 @@ pub trait Host {
     fn seed(&self) -> u64;
 }
 
-impl<H: Host + ?Sized> Host for Arc<H> {
+impl<H: NodeContext + ?Sized> NodeContext for Arc<H> {
     fn control(&self) -> Arc<dyn Control> {
         (**self).control()
     }
