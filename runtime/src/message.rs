@@ -7,9 +7,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ShardId(pub u16);
 
-/// Where a message goes inside a shard: the same number names the same actor on every shard of the node. The lower half
-/// is a place, which is used again; the upper half counts how often it was, so that a message that comes too late does
-/// not reach who has the place now.
+/// The address of a message inside a shard: the same number names the same actor on every shard of the node. The lower
+/// half is a place, which is used again; the upper half counts how often it was, so that a message that comes too late
+/// does not reach the actor that has the place now.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Port(pub u32);
 
@@ -21,12 +21,12 @@ impl Port {
         (self.0 & ((1 << PLACE_BITS) - 1)) as usize
     }
 
-    /// The port that has the same place after this one.
+    /// Yields the port that has the same place after this one.
     pub(crate) fn next(self) -> Self {
         Port(self.0.wrapping_add(1 << PLACE_BITS))
     }
 
-    /// Whether this one has had the place after `other`.
+    /// Tells whether this port has had the place after `other`.
     pub(crate) fn is_after(self, other: Self) -> bool {
         let ahead = (self.0 >> PLACE_BITS).wrapping_sub(other.0 >> PLACE_BITS) as u16;
         ahead != 0 && ahead < 1 << (PLACE_BITS - 1)
@@ -44,17 +44,17 @@ struct Lease {
 }
 
 impl PortLease {
-    /// A lease at whose end `ended` is called.
+    /// Makes a lease at whose end `ended` is called.
     pub fn new(port: Port, ended: impl Fn() + Send + Sync + 'static) -> Self {
         PortLease(Arc::new(Lease { port, ended: Box::new(ended) }))
     }
 
-    /// A lease for hosts that give each port once.
+    /// Makes a lease for nodes that give each port once.
     pub fn for_ever(port: Port) -> Self {
         Self::new(port, || {})
     }
 
-    /// The port.
+    /// Yields the port.
     pub fn port(&self) -> Port {
         self.0.port
     }
@@ -72,7 +72,7 @@ impl Drop for Lease {
     }
 }
 
-/// The payload of a message. What the words mean is between the actors that share a [`Port`].
+/// The payload of a message. The words mean what the actors that share a [`Port`] agree on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Message(pub [u64; 3]);
 
@@ -81,6 +81,6 @@ pub struct Message(pub [u64; 3]);
 pub struct Envelope {
     /// The receiving actor.
     pub port: Port,
-    /// What it is told.
+    /// The message.
     pub message: Message,
 }

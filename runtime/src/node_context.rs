@@ -1,4 +1,4 @@
-//! The node that an index is opened on, real or simulated, as far as the index needs it. It knows no shard.
+//! The compute node that an index is opened on, real or simulated, as far as the index needs it. It knows no shard.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::message::PortLease;
 
 /// A compute node as a whole, as an index needs it when it is opened.
 pub trait NodeContext {
-    /// The memory servers' control services.
+    /// Yields the memory servers' control services.
     fn control(&self) -> Arc<dyn Control>;
-    /// A port that no other actor of the node uses.
+    /// Leases a port that no other actor of the node uses.
     fn allocate_port(&self) -> PortLease;
-    /// The seed that the node was made with.
+    /// Yields the seed that the node was made with.
     fn seed(&self) -> u64;
 }
 

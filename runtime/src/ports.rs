@@ -1,4 +1,4 @@
-//! Where messages go inside a shard: to the actor that listens on their port, or into store until one does.
+//! Delivery of messages inside a shard: to the actor that listens on their port, or into store until one does.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,16 +11,16 @@ use crate::verbs::{AtRest, Handler};
 pub(crate) struct Ports(RefCell<Vec<Place>>);
 
 struct Place {
-    /// Who has the place now.
+    /// The port that has the place now.
     port: Port,
     state: State,
 }
 
 enum State {
-    /// Nobody listens yet; what came so far.
+    /// No actor listens yet; messages that came so far.
     Early(Vec<(ShardId, Message)>),
     Listening(Handler, Option<AtRest>),
-    /// The actor has gone, and nobody listens any more.
+    /// The actor has gone.
     Over,
 }
 
@@ -43,14 +43,14 @@ impl Ports {
         handler(from, envelope.message);
     }
 
-    /// From now on `handler` gets what comes to `port`, beginning with what has come already.
+    /// Passes what comes to `port` to `handler` from now on, beginning with what has come already.
     ///
     /// # Panics
-    /// If another one listens there, or did.
+    /// If another actor listens there, or did.
     pub(crate) fn listen(&self, port: Port, handler: Handler, at_rest: Option<AtRest>) {
         let early = {
             let mut places = self.0.borrow_mut();
-            let state = state(&mut places, port).expect("who listens has leased the port");
+            let state = state(&mut places, port).expect("an actor listens on a port that is leased");
             match std::mem::replace(state, State::Listening(Rc::clone(&handler), at_rest)) {
                 State::Early(early) => early,
                 State::Listening(..) | State::Over => panic!("{port:?} has an actor on this shard already"),
@@ -67,35 +67,35 @@ impl Ports {
             Some(State::Listening(_, at_rest)) => at_rest.clone(),
             Some(State::Early(_) | State::Over) | None => return true,
         };
-        // An actor that does not say so stays.
+        // An actor that does not tell stays.
         at_rest.is_some_and(|at_rest| at_rest())
     }
 
-    /// Removes what is at `port`; yields it, for what it holds is not dropped in here.
+    /// Removes what is at `port` and yields it, so that it is not dropped in here.
     pub(crate) fn remove(&self, port: Port) -> Option<Removed> {
         let mut places = self.0.borrow_mut();
         let removed = std::mem::replace(state(&mut places, port)?, State::Over);
         Some(Removed { _state: removed })
     }
 
-    /// Actors that listen.
+    /// Counts the actors that listen.
     pub(crate) fn actors(&self) -> usize {
         self.0.borrow().iter().filter(|place| matches!(place.state, State::Listening(..))).count()
     }
 
-    /// Nobody listens any more. Handlers hold their shard, and the shard its handlers.
+    /// Removes all actors: handlers hold their shard, and the shard its handlers.
     pub(crate) fn clear(&self) {
         let places = std::mem::take(&mut *self.0.borrow_mut());
         drop(places);
     }
 }
 
-/// What was at a port.
+/// An actor, or stored messages, that was at a port.
 pub(crate) struct Removed {
     _state: State,
 }
 
-/// What is at a port; nothing if its place is another's by now.
+/// Finds the state of a port; nothing if its place is another's by now.
 #[inline]
 fn state(places: &mut Vec<Place>, port: Port) -> Option<&mut State> {
     let place = port.place();
@@ -107,7 +107,7 @@ fn state(places: &mut Vec<Place>, port: Port) -> Option<&mut State> {
         if place.port.is_after(port) {
             return None;
         }
-        // Whoever had the place has gone from every shard.
+        // The actor that had the place has gone from every shard.
         *place = Place { port, state: State::Early(Vec::new()) };
     }
     Some(&mut place.state)
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_message_does_not_reach_who_has_the_place_now() {
+    fn a_late_message_does_not_reach_the_port_that_has_the_place_now() {
         let ports = Ports::default();
         let (old, new) = (Port(7), Port(7).next());
         let ((old_count, old_handler), (new_count, new_handler)) = (counter(), counter());

@@ -6,7 +6,7 @@
 //!   fence                           fence
 //!   look at rings: empty -> sleep   parked? -> wake
 //! ```
-//! Whichever fence comes second sees the other side's store, so a message never meets a sleeping poller.
+//! The second fence sees the other side's store, whichever of both it is, so no message is left to a sleeping poller.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -30,7 +30,7 @@ impl Unpark {
     }
 }
 
-/// Whether a shard's poller sleeps, and how to wake it.
+/// State of a shard's poller, asleep or awake, and the waker that ends its sleep.
 #[derive(Default)]
 pub(crate) struct Parking {
     parked: AtomicBool,
@@ -45,7 +45,7 @@ impl Parking {
         fence(Ordering::SeqCst);
     }
 
-    /// The poller is awake.
+    /// Notes that the poller is awake.
     pub(super) fn cancel(&self) {
         self.parked.store(false, Ordering::Relaxed);
     }
