@@ -10,10 +10,11 @@
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
 //! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
 //!   [`fabric::sim`].
-//! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
-//!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`NodeContext`].
+//! - [`shard`]: client pool, timers, mailboxes and chains of one core, driven from outside. [`executor`]: glommio
+//!   executors that do begin, and the poller that drives a shard on one. [`node`]: a [`ComputeNode`] is a set of
+//!   shards, and to an index a [`NodeContext`].
 //!
-//! Only this crate names glommio, a clock or a thread.
+//! Only this crate names a clock or a thread, and only [`executor`] uses glommio.
 
 pub mod alloc;
 pub mod buffer;

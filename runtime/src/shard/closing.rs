@@ -14,8 +14,8 @@
 use std::ops::AddAssign;
 use std::rc::Rc;
 
+use super::Shard;
 use super::clients::Panic;
-use super::{Shard, poller};
 use crate::engine::Device;
 use crate::verbs::Verbs;
 
@@ -81,16 +81,15 @@ pub(super) async fn close<D: Device>(shard: Shard<D>) -> (Abandoned, Option<Pani
     abandoned.panicked = core.panicked.get();
     // Actors hold the shard and the shard its actors.
     core.ports.clear();
-    poller::is_back(&core).await;
+    core.driver_is_back().await;
     drop(shard);
-    // The poller's and this one are no strangers'; tasks of the janitor that have not ended are counted already.
+    // The driver's and this one are no strangers'; tasks of the janitor that have not ended are counted already.
     abandoned.handles = Rc::strong_count(&core).saturating_sub(2 + core.deferred.get());
     core.membership.go(abandoned);
     if abandoned != Abandoned::default() {
         tracing::warn!(name: "shard.abandoned", shard = core.id.0, ?abandoned, "a closed shard left something undone");
     }
-    let panic = core.panic.take();
-    (abandoned, panic)
+    (abandoned, core.take_panic())
 }
 
 /// Waits for the janitor and for chains.
