@@ -198,6 +198,10 @@ impl<D: Device> Core<D> {
         self.parking.cancel();
     }
 
+    pub(super) fn is_aside(&self) -> bool {
+        self.aside.get()
+    }
+
     pub(super) fn step_aside(&self) {
         self.aside.set(true);
     }

@@ -15,7 +15,7 @@
 //!   `contract`: the fabric contract over it.
 //! - Parts of the core: `clients`, the client pool; `mesh`, rings to the other shards; `timers`, pauses; `parking`,
 //!   waking a shard that sleeps.
-//! - The end: `closing`.
+//! - The end: `shutdown` decides on its steps, `closing` carries them out.
 //! - Shared by the shards of a node: `roster`, their places; `port_book`, the ports that are leased.
 //!
 //! A shard knows nothing of the executor that runs it, of the node that puts it together, nor of the fabric that its
@@ -30,6 +30,7 @@ mod mesh;
 mod parking;
 mod port_book;
 mod roster;
+mod shutdown;
 mod timers;
 
 use std::future::Future;
