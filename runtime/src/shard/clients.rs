@@ -1,4 +1,4 @@
-//! The client pool: persistent futures in a slab, polled directly by key inside the poller's one task.
+//! The client pool: persistent futures in a slab, polled directly by key in the shard's turns.
 //!
 //! Resuming a client costs a queue entry instead of a waker's reference counts and a trip through the executor
 //! (8 ns instead of 53, as measured). It works because every future that waits for something of the shard asks for a

@@ -1,6 +1,6 @@
-//! Mailboxes between the shards of a node: one single-producer ring per ordered pair, drained by the receiver's poller.
+//! Mailboxes between the shards of a node: one single-producer ring per ordered pair, drained by the receiver's turns.
 //!
-//! An executor's own channels are served once per preemption quantum while a poller runs, a ring in 0.3 us.
+//! An executor's own channels are served once per preemption quantum while a shard spins, a ring in 0.3 us.
 //! A full ring overflows into a queue on the sender's side, so sending never waits: two shards that waited for each
 //! other's ring would deadlock. Order between two shards is kept: nothing bypasses the overflow.
 
@@ -72,7 +72,7 @@ impl MeshEnds {
         &self.parkings[self.own.0 as usize]
     }
 
-    /// Sends a message, and yields whether that leaves work to the sender's own poller: a message to itself, or one that
+    /// Sends a message, and yields whether that leaves work to the sender's own turns: a message to itself, or one that
     /// overflowed.
     pub(super) fn send(&mut self, to: ShardId, envelope: Envelope) -> bool {
         let Some(outgoing) = &mut self.outgoing[to.0 as usize] else {

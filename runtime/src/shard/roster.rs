@@ -41,7 +41,7 @@ enum Place {
 }
 
 impl Place {
-    fn serves_itself_only(&self) -> bool {
+    fn has_own_work(&self) -> bool {
         matches!(self, Place::Free(_) | Place::Taken | Place::Attached)
     }
 }
@@ -177,7 +177,7 @@ impl Membership {
 
     /// Tells whether no shard has anything to do for itself any more.
     pub(crate) fn all_have_left(&self) -> bool {
-        !self.roster.members().places.iter().any(Place::serves_itself_only)
+        !self.roster.members().places.iter().any(Place::has_own_work)
     }
 
     /// Tells whether that shard of the node is gone or lost: no message to it is ever answered.
