@@ -55,8 +55,9 @@ pub use farwood_index::{
     ShermanIndex, Smart, SmartIndex, Spec, Switches, Techniques, TreeShape, Value, Violation,
 };
 pub use farwood_runtime::{
-    Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig,
-    NodeError, Shard, ShmCluster, ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs, run_executor,
+    Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, NodeConfig,
+    NodeContext, NodeError, Shard, ShmCluster, ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs,
+    run_executor,
 };
 
 #[cfg(feature = "verbs")]

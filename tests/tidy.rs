@@ -1,5 +1,5 @@
 //! House rules that no other tool checks, over every Rust file of the repository: lengths of files, functions and
-//! lines, a `//!` on top, nothing left lying about, `unsafe` only where it lives, no paths of one machine, no
+//! lines, a `//!` on top, nothing left lying about, `unsafe` and glommio only where they live, no paths of one machine, no
 //! summaries that ask, no words that hide a subject (in documents neither).
 //!
 //! It reads text, line by line, as rustfmt leaves it; strings that look like code can deceive it.
@@ -39,6 +39,10 @@ const NO_SUBJECT: [&str; 5] = [
 ];
 /// Where unsafe code may be (CONTRIBUTING.md), and the allocators of tests and benches that count.
 const UNSAFE_HOMES: [&str; 3] = ["runtime/src/mapped/", "runtime/src/buffer.rs", "runtime/src/fabric/verbs/"];
+/// Where the sources may use glommio. Everything else is neutral to the executor that runs it.
+const EXECUTOR_HOMES: [&str; 1] = ["runtime/src/executor/"];
+/// Where documents and messages may name it, for those who bring executors of their own.
+const EXECUTOR_TOLD: [&str; 2] = ["runtime/src/lib.rs", "runtime/src/node/mod.rs"];
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 #[test]
@@ -116,6 +120,9 @@ fn violations(name: &str, text: &str, mut report: impl FnMut(usize, String)) {
         if has_unsafe(line) && !may_be_unsafe(name, text) {
             report(number, "unsafe code outside of its homes".into());
         }
+        if uses_executor(name, line) {
+            report(number, format!("glommio outside of {}", EXECUTOR_HOMES.join(", ")));
+        }
     }
     for (start, length) in functions(text) {
         if length > FUNCTION_LINES_MAX {
@@ -151,6 +158,19 @@ fn may_be_unsafe(name: &str, text: &str) -> bool {
     let counts_allocations =
         ["tests/", "benches/"].iter().any(|folder| name.contains(folder)) && text.contains("GlobalAlloc");
     counts_allocations || UNSAFE_HOMES.iter().any(|home| name.starts_with(home))
+}
+
+/// Tells whether a line of the sources names glommio where it must not: at all, or in code.
+fn uses_executor(name: &str, line: &str) -> bool {
+    let is_source = name.starts_with("src/") || name.contains("/src/");
+    if !is_source || EXECUTOR_HOMES.iter().any(|home| name.starts_with(home)) {
+        return false;
+    }
+    let code = line.split("//").next().unwrap_or_default();
+    match EXECUTOR_TOLD.contains(&name) {
+        true => ["glommio::", "use glommio"].iter().any(|used| code.contains(used)),
+        false => line.contains("glommio"),
+    }
 }
 
 /// Yields first line and length of every function with a body: from its `fn` to the brace in the same column.
@@ -199,6 +219,17 @@ fn finds_what_it_looks_for() {
     let block = concat!("//! x\nlet x = unsafe", " { y };\n");
     assert_eq!(first("index/src/a.rs", block).0, 2);
     assert_eq!(found("runtime/src/mapped/a.rs", block), []);
+    let (sleep, doc) = ("//! x\n    glommio::timer::sleep(ns).await;\n", "//! x\n/// On glommio's.\n");
+    for (name, of_sleep, of_doc) in [
+        ("runtime/src/executor/poller.rs", 0, 0),
+        ("runtime/src/node/mod.rs", 1, 0),
+        ("runtime/src/shard/mod.rs", 1, 1),
+        ("index/src/a.rs", 1, 1),
+        ("runtime/tests/idle.rs", 0, 0),
+        ("examples/a.rs", 0, 0),
+    ] {
+        assert_eq!([sleep, doc].map(|text| found(name, text).len()), [of_sleep, of_doc], "{name}");
+    }
     let wide = format!("//! x\n// {}\n", "ä".repeat(LINE_COLUMNS_MAX - 3));
     assert_eq!(found("a.rs", &wide), []);
     assert_eq!(first("a.rs", &wide.replace("// ", "//  ")).0, 2);

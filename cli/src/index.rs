@@ -3,7 +3,7 @@
 
 use farwood::IndexKind;
 use farwood::runtime::CatalogEntry;
-use farwood::{AnyTree, Host, IndexSpec, Limits, Nodes};
+use farwood::{AnyTree, IndexSpec, Limits, NodeContext, Nodes};
 
 use crate::error::CliError;
 
@@ -87,16 +87,24 @@ pub(crate) fn spec(kind: IndexKind, limits: Limits, words: &[String]) -> Result<
 ///
 /// # Errors
 /// If the catalog refuses.
-pub(crate) async fn create(host: &impl Host, name: &str, spec: &IndexSpec) -> Result<AnyTree, CliError> {
-    spec.create(host, name).await.map_err(CliError::failed)
+pub(crate) async fn create(
+    node: &impl NodeContext,
+    name: &str,
+    spec: &IndexSpec,
+) -> Result<AnyTree, CliError> {
+    spec.create(node, name).await.map_err(CliError::failed)
 }
 
 /// Opens the index of that name, with a cache of that many bytes.
 ///
 /// # Errors
 /// If there is none, or it is of a kind that this release does not know.
-pub(crate) async fn open(host: &impl Host, name: &str, cache_bytes: usize) -> Result<AnyTree, CliError> {
-    let entry = host.control().open(name).await.map_err(CliError::failed)?;
+pub(crate) async fn open(
+    node: &impl NodeContext,
+    name: &str,
+    cache_bytes: usize,
+) -> Result<AnyTree, CliError> {
+    let entry = node.control().open(name).await.map_err(CliError::failed)?;
     let Some(kind) = IndexKind::named(&entry.kind) else {
         return Err(CliError::Failed(format!(
             "the index {name:?} is of kind {:?}, which this farwood cannot open: use the one that created it",
@@ -105,7 +113,7 @@ pub(crate) async fn open(host: &impl Host, name: &str, cache_bytes: usize) -> Re
     };
     // Its creator's geometry counts.
     let spec = kind.spec(kind.usual_limits(), Nodes::Usual).with_cache_bytes(cache_bytes);
-    spec.open(host, name).await.map_err(CliError::failed)
+    spec.open(node, name).await.map_err(CliError::failed)
 }
 
 /// Reads the limits of the index of a catalog entry, if this release can.

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use farwood::runtime::{Control, Fabric, Port, PortLease};
-use farwood::{AnyIndex, ComputeNode, Host, NodeConfig, Shard};
+use farwood::{AnyIndex, ComputeNode, NodeConfig, NodeContext, Shard};
 use futures::executor::block_on;
 use futures::future::{Either, select};
 
@@ -61,7 +61,7 @@ impl ControlOnly {
     }
 }
 
-impl Host for ControlOnly {
+impl NodeContext for ControlOnly {
     fn control(&self) -> Arc<dyn Control> {
         Arc::clone(&self.0)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
-use farwood_runtime::node::Host;
+use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
@@ -327,10 +327,10 @@ macro_rules! registry {
             ///
             /// # Errors
             /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
-            pub async fn create(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
+            pub async fn create(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, IndexError> {
                 match *self {
                     $(IndexSpec::$kind(Spec { geometry, options }) => {
-                        Tree::create(host, name, geometry, options).await.map(AnyTree::$kind)
+                        Tree::create(node, name, geometry, options).await.map(AnyTree::$kind)
                     })+
                 }
             }
@@ -340,10 +340,10 @@ macro_rules! registry {
             /// # Errors
             /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot
             /// be on this cluster.
-            pub async fn open(&self, host: &impl Host, name: &str) -> Result<AnyTree, IndexError> {
+            pub async fn open(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, IndexError> {
                 match *self {
                     $(IndexSpec::$kind(Spec { options, .. }) => {
-                        Tree::open(host, name, options).await.map(AnyTree::$kind)
+                        Tree::open(node, name, options).await.map(AnyTree::$kind)
                     })+
                 }
             }

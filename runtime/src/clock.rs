@@ -1,5 +1,7 @@
 //! The one clock of the runtime: cheap (the CPU's time stamp counter where it is stable), monotonic, in nanoseconds.
 
+#[cfg(test)]
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A clock. Clones read the same time.
@@ -10,22 +12,32 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that reads about 0 now.
+    /// Makes a clock that reads about 0 now.
     pub fn new() -> Self {
-        let source = quanta::Clock::new();
+        Self::starting(quanta::Clock::new())
+    }
+
+    /// Makes a clock that stands still, and what moves it.
+    #[cfg(test)]
+    pub(crate) fn by_hand() -> (Self, Arc<quanta::Mock>) {
+        let (source, time) = quanta::Clock::mock();
+        (Self::starting(source), time)
+    }
+
+    fn starting(source: quanta::Clock) -> Self {
         let origin = source.raw();
         Clock { source, origin }
     }
 
-    /// Nanoseconds since the clock was made.
+    /// Yields the nanoseconds since the clock was made.
     #[inline]
     pub fn now(&self) -> u64 {
         self.source.delta_as_nanos(self.origin, self.source.raw())
     }
 }
 
-/// Counts the nanoseconds of `span`, as everything below configurations does; those of more than 584 years are
-/// `u64::MAX`, which never comes.
+/// Counts the nanoseconds of `span`, the unit of all times below configurations. More than 584 years are `u64::MAX`,
+/// which never comes.
 pub fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -8,12 +8,13 @@
 //!   from the chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs`
-//!   (feature `verbs`), [`fabric::sim`].
-//! - [`executor`]: glommio executors that are known to have begun. [`shard`] and [`node`]: shards on them, their
-//!   poller, client pool, timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
+//! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
+//!   [`fabric::sim`].
+//! - [`shard`]: client pool, timers, mailboxes and chains of one core, driven from outside. [`executor`]: glommio
+//!   executors that do begin, and the poller that drives a shard on one. [`node`]: a [`ComputeNode`] is a set of
+//!   shards, and to an index a [`NodeContext`].
 //!
-//! Only this crate names glommio, a clock or a thread.
+//! Only this crate names a clock or a thread, and only [`executor`] uses glommio.
 
 pub mod alloc;
 pub mod buffer;
@@ -23,12 +24,12 @@ pub mod control;
 pub mod engine;
 pub mod executor;
 pub mod fabric;
-mod host;
 pub mod mapped;
 pub mod memory;
 pub mod message;
 pub mod meter;
 pub mod node;
+mod node_context;
 pub mod pointer;
 mod ports;
 pub mod service;
@@ -49,12 +50,12 @@ pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
 pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
-pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{NodeConfig, NodeError};
+pub use node_context::NodeContext;
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::{Abandoned, JoinError, JoinHandle};

@@ -49,7 +49,7 @@ impl PortLease {
         PortLease(Arc::new(Lease { port, ended: Box::new(ended) }))
     }
 
-    /// Makes a lease for hosts that give each port once.
+    /// Makes a lease for nodes that give each port once.
     pub fn for_ever(port: Port) -> Self {
         Self::new(port, || {})
     }

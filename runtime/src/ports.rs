@@ -46,7 +46,7 @@ impl Ports {
     /// Makes `handler` receive the messages to `port`, beginning with those that have come already.
     ///
     /// # Panics
-    /// If another one listens there, or did.
+    /// If another actor listens there, or did.
     pub(crate) fn listen(&self, port: Port, handler: Handler, at_rest: Option<AtRest>) {
         let early = {
             let mut places = self.0.borrow_mut();
@@ -67,7 +67,7 @@ impl Ports {
             Some(State::Listening(_, at_rest)) => at_rest.clone(),
             Some(State::Early(_) | State::Over) | None => return true,
         };
-        // An actor that does not say so stays.
+        // An actor that does not tell stays.
         at_rest.is_some_and(|at_rest| at_rest())
     }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_message_does_not_reach_who_has_the_place_now() {
+    fn a_late_message_does_not_reach_the_port_that_has_the_place_now() {
         let ports = Ports::default();
         let (old, new) = (Port(7), Port(7).next());
         let ((old_count, old_handler), (new_count, new_handler)) = (counter(), counter());

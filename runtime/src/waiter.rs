@@ -1,4 +1,4 @@
-//! Who is to be resumed: a client of the shard's own pool by its key, or any other task by its waker.
+//! Parties to be resumed: a client of the shard's own pool by its key, or any other task by its waker.
 
 use std::task::Waker;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use farwood_runtime::mapped::line::LineMode;
-use farwood_runtime::{ComputeNode, Host, Message, Port, PortLease, Shard, ShardId, Verbs};
+use farwood_runtime::{ComputeNode, Message, NodeContext, Port, PortLease, Shard, ShardId, Verbs};
 
 const SHARDS: usize = 3;
 /// Number of rounds; more are for runs by hand: shards that share cores wait for each other's time slices.

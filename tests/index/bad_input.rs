@@ -46,7 +46,7 @@ fn names_that_are_taken_and_names_that_are_not() {
     assert!(block_on(Sherman::create(&node, "c", impossible, Options::default())).is_err());
     assert!(open("c").is_err());
     create("c").unwrap();
-    use farwood::Host;
+    use farwood::NodeContext;
     let other = block_on(node.control().create("d", "other", b"")).unwrap();
     assert_eq!(other.kind, "other");
     let wrong = open("d").err().expect("it is of another kind");

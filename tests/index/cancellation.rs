@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use farwood::{Host, RangeIndex};
+use farwood::{NodeContext, RangeIndex};
 use futures::executor::block_on;
 
 use crate::kit;
@@ -47,7 +47,7 @@ fn an_empty_index_does_not_leak_nodes() {
 fn opening_can_be_given_up() {
     for &kind in IndexKind::ALL {
         let cluster = kit::cluster();
-        let node: Arc<dyn Host> = kit::node(&cluster, 1);
+        let node: Arc<dyn NodeContext> = kit::node(&cluster, 1);
         let recipe = Shape::TINY.usual(kind);
         assert!(block_on(after_polls(recipe.create(&node, "t"), 0, Drops::AtOnce)).is_none());
         block_on(recipe.create(&node, "t")).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use farwood::runtime::alloc::AllocError;
-use farwood::{Cluster, EmbeddedConfig, Host, IndexError, RangeIndex};
+use farwood::{Cluster, EmbeddedConfig, IndexError, NodeContext, RangeIndex};
 
 use crate::kit;
 use crate::kit::cluster::Model;

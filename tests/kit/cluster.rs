@@ -10,7 +10,7 @@ use farwood::runtime::engine::Device;
 use farwood::runtime::shard::JoinHandle;
 use farwood::runtime::sim::SimShard;
 use farwood::runtime::{Chain, Meter};
-use farwood::{AnyIndex, CheckOptions, CheckReport, Host, RangeIndex, Shard, ShermanIndex, Verbs};
+use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, Shard, ShermanIndex, Verbs};
 use futures::TryStreamExt;
 use futures::future::join_all;
 
@@ -122,7 +122,7 @@ impl Parties {
 pub(crate) struct Seat<V> {
     pub(crate) shard: V,
     /// Its compute node, the same for all shards of it.
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) host: Arc<dyn NodeContext>,
     /// Which node that is, counted from 0.
     pub(crate) node: usize,
 }
@@ -156,7 +156,7 @@ impl Common {
 pub(crate) struct TestCluster<V: Probed = Shard> {
     pub(crate) shard: V,
     pub(crate) index: AnyIndex<V>,
-    pub(crate) host: Arc<dyn Host>,
+    pub(crate) host: Arc<dyn NodeContext>,
     /// The shard's number in the cluster.
     pub(crate) place: usize,
     common: Arc<Common>,

@@ -6,12 +6,12 @@ use std::sync::{Arc, Once};
 
 use farwood::IndexSpec;
 use farwood::runtime::Fabric;
-use farwood::{ComputeNode, Host, Shard};
+use farwood::{ComputeNode, NodeContext, Shard};
 
 use super::cluster::{Common, Parties, Probed, Seat, TestCluster};
 
 /// A compute node that starts an executor per shard.
-pub(crate) trait Node: Host + Send + Sync + 'static {
+pub(crate) trait Node: NodeContext + Send + Sync + 'static {
     /// Its shards.
     type V: Probed;
     /// Runs `main` on every shard and waits for all; results in the order of the shards.
@@ -52,7 +52,7 @@ where
             std::thread::spawn(move || {
                 let host = Arc::clone(&node);
                 node.run_all(move |shard| {
-                    main(Seat { shard, host: Arc::clone(&host) as Arc<dyn Host>, node: number })
+                    main(Seat { shard, host: Arc::clone(&host) as Arc<dyn NodeContext>, node: number })
                 })
             })
         })

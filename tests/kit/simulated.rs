@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
 use farwood::runtime::{Control, Port, PortLease};
-use farwood::{Host, IndexSpec};
+use farwood::{IndexSpec, NodeContext};
 
 use super::cluster::{Common, Parties, Seat, TestCluster};
 
@@ -46,7 +46,7 @@ where
     let ended = Rc::new(Cell::new(0));
     for node in 0..config.nodes {
         let simulated = simulation.node(node);
-        let host: Arc<dyn Host> = Arc::new(LentHost {
+        let host: Arc<dyn NodeContext> = Arc::new(LentNode {
             control: simulated.control(),
             ports: AtomicU32::new(0),
             seed: simulated.seed(),
@@ -83,13 +83,13 @@ where
 }
 
 /// A compute node that clients can hold on to: the simulation owns its own, and the clients.
-struct LentHost {
+struct LentNode {
     control: Arc<dyn Control>,
     ports: AtomicU32,
     seed: u64,
 }
 
-impl Host for LentHost {
+impl NodeContext for LentNode {
     fn control(&self) -> Arc<dyn Control> {
         Arc::clone(&self.control)
     }

@@ -1,4 +1,4 @@
-//! A run in real time: a compute node whose shards are glommio executors on cores of their own, whatever the fabric.
+//! A run in real time: a compute node whose shards have executors on cores of their own, whatever the fabric.
 
 use std::sync::Arc;
 

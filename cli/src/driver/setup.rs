@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use farwood::runtime::PortLease;
-use farwood::{AnyTree, Host};
+use farwood::{AnyTree, NodeContext};
 use futures::executor::block_on;
 
 use crate::driver::not_started;
@@ -25,7 +25,7 @@ pub(crate) enum BenchSetup {
 
 impl BenchSetup {
     /// Makes what the workload needs on that compute node.
-    pub(crate) fn new(node: &impl Host, plan: &Plan) -> Result<Self, CliError> {
+    pub(crate) fn new(node: &impl NodeContext, plan: &Plan) -> Result<Self, CliError> {
         let config = &plan.config;
         match config.workload {
             Workload::Lock => Ok(BenchSetup::Locks(node.allocate_port())),

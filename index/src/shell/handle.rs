@@ -9,7 +9,7 @@ use std::sync::Arc;
 use farwood_lock::LockTable;
 use farwood_lock::window::Outcome;
 use farwood_runtime::alloc::Books;
-use farwood_runtime::node::Host;
+use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
@@ -55,16 +55,16 @@ impl<A: Algorithm> Tree<A> {
     /// # Errors
     /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
     pub async fn create(
-        host: &impl Host,
+        node: &impl NodeContext,
         name: &str,
         geometry: A::Geometry,
         options: Options<A>,
     ) -> Result<Self, IndexError> {
-        let control = host.control();
+        let control = node.control();
         let persisted = A::agree(geometry, options.techniques, control.servers())?;
         let config = serde_json::to_vec(&persisted).expect("numbers are always representable");
         let entry = control.create(name, A::KIND, &config).await?;
-        Self::from_entry(host, entry, options)
+        Self::from_entry(node, entry, options)
     }
 
     /// Opens the index that the catalog has under `name`. Its persisted configuration counts, whatever the options say.
@@ -72,9 +72,9 @@ impl<A: Algorithm> Tree<A> {
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
     /// this cluster.
-    pub async fn open(host: &impl Host, name: &str, options: Options<A>) -> Result<Self, IndexError> {
-        let entry = host.control().open(name).await?;
-        Self::from_entry(host, entry, options)
+    pub async fn open(node: &impl NodeContext, name: &str, options: Options<A>) -> Result<Self, IndexError> {
+        let entry = node.control().open(name).await?;
+        Self::from_entry(node, entry, options)
     }
 
     /// Reads the sizes of an index from its catalog entry, without opening it.
@@ -85,11 +85,15 @@ impl<A: Algorithm> Tree<A> {
         Ok(A::geometry(&persisted::<A>(entry)?))
     }
 
-    fn from_entry(host: &impl Host, entry: CatalogEntry, options: Options<A>) -> Result<Self, IndexError> {
+    fn from_entry(
+        node: &impl NodeContext,
+        entry: CatalogEntry,
+        options: Options<A>,
+    ) -> Result<Self, IndexError> {
         let persisted = persisted::<A>(&entry)?;
-        A::check_cluster(&entry.name, &persisted, host.control().servers())?;
-        let state = A::node_state(&persisted, &options, host.seed())?;
-        let meeting = Meeting::new(host, &entry);
+        A::check_cluster(&entry.name, &persisted, node.control().servers())?;
+        let state = A::node_state(&persisted, &options, node.seed())?;
+        let meeting = Meeting::new(node, &entry);
         Ok(Tree(Arc::new(Shared { entry, persisted, options, state, meeting })))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, LockTable, tag_of};
-use farwood_runtime::node::Host;
+use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
 use crate::shell::coalescing::{Coalescing, InFlightSketch};
@@ -24,16 +24,16 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// Prepares the meeting for the index of that catalog entry, on the compute node `host`.
-    pub(crate) fn new(host: &impl Host, entry: &CatalogEntry) -> Self {
+    /// Prepares the meeting for the index of that catalog entry, on the compute node `node`.
+    pub(crate) fn new(node: &impl NodeContext, entry: &CatalogEntry) -> Self {
         Meeting {
             name: entry.name.as_str().into(),
             tag: tag_of(entry.id),
             dead_owners: Arc::clone(&entry.dead_owners),
-            lock_port: host.allocate_port(),
-            window_port: host.allocate_port(),
+            lock_port: node.allocate_port(),
+            window_port: node.allocate_port(),
             sketch: InFlightSketch::new(),
-            seed: host.seed(),
+            seed: node.seed(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The life of a chain inside a shard, from submission to completion, without any I/O: slots, credits, and who waits.
+//! The life of a chain inside a shard, from submission to completion, without any I/O: slots, credits and waiters.
 //!
 //! ```text
 //!            credit left                     executed
@@ -23,21 +23,21 @@ use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, Failed};
 use crate::waiter::Waiter;
 
-/// What executes posted chains: queue pairs, or an executor on mapped memory. Chains to one server take effect as the
+/// A device that executes posted chains: queue pairs, or mapped memory. Chains to one server take effect as the
 /// fabric contract says of one queue pair.
 pub trait Device: 'static {
-    /// What it can do.
+    /// Yields the device's capabilities.
     fn capabilities(&self) -> &Capabilities;
     /// Takes a chain over. Never waits; the engine keeps to the credits.
     fn post(&mut self, key: SlotKey, chain: &Chain);
     /// Makes progress and reports what was completed to [`Slots::complete`]; yields how many.
     fn poll(&mut self, slots: &mut Slots) -> usize;
-    /// The pool that the shard leases buffers from: memory that the device can reach.
+    /// Yields the pool that the shard leases buffers from: memory that the device can reach.
     fn buffers(&self) -> BufferPool {
         BufferPool::new()
     }
-    /// Whether the shard may sleep although chains are in flight: the device has promised to wake it when one of them
-    /// is completed, and none has been since the last poll. Most devices make progress only when they are polled.
+    /// Tells whether the shard may sleep although chains are in flight: the device has promised to wake it when one of
+    /// them is completed, and none has been since the last poll. Most devices make progress only when they are polled.
     fn arm(&mut self) -> bool {
         false
     }
@@ -56,13 +56,13 @@ struct Credits {
 }
 
 impl<D: Device> Engine<D> {
-    /// An idle engine for `servers` queue pairs with `credits` chains in flight on each at most.
+    /// Makes an idle engine for `servers` queue pairs with `credits` chains in flight on each at most.
     pub fn new(device: D, servers: usize, credits: NonZero<usize>) -> Self {
         let credits = (0..servers).map(|_| Credits { left: credits.get(), line: VecDeque::new() }).collect();
         Engine { device, slots: Slots::default(), credits }
     }
 
-    /// What the device can do.
+    /// Yields the device's capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         self.device.capabilities()
     }
@@ -75,7 +75,7 @@ impl<D: Device> Engine<D> {
         key
     }
 
-    /// The same for a chain that is built in its slot. `build` must not come back to the engine.
+    /// Takes in a chain that `build` writes into its slot. `build` must not come back to the engine.
     #[inline(always)]
     pub fn submit_in_place(
         &mut self,
@@ -102,8 +102,8 @@ impl<D: Device> Engine<D> {
         self.device.post(key, chain);
     }
 
-    /// Lets the device make progress, hands freed credits on in FIFO order, and passes everyone who has to be resumed
-    /// to `wake`. Yields how many chains were completed.
+    /// Lets the device make progress, hands freed credits on in FIFO order, and passes the waiters of completed chains
+    /// to `wake`. Yields the number of chains that were completed.
     pub fn poll(&mut self, wake: &mut impl FnMut(Waiter)) -> usize {
         let completed = self.device.poll(&mut self.slots);
         while let Some((server, waiter)) = self.slots.pop_completed() {
@@ -115,22 +115,22 @@ impl<D: Device> Engine<D> {
         completed
     }
 
-    /// Whether nothing will happen until the device wakes the shard ([`Device::arm`]), or until something is submitted.
+    /// Tells whether nothing will happen until the device wakes the shard ([`Device::arm`]), or a chain is submitted.
     pub fn may_sleep(&mut self) -> bool {
         self.slots.in_flight() == 0 || self.device.arm()
     }
 
-    /// The device, for a fabric that has something to tell it.
+    /// Lends the device to a fabric that has something to tell it.
     pub(crate) fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// The chains, for a fabric that executes them apart from its device.
+    /// Lends the chains to a fabric that executes them apart from its device.
     pub(crate) fn slots_mut(&mut self) -> &mut Slots {
         &mut self.slots
     }
 
-    /// The outcome of a chain, or who is to be resumed when there is one.
+    /// Takes the outcome of a chain, or notes the waiter to resume when there is one.
     #[inline]
     pub fn take(
         &mut self,
@@ -140,7 +140,7 @@ impl<D: Device> Engine<D> {
         self.slots.take(key, waiter)
     }
 
-    /// Nobody waits for this chain any more. It is executed all the same.
+    /// Notes that no future waits for this chain any more. It is executed all the same.
     pub fn orphan(&mut self, key: SlotKey) {
         self.slots.orphan(key);
     }
@@ -228,9 +228,9 @@ mod tests {
             engine.orphan(posted);
             engine.orphan(in_line);
             assert_eq!(pool.leased(), 2);
-            engine.poll(&mut |_| panic!("nobody waits"));
+            engine.poll(&mut |_| panic!("the chain is an orphan"));
             assert_eq!((pool.leased(), engine.in_flight()), (1, 1));
-            engine.poll(&mut |_| panic!("nobody waits"));
+            engine.poll(&mut |_| panic!("the chain is an orphan"));
             assert_eq!((pool.leased(), engine.in_flight()), (0, 0));
         }
     }

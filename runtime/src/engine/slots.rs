@@ -17,7 +17,7 @@ use crate::waiter::Waiter;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotKey(u32);
 
-/// Whether executing a chain went well. The words that its atomics found are in its slot ([`Slots::parts`]).
+/// Success or failure of executing a chain. The words that its atomics found are in its slot ([`Slots::parts`]).
 pub type Outcome = Result<(), FabricError>;
 
 /// The chains of a shard that were submitted and whose outcome was not taken.
@@ -31,7 +31,7 @@ pub struct Slots {
 
 struct Slot {
     chain: Chain,
-    /// What the chain's atomics found, in posting order.
+    /// Words that the chain's atomics found, in posting order.
     atomics: SmallVec<[u64; 2]>,
     error: Option<FabricError>,
     span_ns: u32,
@@ -40,9 +40,9 @@ struct Slot {
 
 enum State {
     Free,
-    /// Not executed; who waits, if anyone has asked.
+    /// Not executed; its waiter, if it was asked for.
     InFlight(Option<Waiter>),
-    /// Not executed, and nobody will ask.
+    /// Not executed; its future was dropped.
     Orphaned,
     /// Executed; the outcome was not taken.
     Done,
@@ -95,13 +95,13 @@ impl Slots {
         self.in_flight
     }
 
-    /// The chain of a slot that is in flight.
+    /// Yields the chain of a slot that is in flight.
     #[inline]
     pub fn chain_mut(&mut self, key: SlotKey) -> &mut Chain {
         &mut self.slots[key.0 as usize].chain
     }
 
-    /// The chain of a slot that is in flight, and where the words go that its atomics find.
+    /// Yields the chain of a slot that is in flight, and the place for the words that its atomics find.
     #[inline]
     pub fn parts(&mut self, key: SlotKey) -> (&mut Chain, &mut SmallVec<[u64; 2]>) {
         let slot = &mut self.slots[key.0 as usize];
@@ -115,7 +115,7 @@ impl Slots {
         self.announce(key, span_ns);
     }
 
-    /// The first half of [`Slots::complete`]: what came of it, while the time is not known yet.
+    /// Does the first half of [`Slots::complete`]: records the outcome, while the time is not known yet.
     #[inline]
     pub fn set_outcome(&mut self, key: SlotKey, outcome: Outcome) {
         // Success is the rule, and nothing to write down.
@@ -124,7 +124,7 @@ impl Slots {
         }
     }
 
-    /// The second half of [`Slots::complete`].
+    /// Does the second half of [`Slots::complete`]: records the time, and queues the waiter.
     #[inline]
     pub fn announce(&mut self, key: SlotKey, span_ns: u32) {
         self.in_flight -= 1;
@@ -141,7 +141,7 @@ impl Slots {
         }
     }
 
-    /// The next completion that was not looked at: its server, and who waits.
+    /// Takes the next completion: its server, and its waiter if it has one.
     #[inline]
     pub(super) fn pop_completed(&mut self) -> Option<(u16, Option<Waiter>)> {
         self.completed.pop_front()
@@ -174,7 +174,7 @@ impl Slots {
         Poll::Ready(Ok(Completion { buf, atomics, span_ns }))
     }
 
-    /// A chain that failed goes back whole, to be posted again or not.
+    /// Gives a chain that failed back whole, so that it can be posted again.
     #[cold]
     fn take_failed(&mut self, key: SlotKey) -> Failed {
         let slot = &mut self.slots[key.0 as usize];
@@ -194,7 +194,7 @@ impl Slots {
         }
     }
 
-    /// Frees a slot whose outcome nobody takes.
+    /// Frees a slot whose outcome is not taken.
     fn discard(&mut self, key: SlotKey) {
         let slot = &mut self.slots[key.0 as usize];
         slot.atomics.clear();

@@ -6,7 +6,8 @@
 //! rings.
 //!
 //! Tasks of glommio's that a borrower leaves behind stand still when it is done, and go on with the next one. A
-//! borrower that knows of one does not give the executor back ([`Borrowed::join`] is then the end of the thread).
+//! borrower that knows of such a task does not give the executor back ([`Borrowed::join`] is then the end of the
+//! thread).
 
 use std::any::Any;
 use std::future::Future;
@@ -16,7 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
+use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
 
 /// Shorter timers lose wake-ups more often (see [`super`]); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
@@ -32,6 +33,21 @@ struct Worker {
     jobs: Sender<Job>,
 }
 
+/// Chooses where executors run: on cores of their own, as far from each other as can be, or anywhere if there are too
+/// few.
+///
+/// # Errors
+/// Why the cores of this machine cannot be told.
+pub(crate) fn cores(executors: usize) -> Result<Vec<Option<usize>>, String> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    if executors > cores {
+        return Ok(vec![None; executors]);
+    }
+    let cores = PoolPlacement::MaxSpread(executors, None).generate_cpu_set();
+    let mut cores = cores.map_err(|cause| cause.to_string())?;
+    Ok((0..executors).map(|_| cores.next().next().map(|core| core.cpu)).collect())
+}
+
 /// A service that runs on a borrowed executor.
 pub(crate) struct Borrowed<T>(Receiver<Result<T, Box<dyn Any + Send>>>);
 
@@ -39,14 +55,14 @@ impl<T> Borrowed<T> {
     /// Waits until the service is done.
     ///
     /// # Errors
-    /// With what the executor's thread panicked.
+    /// With the panic of the executor's thread.
     pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
-        self.0.recv().expect("a worker says what came of its job")
+        self.0.recv().expect("a worker reports the end of its job")
     }
 }
 
-/// Runs a service on an executor that is pinned to `core`, or anywhere. It yields its result, and whether it has left
-/// nothing behind on the executor.
+/// Runs a service on an executor that is pinned to `core`, or anywhere. The service yields its result, and whether it
+/// has left nothing behind on the executor.
 ///
 /// # Errors
 /// Why there is no executor.
@@ -74,14 +90,14 @@ where
         let result = match ran {
             Ok((result, is_clean)) => {
                 if is_clean {
-                    // Before the result is known: whoever borrows next finds this one.
+                    // Before the result is known, so that the next borrower finds this one.
                     self::idle().push(worker);
                 }
                 Ok(result)
             }
             Err(panic) => Err(panic),
         };
-        // Nobody may be waiting any more.
+        // The borrower may have stopped waiting.
         let _ = sender.send(result);
     });
     jobs.send(job).expect("a worker waits for jobs until it is dropped");

@@ -44,7 +44,8 @@ struct Heart {
 }
 
 impl Heart {
-    /// Looks whether the heart has beaten since the look before; yields at how many looks in a row it has not.
+    /// Looks whether the heart has beaten since the look before; yields the number of looks in a row at which it had
+    /// not.
     fn look(&mut self) -> u32 {
         let beats = self.beats.load(Ordering::Relaxed);
         self.still = if beats == self.seen { self.still.saturating_add(1) } else { 0 };
@@ -53,12 +54,12 @@ impl Heart {
     }
 }
 
-/// Whether this thread runs an executor that is watched.
+/// Tells whether this thread runs an executor that is watched.
 pub(super) fn is_watched() -> bool {
     IS_WATCHED.get()
 }
 
-/// Keeps this thread watched until it is dropped, which must be there.
+/// Keeps this thread watched until it is dropped, which must be on the same thread.
 pub(super) struct Watched {
     beats: Arc<AtomicU64>,
     stays_here: PhantomData<*const ()>,
@@ -84,7 +85,7 @@ impl Watched {
         Watched { beats, stays_here: PhantomData }
     }
 
-    /// What the executor's heart counts its beats in.
+    /// Yields the counter that the executor's heart counts its beats in.
     pub(super) fn beats(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.beats)
     }
@@ -155,7 +156,7 @@ mod tests {
 
     const LONG: i32 = 5 * LOOK_EVERY.as_millis() as i32;
 
-    /// A system call that waits is interrupted, again and again, while the heart stands still; afterwards none is.
+    /// Interrupts a system call that waits again and again while the heart stands still, and none afterwards.
     #[test]
     fn interrupts_a_thread_whose_heart_stands_still() {
         let watched = Watched::begin();

@@ -1,4 +1,4 @@
-//! Ends all shards of a run when one of them fails. It knows nothing of why.
+//! Ends all shards of a run when one of them fails. It does not know the reason.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ impl Downfall {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until it has come.
+    /// Waits until the downfall has come.
     pub(super) async fn has_come(&self) {
         poll_fn(|cx| {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl Downfall {
         .await;
     }
 
-    /// It comes when this is dropped, unless all has gone well by then.
+    /// Makes a guard that brings the downfall when it is dropped, unless all has gone well by then.
     pub(super) fn unless_well(&self) -> UnlessWell<'_> {
         UnlessWell { downfall: self, is_well: false }
     }

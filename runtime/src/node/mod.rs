@@ -8,27 +8,31 @@ mod downfall;
 use std::any::Any;
 use std::future::Future;
 use std::num::NonZero;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{Either, select};
-use glommio::PoolPlacement;
 use thiserror::Error;
 
 use self::downfall::Downfall;
 use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
+use crate::executor;
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceError, Fabric, Seat};
-pub use crate::host::Host;
 use crate::message::{PortLease, ShardId};
-use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
+pub use crate::node_context::NodeContext;
+use crate::shard::{Abandoned, MeshEnds, PortBook, Remains, Roster, Shard, ShardParts, Taken, mesh};
 
-/// How often a shard that waits for the others to be attached looks.
+/// The time between two looks of a shard that waits for the others to be attached.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
+
+/// The time between two looks whether a closed shard is gone, and the number of looks.
+const GONE_LOOK: Duration = Duration::from_micros(100);
+const GONE_LOOKS: u32 = 50;
 
 /// Lays out a compute node.
 #[derive(Clone, Debug)]
@@ -37,17 +41,17 @@ pub struct NodeConfig {
     pub shards: usize,
     /// Chains in flight per queue pair; more wait in line.
     pub credits: NonZero<usize>,
-    /// How long an idle poller spins before it parks; twenty times as long while it waits for chains (on fabrics where
-    /// it can sleep then).
+    /// Time that an idle poller spins before it sleeps; twenty times as long while it waits for chains (on fabrics
+    /// where it can sleep then).
     pub spin: Duration,
-    /// How often a busy poller lets its executor's reactor run: how long the network and the timers of a service on the
-    /// same executor may wait. Each time takes 7 to 9 us. Zero leaves it to the executor's preemption timer (100 ms by
-    /// default in glommio).
+    /// Period at which a busy poller lets its executor's reactor run: the longest wait of the network and the timers of
+    /// a service on the same executor. Each time takes 7 to 9 us. Zero leaves it to the executor's preemption timer
+    /// (100 ms by default in glommio).
     pub reactor_interval: Duration,
-    /// How long a shard waits for the node's others to be attached. None works without them: each is home to locks that
-    /// the others' clients wait for.
+    /// Time that a shard waits for the node's others to be attached. None works without them: each is home to locks
+    /// that the others' clients wait for.
     pub attach_timeout: Duration,
-    /// How long clients that nobody awaits may go on when their shard is closed. Then they are dropped.
+    /// Time that clients that no task awaits may go on when their shard is closed. Then they are dropped.
     pub close_timeout: Duration,
     /// Seed of the shards' random generators (back-off jitter, eviction).
     pub seed: u64,
@@ -72,7 +76,7 @@ impl Default for NodeConfig {
     }
 }
 
-/// Why a node or one of its shards could not be started.
+/// The reason why a node or one of its shards could not be started.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -154,7 +158,7 @@ impl<F: Fabric> ComputeNode<F> {
         Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports }))
     }
 
-    /// How many shards the node has, attached or not.
+    /// Counts the node's shards, attached or not.
     pub fn shards(&self) -> usize {
         self.config.shards
     }
@@ -164,13 +168,13 @@ impl<F: Fabric> ComputeNode<F> {
         self.id
     }
 
-    /// Ports that are leased, or that actors still listen on.
+    /// Counts ports that are leased, or that actors still listen on.
     pub fn ports_in_use(&self) -> usize {
         self.ports.in_use()
     }
 
-    /// What the shards that have ended so far had not done. The node's id is given to another only if no lock may be
-    /// left that bears it ([`Abandoned::may_hold_locks`]).
+    /// Yields the work that the shards that have ended so far had not done. The node's id is given to another only if
+    /// no lock may be left that bears it ([`Abandoned::may_hold_locks`]).
     pub fn abandoned(&self) -> Abandoned {
         self.roster.abandoned()
     }
@@ -184,8 +188,9 @@ impl<F: Fabric> ComputeNode<F> {
     /// [`NodeConfig::attach_timeout`], or no executor runs here. All but the first leave the shard to be attached
     /// again.
     pub async fn attach(&self) -> Result<Shard<F::Device>, NodeError> {
-        // glommio has no way to ask; its panic is printed.
-        catch_unwind(|| glommio::executor().id()).map_err(|_| NodeError::NoExecutor)?;
+        if !executor::is_here() {
+            return Err(NodeError::NoExecutor);
+        }
         let taken = self.roster.take().ok_or(NodeError::AllAttached { shards: self.config.shards })?;
         let id = taken.ends().shard();
         let seat = Seat {
@@ -215,17 +220,18 @@ impl<F: Fabric> ComputeNode<F> {
             clock: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: nanoseconds(self.config.spin),
-            reactor_ns: nanoseconds(self.config.reactor_interval),
             close_ns: nanoseconds(self.config.close_timeout),
         };
-        Ok(Shard::start(parts))
+        let (shard, driver) = Shard::new(parts);
+        executor::run_shard(driver, nanoseconds(self.config.reactor_interval));
+        Ok(shard)
     }
 
     /// Waits for the other shards, as long as they may take.
     async fn others(&self, taken: &Taken) {
         let deadline = self.clock.now().saturating_add(nanoseconds(self.config.attach_timeout));
         while !taken.is_complete() && self.clock.now() < deadline {
-            glommio::timer::sleep(LOOK_EVERY).await;
+            executor::sleep(LOOK_EVERY).await;
         }
     }
 
@@ -250,7 +256,7 @@ impl<F: Fabric> ComputeNode<F> {
     /// If an executor could not be started, or the shards were attached before.
     ///
     /// # Panics
-    /// If `main` panics on a shard, or a client that nobody awaits does. The others' `main` are dropped then.
+    /// If `main` panics on a shard, or a client that no task awaits does. The others' `main` are dropped then.
     pub fn run<M, R, T>(self: &Arc<Self>, main: M) -> Result<Vec<T>, NodeError>
     where
         M: Fn(Shard<F::Device>) -> R + Clone + Send + 'static,
@@ -299,7 +305,8 @@ impl<F: Fabric> ComputeNode<F> {
                 NodeError::Executor { cause }
             })
         };
-        let started: Vec<_> = self.cores()?.into_iter().map(start).collect();
+        let cores = executor::cores(self.config.shards).map_err(|cause| NodeError::Executor { cause })?;
+        let started: Vec<_> = cores.into_iter().map(start).collect();
         let ends: Vec<_> = started.into_iter().map(|shard| shard.map(Borrowed::join)).collect();
         let mut results: Vec<(ShardId, T)> = Vec::with_capacity(self.config.shards);
         let (mut failed, mut panicked) = (None, None);
@@ -321,21 +328,8 @@ impl<F: Fabric> ComputeNode<F> {
         Ok(results.into_iter().map(|(_, result)| result).collect())
     }
 
-    /// Where the executors run: on cores of their own, as far from each other as can be, or anywhere if there are too
-    /// few.
-    fn cores(&self) -> Result<Vec<Option<usize>>, NodeError> {
-        let shards = self.config.shards;
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        if shards > cores {
-            return Ok(vec![None; shards]);
-        }
-        let cores = PoolPlacement::MaxSpread(shards, None).generate_cpu_set();
-        let mut cores = cores.map_err(|cause| NodeError::Executor { cause: cause.to_string() })?;
-        Ok((0..shards).map(|_| cores.next().next().map(|core| core.cpu)).collect())
-    }
-
-    /// The whole life of a shard, on this executor; nothing if another shard of the node failed. Also yields whether
-    /// nothing of the shard is left.
+    /// Runs a shard for its whole life, on this executor; yields nothing if another shard of the node failed. Also
+    /// yields whether nothing of the shard is left.
     async fn run_shard<M, R, T, E>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T, E>, bool)
     where
         M: Fn(Shard<F::Device>) -> R,
@@ -371,14 +365,25 @@ impl<F: Fabric> ComputeNode<F> {
         } else {
             guard.disarm();
         }
-        (ended, remains.are_gone().await)
+        (ended, are_gone(remains).await)
     }
 }
 
-/// What came of a shard; nothing if it ended because another one failed.
+/// Waits a little until nothing is left of a shard; false if something still is.
+async fn are_gone<D>(remains: Remains<D>) -> bool {
+    for _ in 0..GONE_LOOKS {
+        if remains.are_gone() {
+            return true;
+        }
+        executor::sleep(GONE_LOOK).await;
+    }
+    false
+}
+
+/// The end of a shard; nothing if it ended because another one failed.
 type Ended<T, E> = Result<Option<(ShardId, T)>, Failure<E>>;
 
-/// Why a shard did not end well.
+/// The reason why a shard did not end well.
 enum Failure<E> {
     Error(E),
     Panic(Box<dyn Any + Send>),
@@ -388,7 +393,7 @@ fn numbers(shards: &[ShardId]) -> String {
     shards.iter().map(|shard| shard.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-impl<F: Fabric> Host for ComputeNode<F> {
+impl<F: Fabric> NodeContext for ComputeNode<F> {
     fn control(&self) -> Arc<dyn Control> {
         self.fabric.control()
     }

@@ -1,7 +1,7 @@
-//! The client pool: persistent futures in a slab, polled directly by key inside the poller's one task.
+//! The client pool: persistent futures in a slab, polled directly by key in the shard's turns.
 //!
 //! Resuming a client costs a queue entry instead of a waker's reference counts and a trip through the executor
-//! (8 ns instead of 53, as measured). It works because whoever waits for something of the shard asks for a
+//! (8 ns instead of 53, as measured). It works because every future that waits for something of the shard asks for a
 //! [`Waiter`](crate::waiter::Waiter): if the context being polled is the client's own, its key is enough. Combinators
 //! that poll with wakers of their own (`FuturesUnordered`, `join_all`) and wakes from other threads go through a real
 //! waker, which ends up in the same ready queue.
@@ -38,11 +38,11 @@ pub(crate) struct Clients {
 struct Client {
     /// Out while it is being polled.
     running: Option<(Task, Waker)>,
-    /// Whether it is in the ready queue.
+    /// Set while the client is in the ready queue.
     queued: bool,
-    /// Whether it is a task of the janitor: it is never dropped before its end.
+    /// Set for a task of the janitor, which is never dropped before its end.
     is_deferred: bool,
-    /// Where its panic goes; without one the panic goes on.
+    /// Receiver of the client's panic; without one the panic goes on.
     on_panic: Option<OnPanic>,
 }
 
@@ -92,7 +92,7 @@ impl Clients {
         self.ready.borrow_mut().push_back(key);
     }
 
-    /// The key of the client that is being polled, if `waker` is its own and not some combinator's.
+    /// Yields the key of the client that is being polled, if `waker` is its own and not some combinator's.
     #[inline]
     pub(crate) fn current(&self, waker: &Waker) -> Option<u32> {
         self.current.get().filter(|(_, data)| *data == waker.data()).map(|(key, _)| key)
@@ -117,12 +117,12 @@ impl Clients {
         self.slab.borrow().len()
     }
 
-    /// The client that is being polled, also by a combinator.
+    /// Yields the client that is being polled, also by a combinator.
     pub(super) fn polled(&self) -> Option<u32> {
         self.current.get().map(|(key, _)| key)
     }
 
-    /// Clients but for `own` and the janitor's tasks.
+    /// Counts clients but for `own` and the janitor's tasks.
     pub(super) fn clients_of_others(&self, own: Option<u32>) -> usize {
         self.slab.borrow().iter().filter(|(key, client)| client.is_of_others(*key, own)).count()
     }
@@ -247,18 +247,18 @@ impl Wake for ClientWaker {
     }
 }
 
-/// What a client panicked with.
+/// The payload of a client's panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
-/// What becomes of it.
+/// Receives a client's panic.
 pub(super) type OnPanic = Box<dyn FnOnce(Panic)>;
 
-/// Why a client has no result.
+/// The reason why a client has no result.
 #[derive(Debug, Error)]
 pub enum JoinError {
-    /// It panicked, with this.
+    /// The client panicked, with this payload.
     #[error("a client of the pool panicked")]
     Panicked(Box<dyn Any + Send>),
-    /// It was dropped unfinished, because its shard was closed or its executor ended.
+    /// The client was dropped unfinished, because its shard was closed or its executor ended.
     #[error("a client of the pool was dropped before its end: its shard was closed")]
     Dropped,
 }
@@ -271,7 +271,7 @@ impl<T: 'static> JoinHandle<T> {
     /// Wraps a client whose panic goes to the task that polls it.
     pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
-        // Nobody may be waiting for the result: that is the caller's choice. (A block that awaits the client would hold
+        // The handle may have been dropped: that is the caller's choice. (A block that awaits the client would hold
         // it twice: a variable that was moved keeps its place.)
         let task = Box::pin(client.map(move |result| drop(sender.send(Ok(result)))));
         (task, JoinHandle(receiver))
@@ -299,7 +299,7 @@ impl<T: 'static> JoinHandle<T> {
                     unheard(panic);
                 }
             }
-            // Its result had been sent, and panicked where nobody wanted it.
+            // Its result had been sent, and panicked when it was dropped unread.
             None => unheard(panic),
         };
         (task, Box::new(on_panic), JoinHandle(receiver))

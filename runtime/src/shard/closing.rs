@@ -1,38 +1,26 @@
-//! The end of a shard, one stage after the other:
-//!
-//! ```text
-//!   clients   those that nobody awaits get some time, then they are dropped; what they hold goes to the janitor
-//!   janitor   clears the locks that were left, which a server that does not answer may take its time for
-//!   chains    are executed
-//!   others    are served, until no shard of the node has anything to do for itself
-//!   janitor, chains once more, for what that has brought
-//!   actors    are dropped
-//! ```
-//! Each stage but the others' has an end. What was not done by then is reported, so that a compute node's id is not
-//! given to another while a lock may bear it.
+//! The end of a shard: carries out the steps that `shutdown` decides on, and reports what was not done by then, so that
+//! a compute node's id is not given to another while a lock may bear it.
 
 use std::ops::AddAssign;
 use std::rc::Rc;
 
+use super::Shard;
 use super::clients::Panic;
-use super::{Shard, poller};
+use super::core::Core;
+use super::shutdown::{Left, State, Step};
 use crate::engine::Device;
 use crate::verbs::Verbs;
 
-/// How often a shard that is being closed looks.
+/// The time between two looks at a shard that is being closed.
 const LOOK_NS: u64 = 1_000_000;
-/// The longest that the janitor is waited for. It gives a server up earlier by itself.
-const JANITOR_NS: u64 = 60_000_000_000;
-/// The longest that chains are waited for.
-const CHAINS_NS: u64 = 1_000_000_000;
 
-/// What shards had not done when they ended. All 0 if they ended well.
+/// Work that shards had not done when they ended. All 0 if they ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Abandoned {
-    /// Clients that nobody awaited, and that did not end in time. They were dropped, their locks cleared.
+    /// Clients that no task awaited, and that did not end in time. They were dropped, their locks cleared.
     pub clients: usize,
-    /// Clients that panicked and that nobody awaited. What they held was cleared likewise.
+    /// Clients that panicked and that no task awaited. What they held was cleared likewise.
     pub panicked: usize,
     /// Tasks of the janitor that did not end in time, or panicked. They may hold locks.
     pub deferred: usize,
@@ -45,7 +33,7 @@ pub struct Abandoned {
 }
 
 impl Abandoned {
-    /// Whether a lock may be left that bears the id of the node.
+    /// Tells whether a lock may be left that bears the id of the node.
     pub fn may_hold_locks(&self) -> bool {
         let Abandoned { clients: _, panicked: _, deferred, chains, handles, shards } = *self;
         deferred + chains + handles + shards > 0
@@ -63,47 +51,49 @@ impl AddAssign for Abandoned {
     }
 }
 
+/// Closes a shard; also yields the panic of a client that no task awaited.
 pub(super) async fn close<D: Device>(shard: Shard<D>) -> (Abandoned, Option<Panic>) {
     let core = Rc::clone(&shard.0);
     let mut abandoned = Abandoned::default();
-    // Whoever closes may be a client itself.
+    // The caller may be a client itself.
     let own = core.clients.polled();
-    until(&shard, core.close_ns, || core.clients.clients_of_others(own) == 0).await;
-    abandoned.clients = core.clients.drop_all_but(own);
-    settle(&shard).await;
-    core.membership.leave();
-    while !core.membership.all_have_left() {
-        shard.pause(LOOK_NS).await;
+    let mut state = State::begin(core.close_ns, shard.now());
+    loop {
+        let (next, step) = state.next(&core.left(own), shard.now());
+        state = next;
+        match step {
+            Step::Wait => shard.pause(LOOK_NS).await,
+            Step::DropClients => abandoned.clients = core.clients.drop_all_but(own),
+            Step::Leave => core.membership.leave(),
+            Step::RemoveActors => {
+                abandoned.deferred = core.deferred.get() + core.deferred_panicked.get();
+                abandoned.chains = core.in_flight();
+                abandoned.panicked = core.panicked.get();
+                core.ports.clear();
+            }
+            Step::AwaitDriver => core.driver_is_back().await,
+            Step::End => break,
+        }
     }
-    settle(&shard).await;
-    abandoned.deferred = core.deferred.get() + core.deferred_panicked.get();
-    abandoned.chains = core.engine.borrow().in_flight();
-    abandoned.panicked = core.panicked.get();
-    // Actors hold the shard and the shard its actors.
-    core.ports.clear();
-    poller::is_back(&core).await;
     drop(shard);
-    // The poller's and this one are no strangers'; tasks of the janitor that have not ended are counted already.
+    // The driver's handle and this one are expected; tasks of the janitor that have not ended are counted already.
     abandoned.handles = Rc::strong_count(&core).saturating_sub(2 + core.deferred.get());
     core.membership.go(abandoned);
     if abandoned != Abandoned::default() {
         tracing::warn!(name: "shard.abandoned", shard = core.id.0, ?abandoned, "a closed shard left something undone");
     }
-    let panic = core.panic.take();
-    (abandoned, panic)
+    (abandoned, core.take_panic())
 }
 
-/// Waits for the janitor and for chains.
-async fn settle<D: Device>(shard: &Shard<D>) {
-    let core = &shard.0;
-    until(shard, JANITOR_NS, || core.deferred.get() == 0).await;
-    until(shard, CHAINS_NS, || core.engine.borrow().in_flight() == 0).await;
-}
-
-/// Waits for `what`, but no longer than `ns`.
-async fn until<D: Device>(shard: &Shard<D>, ns: u64, what: impl Fn() -> bool) {
-    let deadline = shard.now().saturating_add(ns);
-    while !what() && shard.now() < deadline {
-        shard.pause(LOOK_NS).await;
+impl<D: Device> Core<D> {
+    /// Counts what is left to do, but for the client `own`.
+    fn left(&self, own: Option<u32>) -> Left {
+        Left {
+            clients: self.clients.clients_of_others(own),
+            deferred: self.deferred.get(),
+            chains: self.in_flight(),
+            others: !self.membership.all_have_left(),
+            driver_is_away: self.is_aside(),
+        }
     }
 }

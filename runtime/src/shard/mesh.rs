@@ -1,6 +1,6 @@
-//! Mailboxes between the shards of a node: one single-producer ring per ordered pair, drained by the receiver's poller.
+//! Mailboxes between the shards of a node: one single-producer ring per ordered pair, drained by the receiver's turns.
 //!
-//! glommio's channels are served once per preemption quantum while a poller runs, a ring in 0.3 us.
+//! An executor's own channels are served once per preemption quantum while a shard spins, a ring in 0.3 us.
 //! A full ring overflows into a queue on the sender's side, so sending never waits: two shards that waited for each
 //! other's ring would deadlock. Order between two shards is kept: nothing bypasses the overflow.
 
@@ -31,7 +31,7 @@ struct Outgoing {
     overflow: VecDeque<Envelope>,
 }
 
-/// The rings between `shards` shards: for each of them its ends.
+/// Makes the rings between `shards` shards: for each of them its ends.
 pub(crate) fn mesh(shards: usize) -> Vec<MeshEnds> {
     let parkings: Vec<Arc<Parking>> = (0..shards).map(|_| Arc::default()).collect();
     let mut ends: Vec<MeshEnds> = (0..shards)
@@ -59,7 +59,7 @@ impl MeshEnds {
         self.own
     }
 
-    /// Wakes this shard.
+    /// Yields what wakes this shard.
     pub(crate) fn unpark(&self) -> Unpark {
         Unpark::new(Arc::clone(self.own_parking()))
     }
@@ -72,7 +72,7 @@ impl MeshEnds {
         &self.parkings[self.own.0 as usize]
     }
 
-    /// Sends, and yields whether that leaves work to the sender's own poller: a message to itself, or one that
+    /// Sends a message, and yields whether that leaves work to the sender's own turns: a message to itself, or one that
     /// overflowed.
     pub(super) fn send(&mut self, to: ShardId, envelope: Envelope) -> bool {
         let Some(outgoing) = &mut self.outgoing[to.0 as usize] else {
@@ -124,7 +124,7 @@ impl MeshEnds {
         }
     }
 
-    /// Whether something has arrived or waits for room.
+    /// Tells whether a message has arrived or waits for room.
     pub(super) fn has_work(&self) -> bool {
         self.overflowing > 0
             || !self.to_self.is_empty()

@@ -1,12 +1,12 @@
 //! Waking a parked shard, from its own thread or another.
 //!
 //! ```text
-//!   poller                          another shard
+//!   a shard that falls asleep       another shard
 //!   parked = true                   push message into ring
 //!   fence                           fence
 //!   look at rings: empty -> sleep   parked? -> wake
 //! ```
-//! Whichever fence comes second sees the other side's store, so a message never meets a sleeping poller.
+//! The second fence sees the other side's store, whichever of both it is, so no message is left to a shard that sleeps.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -30,7 +30,7 @@ impl Unpark {
     }
 }
 
-/// Whether a shard's poller sleeps, and how to wake it.
+/// State of a shard, asleep or awake, and the waker that ends its sleep.
 #[derive(Default)]
 pub(crate) struct Parking {
     parked: AtomicBool,
@@ -38,14 +38,14 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Announces that the poller is about to sleep. It must look for work once more before it does.
+    /// Announces that the shard is about to sleep. It must look for work once more before it does.
     pub(crate) fn prepare(&self, waker: &Waker) {
         self.waker.register(waker);
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The poller is awake.
+    /// Notes that the shard is awake.
     pub(super) fn cancel(&self) {
         self.parked.store(false, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl Parking {
         self.parked.load(Ordering::Relaxed)
     }
 
-    /// Wakes the poller if it sleeps. The caller has made its work visible before.
+    /// Wakes the shard if it sleeps. The caller has made its work visible before.
     #[inline]
     pub(crate) fn unpark(&self) {
         fence(Ordering::SeqCst);

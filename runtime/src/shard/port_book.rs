@@ -1,8 +1,9 @@
-//! Leases the ports of a compute node, and says when the actors of a lease that has gone are removed.
+//! Leases the ports of a compute node, and decides when the actors of a lease that has gone are removed.
 //!
-//! An actor serves clients of other shards also when nobody on its own needs it. So the actors of a port go together,
-//! when its lease has gone (then no client is left on any shard), and when all of them are at rest: twice one after the
-//! other. One may rest while a message is on its way to it; but who has sent that, or is to be answered, does not.
+//! An actor serves clients of other shards also when no client of its own shard needs it. So the actors of a port go
+//! together, when its lease has gone (then no client is left on any shard), and when all of them are at rest: twice one
+//! after the other. One may rest while a message is on its way to it; but the actor that sent it, or that awaits its
+//! answer, does not.
 //!
 //! ```text
 //!   leased ──> all have rested ──> all have rested again ──> all are removed ──> free, for the next generation
@@ -38,7 +39,7 @@ struct Entries {
 struct Leaving {
     port: Port,
     round: u8,
-    /// By shard: whether this round is over for it.
+    /// By shard: set when this round is over for it.
     done: Vec<bool>,
 }
 
@@ -47,7 +48,7 @@ impl PortBook {
         Arc::new(PortBook { entries: Mutex::default(), leaving: AtomicUsize::new(0), shards })
     }
 
-    /// A port that nobody else has.
+    /// Leases a port that is not leased already.
     ///
     /// # Panics
     /// If 65,536 are leased.
@@ -65,7 +66,7 @@ impl PortBook {
         PortLease::new(port, move || book.give_back(port))
     }
 
-    /// An actor listens on a port, which it has leased or not.
+    /// Notes that an actor listens on a port, which may be leased or not.
     pub(crate) fn listens(&self, port: Port) {
         if let Some((leased, listeners)) = self.entries().ports.get_mut(port.place())
             && *leased == port
@@ -74,7 +75,7 @@ impl PortBook {
         }
     }
 
-    /// Ports that are leased, or whose actors are not removed yet.
+    /// Counts ports that are leased, or whose actors are not removed yet.
     pub(crate) fn in_use(&self) -> usize {
         let entries = self.entries();
         entries.ports.len() - entries.free.len()
@@ -92,13 +93,13 @@ impl PortBook {
         self.shards.iter().for_each(Unpark::unpark);
     }
 
-    /// Whether [`PortBook::visit`] may have something to do.
+    /// Tells whether [`PortBook::visit`] may have something to do.
     #[inline]
     pub(crate) fn has_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed) > 0
     }
 
-    /// A shard's part in the rounds of what is leaving. It comes again whenever it has moved.
+    /// Does a shard's part in the rounds of ports that are leaving, again whenever one has moved on.
     pub(crate) fn visit(&self, shard: ShardId, ports: &Ports) {
         let (mut removed, mut has_moved) = (Vec::new(), false);
         let mut entries = self.entries();

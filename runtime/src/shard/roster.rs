@@ -1,4 +1,4 @@
-//! The shards of a node as a whole: who is attached, who has left, and what they left undone.
+//! The shards of a node as a whole: which are attached, which have left, and the work that they left undone.
 //!
 //! ```text
 //!   free <──────── taken ───> attached ───> leaving ───> gone
@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Abandoned, MeshEnds};
-use crate::executor::Ending;
 use crate::message::ShardId;
 
 /// The places of a node's shards.
 pub(crate) struct Roster {
     members: Mutex<Members>,
-    /// Whether any shard is gone or lost: looked at often, and nearly never set.
+    /// Set once any shard is gone or lost: looked at often, and nearly never set.
     any_ended: AtomicBool,
     /// Called when the last shard has gone and none of them may have left a lock behind, or no shard has ever begun.
     ended: Box<dyn Fn() + Send + Sync>,
@@ -26,7 +25,7 @@ pub(crate) struct Roster {
 
 struct Members {
     places: Vec<Place>,
-    /// Every place was attached at the same time: from then on none is free again.
+    /// Set once every place was attached at the same time: from then on none is free again.
     is_complete: bool,
     abandoned: Abandoned,
 }
@@ -42,7 +41,7 @@ enum Place {
 }
 
 impl Place {
-    fn serves_itself_only(&self) -> bool {
+    fn has_own_work(&self) -> bool {
         matches!(self, Place::Free(_) | Place::Taken | Place::Attached)
     }
 }
@@ -58,7 +57,7 @@ impl Roster {
         Arc::new(Roster { members, any_ended, ended: Box::new(ended) })
     }
 
-    /// The first place that is free, if one is.
+    /// Takes the first place that is free, if one is.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Taken> {
         let mut members = self.members();
         let place = members.places.iter().position(|place| matches!(place, Place::Free(_)))?;
@@ -68,7 +67,7 @@ impl Roster {
         Some(Taken { roster: Arc::clone(self), ends: Some(ends) })
     }
 
-    /// What the shards that are gone or lost have left undone.
+    /// Yields the work that shards that are gone or lost have left undone.
     pub(crate) fn abandoned(&self) -> Abandoned {
         self.members().abandoned
     }
@@ -103,7 +102,7 @@ impl Drop for Roster {
     }
 }
 
-/// A place that is taken. Dropped, it is free again.
+/// A place that is taken. Dropping it frees the place.
 pub(crate) struct Taken {
     roster: Arc<Roster>,
     ends: Option<MeshEnds>,
@@ -114,14 +113,14 @@ impl Taken {
         self.ends.as_ref().expect("the place has its ends until it is given up")
     }
 
-    /// The shard is connected: now the others are waited for.
+    /// Notes that the shard is connected: now the others are waited for.
     pub(crate) fn attach(&self) {
         let mut members = self.roster.members();
         members.places[self.place()] = Place::Attached;
         members.is_complete |= members.places.iter().all(|place| matches!(place, Place::Attached));
     }
 
-    /// Whether all shards have been attached.
+    /// Tells whether all shards have been attached.
     pub(crate) fn is_complete(&self) -> bool {
         self.roster.members().is_complete
     }
@@ -171,17 +170,17 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// This shard has nothing to do for itself any more.
+    /// Notes that this shard has nothing to do for itself any more.
     pub(crate) fn leave(&self) {
         self.roster.members().places[usize::from(self.shard.0)] = Place::Leaving;
     }
 
-    /// Whether no shard has anything to do for itself any more.
+    /// Tells whether no shard has anything to do for itself any more.
     pub(crate) fn all_have_left(&self) -> bool {
-        !self.roster.members().places.iter().any(Place::serves_itself_only)
+        !self.roster.members().places.iter().any(Place::has_own_work)
     }
 
-    /// Whether that shard of the node is gone or lost: no message to it is ever answered.
+    /// Tells whether that shard of the node is gone or lost: no message to it is ever answered.
     #[inline]
     pub(crate) fn has_ended(&self, shard: ShardId) -> bool {
         let has_ended = || {
@@ -196,13 +195,8 @@ impl Membership {
         self.end(Place::Gone, abandoned);
     }
 
-    fn end(&self, how: Place, abandoned: Abandoned) {
-        self.roster.end(self.roster.members(), usize::from(self.shard.0), how, abandoned);
-    }
-}
-
-impl Ending for Membership {
-    fn executor_ended(&self) {
+    /// Notes that the shard's executor has ended: what is left of the shard stands still.
+    pub(crate) fn lose(&self) {
         let place = usize::from(self.shard.0);
         if !matches!(self.roster.members().places[place], Place::Gone | Place::Lost) {
             tracing::warn!(
@@ -211,5 +205,9 @@ impl Ending for Membership {
             );
             self.end(Place::Lost, Abandoned { shards: 1, ..Abandoned::default() });
         }
+    }
+
+    fn end(&self, how: Place, abandoned: Abandoned) {
+        self.roster.end(self.roster.members(), usize::from(self.shard.0), how, abandoned);
     }
 }

@@ -1,7 +1,7 @@
-//! Pauses: a heap of deadlines that the poller looks at in each turn while there are any.
+//! Pauses: a heap of deadlines that each turn looks at while there are any.
 //!
 //! A pause has one entry however often it is polled. One that is dropped early (a time-out that was not needed) leaves
-//! its deadline in the heap; when these are half of it, the heap is swept, so it stays as small as what is waited for.
+//! its deadline in the heap; when these are half of it, the heap is swept, so it stays in proportion to the pauses.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use slab::Slab;
 
-use super::Core;
+use super::core::Core;
 use crate::engine::Device;
 use crate::waiter::Waiter;
 
@@ -25,7 +25,7 @@ pub(super) struct Timers(RefCell<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// Deadlines; whose place in the slab has another number by now is stale.
+    /// Deadlines; one whose place in the slab has another number by now is stale.
     heap: BinaryHeap<Reverse<(u64, Entry)>>,
     waiting: Slab<(u64, Waiter)>,
     added: u64,
@@ -49,7 +49,7 @@ impl Timers {
         entry
     }
 
-    /// Someone else waits for the same deadline now. False if it has fired.
+    /// Replaces the waiter for a deadline. False if it has fired.
     fn replace(&self, entry: Entry, waiter: Waiter) -> bool {
         let mut inner = self.0.borrow_mut();
         match inner.waiting.get_mut(entry.place) {
@@ -69,13 +69,13 @@ impl Timers {
         }
     }
 
-    /// The next deadline.
+    /// Yields the next deadline.
     #[inline]
     pub(super) fn next(&self) -> Option<u64> {
         self.0.borrow().heap.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// A waiter whose deadline has come.
+    /// Takes a waiter whose deadline has come.
     pub(super) fn pop_due(&self, now_ns: u64) -> Option<Waiter> {
         let mut inner = self.0.borrow_mut();
         while inner.heap.peek().is_some_and(|Reverse((at_ns, _))| *at_ns <= now_ns) {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_pause_wakes_nobody_and_a_replaced_one_its_last_waiter() {
+    fn a_cancelled_pause_wakes_no_waiter_and_a_replaced_one_its_last() {
         let timers = Timers::default();
         let first = timers.add(10, Waiter::Client(1));
         timers.cancel(first);

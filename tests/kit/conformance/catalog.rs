@@ -2,7 +2,7 @@
 
 use farwood::IndexKind;
 use farwood::runtime::control::ServerUsage;
-use farwood::{CheckOptions, ControlError, Host, IndexError, RangeIndex};
+use farwood::{CheckOptions, ControlError, IndexError, NodeContext, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cluster::{Parties, Probed, TestCluster};

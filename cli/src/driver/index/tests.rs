@@ -1,6 +1,6 @@
 //! Clients on an index that forgets everything: they must find out, and their own cost can be measured.
 
-use farwood::runtime::{Host, Verbs};
+use farwood::runtime::{NodeContext, Verbs};
 use farwood::{
     Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, TreeShape, Value,
 };

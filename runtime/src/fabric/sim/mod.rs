@@ -41,10 +41,10 @@ use self::world::World;
 use crate::control::Control;
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
-use crate::host::Host;
 use crate::mapped::line::LineMode;
 use crate::memory::ClusterError;
 use crate::message::{Port, PortLease, ShardId};
+use crate::node_context::NodeContext;
 use crate::verbs::Capabilities;
 
 /// What is simulated.
@@ -339,7 +339,7 @@ pub struct SimNode {
     seed: u64,
 }
 
-impl Host for SimNode {
+impl NodeContext for SimNode {
     fn control(&self) -> Arc<dyn Control> {
         Arc::clone(&self.control)
     }

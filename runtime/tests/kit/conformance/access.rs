@@ -3,11 +3,11 @@
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Chain, Meter, RemotePtr};
 
-use super::exchange::{Meeting, fill, is_pattern, pattern, read, run, words_of};
+use super::exchange::{Barrier, fill, is_pattern, pattern, read, run, words_of};
 use super::{Probed, Site};
 
 /// Checks that bytes of every alignment and length come back as they were written, and nothing beside them changes.
-pub(crate) async fn round_trips<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn round_trips<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     for server in 0..2 {
         let base = site.own(server, v.shard());
         for start in (0..=64).step_by(8) {
@@ -37,7 +37,7 @@ async fn round_trip<V: Probed>(v: &V, base: RemotePtr, start: usize, len: usize)
 }
 
 /// Compares random chains, several in flight, with a plain array that executes them in posting order.
-pub(crate) async fn verbs_match_a_model<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn verbs_match_a_model<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     const WORDS: usize = 64;
     let meter = Meter::default();
     let base = site.own(1, v.shard());

@@ -3,11 +3,11 @@
 use farwood_runtime::Chain;
 use futures::future::join_all;
 
-use super::exchange::{Meeting, fill, in_client, is_pattern, read, read_words, run};
+use super::exchange::{Barrier, fill, in_client, is_pattern, read, read_words, run};
 use super::{Probed, Site};
 
 /// Checks that CAS and FAA yield what they found, in posting order, and change the word as they should.
-pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let mut chain = Chain::new(at.server());
     chain
@@ -36,12 +36,12 @@ pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Meeting<V>) {
 
 /// Checks that with many clients of all shards no increment by FAA or by a loop of CAS is lost, and no two FAAs find
 /// one value.
-pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     const CLIENTS: u64 = 8;
     const ROUNDS: u64 = 200;
     let (counter, swapped) = (site.common(), site.common().add(64));
     let tickets = site.common().add(4096);
-    meeting.attend().await;
+    barrier.wait().await;
     let client = |v: V| async move {
         for _ in 0..ROUNDS {
             let mut chain = Chain::new(counter.server());
@@ -63,7 +63,7 @@ pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, meeti
         }
     };
     join_all((0..CLIENTS).map(|_| in_client(&v, client(v.clone())))).await;
-    meeting.attend().await;
+    barrier.wait().await;
     let all = v.shards() as u64 * CLIENTS * ROUNDS;
     assert_eq!(read_words(&v, counter, 1).await, [all]);
     assert_eq!(read_words(&v, swapped, 1).await, [all]);

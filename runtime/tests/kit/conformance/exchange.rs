@@ -13,20 +13,20 @@ use futures::future::LocalBoxFuture;
 use super::Probed;
 
 /// Barriers that no shard passes before all have come there; made of messages.
-pub(crate) struct Meeting<V> {
+pub(crate) struct Barrier<V> {
     v: V,
     arrived: Rc<Tally<V>>,
     round: Rc<Cell<u64>>,
 }
 
-impl<V: Probed> Meeting<V> {
+impl<V: Probed> Barrier<V> {
     const PORT: Port = Port(0);
 
     pub(crate) fn new(v: &V) -> Self {
-        Meeting { v: v.clone(), arrived: Tally::listen(v, Self::PORT), round: Rc::default() }
+        Barrier { v: v.clone(), arrived: Tally::listen(v, Self::PORT), round: Rc::default() }
     }
 
-    pub(crate) async fn attend(&self) {
+    pub(crate) async fn wait(&self) {
         self.round.set(self.round.get() + 1);
         let shards = self.v.shards() as u16;
         (0..shards).for_each(|to| self.v.send(ShardId(to), Self::PORT, Message::default()));
@@ -34,9 +34,9 @@ impl<V: Probed> Meeting<V> {
     }
 }
 
-impl<V: Clone> Clone for Meeting<V> {
+impl<V: Clone> Clone for Barrier<V> {
     fn clone(&self) -> Self {
-        Meeting { v: self.v.clone(), arrived: Rc::clone(&self.arrived), round: Rc::clone(&self.round) }
+        Barrier { v: self.v.clone(), arrived: Rc::clone(&self.arrived), round: Rc::clone(&self.round) }
     }
 }
 

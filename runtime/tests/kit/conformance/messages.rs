@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use farwood_runtime::{Chain, Message, Meter, Port, ShardId};
 
-use super::exchange::{Meeting, Tally, read_words};
+use super::exchange::{Barrier, Tally, read_words};
 use super::{Probed, Site};
 
 /// Lets all shards send to all, themselves included, far more than any ring holds and all at once: nothing is lost or
 /// overtaken, and no shard waits for another.
-pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: Meeting<V>) {
+pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, barrier: Barrier<V>) {
     const MESSAGES: u64 = 100_000;
     const PORTS: u32 = 2;
     let shards = v.shards() as u16;
@@ -28,7 +28,7 @@ pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: 
             }),
         );
     }
-    meeting.attend().await;
+    barrier.wait().await;
     for n in 0..MESSAGES {
         for to in 0..shards {
             let message = Message([n / u64::from(PORTS), !(n / u64::from(PORTS)), u64::from(v.shard().0)]);
@@ -40,12 +40,12 @@ pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, meeting: 
         }
     }
     tally.reached(MESSAGES * u64::from(shards)).await;
-    meeting.attend().await;
+    barrier.wait().await;
     assert_eq!(tally.count(), MESSAGES * u64::from(shards));
 }
 
 /// Checks that messages to a port without an actor reach the actor that listens later, before newer ones.
-pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: Meeting<V>) {
+pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, barrier: Barrier<V>) {
     const EARLY: u64 = 3000;
     let send = |range: std::ops::Range<u64>| {
         for n in range {
@@ -53,8 +53,8 @@ pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: M
         }
     };
     send(0..EARLY);
-    // Rings are drained in order: a shard that has seen all at the meeting has the early ones.
-    meeting.attend().await;
+    // Rings are drained in order: a shard that has seen all at the barrier has the early ones.
+    barrier.wait().await;
     let heard: Rc<RefCell<Vec<Vec<u64>>>> = Rc::new(RefCell::new(vec![Vec::new(); v.shards()]));
     let inside = Rc::clone(&heard);
     let tally = Rc::new(Tally::new(v.clone()));
@@ -76,7 +76,7 @@ pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, meeting: M
 }
 
 /// Checks that a handler may send, post and wake: it is called with nothing of the shard borrowed.
-pub(crate) async fn messages_from_handlers<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn messages_from_handlers<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     const HOPS: u64 = 2000;
     let at = site.own(0, v.shard());
     let tally = Rc::new(Tally::new(v.clone()));
@@ -95,12 +95,12 @@ pub(crate) async fn messages_from_handlers<V: Probed>(v: V, site: Site, meeting:
             }
         }),
     );
-    meeting.attend().await;
+    barrier.wait().await;
     if v.shard().0 == 0 {
         v.send(ShardId(0), Port(20), Message([1, 0, 0]));
     }
     let expected = HOPS / v.shards() as u64;
     tally.reached(expected).await;
-    meeting.attend().await;
+    barrier.wait().await;
     assert_eq!(read_words(&v, at, 1).await, [expected]);
 }

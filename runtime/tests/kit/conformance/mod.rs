@@ -19,7 +19,7 @@ use farwood_runtime::{RemotePtr, ShardId, Verbs};
 
 pub(crate) use self::access::{round_trips, verbs_match_a_model};
 pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
-pub(crate) use self::exchange::Meeting;
+pub(crate) use self::exchange::Barrier;
 pub(crate) use self::failure::{
     credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local,
     refused_chains_come_back, servers_in_parallel,
@@ -91,9 +91,9 @@ macro_rules! conformance_tests {
         $(#[test]
         fn $part() {
             $(<$fabric as crate::conformance::Fabric>::run($shards, |v, site| async move {
-                let meeting = crate::conformance::Meeting::new(&v);
-                crate::conformance::$part(v.clone(), site, meeting.clone()).await;
-                crate::conformance::nothing_is_left(&v, &meeting).await;
+                let barrier = crate::conformance::Barrier::new(&v);
+                crate::conformance::$part(v.clone(), site, barrier.clone()).await;
+                crate::conformance::nothing_is_left(&v, &barrier).await;
             });)+
         })+
     };
@@ -101,10 +101,10 @@ macro_rules! conformance_tests {
 pub(crate) use conformance_tests;
 
 /// Checks that every shard is done, all chains are executed and all buffers are back.
-pub(crate) async fn nothing_is_left<V: Probed>(v: &V, meeting: &Meeting<V>) {
+pub(crate) async fn nothing_is_left<V: Probed>(v: &V, barrier: &Barrier<V>) {
     while v.chains_in_flight() > 0 {
         v.pause(10_000).await;
     }
     assert_eq!(v.buffers_leased(), 0);
-    meeting.attend().await;
+    barrier.wait().await;
 }

@@ -4,12 +4,12 @@ use farwood_runtime::chain::Op;
 use farwood_runtime::{Chain, Completion, Message, Meter, Port, RemotePtr, ShardId};
 use futures::future::join;
 
-use super::exchange::{Meeting, Tally, in_client, read, read_words, spin, words_of, write_words};
+use super::exchange::{Barrier, Tally, in_client, read, read_words, spin, words_of, write_words};
 use super::{Probed, Site};
 
 /// Checks that every verb behind a WRITE takes effect after it, and a READ after an atomic: inside a chain, between
 /// chains that were posted one behind the other, and between chains that were awaited.
-pub(crate) async fn chains_keep_their_order<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn chains_keep_their_order<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     let base = site.own(0, v.shard());
     for n in 1..500 {
         // One chain; several posted at once; several awaited.
@@ -89,12 +89,12 @@ fn take(done: Completion, landed: usize, reads: &mut Vec<u64>, atomics: &mut Vec
 }
 
 /// Lets one shard write data, then a flag that says so; another that reads the flag, then the data, never finds less.
-pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 20_000;
     let (flag, data) = (site.common(), site.common().add(4096));
     let writes = v.shard().0 == 0;
     let reads = usize::from(v.shard().0) + 1 == v.shards();
-    meeting.attend().await;
+    barrier.wait().await;
     let writer = {
         let v = v.clone();
         async move {
@@ -143,7 +143,7 @@ pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, meeting
 ///   READ y  < j         READ x  < i     <- forbidden: whichever WRITE came second follows the other
 /// ```
 /// Neither shard waits for the other: every pair of rounds `(i, j)` is judged afterwards.
-pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 12_000;
     let me = u64::from(v.shard().0);
     let words = [site.common(), site.common().add(1024)];
@@ -151,7 +151,7 @@ pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, meeting: Me
     for repeat in 0..4 {
         let (own, other) = (words[me as usize], words[1 - me as usize]);
         let mut seen = Vec::with_capacity(ROUNDS as usize);
-        meeting.attend().await;
+        barrier.wait().await;
         for n in 1..=ROUNDS {
             let stamp = repeat * ROUNDS + n;
             seen.push(write_then_read(&v, own, stamp, other, n % 2 == 0).await - repeat * ROUNDS);
@@ -160,20 +160,20 @@ pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, meeting: Me
             }
         }
         write_words(&v, records(me), &seen).await;
-        meeting.attend().await;
+        barrier.wait().await;
         let theirs = read_words(&v, records(1 - me), ROUNDS as usize).await;
         for (i, &y) in (1u64..).zip(&seen) {
             // The other shard's first round that this READ missed.
             let Some(&x) = theirs.get(y as usize) else { continue };
             assert!(x >= i, "rounds {i} and {}: both READs missed the other's WRITE", y + 1);
         }
-        meeting.attend().await;
+        barrier.wait().await;
         if me == 0 {
             // The next repetition counts from where both ended.
             write_words(&v, words[0], &[(repeat + 1) * ROUNDS]).await;
             write_words(&v, words[1], &[(repeat + 1) * ROUNDS]).await;
         }
-        meeting.attend().await;
+        barrier.wait().await;
     }
 }
 
@@ -192,11 +192,11 @@ async fn write_then_read<V: Probed>(v: &V, own: RemotePtr, stamp: u64, other: Re
 }
 
 /// Checks that a message follows what its sender wrote and awaited before: the receiver's READ sees it.
-pub(crate) async fn messages_follow_writes<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn messages_follow_writes<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 3000;
     let at = site.common();
     let received = Tally::listen(&v, Port(1));
-    meeting.attend().await;
+    barrier.wait().await;
     let other = ShardId(1 - v.shard().0);
     for n in (1..=ROUNDS).filter(|n| n % 2 == u64::from(v.shard().0)) {
         if n > 1 {
@@ -206,5 +206,5 @@ pub(crate) async fn messages_follow_writes<V: Probed>(v: V, site: Site, meeting:
         write_words(&v, at, &[n]).await;
         v.send(other, Port(1), Message([n, 0, 0]));
     }
-    meeting.attend().await;
+    barrier.wait().await;
 }

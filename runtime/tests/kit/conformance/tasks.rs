@@ -10,11 +10,11 @@ use farwood_runtime::{Chain, Message, Meter, Port, ShardId, TimedOut, Waiter};
 use futures::future::{join, join_all, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use super::exchange::{Meeting, Tally, counted, in_client, maybe_in_client, read_words, run};
+use super::exchange::{Barrier, Tally, counted, in_client, maybe_in_client, read_words, run};
 use super::{Probed, Site};
 
 /// Checks that a pause lasts at least its time, and that pauses of many clients end in the order of their deadlines.
-pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
+pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Barrier<V>) {
     for ns in [0, 1, 999, 50_000, 150_000, 250_000, 1_000_000, 5_000_000] {
         let before = v.now();
         v.pause(ns).await;
@@ -35,7 +35,7 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Meeting<V>) {
 
 /// Checks that an operation that ends in time has its outcome; another one is dropped, and what it had posted is
 /// executed.
-pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     let (limit, at) = (Duration::from_micros(200), site.own(0, v.shard()));
     let before = v.now();
     assert_eq!(v.timeout(limit, pending::<()>()).await, Err(TimedOut { limit }));
@@ -78,7 +78,7 @@ async fn many_pauses<V: Probed>(v: &V) -> bool {
 }
 
 /// Checks that time does not go back, for clients and handlers.
-pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: Meeting<V>) {
+pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
     let latest = Rc::new(Cell::new(0));
     let clock = (v.clone(), Rc::clone(&latest));
     let look = Rc::new(move || {
@@ -87,7 +87,7 @@ pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: M
     });
     let looking = Rc::clone(&look);
     v.listen(Port(30), Rc::new(move |_, _| looking()));
-    meeting.attend().await;
+    barrier.wait().await;
     let at = site.own(0, v.shard());
     for n in 0..300 {
         (0..v.shards() as u16).for_each(|to| v.send(ShardId(to), Port(30), Message([n, 0, 0])));
@@ -104,12 +104,12 @@ pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, meeting: M
         v.pause(n % 3 * 200).await;
         look();
     }
-    meeting.attend().await;
+    barrier.wait().await;
 }
 
 /// Checks that waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early
 /// and double wakes do no harm.
-pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
+pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Barrier<V>) {
     for waiting_in_client in [false, true] {
         for waking_in_client in [false, true] {
             for combined in [false, true] {
@@ -160,7 +160,7 @@ pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Meeting<V>) {
 }
 
 /// Checks that a deferred task runs by itself, apart from its caller, also when it defers more.
-pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let tally = Rc::new(Tally::new(v.clone()));
     for _ in 0..100 {
@@ -183,7 +183,7 @@ pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Meeting<V>) {
 }
 
 /// Checks that futures that are polled with wakers of a combinator's own complete, in the pool and outside.
-pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Meeting<V>) {
+pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     for inside in [false, true] {
         let inner = v.clone();
         let at = site.own(0, v.shard()).add(if inside { 4096 } else { 0 });

@@ -7,10 +7,10 @@
 //! has looked at everything else. A sleep costs the poller 7 to 9 us, nearly all of them the reactor's system calls.
 //!
 //! On a slow machine (emulated, or a build without optimisation) such a sleep may be over before the executor has
-//! heard of it. Then the next one is longer.
+//! registered it. Then the next one is longer.
 //!
 //! If another task never rests either, such a sleep lasts until the preemption timer fires. Then the reactor runs no
-//! more often than without Farwood, and the poller asks less often, lest it give away its share of the core.
+//! more often than without Farwood, and the poller asks for it less often, to keep its share of the core.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -26,19 +26,19 @@ const NAP_NS_MIN: u64 = 500;
 const NAP_NS_MAX: u64 = 1_000_000;
 /// A sleep that was long enough is followed by one that is shorter by one part in this many of what it is too long.
 const NAP_PARTS: u64 = 16;
-/// When the reactor has run, glommio may lose a wake-up (see `poller.rs`) and sleep although the poller is runnable. A
-/// second timer ends that.
+/// Ends a sleep of the executor although the poller is runnable: glommio may lose a wake-up when the reactor has run
+/// (see `poller.rs`).
 const GUARD: Duration = Duration::from_micros(100);
 /// Turns between two looks at the clock.
 const TURNS_PER_LOOK: u32 = 8;
-/// A sleep of this many periods is a long one: somebody else kept the executor busy.
+/// A sleep of this many periods is a long one: another task kept the executor busy.
 const LONG_PERIODS: u64 = 8;
 /// Long sleeps in a row that prove that it is not chance (the system may take the core away for a while).
 const LONG_NAPS_MAX: u32 = 4;
 /// From then on, a sleep takes at most one part in this many of the poller's time.
 const PARTS: u64 = 16;
 
-/// When the reactor is to run next.
+/// The time at which the reactor is to run next.
 pub(super) struct Reactor {
     /// 0: only when glommio wants it.
     period_ns: u64,
@@ -55,14 +55,14 @@ impl Reactor {
         Reactor { period_ns, due_ns: 0, turns: 0, long_naps: 0, length, guard: None }
     }
 
-    /// Whether the reactor should run now. Called once per turn.
+    /// Tells whether the reactor should run now. Called once per turn.
     #[inline]
     pub(super) fn is_due(&mut self, clock: &Clock) -> bool {
         self.turns = self.turns.wrapping_add(1);
         self.period_ns > 0 && self.turns.is_multiple_of(TURNS_PER_LOOK) && clock.now() >= self.due_ns
     }
 
-    /// Lets it run.
+    /// Lets the reactor run.
     pub(super) async fn run(&mut self, clock: &Clock) {
         let begun = clock.now();
         let guard = self.guard.insert(Timer::new(GUARD));
@@ -71,7 +71,7 @@ impl Reactor {
         self.ran(begun, clock.now());
     }
 
-    /// The reactor ran, between these two moments.
+    /// Notes that the reactor ran between these two moments.
     pub(super) fn ran(&mut self, begun_ns: u64, now_ns: u64) {
         let took = now_ns.saturating_sub(begun_ns);
         self.long_naps = if took > LONG_PERIODS * self.period_ns { self.long_naps + 1 } else { 0 };
@@ -86,7 +86,7 @@ struct NapLength {
 }
 
 impl NapLength {
-    /// Lengthens naps after one that was too short. False if they are as long as they get.
+    /// Lengthens naps after one that was too short. False if they have their greatest length.
     fn grow(&mut self) -> bool {
         let before = self.ns;
         self.ns = (2 * before).min(NAP_NS_MAX);
@@ -99,7 +99,7 @@ impl NapLength {
     }
 }
 
-/// Is not runnable until the reactor has run. False if it did not come to that, because the timer was too fast.
+/// Waits until the reactor has run. False if it did not, because the timer was faster.
 async fn nap(clock: &Clock, guard: &mut Timer, ns: u64) -> bool {
     let mut timer = pin!(Timer::new(Duration::from_nanos(ns)));
     let mut registered = false;
@@ -135,8 +135,8 @@ mod tests {
         assert!(!(0..TURNS_PER_LOOK).any(|_| Reactor::new(0).is_due(&clock)));
     }
 
-    /// Where registering takes 30 us, naps of half a microsecond are always over too early. They were tried again for
-    /// as long as that was so: the poller of an emulated machine did hardly anything else.
+    /// Naps of half a microsecond are always over too early where registering takes 30 us. They were tried again for as
+    /// long as that was so: the poller of an emulated machine did hardly anything else.
     #[test]
     fn naps_get_as_long_as_a_slow_machine_needs() {
         let tries_of_naps = |length: &mut NapLength, registering_ns: u64, naps: u32| {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_less_often_where_somebody_else_never_rests() {
+    fn asks_less_often_where_another_task_never_rests() {
         let mut reactor = Reactor::new(250_000);
         let mut now = 0;
         let mut nap = |reactor: &mut Reactor, took: u64| {

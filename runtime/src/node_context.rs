@@ -1,4 +1,4 @@
-//! The node that an index is opened on, real or simulated, as far as the index needs it. It knows no shard.
+//! The compute node that an index is opened on, real or simulated, as far as the index needs it. It knows no shard.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use crate::control::Control;
 use crate::message::PortLease;
 
 /// A compute node as a whole, as an index needs it when it is opened.
-pub trait Host {
-    /// The memory servers' control services.
+pub trait NodeContext {
+    /// Yields the memory servers' control services.
     fn control(&self) -> Arc<dyn Control>;
-    /// A port that no other actor of the node uses.
+    /// Leases a port that no other actor of the node uses.
     fn allocate_port(&self) -> PortLease;
-    /// The seed that the node was made with.
+    /// Yields the seed that the node was made with.
     fn seed(&self) -> u64;
 }
 
-impl<H: Host + ?Sized> Host for Arc<H> {
+impl<H: NodeContext + ?Sized> NodeContext for Arc<H> {
     fn control(&self) -> Arc<dyn Control> {
         (**self).control()
     }
