@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 
-use super::{DeviceError, Fabric, Seat};
+use super::{DeviceContext, DeviceError, Fabric};
 use crate::control::node_ids::NodeIds;
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
@@ -174,12 +174,12 @@ impl Fabric for Cluster {
         }
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
         let never = Arc::new(AtomicBool::new(false));
         let mapped =
             |server: &MemoryServer| MappedServer::new(Arc::clone(server.region()), Arc::clone(&never));
         let servers = self.servers.iter().map(mapped).collect();
-        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
+        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, context.clock.clone()))
     }
 }
 

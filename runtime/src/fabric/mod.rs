@@ -52,7 +52,7 @@ pub trait Fabric: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the shard cannot be connected.
-    fn device(&self, seat: &Seat) -> Result<Self::Device, DeviceError>;
+    fn device(&self, context: &DeviceContext) -> Result<Self::Device, DeviceError>;
 }
 
 /// Why a shard could not be given a device: what was refused and what to do about it, for a user to read.
@@ -61,7 +61,7 @@ pub trait Fabric: Send + Sync + 'static {
 pub struct DeviceError(pub String);
 
 /// Whom a device is for.
-pub struct Seat {
+pub struct DeviceContext {
     /// The shard.
     pub shard: ShardId,
     /// Its compute node's id.

@@ -19,7 +19,7 @@ use crate::control::queue_pair::Admission;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
@@ -314,8 +314,8 @@ impl Fabric for ShmCluster {
         self.control.ended();
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
-        Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, seat.clock.clone()))
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
+        Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, context.clock.clone()))
     }
 }
 

@@ -22,7 +22,7 @@ use self::downfall::Downfall;
 use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
 use crate::executor::{Borrowed, borrow};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 pub use crate::host::Host;
 use crate::message::{PortLease, ShardId};
 use crate::shard::{Abandoned, MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
@@ -188,14 +188,14 @@ impl<F: Fabric> ComputeNode<F> {
         catch_unwind(|| glommio::executor().id()).map_err(|_| NodeError::NoExecutor)?;
         let taken = self.roster.take().ok_or(NodeError::AllAttached { shards: self.config.shards })?;
         let id = taken.ends().shard();
-        let seat = Seat {
+        let context = DeviceContext {
             shard: id,
             node_id: self.id,
             credits: self.config.credits,
             clock: self.clock.clone(),
             unpark: taken.ends().unpark(),
         };
-        let device = self.fabric.device(&seat)?;
+        let device = self.fabric.device(&context)?;
         taken.attach();
         self.others(&taken).await;
         let (membership, ends) = taken.join().map_err(|missing| NodeError::NotAttached {

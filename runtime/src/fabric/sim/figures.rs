@@ -86,7 +86,7 @@ fn the_write_interval_is_below_a_read_and_a_write_through_the_loopback() {
 /// A chain that has failed leaves no flight, no slot of a responder and no place in a line behind.
 #[test]
 fn nothing_stays_behind_after_faults() {
-    let weather = Weather {
+    let reordering = Reordering {
         lines: true,
         scatter_one_in: 3,
         scatter_ns: 5_000,
@@ -97,7 +97,7 @@ fn nothing_stays_behind_after_faults() {
         for seed in 0..4 {
             let config = SimConfig {
                 seed,
-                weather,
+                reordering,
                 shards: 2,
                 servers: 2,
                 credits: std::num::NonZero::new(5).unwrap(),

@@ -4,7 +4,7 @@
 //! One seed determines everything that happens; the same seed gives the same [`Simulation::trace_hash`]. The fabric
 //! does whatever the contract ([`crate::verbs`]) allows and nothing that it forbids; a model of the NICs says when.
 //!
-//! - `profile`: what NICs and cores cost, with sources; `rules`: how rough the weather is, and which faults strike.
+//! - `profile`: what NICs and cores cost, with sources; `rules`: how far verbs reorder, and which faults strike.
 //! - `world`: the loop over `events`, from one to the next. `fabric`: a verb's way through the `nic`s; `flight`: what
 //!   is on its way. `host_core`: clients, their turns and their clock; `shard`: what they see of it. `control`: the
 //!   memory servers' control services. `trace`: what happened.
@@ -34,7 +34,7 @@ use self::control::SimControl;
 use self::fabric::Fabric;
 use self::host_core::{HostCore, HostCoreParts};
 pub use self::profile::Profile;
-pub use self::rules::{Fault, Mix, Rule, Weather};
+pub use self::rules::{Fault, Mix, Reordering, Rule};
 pub use self::shard::{SimPause, SimShard, SimSubmission};
 use self::trace::Mark;
 use self::world::World;
@@ -55,7 +55,7 @@ pub struct SimConfig {
     /// What NICs and cores cost.
     pub profile: Profile,
     /// How far the fabric uses its freedom.
-    pub weather: Weather,
+    pub reordering: Reordering,
     /// Compute nodes.
     pub nodes: u16,
     /// Shards per compute node, each with a core of its own.
@@ -83,7 +83,7 @@ impl Default for SimConfig {
         SimConfig {
             seed: 1,
             profile: Profile::CONNECTX5,
-            weather: Weather::CALM,
+            reordering: Reordering::NONE,
             nodes: 1,
             shards: 1,
             servers: 1,
@@ -139,7 +139,7 @@ impl Simulation {
         let mut fabric = Fabric::new(
             mixed(config.seed, 1),
             config.profile,
-            config.weather,
+            config.reordering,
             Arc::clone(&cluster),
             server_machines,
         );
@@ -176,12 +176,12 @@ impl Simulation {
     }
 
     fn admit(&self, machine: u16) {
-        let SimConfig { shards, credits, any_order, ref profile, weather, seed, .. } = self.config;
+        let SimConfig { shards, credits, any_order, ref profile, reordering, seed, .. } = self.config;
         let node_id = self.cluster.admit().expect("a simulation has fewer than 65,536 nodes");
         let control = Arc::clone(&self.control) as Arc<dyn Control>;
         let capabilities = Capabilities {
             fabric: "sim",
-            in_order_write: weather.in_order_write,
+            in_order_write: reordering.in_order_write,
             masked_atomic: false,
             device_memory: profile.device_bytes as usize,
             write_interval_ns: profile.write_interval_ns,

@@ -3,7 +3,7 @@
 
 /// How far the fabric uses the freedom that its contract leaves it, without any fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weather {
+pub struct Reordering {
     /// Every line of an access has a time of its own. Off: a READ happens in pieces of 512 bytes (the size of a PCIe
     /// read request), a WRITE at once, which is what timing experiments need.
     pub lines: bool,
@@ -17,10 +17,10 @@ pub struct Weather {
     pub in_order_write: bool,
 }
 
-impl Weather {
+impl Reordering {
     /// As regular as hardware gets: what timing experiments use.
-    pub const CALM: Weather =
-        Weather { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, in_order_write: true };
+    pub const NONE: Reordering =
+        Reordering { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, in_order_write: true };
 }
 
 /// Something that goes wrong.

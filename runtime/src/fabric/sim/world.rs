@@ -177,7 +177,7 @@ impl World {
         let mut at = from.now();
         if to != from.shard {
             at += fabric.profile.message_ns;
-            let jitter = fabric.weather.jitter_ns;
+            let jitter = fabric.reordering.jitter_ns;
             if jitter > 0 {
                 at += fabric.rng.random_range(0..=jitter);
             }

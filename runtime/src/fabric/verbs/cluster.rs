@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::context::{Port, VerbsConfig};
+use super::cq_event_thread::CqEventThread;
 use super::device::VerbsDevice;
 use super::error::VerbsError;
-use super::watch::Watch;
 use crate::control::queue_pair::{Admission, Exchange};
 use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::message::ShardId;
 
 /// Memory servers behind a port of this host's RDMA device.
@@ -21,7 +21,7 @@ pub struct VerbsCluster {
     exchange: Arc<dyn Exchange>,
     admission: Arc<dyn Admission>,
     remote: Option<Arc<RemoteControl>>,
-    watch: Arc<Watch>,
+    events: Arc<CqEventThread>,
     port: Arc<Port>,
     numbers: Arc<ShardNumbers>,
 }
@@ -52,13 +52,13 @@ impl VerbsCluster {
         let port = Arc::new(Port::open(config)?);
         let remote = RemoteControl::connect(&addresses, &connect)?;
         let (control, exchange, admission) = (remote.clone(), remote.clone(), remote.clone());
-        let (watch, remote) = (Watch::start()?, Some(remote));
+        let (events, remote) = (CqEventThread::start()?, Some(remote));
         Ok(Arc::new(VerbsCluster {
             control,
             exchange,
             admission,
             remote,
-            watch,
+            events,
             port,
             numbers: Arc::default(),
         }))
@@ -86,7 +86,7 @@ impl VerbsCluster {
             exchange,
             admission,
             remote: None,
-            watch: Watch::start()?,
+            events: CqEventThread::start()?,
             port,
             numbers: Arc::default(),
         }))
@@ -108,11 +108,11 @@ impl Fabric for VerbsCluster {
         self.admission.ended();
     }
 
-    fn device(&self, seat: &Seat) -> Result<VerbsDevice, DeviceError> {
+    fn device(&self, context: &DeviceContext) -> Result<VerbsDevice, DeviceError> {
         let exchange = Arc::clone(&self.exchange);
         let number = ShardNumbers::take(&self.numbers)
             .ok_or_else(|| DeviceError("a process has room for 65536 shards".into()))?;
-        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.watch, seat, number)
+        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.events, context, number)
             .map_err(|error| DeviceError(error.to_string()))
     }
 }

@@ -104,7 +104,7 @@ fn out_of_bounds(server: ServerId, offset: u64, len: u64, region_bytes: u64) -> 
 ///   bit 63: the last work request of its chain | 62..16: number of the chain | 15..0: server
 /// ```
 /// Numbers run per server and wrap after 2^47 chains, months at any rate. Nothing rests on their not wrapping: they are
-/// only compared within the window of the chains in flight ([`super::window`]), a few thousand, and no completion is
+/// only compared among the chains in flight ([`super::send_queue`]), a few thousand, and no completion is
 /// that old, since the completion queue is polled while chains are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {

@@ -227,7 +227,7 @@ impl Fabric {
     fn halt(&mut self, id: FlightId, halt: Halt) {
         if let Halt::Within = halt {
             let lines = self.flights[id.0 as usize].lines_written();
-            self.flight(id).arriving = match self.weather.in_order_write {
+            self.flight(id).arriving = match self.reordering.in_order_write {
                 true => (1 << self.rng.random_range(1..lines.min(64))) - 1,
                 false => self.rng.random(),
             };

@@ -42,7 +42,7 @@ use super::flight::{Flight, FlightId, Group, GroupId, GroupState, Qp, QpId};
 use super::host_core::HostCore;
 use super::nic::Nic;
 use super::profile::Profile;
-use super::rules::{Fault, Rule, Weather};
+use super::rules::{Fault, Reordering, Rule};
 use super::trace::Trace;
 use crate::control::{Control, ServerInfo};
 use crate::engine::SlotKey;
@@ -130,7 +130,7 @@ pub(super) enum Notice {
 pub(super) struct Fabric {
     pub(super) events: Events<Event>,
     pub(super) profile: Profile,
-    pub(super) weather: Weather,
+    pub(super) reordering: Reordering,
     pub(super) trace: Trace,
     pub(super) rng: SmallRng,
     rules: Vec<(Rule, u32)>,
@@ -173,7 +173,7 @@ impl Fabric {
     pub(super) fn new(
         seed: u64,
         profile: Profile,
-        weather: Weather,
+        reordering: Reordering,
         memory: Arc<Cluster>,
         nics: Vec<u16>,
     ) -> Self {
@@ -183,7 +183,7 @@ impl Fabric {
         Fabric {
             events: Events::new(),
             profile,
-            weather,
+            reordering,
             trace: Trace::new(),
             rng: SmallRng::seed_from_u64(seed),
             rules: Vec::new(),

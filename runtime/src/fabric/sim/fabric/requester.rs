@@ -170,7 +170,7 @@ impl Fabric {
 
     /// Draws how much longer than usual a message takes, which may be of a rare path: in ns.
     pub(super) fn lateness(&mut self, is_rare: bool) -> u64 {
-        let jitter = self.weather.jitter_ns;
+        let jitter = self.reordering.jitter_ns;
         let jitter = if jitter == 0 { 0 } else { self.rng.random_range(0..=jitter) };
         jitter
             + self

@@ -26,7 +26,7 @@ const STOP: u64 = 0;
 const EVENTS_PER_WAIT: usize = 16;
 
 /// The thread, while anybody holds this.
-pub(super) struct Watch {
+pub(super) struct CqEventThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,13 +52,13 @@ struct Sleeper {
 
 /// A completion queue that is watched until this is dropped.
 pub(super) struct Watched {
-    watch: Arc<Watch>,
+    thread: Arc<CqEventThread>,
     token: u64,
     fd: RawFd,
     is_lost: Arc<AtomicBool>,
 }
 
-impl Watch {
+impl CqEventThread {
     pub(super) fn start() -> Result<Arc<Self>, VerbsError> {
         let refused = |cause| VerbsError::Refused { action: "watch its completions", cause };
         Self::start_thread().map(Arc::new).map_err(refused)
@@ -73,7 +73,7 @@ impl Watch {
         shared.add(shared.stop.as_raw_fd(), STOP)?;
         let inner = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("farwood-verbs".into()).spawn(move || inner.run())?;
-        Ok(Watch { shared, thread: Some(thread) })
+        Ok(CqEventThread { shared, thread: Some(thread) })
     }
 
     /// From now on events of `cq` wake the shard of `unpark`.
@@ -90,7 +90,7 @@ impl Watch {
         state.watched.insert(token, Sleeper { cq: Arc::clone(cq), unpark, is_lost: Arc::clone(&is_lost) });
         drop(state);
         // Made before it is added: if that fails, dropping it cleans up.
-        let watched = Watched { watch: Arc::clone(self), token, fd, is_lost };
+        let watched = Watched { thread: Arc::clone(self), token, fd, is_lost };
         let refused = |cause| VerbsError::Refused { action: "watch its completions", cause };
         self.shared.add(fd, token).map_err(refused)?;
         Ok(watched)
@@ -104,7 +104,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watch {
+impl Drop for CqEventThread {
     fn drop(&mut self) {
         let one = 1u64;
         let stop = self.shared.stop.as_raw_fd();
@@ -119,7 +119,7 @@ impl Drop for Watch {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let shared = &self.watch.shared;
+        let shared = &self.thread.shared;
         // The completion queue is in the map still.
         shared.remove(self.fd);
         // Also waits for the thread if it is at this queue.

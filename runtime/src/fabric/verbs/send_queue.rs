@@ -27,7 +27,7 @@ pub(super) struct Posted {
 }
 
 /// Posted chains, oldest first.
-pub(super) struct Window {
+pub(super) struct SendQueue {
     depth: u32,
     used: u32,
     chains: VecDeque<Posted>,
@@ -40,11 +40,11 @@ pub(super) struct Window {
     is_drained: bool,
 }
 
-impl Window {
+impl SendQueue {
     /// For a send queue of `depth` work requests.
     pub(super) fn new(depth: u32) -> Self {
         let chains = VecDeque::new();
-        Window { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
+        SendQueue { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -66,7 +66,7 @@ impl Window {
         self.head.wrapping_add(self.chains.len() as u64) & Tag::NUMBER_MASK
     }
 
-    /// Takes in `posted` with the number [`Window::next_number`]. Of a chain that is posted in parts only one is in
+    /// Takes in `posted` with the number [`SendQueue::next_number`]. Of a chain that is posted in parts only one is in
     /// flight at a time.
     pub(super) fn push(&mut self, posted: Posted) {
         let requests = posted.requests;
@@ -149,9 +149,9 @@ mod tests {
         }
     }
 
-    fn push(window: &mut Window, key: SlotKey, requests: u32, at: u64) {
-        let first_request = window.next_request();
-        window.push(Posted { key, requests, first_request, at, first_place: 0, is_whole: true });
+    fn push(queue: &mut SendQueue, key: SlotKey, requests: u32, at: u64) {
+        let first_request = queue.next_request();
+        queue.push(Posted { key, requests, first_request, at, first_place: 0, is_whole: true });
     }
 
     fn keys<const N: usize>() -> [SlotKey; N] {
@@ -161,87 +161,87 @@ mod tests {
 
     #[test]
     fn the_send_queue_never_overflows() {
-        let mut window = Window::new(8);
+        let mut queue = SendQueue::new(8);
         let [a, b, c] = keys();
-        push(&mut window, a, 3, 0);
-        push(&mut window, b, 5, 0);
-        assert!(!window.fits(1));
-        assert_eq!(window.pop().map(|posted| posted.key), Some(a));
-        assert!(window.fits(3) && !window.fits(4));
-        push(&mut window, c, 3, 9);
-        let last = [window.pop(), window.pop(), window.pop()];
+        push(&mut queue, a, 3, 0);
+        push(&mut queue, b, 5, 0);
+        assert!(!queue.fits(1));
+        assert_eq!(queue.pop().map(|posted| posted.key), Some(a));
+        assert!(queue.fits(3) && !queue.fits(4));
+        push(&mut queue, c, 3, 9);
+        let last = [queue.pop(), queue.pop(), queue.pop()];
         assert_eq!(last[0].map(|posted| (posted.key, posted.first_request)), Some((b, 3)));
         assert_eq!(
             last[1],
             Some(Posted { key: c, requests: 3, first_request: 8, at: 9, first_place: 0, is_whole: true })
         );
-        assert!(last[2].is_none() && window.fits(8) && !window.fits(9));
+        assert!(last[2].is_none() && queue.fits(8) && !queue.fits(9));
     }
 
     #[test]
     #[should_panic(expected = "no room")]
     fn refuses_what_does_not_fit() {
         let [a, b] = keys();
-        let mut window = Window::new(4);
-        push(&mut window, a, 3, 0);
-        push(&mut window, b, 2, 0);
+        let mut queue = SendQueue::new(4);
+        push(&mut queue, a, 3, 0);
+        push(&mut queue, b, 2, 0);
     }
 
     #[test]
     fn completions_are_found_across_the_wrap_and_stale_ones_are_none() {
         let keys: [SlotKey; 6] = keys();
         for start in [0, 5, Tag::NUMBER_MASK - 2, Tag::NUMBER_MASK] {
-            let mut window = Window::new(64);
-            window.head = start;
+            let mut queue = SendQueue::new(64);
+            queue.head = start;
             let mut numbers = Vec::new();
             for key in keys {
-                numbers.push(window.next_number());
-                push(&mut window, key, 2, 0);
+                numbers.push(queue.next_number());
+                push(&mut queue, key, 2, 0);
             }
             for (i, &number) in numbers.iter().enumerate() {
-                assert_eq!(window.completed_by(Tag::decode(number << 16).number), i + 1);
+                assert_eq!(queue.completed_by(Tag::decode(number << 16).number), i + 1);
             }
-            window.pop();
-            assert_eq!(window.completed_by(numbers[0]), 0, "it was complete before");
-            assert_eq!(window.completed_by(numbers[1]), 1);
-            assert_eq!(window.completed_by(window.next_number()), 0, "it was not posted");
-            assert_eq!(window.completed_by(start.wrapping_sub(1) & Tag::NUMBER_MASK), 0);
+            queue.pop();
+            assert_eq!(queue.completed_by(numbers[0]), 0, "it was complete before");
+            assert_eq!(queue.completed_by(numbers[1]), 1);
+            assert_eq!(queue.completed_by(queue.next_number()), 0, "it was not posted");
+            assert_eq!(queue.completed_by(start.wrapping_sub(1) & Tag::NUMBER_MASK), 0);
         }
     }
 
     #[test]
     fn stands_since_the_oldest_chain_could_have_been_executed() {
         let [a, b] = keys();
-        let mut window = Window::new(64);
-        assert_eq!(window.stands_since(), None);
-        push(&mut window, a, 1, 100);
-        push(&mut window, b, 1, 120);
-        assert_eq!(window.stands_since(), Some(100));
-        window.pop();
-        window.moved(500);
-        assert_eq!(window.stands_since(), Some(500), "it had to wait for the one before");
-        window.pop();
-        assert_eq!(window.stands_since(), None);
-        push(&mut window, a, 1, 900);
-        assert_eq!(window.stands_since(), Some(900));
+        let mut queue = SendQueue::new(64);
+        assert_eq!(queue.stands_since(), None);
+        push(&mut queue, a, 1, 100);
+        push(&mut queue, b, 1, 120);
+        assert_eq!(queue.stands_since(), Some(100));
+        queue.pop();
+        queue.moved(500);
+        assert_eq!(queue.stands_since(), Some(500), "it had to wait for the one before");
+        queue.pop();
+        assert_eq!(queue.stands_since(), None);
+        push(&mut queue, a, 1, 900);
+        assert_eq!(queue.stands_since(), Some(900));
     }
 
     #[test]
     fn is_drained_when_the_newest_chain_has_come_back() {
         let [a, b] = keys();
-        let mut window = Window::new(64);
-        assert!(window.is_drained());
-        push(&mut window, a, 1, 0);
-        let first = window.next_number() - 1;
-        push(&mut window, b, 1, 0);
-        window.flushed(first);
-        assert!(!window.is_drained());
-        window.flushed(first + 7);
-        assert!(!window.is_drained(), "a stale completion drains nothing");
-        window.flushed(first + 1);
-        assert!(window.is_drained());
-        while window.pop().is_some() {}
-        push(&mut window, a, 1, 0);
-        assert!(!window.is_drained());
+        let mut queue = SendQueue::new(64);
+        assert!(queue.is_drained());
+        push(&mut queue, a, 1, 0);
+        let first = queue.next_number() - 1;
+        push(&mut queue, b, 1, 0);
+        queue.flushed(first);
+        assert!(!queue.is_drained());
+        queue.flushed(first + 7);
+        assert!(!queue.is_drained(), "a stale completion drains nothing");
+        queue.flushed(first + 1);
+        assert!(queue.is_drained());
+        while queue.pop().is_some() {}
+        push(&mut queue, a, 1, 0);
+        assert!(!queue.is_drained());
     }
 }
