@@ -9,7 +9,7 @@
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
 //! - [`fabric`]: what a node is connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
-//!   [`fabric::sim`].
+//!   `fabric::sim` (feature `sim`).
 //! - [`executor`]: glommio executors that do begin. [`shard`] and [`node`]: shards on them, their poller, client pool,
 //!   timers and mailboxes; a [`ComputeNode`] is the set of them, and to an index a [`Host`].
 //!
@@ -46,9 +46,11 @@ pub use control::{
 };
 pub use executor::run_executor;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};
+#[cfg(feature = "sim")]
+pub use fabric::sim;
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
-pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
+pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm};
 pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};

@@ -1,5 +1,6 @@
 //! The fabric contract on the simulated fabric: every part of the body in calm and in rough reordering, over several
 //! seeds, with many credits and with few.
+#![cfg(feature = "sim")]
 
 #[path = "kit/conformance/mod.rs"]
 mod conformance;

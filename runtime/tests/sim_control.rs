@@ -1,4 +1,5 @@
 //! Faults of the simulated control plane: requests that fail, replies that are lost or late, memory that is not there.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

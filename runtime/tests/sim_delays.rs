@@ -1,4 +1,5 @@
 //! Late lines, late messages of the fabric and stalled shards, as they show in virtual time.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,4 +1,5 @@
 //! One seed determines everything: the same one gives the same trace and the same end, another one another.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,5 +1,6 @@
 //! What the model of the NICs predicts: atomics on one word are served one by one, waiting atomics hold up others when
 //! they fill the responder's slots, and both roles of a machine share its NIC.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,4 +1,5 @@
 //! A compute node that stops: its clients never run again, what was on the wire takes effect or not, others go on.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,5 +1,6 @@
 //! What may overtake what on one queue pair: WRITEs and atomics overtake READs and atomics unless they are fenced;
 //! READs overtake neither atomics nor READs.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

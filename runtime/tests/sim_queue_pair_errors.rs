@@ -1,5 +1,6 @@
 //! Queue pairs that break: every prefix of a chain is an outcome, a WRITE in part, too; after the failure was reported
 //! nothing takes effect; the queue pair is in order again; nothing leaks.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

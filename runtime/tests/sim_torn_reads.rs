@@ -1,4 +1,5 @@
 //! The simulated fabric tears READs between lines, in both directions, and never inside a line.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

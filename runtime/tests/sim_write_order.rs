@@ -1,5 +1,6 @@
 //! Lines of one WRITE become visible out of address order where the fabric does not promise otherwise, and in order
 //! where it does. WRITEs on one queue pair are visible in order in either case.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -5,14 +5,15 @@
 //! - [`embedded`]: memory servers of this process.
 //! - [`shm`]: processes of one host share a mapped file.
 //! - `verbs`: hosts with RDMA devices (feature `verbs`).
-//! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
-//!   executors: it has its own, and no [`Fabric`].
+//! - `sim`: a whole cluster in one thread and in virtual time (feature `sim`), for tests and predictions. Its nodes are
+//!   no [`crate::ComputeNode`]s, which have executors: it has its own, and no [`Fabric`].
 //!
 //! [`ClusterName`] is how text names one of the first three.
 
 pub mod embedded;
 mod name;
 pub mod shm;
+#[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "verbs")]
 pub mod verbs;
