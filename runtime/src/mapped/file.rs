@@ -16,17 +16,19 @@
 //! A file is never reused: clients of a server that died keep the old one until they let go of it. Devices cannot be
 //! replaced: they are taken when neither a server nor clients hold them, and zeroed.
 
-#![expect(
-    unsafe_code,
-    reason = "std has no statfs and no fallocate; a device's header is read where it is mapped"
-)]
+#![expect(unsafe_code, reason = "a device's header is read and written where it is mapped")]
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, compiler_fence};
+
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use nix::unistd::geteuid;
 
 use super::error::RegionError;
 use super::header::{CODED_BYTES, HEADER_BYTES, Header, LAYOUT_VERSION, MAGIC, Rejected};
@@ -314,7 +316,7 @@ struct Device {
 
 impl Device {
     fn of(found: &Metadata) -> Option<Device> {
-        let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+        let (major, minor) = (major(found.rdev()), minor(found.rdev()));
         found.file_type().is_char_device().then_some(())?;
         Device::at(&PathBuf::from(format!("/sys/dev/char/{major}:{minor}")))
     }
@@ -354,20 +356,14 @@ fn connection_byte(number: u64) -> i64 {
 }
 
 fn file_system(file: &File) -> io::Result<FileSystem> {
-    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the descriptor is open, and `found` has room for the answer.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fstatfs has filled it.
-    let found = unsafe { found.assume_init() };
-    let block_bytes = found.f_bsize as u64;
-    let limited = found.f_blocks != 0 && found.f_blocks as i64 != -1;
+    let found = fstatfs(file)?;
+    let block_bytes = found.block_size() as u64;
+    let limited = found.blocks() != 0 && found.blocks() as i64 != -1;
     Ok(FileSystem {
-        huge_pages: found.f_type == libc::HUGETLBFS_MAGIC,
-        memory: found.f_type == libc::TMPFS_MAGIC,
+        huge_pages: found.filesystem_type() == HUGETLBFS_MAGIC,
+        memory: found.filesystem_type() == TMPFS_MAGIC,
         block_bytes,
-        free: limited.then(|| found.f_bavail.saturating_mul(block_bytes)),
+        free: limited.then(|| found.blocks_available().saturating_mul(block_bytes)),
     })
 }
 
@@ -396,20 +392,19 @@ fn allocate(
     }
     for at in (0..bytes).step_by(ALLOCATE_BYTES as usize).take_while(|_| goes_on()) {
         let len = (bytes - at).min(ALLOCATE_BYTES);
-        let refused = loop {
-            // SAFETY: changes nothing but an open file.
-            match unsafe { libc::posix_fallocate(file.as_raw_fd(), at as i64, len as i64) } {
-                libc::EINTR => {}
-                error => break error,
+        let allocated = loop {
+            match posix_fallocate(file, at as i64, len as i64) {
+                Err(Errno::EINTR) => {}
+                allocated => break allocated,
             }
         };
-        match refused {
-            0 => {}
-            libc::ENOSPC => {
+        match allocated {
+            Ok(()) => {}
+            Err(Errno::ENOSPC) => {
                 let free = file_system(file).ok().and_then(|system| system.free);
                 return Err(no_room(free.unwrap_or(0)));
             }
-            error => return Err(failed("allocate", path)(io::Error::from_raw_os_error(error))),
+            Err(error) => return Err(failed("allocate", path)(error.into())),
         }
     }
     Ok(())
@@ -526,8 +521,7 @@ fn not_opened(path: &Path, error: io::Error) -> RegionError {
     match error.kind() {
         io::ErrorKind::NotFound => RegionError::Missing { path },
         io::ErrorKind::PermissionDenied => {
-            // SAFETY: asks for a number.
-            let we = unsafe { libc::geteuid() };
+            let we = geteuid();
             let whose = match std::fs::metadata(&path) {
                 Ok(found) => {
                     format!(

@@ -226,8 +226,7 @@ fn says_whose_file_it_is_when_it_may_not_be_opened() {
     std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
     // As another user, since root may open everything. Counts for the calling thread only.
     let open_as_nobody = || {
-        // SAFETY: changes no memory.
-        unsafe { libc::setfsuid(65534) };
+        nix::unistd::setfsuid(65534.into());
         Region::open(&path, 1)
     };
     let error = std::thread::scope(|scope| refusal(scope.spawn(open_as_nobody).join().unwrap())).to_string();

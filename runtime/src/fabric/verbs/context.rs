@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
 use ibverbs_sys as ffi;
+use nix::errno::Errno;
 
 use super::error::VerbsError;
 
@@ -344,7 +345,7 @@ impl Devices {
         let Some(list) = NonNull::new(list) else { return Err(none(io::Error::last_os_error())) };
         let devices = Devices { list, count: count.max(0) as usize };
         if devices.count == 0 {
-            return Err(none(io::Error::from_raw_os_error(libc::ENODEV)));
+            return Err(none(Errno::ENODEV.into()));
         }
         Ok(devices)
     }

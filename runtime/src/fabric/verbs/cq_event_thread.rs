@@ -12,10 +12,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
@@ -32,8 +36,8 @@ pub(super) struct CqEventThread {
 }
 
 struct Shared {
-    epoll: OwnedFd,
-    stop: OwnedFd,
+    epoll: Epoll,
+    stop: EventFd,
     state: Mutex<State>,
 }
 
@@ -54,7 +58,6 @@ struct Sleeper {
 pub(super) struct Watched {
     thread: Arc<CqEventThread>,
     token: u64,
-    fd: RawFd,
     is_lost: Arc<AtomicBool>,
 }
 
@@ -65,12 +68,10 @@ impl CqEventThread {
     }
 
     fn start_thread() -> io::Result<Self> {
-        // SAFETY: no pointers.
-        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: no pointers.
-        let stop = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
         let shared = Arc::new(Shared { epoll, stop, state: Mutex::default() });
-        shared.add(shared.stop.as_raw_fd(), STOP)?;
+        shared.add(shared.stop.as_fd(), STOP)?;
         let inner = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("farwood-verbs".into()).spawn(move || inner.run())?;
         Ok(CqEventThread { shared, thread: Some(thread) })
@@ -82,7 +83,6 @@ impl CqEventThread {
         cq: &Arc<CompletionQueue>,
         unpark: Unpark,
     ) -> Result<Watched, VerbsError> {
-        let fd = cq.fd().expect("a completion queue that is watched has a channel");
         let mut state = self.shared.state();
         state.last_token += 1;
         let token = state.last_token;
@@ -90,9 +90,9 @@ impl CqEventThread {
         state.watched.insert(token, Sleeper { cq: Arc::clone(cq), unpark, is_lost: Arc::clone(&is_lost) });
         drop(state);
         // Made before it is added: if that fails, dropping it cleans up.
-        let watched = Watched { thread: Arc::clone(self), token, fd, is_lost };
+        let watched = Watched { thread: Arc::clone(self), token, is_lost };
         let refused = |cause| VerbsError::Refused { action: "watch its completions", cause };
-        self.shared.add(fd, token).map_err(refused)?;
+        self.shared.add(channel_of(cq), token).map_err(refused)?;
         Ok(watched)
     }
 }
@@ -106,11 +106,7 @@ impl Watched {
 
 impl Drop for CqEventThread {
     fn drop(&mut self) {
-        let one = 1u64;
-        let stop = self.shared.stop.as_raw_fd();
-        // SAFETY: an eventfd takes 8 bytes.
-        let written = unsafe { libc::write(stop, (&raw const one).cast(), 8) };
-        if written == 8 {
+        if self.shared.stop.write(1).is_ok() {
             let ended = self.thread.take().map(JoinHandle::join);
             assert!(!matches!(ended, Some(Err(_))), "the thread that watches completions panicked");
         }
@@ -120,10 +116,14 @@ impl Drop for CqEventThread {
 impl Drop for Watched {
     fn drop(&mut self) {
         let shared = &self.thread.shared;
-        // The completion queue is in the map still.
-        shared.remove(self.fd);
-        // Also waits for the thread if it is at this queue.
-        let removed = shared.state().watched.remove(&self.token);
+        // Waits for the thread if it is at this queue.
+        let mut state = shared.state();
+        let removed = state.watched.remove(&self.token);
+        if let Some(sleeper) = &removed {
+            shared.remove(&sleeper.cq);
+        }
+        drop(state);
+        // Perhaps the last handle to the queue, which is not destroyed under the lock.
         drop(removed);
     }
 }
@@ -133,54 +133,45 @@ impl Shared {
         self.state.lock().expect("nothing panics while it looks at the watched queues")
     }
 
-    fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-        // SAFETY: both descriptors are open, and the event is copied.
-        let failed = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
-        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    fn add(&self, fd: BorrowedFd, token: u64) -> io::Result<()> {
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(io::Error::from)
     }
 
-    /// Stops watching a descriptor that is open, if it is watched.
-    fn remove(&self, fd: RawFd) {
-        // SAFETY: removal takes no event.
-        unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
-        }
+    /// Stops watching a queue, if it is watched.
+    fn remove(&self, cq: &CompletionQueue) {
+        self.epoll.delete(channel_of(cq)).ok();
     }
 
     fn run(&self) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
+        let mut events = [EpollEvent::empty(); EVENTS_PER_WAIT];
         loop {
-            let (room, forever) = (EVENTS_PER_WAIT as i32, -1);
-            // SAFETY: there is room for as many events as it is told.
-            let count =
-                unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), room, forever) };
-            if count < 0 {
-                let cause = io::Error::last_os_error();
-                if cause.kind() == io::ErrorKind::Interrupted {
-                    continue;
+            let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(error) => {
+                    let cause = io::Error::from(error);
+                    tracing::error!("cannot wait for completions any more: {cause}");
+                    return self.state().watched.values().for_each(Sleeper::lose);
                 }
-                tracing::error!("cannot wait for completions any more: {cause}");
-                return self.state().watched.values().for_each(Sleeper::lose);
-            }
-            for event in &events[..count as usize] {
-                if event.u64 == STOP {
+            };
+            for event in &events[..count] {
+                if event.data() == STOP {
                     return;
                 }
-                self.wake(event.u64, event.events);
+                self.wake(event.data(), event.events());
             }
         }
     }
 
-    fn wake(&self, token: u64, kinds: u32) {
+    fn wake(&self, token: u64, kinds: EpollFlags) {
         let state = self.state();
         // Else it was removed since.
         let Some(sleeper) = state.watched.get(&token) else { return };
         if sleeper.cq.take_events() > 0 {
             sleeper.unpark.unpark();
-        } else if kinds & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0 {
+        } else if kinds.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
             // Else it would be told again and again.
-            self.remove(sleeper.cq.fd().expect("a completion queue that is watched has a channel"));
+            self.remove(&sleeper.cq);
             sleeper.lose();
         }
     }
@@ -193,10 +184,6 @@ impl Sleeper {
     }
 }
 
-fn owned(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn channel_of(cq: &CompletionQueue) -> BorrowedFd<'_> {
+    cq.fd().expect("a completion queue that is watched has a channel")
 }

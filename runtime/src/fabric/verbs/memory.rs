@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_access_flags as allow;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::context::{Protection, last_error};
 use super::error::VerbsError;
@@ -108,10 +110,8 @@ impl<K> Drop for Registration<K> {
 
 /// How much memory this process may lock, in bytes, if that is limited.
 fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is where the answer goes.
-    let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (soft != RLIM_INFINITY).then_some(soft)
 }
 
 /// A memory server's region, for compute nodes.
@@ -222,9 +222,9 @@ impl Drop for WordMemory {
 
 impl WordMemory {
     fn new(count: usize) -> Self {
-        // SAFETY: no pointers.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
-        let page = page.expect("the system knows the size of its pages");
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        let page =
+            page.and_then(|bytes| usize::try_from(bytes).ok()).expect("the system knows its page size");
         let bytes = (count.max(1) * 8).next_multiple_of(page);
         let layout = Layout::from_size_align(bytes, page).expect("a page's size is a power of two");
         // SAFETY: not of size 0.
