@@ -252,6 +252,7 @@ impl Scenario {
             chunk_bytes: self.adversary.chunk_bytes,
             credits,
             slow_control,
+            ignores_fences: false,
             any_order: self.adversary.any_order,
         }
     }

@@ -74,7 +74,9 @@ pub struct SimConfig {
     pub credits: NonZero<usize>,
     /// Whether control services take a few turns to answer.
     pub slow_control: bool,
-    /// Whether a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
+    /// Set if the NICs ignore fences, as none does: for tests that show what a fence is needed for.
+    pub ignores_fences: bool,
+    /// Set if a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
     pub any_order: bool,
 }
 
@@ -93,6 +95,7 @@ impl Default for SimConfig {
             chunk_bytes: 8 << 20,
             credits: const { NonZero::new(4096).unwrap() },
             slow_control: false,
+            ignores_fences: false,
             any_order: false,
         }
     }
@@ -143,6 +146,7 @@ impl Simulation {
             Arc::clone(&cluster),
             server_machines,
         );
+        fabric.ignores_fences = config.ignores_fences;
         let first_machine = if config.colocated { 0 } else { config.servers };
         let machines = config.servers.max(first_machine + config.nodes);
         let cores = usize::from(config.nodes) * usize::from(config.shards);

@@ -11,7 +11,7 @@ use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use super::memory::{Access, Words};
-use super::post::{Places, Plan, Request, WorkRequests};
+use super::post::{Places, Plan, RemoteRegion, Request, WorkRequests};
 use super::qp::{QueuePair, Side};
 use crate::chain::Op;
 use crate::clock::Clock;
@@ -34,8 +34,7 @@ pub(super) fn measure_write(port: &Arc<Port>, clock: &Clock) -> Result<u32, Verb
     receiver.connect(&sender.endpoint())?;
     sender.connect(&receiver.endpoint())?;
     let places = Places {
-        region_address: words.address(0),
-        region_key: words.remote_key(),
+        region: RemoteRegion { address: words.address(0), key: words.remote_key() },
         buffer: None,
         words: &words,
         first_word: 1,

@@ -29,7 +29,7 @@ use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use super::memory::{Access, Arenas, Words};
-use super::post::{Places, Plan, Tag, WorkRequests, atomics, part_before_fence, plan};
+use super::post::{Places, Plan, RemoteRegion, Tag, WorkRequests, atomics, part_before_fence, plan};
 use super::qp::{QueuePair, Side};
 use super::send_queue::{Posted, SendQueue};
 use crate::chain::{Chain, Op};
@@ -99,8 +99,7 @@ impl Requester {
 enum State {
     Connected {
         requester: Requester,
-        region_address: u64,
-        region_key: u32,
+        region: RemoteRegion,
     },
     Draining {
         requester: Requester,
@@ -183,7 +182,8 @@ impl ServerLink {
         match self.take_state() {
             State::Exchanging { requester, .. } => {
                 requester.qp.connect(&endpoint)?;
-                self.state = State::Connected { requester, region_address, region_key };
+                let region = RemoteRegion { address: region_address, key: region_key };
+                self.state = State::Connected { requester, region };
             }
             other => self.state = other,
         }
@@ -268,7 +268,7 @@ impl ServerLink {
     }
 
     fn send_requests(&mut self, posted: Posted, chain: &Chain, plan: &Plan, context: &mut LinkContext) {
-        let State::Connected { requester, region_address, region_key } = &self.state else {
+        let State::Connected { requester, region } = &self.state else {
             unreachable!("chains are sent on connected queue pairs")
         };
         let needs_buffer = plan.iter().any(|r| matches!(r.op, Op::Read { .. } | Op::Write { .. }));
@@ -284,8 +284,7 @@ impl ServerLink {
         };
         let depth = u64::from(self.sent.depth());
         let places = Places {
-            region_address: *region_address,
-            region_key: *region_key,
+            region: *region,
             buffer,
             words: &requester.words,
             first_word: (posted.first_request % depth) as usize,

@@ -15,8 +15,9 @@
 //! What keeps the order of the fabric contract on a queue pair: every stage up to the responder is first come first
 //! served; a WRITE's first line is not before the last line of the WRITE before it; a READ's first line is neither
 //! before the last line of the WRITEs and READs before it, nor before the atomics before it; an atomic is not before
-//! the WRITEs before it. WRITEs and atomics overtake READs and atomics. A fenced verb waits at the requester for the
-//! responses of all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
+//! the WRITEs before it. WRITEs and atomics overtake READs and atomics ([`Op::may_overtake`](crate::chain::Op)): a
+//! READ brings what a later WRITE wrote. A fenced verb, and all behind it, waits at the requester for the responses of
+//! all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
 //!
 //! `requester`, `responder` and `answers` are the way, in this order; `faults`: chains that fail, queue pairs that
 //! break, and rules that strike; `overtaken`: READs that last.
@@ -131,6 +132,8 @@ pub(super) struct Fabric {
     pub(super) events: Events<Event>,
     pub(super) profile: Profile,
     pub(super) reordering: Reordering,
+    /// Set if fences have no effect.
+    pub(super) ignores_fences: bool,
     pub(super) trace: Trace,
     pub(super) rng: SmallRng,
     rules: Vec<(Rule, u32)>,
@@ -184,6 +187,7 @@ impl Fabric {
             events: Events::new(),
             profile,
             reordering,
+            ignores_fences: false,
             trace: Trace::new(),
             rng: SmallRng::seed_from_u64(seed),
             rules: Vec::new(),

@@ -45,6 +45,7 @@ impl Fabric {
         let to = self.servers[server.0 as usize].nic;
         let from = cores[core as usize].machine();
         let mut engine = cores[core as usize].engine();
+        let keeps_fences = !self.ignores_fences;
         let chain = engine.slots_mut().chain_mut(slot);
         let (count, atomics) = (chain.verbs().len(), atomics_of(chain));
         if count == 0 {
@@ -58,8 +59,8 @@ impl Fabric {
                 group: id,
                 qp: qp_id,
                 op,
-                fenced,
-                answered: place + 1 == count,
+                fenced: fenced && keeps_fences,
+                answered: place + 1 == count || op.returns_data(),
                 atomic,
                 from,
                 to,
@@ -70,7 +71,6 @@ impl Fabric {
                 is_executing: false,
                 state: FlightState::Out,
             };
-            flight.answered |= flight.is_atomic() || flight.is_read();
             flight.on_chip = self.servers[server.0 as usize].on_chip.contains(&flight.offset());
             atomic += u16::from(flight.is_atomic());
             let group = &mut self.groups[id.0 as usize];
@@ -101,7 +101,7 @@ impl Fabric {
         let in_hand = self.nics[from as usize].requester.claim(now, self.profile.requester_ps).end;
         let flight = self.flight(id);
         flight.state = FlightState::Out;
-        flight.is_unanswered = flight.is_atomic() || flight.is_read();
+        flight.is_unanswered = flight.op.returns_data();
         let (qp, unanswered) = (flight.qp, u32::from(flight.is_unanswered));
         self.qp(qp).unanswered += unanswered;
         self.events.post(in_hand, Event::Requested(id));
