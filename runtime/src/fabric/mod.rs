@@ -33,13 +33,13 @@ use crate::shard::Unpark;
 
 /// A cluster that compute nodes can be made on.
 pub trait Fabric: Send + Sync + 'static {
-    /// What its shards execute chains with.
+    /// Device that its shards execute chains with.
     type Device: Device;
 
-    /// The control services of its memory servers.
+    /// Returns the control services of its memory servers.
     fn control(self: &Arc<Self>) -> Arc<dyn Control>;
 
-    /// The id for one more compute node of this cluster, never 0 and never given to two that are alive.
+    /// Yields the id for one more compute node of this cluster, never 0 and never given to two that are alive.
     ///
     /// # Errors
     /// If the cluster takes no more, or does not answer.
@@ -49,7 +49,7 @@ pub trait Fabric: Send + Sync + 'static {
     /// may be used again.
     fn ended(&self, _node: u16) {}
 
-    /// A device for one shard, made on the shard's own thread.
+    /// Makes a device for one shard, on the shard's own thread.
     ///
     /// # Errors
     /// If the shard cannot be connected.
@@ -61,7 +61,7 @@ pub trait Fabric: Send + Sync + 'static {
 #[error("{0}")]
 pub struct DeviceError(pub String);
 
-/// Whom a device is for.
+/// The shard that a device is for, and what of it the device needs.
 pub struct DeviceContext {
     /// The shard.
     pub shard: ShardId,

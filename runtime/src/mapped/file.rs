@@ -48,11 +48,12 @@ pub(super) struct RegionFile {
     pub mapping: Mapping,
     pub header: Header,
     path: PathBuf,
-    /// Whether this is the memory server's end of it.
+    /// Set if this is the memory server's end of it.
     server: bool,
 }
 
-/// How much of a device has to be zero, or Farwood's, before it is taken: file systems begin within the first 64 KiB.
+/// Bytes of a device that have to be zero, or Farwood's, before it is taken: file systems begin within the first 64
+/// KiB.
 const DEVICE_LOOK_BYTES: u64 = 2 << 20;
 
 impl RegionFile {
@@ -122,7 +123,7 @@ impl RegionFile {
         Ok(if names(path, &file) { Old::Locked(file) } else { Old::Changing })
     }
 
-    /// A new, empty, locked file at `new_path`, after removing one that a server left which was killed here.
+    /// Makes a new, empty, locked file at `new_path`, after removing one that a server left which was killed here.
     fn lock_new(new_path: &Path, permissions: u32) -> Result<Option<File>, RegionError> {
         let made =
             OpenOptions::new().read(true).write(true).create_new(true).mode(permissions).open(new_path);
@@ -261,7 +262,7 @@ impl RegionFile {
         }
     }
 
-    /// Whether another open file has the lock of that control connection. Where the system does not tell, it has.
+    /// Tells whether another open file has the lock of that control connection. Where the system does not tell, it has.
     pub(super) fn is_claimed(&self, number: u64) -> bool {
         range_lock::is_locked(&self.file, connection_byte(number)).unwrap_or_else(|error| {
             tracing::warn!(path = %self.path.display(), %error, "whether a client lives cannot be told");
@@ -269,12 +270,12 @@ impl RegionFile {
         })
     }
 
-    /// Another descriptor of the same open file: locks taken on either are the locks of both and of the mapping.
+    /// Makes another descriptor of the same open file: locks taken on either are the locks of both and of the mapping.
     pub(super) fn share(&self) -> Result<File, RegionError> {
         self.file.try_clone().map_err(failed("share", &self.path))
     }
 
-    /// Where it was found.
+    /// Returns the path at which it was found.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -287,7 +288,7 @@ impl Drop for RegionFile {
             return;
         }
         if self.file.metadata().is_ok_and(|found| found.is_file()) {
-            // Nobody else replaces it while the lock is held, so that it is still ours when it is removed.
+            // No other server replaces it while the lock is held, so that it is still ours when it is removed.
             if names(&self.path, &self.file)
                 && let Err(error) = std::fs::remove_file(&self.path)
             {
@@ -302,13 +303,13 @@ impl Drop for RegionFile {
 
 enum Old {
     Nothing,
-    /// A file that may be replaced, and that nobody else replaces.
+    /// A file that may be replaced, and that no other server replaces.
     Locked(File),
     /// Another server has just replaced it.
     Changing,
 }
 
-/// What a DAX device says of itself in sysfs.
+/// Attributes of a DAX device, from sysfs.
 struct Device {
     bytes: u64,
     align: u64,
@@ -330,9 +331,9 @@ impl Device {
 }
 
 struct FileSystem {
-    /// Whether all its files are on huge pages.
+    /// Set if all its files are on huge pages.
     huge_pages: bool,
-    /// Whether its files are memory.
+    /// Set if its files are memory.
     memory: bool,
     /// The size of its blocks; of its huge pages, if it has them.
     block_bytes: u64,
@@ -340,7 +341,7 @@ struct FileSystem {
     free: Option<u64>,
 }
 
-/// Whether files beside `path` are on reserved huge pages.
+/// Tells whether files beside `path` are on reserved huge pages.
 fn reserved_huge_pages(path: &Path) -> Result<(), RegionError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let is_there = File::open(folder).and_then(|folder| file_system(&folder));
@@ -422,7 +423,7 @@ fn remedy(path: &Path, system: &FileSystem) -> String {
     }
 }
 
-/// Bytes that the machine can give without ending anything.
+/// Returns the bytes that the machine can give without ending anything.
 fn available_memory() -> Option<u64> {
     let known = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = |name: &str| {
@@ -440,7 +441,7 @@ fn map(file: &File, bytes: u64, unit: u64) -> Result<Mapping, RegionError> {
 fn write_header(mapping: &Mapping, header: &Header) {
     let bytes = header.encode();
     let rest = &bytes[MAGIC.len()..];
-    // SAFETY: inside the mapping, whose first page is the header's and no verb's; nobody reads it before the magic.
+    // SAFETY: inside the mapping, whose first page is the header's and no verb's; it is not read before the magic.
     unsafe {
         let start = mapping.start();
         start.add(MAGIC.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -450,17 +451,17 @@ fn write_header(mapping: &Mapping, header: &Header) {
     }
 }
 
-/// The first bytes of what is mapped, a page at least.
+/// Reads the first bytes of what is mapped, a page at least.
 fn begin_of(mapping: &Mapping) -> Vec<u8> {
     // SAFETY: a mapping has at least one page; a copy is made, since other processes may write.
     unsafe { mapping.start().cast::<[u8; CODED_BYTES]>().read_volatile() }.to_vec()
 }
 
-/// Whether nothing that others put there (a file system, a pool) can be on a device: they begin at various places,
-/// none of them far behind the first.
+/// Tells whether nothing that others put there (a file system, a pool) can be on a device: they begin at various
+/// places, none of them far behind the first.
 fn begins_with_zeroes(mapping: &Mapping) -> bool {
     let bytes = mapping.bytes().min(DEVICE_LOOK_BYTES) as usize;
-    // SAFETY: inside the mapping, which nobody writes to: the two locks keep every other process of Farwood away.
+    // SAFETY: inside the mapping, which is not written to: the two locks keep every other process of Farwood away.
     let begin = unsafe { std::slice::from_raw_parts(mapping.start().cast_const(), bytes) };
     begin.iter().all(|&byte| byte == 0)
 }
@@ -484,14 +485,14 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Whether `path` is a name of `file`.
+/// Tells whether `path` is a name of `file`.
 fn names(path: &Path, file: &File) -> bool {
     let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     std::fs::metadata(path).ok().zip(file.metadata().ok()).is_some_and(|(a, b)| same(a, b))
 }
 
-/// What a new region is called until it is complete. A fixed name, so that the next server finds what one left that was
-/// killed half-way: it may be most of the machine's memory.
+/// Returns the name of a new region until it is complete. A fixed name, so that the next server finds what one left
+/// that was killed half-way: it may be most of the machine's memory.
 fn new_path(path: &Path) -> Result<PathBuf, RegionError> {
     let Some(name) = path.file_name() else { return Err(occupied(path, "it has no file name")) };
     Ok(path.with_file_name(format!(".{}.farwood-new", name.to_string_lossy())))

@@ -31,15 +31,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process, on huge pages where the system gives them, taken when it is first touched.
+    /// Maps zeroed memory of this process, on huge pages where the system gives them, taken when it is first touched.
     pub(super) fn anonymous(bytes: u64) -> io::Result<Self> {
         let mapping = Mapping { start: reserve(bytes.max(1), READ_WRITE)?, bytes };
         mapping.advise(MmapAdvise::MADV_HUGEPAGE).ok(); // Without huge pages it is slower, no more.
         Ok(mapping)
     }
 
-    /// The first `bytes` bytes of `file`, at an address that is a multiple of `align` (a power of two): page tables
-    /// have entries for huge pages only if address and file offset agree. Children of a fork do not inherit it.
+    /// Maps the first `bytes` bytes of `file`, at an address that is a multiple of `align` (a power of two): page
+    /// tables have entries for huge pages only if address and file offset agree. Children of a fork do not inherit it.
     pub(super) fn shared(file: &File, bytes: u64, align: u64) -> io::Result<Self> {
         let room = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         // Address space first; the file is mapped over a part of it, and the rest is given back.
@@ -54,7 +54,7 @@ impl Mapping {
         unsafe {
             mmap(Some(address), length, READ_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, 0)?
         };
-        // SAFETY: the two ends of `whole` beside the file's pages, which nobody else knows of. A failure, which needs
+        // SAFETY: the two ends of `whole` beside the file's pages, which are not in use. A failure, which needs
         // a process at its limit of mappings, leaves address space behind, no memory.
         unsafe {
             let end = start.add(bytes as usize);
@@ -71,13 +71,13 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Its first byte.
+    /// Returns its first byte.
     #[inline]
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -105,8 +105,8 @@ impl Mapping {
         first_failure
     }
 
-    /// How many of its bytes this process reaches through huge pages just now, by `/proc/self/smaps`. Pages that were
-    /// not touched yet do not count. Takes milliseconds.
+    /// Counts the bytes of it that this process reaches through huge pages just now, by `/proc/self/smaps`. Pages that
+    /// were not touched yet do not count. Takes milliseconds.
     pub(super) fn huge_bytes(&self) -> io::Result<u64> {
         let first = self.start.as_ptr() as u64;
         Ok(huge_bytes_in(&std::fs::read_to_string("/proc/self/smaps")?, first, first + self.bytes))
@@ -144,7 +144,7 @@ fn reserve(bytes: u64, protection: ProtFlags) -> io::Result<NonNull<u8>> {
     Ok(unsafe { mmap_anonymous(None, length(bytes)?, protection, flags)? }.cast())
 }
 
-/// A length that is not 0, as the kernel demands.
+/// Checks that a length is not 0, as the kernel demands.
 fn length(bytes: u64) -> io::Result<NonZero<usize>> {
     NonZero::new(bytes as usize).ok_or_else(|| Errno::EINVAL.into())
 }

@@ -54,7 +54,7 @@ pub(super) fn unlock(file: &File, byte: i64) -> io::Result<()> {
     set(file, byte, libc::F_UNLCK).map_err(io::Error::from)
 }
 
-/// Whether another open file has a lock on `byte`.
+/// Tells whether another open file has a lock on `byte`.
 ///
 /// # Errors
 /// If the system does not tell.

@@ -27,8 +27,8 @@ pub struct VerbsCluster {
 }
 
 impl VerbsCluster {
-    /// Connects to the control services at these addresses, `host:port` each, and opens the device. Blocks. Everybody
-    /// lists the same servers in the same order: it makes the servers' ids.
+    /// Connects to the control services at these addresses, `host:port` each, and opens the device. Blocks. All
+    /// compute nodes list the same servers in the same order: it makes the servers' ids.
     ///
     /// # Errors
     /// If one of the servers is not there, or there is no device, port or address that can be used.
@@ -36,7 +36,7 @@ impl VerbsCluster {
         Self::connect_with(addresses, config, ConnectConfig::default())
     }
 
-    /// [`VerbsCluster::connect`] with another name or patience.
+    /// Connects as [`VerbsCluster::connect`] does, with another name or patience.
     ///
     /// # Errors
     /// As there.
@@ -64,7 +64,7 @@ impl VerbsCluster {
         }))
     }
 
-    /// The servers' control services, for what only they can tell, if they were connected by sockets.
+    /// Returns the servers' control services, for what only they can tell, if they were connected by sockets.
     pub fn remote(&self) -> Option<&Arc<RemoteControl>> {
         self.remote.as_ref()
     }
@@ -135,7 +135,7 @@ impl Default for Free {
     }
 }
 
-/// A number that nobody else has until this is dropped.
+/// A number that no other shard has until this is dropped.
 pub(super) struct ShardNumber {
     of: Arc<ShardNumbers>,
     number: u16,
@@ -155,7 +155,7 @@ impl ShardNumbers {
 }
 
 impl ShardNumber {
-    /// As servers have it.
+    /// Returns it as servers have it.
     pub(super) fn shard(&self) -> ShardId {
         ShardId(self.number)
     }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_a_number_of_somebody_else() {
+    fn no_shard_has_the_number_of_another() {
         let numbers = Arc::default();
         let mut taken: Vec<_> = (0..=u16::MAX).map(|_| ShardNumbers::take(&numbers).unwrap()).collect();
         assert!((0..=u16::MAX).eq(taken.iter().map(|taken| taken.shard().0)));

@@ -63,7 +63,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue for `entries` completions, with a channel or without.
+    /// Makes a queue for `entries` completions, with a channel or without.
     pub(super) fn new(context: &Arc<Context>, entries: u32, has_channel: bool) -> Result<Self, VerbsError> {
         let channel = if has_channel { Some(Channel::new(context)?) } else { None };
         let channel_raw = channel.as_ref().map_or(std::ptr::null_mut(), |channel| channel.raw.as_ptr());
@@ -78,7 +78,7 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
-    /// The descriptor that becomes readable, if it has a channel.
+    /// Returns the descriptor that becomes readable, if it has a channel.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.channel.as_ref().map(Channel::fd)
     }

@@ -5,7 +5,7 @@
 //!   thread:                                                           └──> take it, acknowledge it, unpark
 //! ```
 //! A shard is announced as parked before it arms its queue, so whatever event comes finds it so. An event of a shard
-//! that did not go to sleep after all wakes nobody.
+//! that did not go to sleep after all wakes none.
 //!
 //! A queue whose descriptor has only an error to tell, as after its device was removed, is lost: it is not watched any
 //! more, and its shard is woken to see that ([`Watched::is_lost`]).
@@ -29,7 +29,7 @@ use crate::shard::Unpark;
 const STOP: u64 = 0;
 const EVENTS_PER_WAIT: usize = 16;
 
-/// The thread, while anybody holds this.
+/// The thread, which runs until this is dropped.
 pub(super) struct CqEventThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -47,7 +47,7 @@ struct State {
     last_token: u64,
 }
 
-/// Whom events of a queue wake.
+/// A shard that events of a queue wake.
 struct Sleeper {
     cq: Arc<CompletionQueue>,
     unpark: Unpark,
@@ -77,7 +77,7 @@ impl CqEventThread {
         Ok(CqEventThread { shared, thread: Some(thread) })
     }
 
-    /// From now on events of `cq` wake the shard of `unpark`.
+    /// Lets events of `cq` wake the shard of `unpark` from now on.
     pub(super) fn watch(
         self: &Arc<Self>,
         cq: &Arc<CompletionQueue>,
@@ -98,7 +98,7 @@ impl CqEventThread {
 }
 
 impl Watched {
-    /// Whether no event will come any more: the device is gone.
+    /// Tells whether no event will come any more: the device is gone.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }

@@ -35,7 +35,7 @@ const SEND_QUEUE_MIN: u32 = 256;
 const SEND_QUEUE_MAX: u32 = 4096;
 /// Turns between two looks at whether servers are gone, while the shard does not sleep: some 100 us.
 const LOOK_AFTER_TURNS: u32 = 1024;
-/// How long a server may take to connect a shard's first queue pair.
+/// Time that a server may take to connect a shard's first queue pair.
 const FIRST_EXCHANGE_NS: u64 = 10_000_000_000;
 /// No network writes faster.
 const WRITE_NS_MIN: u32 = 500;
@@ -52,9 +52,9 @@ pub struct VerbsDevice {
     completions: [ffi::ibv_wc; COMPLETIONS_PER_POLL],
     /// Completions that were taken while the shard was about to sleep.
     held: usize,
-    /// Whether a link may be unsettled.
+    /// Set if a link may be unsettled.
     is_unsettled: bool,
-    /// Whether the device itself failed.
+    /// Set if the device itself failed.
     is_lost: bool,
     turns: u32,
 }
@@ -147,7 +147,7 @@ impl VerbsDevice {
         completed
     }
 
-    /// What is not the rule: servers that are gone, queue pairs that are replaced.
+    /// Handles the exceptions: servers that are gone, queue pairs that are replaced.
     #[cold]
     fn look_after(&mut self, is_polled_empty: bool, slots: &mut Slots) {
         if self.watched.is_lost() {
@@ -162,7 +162,7 @@ impl VerbsDevice {
         }
     }
 
-    /// Nothing can be known of any chain any more.
+    /// Gives the device up: the outcome of no chain can be known any more.
     #[cold]
     fn lose(&mut self, cause: &str) {
         if !std::mem::replace(&mut self.is_lost, true) {
@@ -247,7 +247,7 @@ impl Device for VerbsDevice {
     }
 }
 
-/// Work requests of a send queue for so many credits, on a device that has room for `room`.
+/// Returns the work requests of a send queue for so many credits, on a device that has room for `room`.
 fn send_queue_depth(credits: usize, room: u32) -> u32 {
     let wanted = u32::try_from(credits).unwrap_or(u32::MAX).saturating_mul(REQUESTS_PER_CREDIT);
     wanted.clamp(SEND_QUEUE_MIN, SEND_QUEUE_MAX).min(room).max(1)

@@ -18,7 +18,7 @@
 //! This is the only place that names libibverbs. What goes over the network by other means (endpoints) is the control
 //! plane's business ([`crate::control::queue_pair::Exchange`]).
 //!
-//! Who keeps memory valid while a device uses it:
+//! Owners of memory that a device uses, each of which keeps it valid:
 //!
 //! - A chain's buffer: its slot, until the chain is reported. A chain is reported when its last work request has
 //!   succeeded, or, if it failed, after its queue pair was destroyed. If the device does not destroy it, the buffer is

@@ -14,8 +14,8 @@ use crate::chain::{Chain, Op};
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
-/// What a chain becomes. READs and WRITEs of no bytes are left out: they have no effect, and devices differ in whether
-/// they may name an address.
+/// Work requests that a chain becomes. READs and WRITEs of no bytes are left out: they have no effect, and devices
+/// differ in whether they may name an address.
 pub(super) type Plan = SmallVec<[Request; 4]>;
 
 /// One work request, before it has addresses.
@@ -54,7 +54,7 @@ pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Resul
     Ok(plan)
 }
 
-/// Which work requests of a chain's plan are atomics, by their place in it.
+/// Yields the places of the atomics in a chain's plan.
 pub(super) fn atomics(chain: &Chain) -> impl Iterator<Item = u32> {
     let requests = chain.verbs().iter().filter(|verb| extent(verb.op).1 > 0);
     let places = (0u32..).zip(requests);
@@ -89,7 +89,7 @@ fn is_atomic(op: Op) -> bool {
     matches!(op, Op::Cas { .. } | Op::Faa { .. })
 }
 
-/// Offset and length in the region.
+/// Returns offset and length in the region.
 fn extent(op: Op) -> (u64, u64) {
     match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
@@ -102,7 +102,7 @@ fn out_of_bounds(server: ServerId, offset: u64, len: u64, region_bytes: u64) -> 
     FabricError::OutOfBounds { server, offset, len, region_bytes }
 }
 
-/// Whose completion it is, in the 64 bits that a work request carries.
+/// Identity of a completion, in the 64 bits that a work request carries.
 ///
 /// ```text
 ///   bit 63: the last work request of its chain | 62..16: number of the chain | 15..0: server
@@ -162,10 +162,10 @@ impl WorkRequests {
     /// Posts `plan`, which is not empty, by one doorbell. `number` is its chain's.
     ///
     /// # Errors
-    /// What the device said; then any prefix was posted.
+    /// The device's error; then any prefix was posted.
     ///
     /// # Safety
-    /// The chain's buffer, its registration and the words stay, and nobody borrows them, until the chain's last work
+    /// The chain's buffer, its registration and the words stay, and are not borrowed, until the chain's last work
     /// request has completed or `qp` is destroyed.
     pub(super) unsafe fn post(
         &mut self,

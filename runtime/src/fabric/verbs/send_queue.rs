@@ -22,7 +22,7 @@ pub(super) struct Posted {
     pub at: u64,
     /// The place of the first of them in the chain's plan. Not 0 for a later part of a chain that is posted in parts.
     pub first_place: u32,
-    /// Whether the chain is complete with them.
+    /// Set if the chain is complete with them.
     pub is_whole: bool,
 }
 
@@ -36,12 +36,12 @@ pub(super) struct SendQueue {
     next_request: u64,
     /// When a chain completed last, in ns.
     moved_at: u64,
-    /// Whether the last request of the newest chain has come back, after which nothing more comes.
+    /// Set if the last request of the newest chain has come back, after which nothing more comes.
     is_drained: bool,
 }
 
 impl SendQueue {
-    /// For a send queue of `depth` work requests.
+    /// Makes an empty send queue of `depth` work requests.
     pub(super) fn new(depth: u32) -> Self {
         let chains = VecDeque::new();
         SendQueue { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
@@ -51,17 +51,17 @@ impl SendQueue {
         self.depth
     }
 
-    /// Whether the send queue has room for that many more.
+    /// Tells whether the send queue has room for that many more.
     pub(super) fn fits(&self, requests: u32) -> bool {
         requests <= self.depth - self.used
     }
 
-    /// The running number of the next work request.
+    /// Returns the running number of the next work request.
     pub(super) fn next_request(&self) -> u64 {
         self.next_request
     }
 
-    /// The number of the next chain.
+    /// Returns the number of the next chain.
     pub(super) fn next_number(&self) -> u64 {
         self.head.wrapping_add(self.chains.len() as u64) & Tag::NUMBER_MASK
     }
@@ -77,14 +77,14 @@ impl SendQueue {
         self.is_drained = false;
     }
 
-    /// How many chains are complete when the last request of chain `number` is: it and those before it. 0 for a number
-    /// that is not in flight: a completion of a queue pair that was given up.
+    /// Counts the chains that are complete when the last request of chain `number` is: it and those before it. 0 for a
+    /// number that is not in flight: a completion of a queue pair that was given up.
     pub(super) fn completed_by(&self, number: u64) -> usize {
         let ahead = number.wrapping_sub(self.head) & Tag::NUMBER_MASK;
         if ahead < self.chains.len() as u64 { ahead as usize + 1 } else { 0 }
     }
 
-    /// Whether nothing is in flight.
+    /// Tells whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.chains.is_empty()
     }
@@ -97,29 +97,29 @@ impl SendQueue {
         Some(posted)
     }
 
-    /// A chain has completed at `now`, in ns.
+    /// Notes that a chain has completed at `now`, in ns.
     #[inline]
     pub(super) fn moved(&mut self, now: u64) {
         self.moved_at = now;
     }
 
-    /// Since when the oldest chain in flight could have been executed, in ns: since it was posted, and nothing before
-    /// it was in its way. `None` if nothing is in flight.
+    /// Returns the time since which the oldest chain in flight could have been executed, in ns: it was posted, and
+    /// nothing before it was in its way. `None` if nothing is in flight.
     pub(super) fn stands_since(&self) -> Option<u64> {
         self.chains.front().map(|oldest| oldest.at.max(self.moved_at))
     }
 
-    /// The chains in flight, oldest first.
+    /// Yields the chains in flight, oldest first.
     pub(super) fn keys(&self) -> impl Iterator<Item = SlotKey> {
         self.chains.iter().map(|posted| posted.key)
     }
 
-    /// The last request of chain `number` came back as an error.
+    /// Notes that the last request of chain `number` came back as an error.
     pub(super) fn flushed(&mut self, number: u64) {
         self.is_drained |= self.completed_by(number) == self.chains.len() && !self.chains.is_empty();
     }
 
-    /// Whether nothing more comes back, once the queue pair is broken.
+    /// Tells whether nothing more comes back, once the queue pair is broken.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained || self.chains.is_empty()
     }

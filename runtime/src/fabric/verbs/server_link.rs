@@ -15,11 +15,12 @@
 //! ```
 //!
 //! A chain that failed is reported only when neither side has the old queue pair any more: nothing of it takes effect
-//! after that. Nothing is posted twice. What this cannot cover is a server that nobody answers for, because it is gone
-//! or this host cannot go on: packets that are under way to it may still arrive. The latter case waits for them.
+//! after that. Nothing is posted twice. What this cannot cover is a server whose control service does not
+//! answer, because it is gone or this host cannot go on: packets that are under way to it may still arrive. The latter
+//! case waits for them.
 //!
-//! A device that does not even destroy a queue pair may use the buffers of its chains for ever: nobody gets those back,
-//! but copies of them.
+//! A device that does not even destroy a queue pair may use the buffers of its chains forever: clients get
+//! copies of those back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,14 +42,14 @@ use crate::message::ShardId;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
-/// How long a broken queue pair may take to give back what was in flight. Devices need microseconds.
+/// Time that a broken queue pair may take to give back what was in flight. Devices need microseconds.
 const DRAIN_NS: u64 = 1_000_000_000;
-/// How long a server may take to connect a new queue pair. One that takes longer counts as gone.
+/// Time that a server may take to connect a new queue pair. One that takes longer counts as gone.
 const EXCHANGE_NS: u64 = 10_000_000_000;
 
 /// Between two tries to get a queue pair connected again.
 const EXCHANGE_PAUSE_NS: u64 = 100_000_000;
-/// How often a device is asked to destroy a queue pair, and the pause in between.
+/// Times that a device is asked to destroy a queue pair, and the pause in between.
 const DESTROY_TRIES: u32 = 50;
 const DESTROY_PAUSE_NS: u64 = 100_000_000;
 /// After this nothing is under way any more of a queue pair that does not exist any more.
@@ -57,7 +58,7 @@ const SETTLE_NS: u64 = 1_000_000_000;
 /// given up after 4 s (`qp`).
 const STUCK_NS: u64 = 30_000_000_000;
 
-/// What the server links of one shard share.
+/// Things that the server links of one shard share.
 pub(super) struct LinkContext {
     pub arenas: Arenas,
     pub requests: WorkRequests,
@@ -164,7 +165,7 @@ impl ServerLink {
         })
     }
 
-    /// What the first exchange brings, to be awaited; `None` when it was.
+    /// Returns the answer to the first exchange, to be awaited; `None` when it was.
     pub(super) fn first_answer(&mut self) -> Option<&mut Exchanged> {
         match &mut self.state {
             State::Exchanging { answer, .. } => Some(answer),
@@ -190,7 +191,7 @@ impl ServerLink {
         Ok(())
     }
 
-    /// Whether nothing happens on it but completions.
+    /// Tells whether nothing happens on it but completions.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.state, State::Connected { .. } | State::Lost(_))
     }
@@ -304,7 +305,7 @@ impl ServerLink {
         }
     }
 
-    /// The last work request of a chain has succeeded: reports it, and what was before it.
+    /// Reports a chain whose last work request has succeeded, and those before it.
     #[inline]
     pub(super) fn succeeded(&mut self, tag: Tag, now: u64, slots: &mut Slots) -> usize {
         let (State::Connected { requester, .. } | State::Draining { requester, .. }) = &self.state else {
@@ -330,7 +331,7 @@ impl ServerLink {
         completed
     }
 
-    /// A work request came back as an error: the queue pair is broken.
+    /// Breaks the queue pair, since a work request came back as an error.
     #[cold]
     pub(super) fn failed(&mut self, tag: Tag, status: &str, context: &mut LinkContext) {
         if self.sent.completed_by(tag.number) == 0 {
@@ -360,7 +361,7 @@ impl ServerLink {
         }
     }
 
-    /// This host's device failed: the queue pair goes, and no other is made.
+    /// Gives the queue pair up for good, since this host's device failed.
     pub(super) fn give_up(&mut self, cause: &FabricError, context: &LinkContext) {
         self.fail(context);
         match self.take_state() {
@@ -379,7 +380,7 @@ impl ServerLink {
         self.state = State::Ending { cause, until: context.clock.now() + SETTLE_NS };
     }
 
-    /// From here on nothing is posted, and everything in flight comes back.
+    /// Breaks the queue pair: nothing more is posted, and everything in flight comes back.
     fn fail(&mut self, context: &LinkContext) {
         match self.take_state() {
             State::Connected { requester, .. } => {
@@ -496,7 +497,7 @@ impl ServerLink {
         }
     }
 
-    /// Before the next try to get a queue pair connected; if there is none, the server is given up with `cause`.
+    /// Waits before the next try to get a queue pair connected; if there is none, gives the server up with `cause`.
     fn pause(&mut self, cause: FabricError, until: u64, context: &mut LinkContext) {
         let next = context.clock.now() + EXCHANGE_PAUSE_NS;
         if context.exchange.is_gone(self.server) {
@@ -532,14 +533,14 @@ impl ServerLink {
         FabricError::ServerGone { server: self.server }
     }
 
-    /// For a step of the state machine, which puts the next state into its place.
+    /// Takes the state out for a step of the state machine, which puts the next one into its place.
     fn take_state(&mut self) -> State {
         let in_between = State::Lost(self.server_gone());
         std::mem::replace(&mut self.state, in_between)
     }
 }
 
-/// A new queue pair, and the question to the server.
+/// Makes a new queue pair and asks the server to connect it.
 fn exchange(context: &LinkContext, server: ServerId, depth: u32, until: u64) -> Result<State, VerbsError> {
     let requester = Requester::new(context, depth)?;
     let answer = context.exchange.exchange(server, context.number.shard(), requester.qp.endpoint());

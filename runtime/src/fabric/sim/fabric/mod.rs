@@ -12,7 +12,7 @@
 //!  completed <── payload DMA <── link in <── wire ── link out <── answer, in the order of the requests
 //! ```
 //!
-//! What keeps the order of the fabric contract on a queue pair: every stage up to the responder is first come first
+//! The order of the fabric contract on a queue pair is kept so: every stage up to the responder is first come first
 //! served; a WRITE's first line is not before the last line of the WRITE before it; a READ's first line is neither
 //! before the last line of the WRITEs and READs before it, nor before the atomics before it; an atomic is not before
 //! the WRITEs before it. WRITEs and atomics overtake READs and atomics ([`Op::may_overtake`](crate::chain::Op)): a
@@ -98,7 +98,7 @@ pub(super) enum Event {
     Reply(u32),
 }
 
-/// What a shard has to hear of.
+/// News for a shard, or for the world.
 pub(super) enum Notice {
     Nothing,
     Turn(u32),
@@ -154,7 +154,7 @@ pub(super) struct Fabric {
     crossed: VecDeque<Boundary>,
     /// Atomics that each word has met since there are rules.
     atomics: HashMap<(ServerId, u64), u8>,
-    /// What the last event has to tell beside its own result.
+    /// Notices of the last event beside its own result.
     notices: Vec<Notice>,
 }
 
@@ -235,14 +235,14 @@ impl Fabric {
         }
     }
 
-    /// The compute node of a core has stopped: what is on its way from there may be lost.
+    /// Notes that the compute node of a core has stopped: what is on its way from there may be lost.
     pub(super) fn orphan(&mut self, core: u32) {
         for qp in self.qps_of(core) {
             self.qps[qp].is_orphan = true;
         }
     }
 
-    /// Queue pairs of a core, by the number of the server.
+    /// Returns the queue pairs of a core, by the number of the server.
     fn qps_of(&self, core: u32) -> Range<usize> {
         let servers = self.servers.len();
         core as usize * servers..(core as usize + 1) * servers
@@ -278,7 +278,7 @@ impl Fabric {
         self.events.post(doorbell, Event::Posted(group));
     }
 
-    /// Whatever the last event has to tell beside its own result.
+    /// Takes a notice of the last event beside its own result.
     pub(super) fn pop_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
     }
@@ -313,7 +313,7 @@ impl Fabric {
         Some(Notice::Nothing)
     }
 
-    /// Whether nothing is on its way, and nothing waits for what is not.
+    /// Tells whether nothing is on its way, and nothing waits for what is not.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
         let is_idle = |qp: &Qp| {

@@ -21,7 +21,7 @@ pub(super) struct Overtaken {
     read: FlightId,
     pieces: std::ops::Range<u16>,
     boundary: Boundary,
-    /// Whether the piece in front of the boundary has been read.
+    /// Set if the piece in front of the boundary has been read.
     has_begun: bool,
     /// WRITEs across the boundary until the rest is read; 0 if it was.
     left: u32,
@@ -89,7 +89,7 @@ impl Fabric {
         }
     }
 
-    /// The time is over in which WRITEs may overtake a READ.
+    /// Reads the rest of a READ when the time is over in which WRITEs may overtake it.
     pub(super) fn rest_at_last(&mut self, place: u32) {
         if self.overtaken[place as usize].left > 0 {
             self.read_rest(place as usize);

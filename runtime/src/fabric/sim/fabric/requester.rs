@@ -12,7 +12,8 @@ use super::{Event, Fabric};
 use crate::chain::{Chain, Op, Verb};
 
 impl Fabric {
-    /// A chain has reached the NIC. Those that meet a broken queue pair wait in line until it is in order again.
+    /// Begins a chain that has reached the NIC. Those that meet a broken queue pair wait in line until it is in order
+    /// again.
     pub(super) fn posted(&mut self, id: GroupId, cores: &[Rc<HostCore>]) {
         let (now, qp_id) = (self.now(), self.groups[id.0 as usize].qp);
         let qp = self.qp(qp_id);
@@ -44,8 +45,8 @@ impl Fabric {
         let (core, slot, qp_id, server) = (group.core, group.slot, group.qp, group.server);
         let to = self.servers[server.0 as usize].nic;
         let from = cores[core as usize].machine();
-        let mut engine = cores[core as usize].engine();
         let keeps_fences = !self.ignores_fences;
+        let mut engine = cores[core as usize].engine();
         let chain = engine.slots_mut().chain_mut(slot);
         let (count, atomics) = (chain.verbs().len(), atomics_of(chain));
         if count == 0 {
@@ -107,7 +108,7 @@ impl Fabric {
         self.events.post(in_hand, Event::Requested(id));
     }
 
-    /// The payload of a long WRITE is fetched; what follows on the queue pair waits for it.
+    /// Fetches the payload of a long WRITE; what follows on the queue pair waits for it.
     pub(super) fn requested(&mut self, id: FlightId, cores: &[Rc<HostCore>]) {
         let flight = self.flights[id.0 as usize];
         if flight.state == FlightState::Cancelled {

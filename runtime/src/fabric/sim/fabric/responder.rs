@@ -140,7 +140,7 @@ impl Fabric {
         self.qp(flight.qp).read_ns = last;
     }
 
-    /// READs that waited for atomics are executed when those have been.
+    /// Begins READs that waited for atomics, when those have been executed.
     pub(super) fn begin_held(&mut self, qp: QpId) {
         while self.qp(qp).atomics == 0
             && let Some(read) = self.qp(qp).held.pop_front()
@@ -150,7 +150,7 @@ impl Fabric {
         }
     }
 
-    /// Bytes of a piece: what happens at one moment.
+    /// Returns the bytes of a piece: what happens at one moment.
     fn piece_bytes(&self, flight: &Flight) -> u64 {
         match flight.op {
             _ if self.reordering.lines || flight.is_torn() => LINE,
@@ -159,7 +159,7 @@ impl Fabric {
         }
     }
 
-    /// The range of the access that is piece number `piece`; pieces begin at line boundaries.
+    /// Returns the range of the access that is piece number `piece`; pieces begin at line boundaries.
     fn piece_range(&self, flight: &Flight, piece: u16) -> Range<u64> {
         let (at, len, size) = (flight.offset(), flight.len(), self.piece_bytes(flight));
         let first_line = at / LINE * LINE;
@@ -324,7 +324,7 @@ impl Fabric {
         self.over(id);
     }
 
-    /// A WRITE or an atomic has taken effect.
+    /// Ends a WRITE or an atomic that has taken effect.
     fn over(&mut self, id: FlightId) {
         if self.flights[id.0 as usize].answered {
             let now = self.now();
