@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
 
 use crate::backlog::Full;
@@ -639,12 +638,7 @@ impl<V: Verbs> Held<V> {
     }
 
     fn add_unlock(&self, chain: &mut Chain, claim: Claim) {
-        // A WRITE stays behind WRITEs by itself, but may overtake a READ or an atomic.
-        let overtakes = |op| matches!(op, Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. });
-        if chain.verbs().iter().any(|verb| overtakes(verb.op)) {
-            chain.fence();
-        }
-        chain.write_word(self.lock, claim.vacant);
+        chain.fence_if_needed().write_word(self.lock, claim.vacant);
     }
 
     fn is_taken(&self) -> bool {

@@ -11,7 +11,7 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, BinOp, Expr, ExprBinary, ExprMethodCall, Lit, Stmt};
 
 /// Verbs that a chain is built of.
-const VERBS: [&str; 6] = ["read", "write", "write_word", "cas", "faa", "fence"];
+const VERBS: [&str; 7] = ["read", "write", "write_word", "cas", "faa", "fence", "fence_if_needed"];
 /// Calls that only count, and functions: a mistake there is none of a protocol.
 const COUNTERS: [&str; 1] = ["count"];
 const COUNTING: [&str; 2] = ["bytes", "stats"];

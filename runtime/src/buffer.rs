@@ -14,6 +14,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use nix::sys::mman::{MmapAdvise, madvise};
+
 const CLASS_SHIFT_MIN: u32 = 6;
 const CLASSES: usize = 15;
 /// The largest buffer that a pool leases, in bytes.
@@ -191,10 +193,10 @@ fn allocate(layout: Layout) -> *mut u8 {
 fn allocate_huge(layout: Layout) -> *mut u8 {
     // SAFETY: the layout's size is not zero.
     let start = unsafe { alloc(layout) };
-    if !start.is_null() {
+    if let Some(start) = NonNull::new(start) {
         // SAFETY: advice about whole pages of the allocation. Refusal costs speed only.
-        unsafe { libc::madvise(start.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        // SAFETY: the allocation is that long, and nothing else refers to it yet.
+        unsafe { madvise(start.cast(), layout.size(), MmapAdvise::MADV_HUGEPAGE) }.ok();
+        // SAFETY: the allocation is that long, and has no other user yet.
         unsafe { start.write_bytes(0, layout.size()) };
     }
     start

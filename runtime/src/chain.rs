@@ -13,8 +13,8 @@ use crate::pointer::{RemotePtr, ServerId};
 pub struct Verb {
     /// Operation of the verb.
     pub op: Op,
-    /// Set if the verb waits until the READs and atomics before it in the chain have been executed. Costs a round trip
-    /// at the sender; needed only where a WRITE or an atomic must not overtake a READ or an atomic.
+    /// Set if it waits until the READs and atomics before it have been executed. Costs a round trip at the sender;
+    /// needed only where a WRITE or an atomic must not overtake a READ or an atomic ([`Op::may_overtake`]).
     pub fenced: bool,
 }
 
@@ -34,6 +34,34 @@ pub enum Op {
     Faa { at: u64, add: u64 },
 }
 
+impl Op {
+    /// Tells whether its response brings data back: that of a READ or an atomic, which is what a fence waits for.
+    #[inline]
+    pub fn returns_data(self) -> bool {
+        matches!(self, Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. })
+    }
+
+    /// Tells whether it may take effect before `earlier`, which was posted before it on the same queue pair, unless a
+    /// fence is in between: the order of work requests that InfiniBand promises, and the contract with it.
+    ///
+    /// | earlier \ later | READ | WRITE | atomic |
+    /// |---|---|---|---|
+    /// | READ   | in order | may overtake | may overtake |
+    /// | WRITE  | in order | in order | in order |
+    /// | atomic | in order | may overtake | may overtake |
+    #[inline]
+    pub fn may_overtake(self, earlier: Op) -> bool {
+        earlier.returns_data() && !matches!(self, Op::Read { .. })
+    }
+}
+
+/// Decides whether `op`, posted behind the verbs `earlier` of its chain, needs a fence to take effect after all of
+/// them: if it may overtake one of those that no fence among them has waited for.
+pub fn needs_fence(earlier: &[Verb], op: Op) -> bool {
+    let unfenced = earlier.iter().rposition(|verb| verb.fenced).unwrap_or(0);
+    earlier[unfenced..].iter().any(|verb| op.may_overtake(verb.op))
+}
+
 /// Verbs to one memory server in posting order, with the one buffer that their payloads live in.
 ///
 /// Addresses and lengths of READs and WRITEs are multiples of 8, those of atomics and words are 8-byte aligned: the
@@ -43,20 +71,29 @@ pub struct Chain {
     server: ServerId,
     buf: Option<Buf>,
     verbs: SmallVec<[Verb; 3]>,
-    fence_next: bool,
+    next: Fence,
+}
+
+/// The fence of the verb that is added next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Fence {
+    #[default]
+    No,
+    IfNeeded,
+    Yes,
 }
 
 impl Chain {
     /// Makes an empty chain to `server` without a buffer: for atomics and word writes.
     #[inline]
     pub fn new(server: ServerId) -> Self {
-        Chain { server, buf: None, verbs: SmallVec::new(), fence_next: false }
+        Chain { server, buf: None, verbs: SmallVec::new(), next: Fence::No }
     }
 
     /// Makes an empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
     #[inline]
     pub fn with_buffer(server: ServerId, buf: Buf) -> Self {
-        Chain { server, buf: Some(buf), verbs: SmallVec::new(), fence_next: false }
+        Chain { server, buf: Some(buf), verbs: SmallVec::new(), next: Fence::No }
     }
 
     /// Makes this an empty chain to `server` in place.
@@ -65,7 +102,7 @@ impl Chain {
         self.server = server;
         self.buf = buf;
         self.verbs.clear();
-        self.fence_next = false;
+        self.next = Fence::No;
     }
 
     /// Appends a READ of `local.len()` bytes at `at` into that range of the buffer.
@@ -102,9 +139,15 @@ impl Chain {
         self.push(at, Op::Faa { at: at.offset(), add })
     }
 
-    /// Fences the next verb: it takes effect after every READ and atomic before it.
+    /// Fences the next verb: it takes effect after every READ and atomic before it, those of earlier chains included.
     pub fn fence(&mut self) -> &mut Self {
-        self.fence_next = true;
+        self.next = Fence::Yes;
+        self
+    }
+
+    /// Fences the next verb if it needs that to take effect after all verbs of this chain ([`needs_fence`]).
+    pub fn fence_if_needed(&mut self) -> &mut Self {
+        self.next = self.next.max(Fence::IfNeeded);
         self
     }
 
@@ -157,7 +200,11 @@ impl Chain {
     fn push(&mut self, at: RemotePtr, op: Op) -> &mut Self {
         assert_eq!(at.server(), self.server, "a chain goes to one memory server");
         assert_eq!(at.offset() % 8, 0, "remote addresses are 8-byte aligned");
-        let fenced = std::mem::take(&mut self.fence_next);
+        let fenced = match std::mem::take(&mut self.next) {
+            Fence::No => false,
+            Fence::IfNeeded => needs_fence(&self.verbs, op),
+            Fence::Yes => true,
+        };
         self.verbs.push(Verb { op, fenced });
         self
     }
@@ -187,6 +234,96 @@ mod tests {
         let fenced: Vec<bool> = chain.verbs().iter().map(|v| v.fenced).collect();
         assert_eq!(fenced, [false, false, true]);
         assert_eq!(chain.verbs()[1].op, Op::Read { at: 64, to: 0, len: 64 });
+    }
+
+    const KINDS: [Op; 5] = [
+        Op::Read { at: 0, to: 0, len: 8 },
+        Op::Write { at: 0, from: 0, len: 8 },
+        Op::WriteWord { at: 0, word: 0 },
+        Op::Cas { at: 0, expected: 0, desired: 0 },
+        Op::Faa { at: 0, add: 0 },
+    ];
+
+    /// Chains of up to four verbs, of all kinds in all orders.
+    fn tiny_chains() -> Vec<Vec<Op>> {
+        let mut all = vec![vec![]];
+        let mut longest = all.clone();
+        for _ in 0..4 {
+            longest =
+                longest.iter().flat_map(|ops| KINDS.map(|op| [ops.clone(), vec![op]].concat())).collect();
+            all.extend_from_slice(&longest);
+        }
+        all
+    }
+
+    /// Tells for which pairs of verbs the contract promises that the first takes effect before the second.
+    fn ordered_pairs(verbs: &[Verb]) -> Vec<(usize, usize)> {
+        let is_direct = |&(i, j): &(usize, usize)| {
+            let is_fenced = verbs[i].op.returns_data() && verbs[i + 1..=j].iter().any(|verb| verb.fenced);
+            is_fenced || !verbs[j].op.may_overtake(verbs[i].op)
+        };
+        let mut pairs: Vec<_> = pairs(verbs.len()).filter(is_direct).collect();
+        for middle in 0..verbs.len() {
+            for (i, j) in self::pairs(verbs.len()) {
+                if pairs.contains(&(i, middle)) && pairs.contains(&(middle, j)) && !pairs.contains(&(i, j)) {
+                    pairs.push((i, j));
+                }
+            }
+        }
+        pairs.sort_unstable();
+        pairs
+    }
+
+    fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+        (0..count).flat_map(move |i| (i + 1..count).map(move |j| (i, j)))
+    }
+
+    #[test]
+    fn writes_and_atomics_overtake_what_returns_data() {
+        let may = |later: usize, earlier: usize| KINDS[later].may_overtake(KINDS[earlier]);
+        let (read, writes, atomics) = ([0], [1, 2], [3, 4]);
+        for later in 0..KINDS.len() {
+            assert!(writes.iter().all(|&write| !may(later, write)), "a WRITE is overtaken by {later}");
+            assert!(read.iter().chain(&atomics).all(|&earlier| may(later, earlier) == (later != read[0])));
+        }
+    }
+
+    #[test]
+    fn needed_fences_are_enough_and_none_can_be_left_out() {
+        let mut fences = 0;
+        for ops in tiny_chains() {
+            let mut verbs: Vec<Verb> = Vec::new();
+            for &op in &ops {
+                let fenced = needs_fence(&verbs, op);
+                verbs.push(Verb { op, fenced });
+            }
+            assert!(ordered_pairs(&verbs).into_iter().eq(pairs(ops.len())), "too few fences: {verbs:?}");
+            for place in 0..verbs.len() {
+                if verbs[place].fenced {
+                    let mut fewer = verbs.clone();
+                    fewer[place].fenced = false;
+                    assert!(ordered_pairs(&fewer).len() < pairs(ops.len()).count(), "{place} of {verbs:?}");
+                    fences += 1;
+                }
+            }
+        }
+        assert!(fences > 100, "{fences}");
+    }
+
+    #[test]
+    fn chains_fence_what_needs_it() {
+        let at = RemotePtr::new(ServerId(0), 64);
+        let mut chain = Chain::with_buffer(ServerId(0), BufferPool::new().lease(64));
+        chain
+            .fence_if_needed()
+            .cas(at, 0, 1)
+            .fence_if_needed()
+            .read(at, 0..64)
+            .fence_if_needed()
+            .write(at, 0..8);
+        chain.fence_if_needed().write_word(at, 7).fence().fence_if_needed().write_word(at, 8).faa(at, 1);
+        let fenced: Vec<bool> = chain.verbs().iter().map(|verb| verb.fenced).collect();
+        assert_eq!(fenced, [false, false, true, false, true, false]);
     }
 
     #[test]

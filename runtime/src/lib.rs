@@ -8,8 +8,8 @@
 //!   from the chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
-//! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs` (feature `verbs`),
-//!   [`fabric::sim`].
+//! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs`
+//!   (feature `verbs`), `fabric::sim` (feature `sim`).
 //! - [`shard`]: client pool, timers, mailboxes and chains of one core, driven from outside. [`executor`]: glommio
 //!   executors that do begin, and the poller that drives a shard on one. [`node`]: a [`ComputeNode`] is a set of
 //!   shards, and to an index a [`NodeContext`].
@@ -47,9 +47,11 @@ pub use control::{
 };
 pub use executor::run_executor;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};
+#[cfg(feature = "sim")]
+pub use fabric::sim;
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
-pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
+pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm};
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};

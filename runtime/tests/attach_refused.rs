@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
-use farwood_runtime::fabric::{DeviceError, Seat};
+use farwood_runtime::fabric::{DeviceContext, DeviceError};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
@@ -35,12 +35,12 @@ impl Fabric for Refusing {
         self.cluster.allocate_node_id()
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
         let refused =
             self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         match refused {
             Ok(_) => Err(DeviceError("no memory to be locked".into())),
-            Err(_) => self.cluster.device(seat),
+            Err(_) => self.cluster.device(context),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The fabric contract on the simulated fabric: every part of the body in calm and in rough weather, over several
+//! The fabric contract on the simulated fabric: every part of the body in calm and in rough reordering, over several
 //! seeds, with many credits and with few.
+#![cfg(feature = "sim")]
 
 #[path = "kit/conformance/mod.rs"]
 mod conformance;
@@ -7,7 +8,7 @@ mod conformance;
 use std::future::Future;
 use std::num::NonZero;
 
-use farwood_runtime::sim::{SimConfig, SimShard, Simulation, Weather};
+use farwood_runtime::sim::{Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{IndexId, Verbs};
 use futures::FutureExt;
 
@@ -21,8 +22,8 @@ const AREA_BYTES: u64 = 1 << 20;
 /// A time far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
 
-const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
+const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
 impl Fabric for Simulated {
     type V = SimShard;
@@ -32,16 +33,16 @@ impl Fabric for Simulated {
         F: Fn(SimShard, Site) -> R + Clone + Send + 'static,
         R: Future<Output = ()> + 'static,
     {
-        let in_order = Weather { in_order_write: true, ..ROUGH };
-        for (seed, weather, colocated, credits) in [
-            (1, Weather::CALM, false, 4096),
+        let in_order = Reordering { in_order_write: true, ..ROUGH };
+        for (seed, reordering, colocated, credits) in [
+            (1, Reordering::NONE, false, 4096),
             (2, ROUGH, false, 3),
             (3, in_order, true, 4096),
             (4, ROUGH, true, 4096),
         ] {
             let config = SimConfig {
                 seed,
-                weather,
+                reordering,
                 colocated,
                 credits: NonZero::new(credits).unwrap(),
                 shards: shards as u16,

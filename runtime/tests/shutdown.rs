@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
-use farwood_runtime::fabric::{DeviceError, Seat};
+use farwood_runtime::fabric::{DeviceContext, DeviceError};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
@@ -45,8 +45,8 @@ impl Fabric for Counting {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
-        self.cluster.device(seat)
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
+        self.cluster.device(context)
     }
 }
 

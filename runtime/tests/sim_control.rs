@@ -1,4 +1,5 @@
 //! Faults of the simulated control plane: requests that fail, replies that are lost or late, memory that is not there.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -7,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use farwood_runtime::alloc::AllocError;
-use farwood_runtime::sim::{Fault, SimConfig, SimShard, Simulation, Weather};
+use farwood_runtime::sim::{Fault, Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{ControlError, IndexId, NodeAllocator, ServerId, Verbs};
 
 use self::kit::{LATE_NS, config, rule, simulation};
@@ -19,7 +20,7 @@ async fn chunk_bytes(v: &SimShard) -> u64 {
 /// Asks for a chunk while `fault` strikes, then for another; yields the outcome of the first, the bytes handed out for
 /// it, and its duration.
 fn ask(fault: Fault) -> (Result<(), ControlError>, u64, u64) {
-    let simulation = simulation(1, Weather::CALM);
+    let simulation = simulation(1, Reordering::NONE);
     simulation.set_faults(&[rule(fault, 1, 1)]);
     let v = simulation.shard(0, 0);
     let client = v.clone();
@@ -48,7 +49,7 @@ fn requests_fail_replies_are_lost_or_late_and_memory_is_not_there() {
 
 #[test]
 fn a_reply_that_was_given_up_disturbs_no_other() {
-    let simulation = simulation(1, Weather::CALM);
+    let simulation = simulation(1, Reordering::NONE);
     simulation.set_faults(&[rule(Fault::LateReply(1 << 20), 1, u32::MAX)]);
     let v = simulation.shard(0, 0);
     let client = v.clone();
@@ -64,7 +65,7 @@ fn a_reply_that_was_given_up_disturbs_no_other() {
 
 #[test]
 fn an_allocator_without_memory_says_so_until_there_is_some() {
-    let simulation = simulation(1, Weather::CALM);
+    let simulation = simulation(1, Reordering::NONE);
     simulation.set_faults(&[rule(Fault::NoMemory, 1, u32::MAX)]);
     let v = simulation.shard(0, 0);
     let allocator = Rc::new(NodeAllocator::new(v.control().clone(), IndexId(1), 0));
@@ -77,7 +78,7 @@ fn an_allocator_without_memory_says_so_until_there_is_some() {
 
 /// Returns the order in which four clients that are ready at the same time have their second turn.
 fn order(seed: u64, any_order: bool) -> Vec<u32> {
-    let simulation = Simulation::new(&SimConfig { any_order, ..config(seed, Weather::CALM) }).unwrap();
+    let simulation = Simulation::new(&SimConfig { any_order, ..config(seed, Reordering::NONE) }).unwrap();
     let v = simulation.shard(0, 0);
     let order = Rc::new(RefCell::new(Vec::new()));
     for client in 0..4 {

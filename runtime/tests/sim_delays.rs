@@ -1,4 +1,5 @@
 //! Late lines, late messages of the fabric and stalled shards, as they show in virtual time.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -6,14 +7,14 @@ mod kit;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Fault, Rule, Weather};
+use farwood_runtime::sim::{Fault, Reordering, Rule};
 use farwood_runtime::{Message, Port, ShardId, Verbs};
 
 use self::kit::{LATE_NS, area, faa, read, rule, run_all, simulation, start};
 
 /// Measures the longest of 300 READs of 1 KiB, and the longest span that their completions report.
 fn longest(rules: &[Rule]) -> (u64, u32) {
-    let simulation = simulation(1, Weather { lines: true, ..Weather::CALM });
+    let simulation = simulation(1, Reordering { lines: true, ..Reordering::NONE });
     let at = area(&simulation, 0);
     simulation.set_faults(rules);
     let v = simulation.shard(0, 0);
@@ -46,7 +47,7 @@ fn late_lines_and_messages_take_their_time() {
 /// A line that is late tears the READ around it.
 #[test]
 fn a_late_line_is_seen_late() {
-    let simulation = simulation(2, Weather { lines: true, ..Weather::CALM });
+    let simulation = simulation(2, Reordering { lines: true, ..Reordering::NONE });
     let at = area(&simulation, 0);
     simulation.set_faults(&[rule(Fault::DelayedLine(100_000), 4, u32::MAX)]);
     let alive = Rc::new(Cell::new(0));
@@ -69,7 +70,7 @@ fn a_late_line_is_seen_late() {
 fn writes_overtake_a_read() {
     const WRITES: u32 = 32;
     const WITHIN_NS: u64 = 300_000;
-    let simulation = simulation(3, Weather { lines: true, ..Weather::CALM });
+    let simulation = simulation(3, Reordering { lines: true, ..Reordering::NONE });
     let at = area(&simulation, 0);
     simulation.set_faults(&[rule(
         Fault::OvertakenRead { writes: WRITES, within_ns: WITHIN_NS },
@@ -109,7 +110,7 @@ fn writes_overtake_a_read() {
 #[test]
 fn a_stalled_shard_does_nothing() {
     const MESSAGES: u64 = 8000;
-    let simulation = simulation(6, Weather::CALM);
+    let simulation = simulation(6, Reordering::NONE);
     let at = area(&simulation, 0);
     let active: Rc<RefCell<Vec<u64>>> = Rc::default();
     let (v, sender) = (simulation.shard(0, 0), simulation.shard(0, 1));

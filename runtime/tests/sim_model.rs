@@ -1,5 +1,6 @@
 //! Predictions of the model of the NICs: atomics on one word are served one by one, waiting atomics hold up others when
 //! they fill the responder's slots, and both roles of a machine share its NIC.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -7,7 +8,7 @@ mod kit;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Profile, SimConfig, Simulation, Weather};
+use farwood_runtime::sim::{Profile, Reordering, SimConfig, Simulation};
 use farwood_runtime::{RemotePtr, Verbs};
 
 use self::kit::{LATE_NS, area, cas, config, faa, read, run_all, simulation, start};
@@ -17,7 +18,7 @@ use self::kit::{LATE_NS, area, cas, config, faa, read, run_all, simulation, star
 fn ns_per_cas(next: impl Fn(&Simulation, u64, u64) -> (RemotePtr, u64, u64) + Copy + 'static) -> u64 {
     const CLIENTS: u64 = 16;
     const ROUNDS: u64 = 100;
-    let simulation = simulation(1, Weather::CALM);
+    let simulation = simulation(1, Reordering::NONE);
     let alive = Rc::new(Cell::new(0));
     for client in 0..CLIENTS {
         let v = simulation.shard(client as u16 % 2, client as u16 / 2 % 2);
@@ -67,7 +68,7 @@ fn atomics_on_one_word_are_served_one_by_one() {
 /// Measures the duration of a READ while `waiting` clients of another node hammer one lock word.
 fn read_beside(waiting: u64, responder_slots: usize) -> u64 {
     let profile = Profile { responder_slots, ..Profile::CONNECTX5 };
-    let simulation = Simulation::new(&SimConfig { profile, ..config(1, Weather::CALM) }).unwrap();
+    let simulation = Simulation::new(&SimConfig { profile, ..config(1, Reordering::NONE) }).unwrap();
     let (lock, at) = (locks(&simulation, false), area(&simulation, 0));
     let alive = Rc::new(Cell::new(0));
     for client in 0..waiting {
@@ -104,7 +105,7 @@ fn a_full_house_of_waiting_atomics_holds_up_others() {
 /// server 1.
 fn read_rate(colocated: bool, is_disturbed: bool) -> u64 {
     const BYTES: usize = 4096;
-    let simulation = Simulation::new(&SimConfig { colocated, ..config(1, Weather::CALM) }).unwrap();
+    let simulation = Simulation::new(&SimConfig { colocated, ..config(1, Reordering::NONE) }).unwrap();
     let (at, other) = (area(&simulation, 0), area(&simulation, 1));
     let alive = Rc::new(Cell::new(0));
     if is_disturbed {

@@ -1,4 +1,5 @@
 //! A compute node that stops: its clients never run again, verbs on the wire take effect or not, other nodes work on.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -7,7 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Fault, Simulation, Weather};
+use farwood_runtime::sim::{Fault, Reordering, Simulation};
 use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start, write_chain};
@@ -26,8 +27,8 @@ struct Scene {
     heard: Rc<Cell<u64>>,
 }
 
-fn scene(seed: u64, weather: Weather) -> Scene {
-    let simulation = simulation(seed, weather);
+fn scene(seed: u64, reordering: Reordering) -> Scene {
+    let simulation = simulation(seed, reordering);
     let at = area(&simulation, 0);
     let (posted, done) = (Counts::default(), Counts::default());
     let heard = Rc::new(Cell::new(0));
@@ -89,7 +90,7 @@ fn clients_of_a_stopped_node_never_run_again_and_others_go_on() {
 
 #[test]
 fn a_rule_stops_a_node() {
-    let Scene { simulation, done, .. } = scene(3, Weather::CALM);
+    let Scene { simulation, done, .. } = scene(3, Reordering::NONE);
     simulation.set_faults(&[rule(Fault::NodeStop, 50, 1)]);
     simulation.keep_notes(10);
     let _ = simulation.run(200_000, || false);
@@ -105,7 +106,7 @@ fn a_rule_stops_a_node() {
 fn a_chain_is_cut_at_any_verb() {
     let mut prefixes = [0; 6];
     for delay in (0..700).step_by(4) {
-        let simulation = simulation(delay, Weather::CALM);
+        let simulation = simulation(delay, Reordering::NONE);
         let at = area(&simulation, 0);
         let v = simulation.shard(0, 0);
         let alive = Rc::default();
@@ -138,8 +139,8 @@ fn a_chain_is_cut_at_any_verb() {
 
 /// Returns the parts of a chain (a WRITE of three lines and an unlock behind it) that have taken effect after a rule
 /// has stopped its node: a bit for each line, and the highest one for the unlock.
-fn parts_written(seed: u64, weather: Weather) -> (u8, String) {
-    let simulation = simulation(seed, weather);
+fn parts_written(seed: u64, reordering: Reordering) -> (u8, String) {
+    let simulation = simulation(seed, reordering);
     let at = area(&simulation, 0);
     simulation.set_faults(&[rule(Fault::NodeStop, 2, 1)]);
     simulation.keep_notes(10);
@@ -166,8 +167,8 @@ fn a_rule_stops_a_node_behind_each_verb_and_within_a_write() {
         (true, BTreeSet::from([0, 0b001, 0b011, 0b111, whole])),
         (false, (0..0b1000).chain([whole]).collect()),
     ] {
-        for weather in [ROUGH, Weather::CALM] {
-            let runs = (0..600).map(|seed| parts_written(seed, Weather { in_order_write, ..weather }));
+        for reordering in [ROUGH, Reordering::NONE] {
+            let runs = (0..600).map(|seed| parts_written(seed, Reordering { in_order_write, ..reordering }));
             let (mut seen, mut within) = (BTreeSet::new(), BTreeSet::new());
             for (parts, notes) in runs {
                 seen.insert(parts);

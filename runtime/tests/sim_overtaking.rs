@@ -1,5 +1,6 @@
 //! Overtaking on one queue pair: WRITEs and atomics overtake READs and atomics unless they are fenced; READs overtake
 //! neither atomics nor READs.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -7,7 +8,7 @@ mod kit;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{SimShard, Weather};
+use farwood_runtime::sim::{Reordering, SimShard};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use self::kit::{ROUGH, area, faa, run_all, simulation, start, words};
@@ -59,8 +60,8 @@ impl Pairs {
     }
 }
 
-fn overtaken(seed: u64, weather: Weather, is_fenced: bool) -> Overtaken {
-    let simulation = simulation(seed, weather);
+fn overtaken(seed: u64, reordering: Reordering, is_fenced: bool) -> Overtaken {
+    let simulation = simulation(seed, reordering);
     let at = area(&simulation, 0);
     let hot = at.add(8192);
     let alive = Rc::new(Cell::new(0));
@@ -103,12 +104,12 @@ fn overtaken(seed: u64, weather: Weather, is_fenced: bool) -> Overtaken {
 
 #[test]
 fn unfenced_verbs_overtake_and_fenced_ones_never() {
-    for (seed, weather) in [(1, ROUGH), (2, ROUGH), (3, Weather::CALM)] {
-        let free = overtaken(seed, weather, false);
+    for (seed, reordering) in [(1, ROUGH), (2, ROUGH), (3, Reordering::NONE)] {
+        let free = overtaken(seed, reordering, false);
         let least = free.read_by_write.min(free.read_by_atomic).min(free.atomic_by_write);
         assert!(least > 10, "seed {seed}: {free:?}");
         assert_eq!(
-            overtaken(seed, weather, true),
+            overtaken(seed, reordering, true),
             Overtaken::default(),
             "seed {seed}: a fence was overtaken"
         );

@@ -1,5 +1,6 @@
 //! A compute node and a memory server that do not reach each other: its chains to that server end with `ServerGone`,
 //! executed or not; it reaches other servers, and other nodes reach that one.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,5 +1,6 @@
 //! Queue pairs that break: every prefix of a chain is an outcome, a WRITE in part, too; after the failure was reported
 //! nothing takes effect; the queue pair is in order again; nothing leaks.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Fault, SimConfig, SimShard, Simulation, Weather};
+use farwood_runtime::sim::{Fault, Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{Chain, FabricError, Meter, RemotePtr, ServerId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, cas, config, faa, filled, read, rule, run_all, simulation, start};
@@ -21,7 +22,7 @@ const GONE: FabricError = FabricError::QueuePair { server: ServerId(0) };
 /// one.
 fn after_an_error(seed: u64) -> Option<(usize, usize)> {
     // The three WRITEs take about as long as it takes a fault to strike.
-    let simulation = simulation(seed, Weather { scatter_one_in: 2, scatter_ns: 1_000, ..ROUGH });
+    let simulation = simulation(seed, Reordering { scatter_one_in: 2, scatter_ns: 1_000, ..ROUGH });
     let at = area(&simulation, 0);
     simulation.set_faults(&[rule(Fault::QueuePairError(20_000), 3, 1)]);
     let (v, other) = (simulation.shard(0, 0), simulation.shard(1, 0));
@@ -165,7 +166,7 @@ async fn adds(v: SimShard, at: RemotePtr, rounds: u64, failures: Rc<Cell<u64>>) 
 #[test]
 fn chains_keep_their_order_across_an_error() {
     for seed in 0..40 {
-        let simulation = simulation(seed, Weather::CALM);
+        let simulation = simulation(seed, Reordering::NONE);
         let at = area(&simulation, 0);
         let rules = [rule(Fault::QueuePairError(20_000), 1, 1), rule(Fault::QueuePairError(2_000), 2, 1)];
         simulation.set_faults(&rules);

@@ -1,4 +1,5 @@
 //! There is no order between queue pairs: of two shards, or of one shard to two servers. On one there is.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

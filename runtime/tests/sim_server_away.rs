@@ -1,5 +1,6 @@
 //! A memory server that cannot be reached: chains to it end with `ServerGone`, executed or not; other servers answer,
 //! and it is back later with its memory.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;

@@ -1,5 +1,6 @@
 //! Lines of one WRITE become visible out of address order where the fabric does not promise otherwise, and in order
 //! where it does. WRITEs on one queue pair are visible in order in either case.
+#![cfg(feature = "sim")]
 
 #[path = "kit/simulated.rs"]
 mod kit;
@@ -8,7 +9,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use farwood_runtime::Verbs;
-use farwood_runtime::sim::Weather;
+use farwood_runtime::sim::Reordering;
 
 use self::kit::{ROUGH, area, run_all, simulation, start, submit, words, write_chain};
 
@@ -16,13 +17,13 @@ const BYTES: usize = 4 * 64;
 const READS: u64 = 1000;
 
 /// Counts how often a later line of a WRITE was seen while an earlier one was not.
-fn inversions(seed: u64, weather: Weather) -> u64 {
-    let simulation = simulation(seed, weather);
+fn inversions(seed: u64, reordering: Reordering) -> u64 {
+    let simulation = simulation(seed, reordering);
     let at = area(&simulation, 0);
     let behind = at.add(4096);
     let (alive, reading) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
     let (writer, goes_on) = (simulation.shard(0, 0), Rc::clone(&reading));
-    assert_eq!(writer.capabilities().in_order_write, weather.in_order_write);
+    assert_eq!(writer.capabilities().in_order_write, reordering.in_order_write);
     start(&writer.clone(), &alive, async move {
         let mut n = 0;
         while goes_on.get() {
@@ -56,6 +57,6 @@ fn lines_of_a_write_come_in_any_order_only_where_none_is_promised() {
     for seed in 0..3 {
         let inverted = inversions(seed, ROUGH);
         assert!(inverted > 10, "seed {seed}: {inverted} of {READS}");
-        assert_eq!(inversions(seed, Weather { in_order_write: true, ..ROUGH }), 0);
+        assert_eq!(inversions(seed, Reordering { in_order_write: true, ..ROUGH }), 0);
     }
 }

@@ -10,7 +10,7 @@
 //! - [`oracle`]: what must hold of a history: linearizable keys, the promises of scans, a model map for one client.
 //!   Both are pure: the same history gives the same verdict, in words and in the work that it takes.
 //! - [`coverage`]: how often a run took the rare paths.
-//! - [`paper`]: the papers' experiments, in calm weather.
+//! - [`paper`]: the papers' experiments, without reordering.
 //!
 //! Nothing here reads a clock or starts a thread that a result depends on.
 #![forbid(unsafe_code)]

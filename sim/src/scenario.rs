@@ -1,7 +1,7 @@
 //! A scenario: everything that a simulated run is made of, as a plain value. One 64-bit seed draws it; what is
 //! printed can be pasted into a regression test, whatever the drawing becomes.
 //!
-//! Shapes are tiny and weather is rough, so that rare paths are common: leaves of two slots, values that cross
+//! Shapes are tiny and reordering is heavy, so that rare paths are common: leaves of two slots, values that cross
 //! lines, lock words that many nodes share, caches of a few nodes. Knows nothing of how a scenario is run.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, IndexKind, IndexSpec};
-use farwood_runtime::sim::{Fault, FaultMix, Profile, Rule, SimConfig, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Profile, Reordering, Rule, SimConfig};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -33,7 +33,7 @@ const PLAIN_ONE_IN: u64 = 10;
 /// A simulated cluster with its clients and faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Determines scheduling, weather, faults and what clients draw.
+    /// Determines scheduling, reordering, faults and what clients draw.
     pub seed: u64,
     /// The cluster.
     pub cluster: Cluster,
@@ -94,8 +94,8 @@ pub struct Cluster {
     pub servers: u16,
     /// True if compute nodes share machines with memory servers.
     pub colocated: bool,
-    /// The weather of the fabric without any fault.
-    pub weather: Weather,
+    /// The reordering of the fabric without any fault.
+    pub reordering: Reordering,
     /// Chains in flight per queue pair.
     pub credits: NonZero<usize>,
     /// Lock words per server in host memory. Few make nodes share them.
@@ -237,12 +237,12 @@ impl Scenario {
 
     /// Yields the simulation that it runs in.
     pub(crate) fn simulation(&self) -> SimConfig {
-        let Cluster { shards, servers, colocated, weather, credits, locks, device_locks, slow_control } =
+        let Cluster { shards, servers, colocated, reordering, credits, locks, device_locks, slow_control } =
             self.cluster;
         SimConfig {
             seed: self.seed,
             profile: Profile { device_bytes: 8 * device_locks, ..Profile::CONNECTX5 },
-            weather,
+            reordering,
             nodes: self.nodes.len() as u16,
             shards,
             servers,
@@ -252,6 +252,7 @@ impl Scenario {
             chunk_bytes: self.adversary.chunk_bytes,
             credits,
             slow_control,
+            ignores_fences: false,
             any_order: self.adversary.any_order,
         }
     }
@@ -278,7 +279,7 @@ pub(crate) fn may_lose_servers(mix: &FaultMix) -> bool {
 /// The ways in which seeds are drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// As in the beginning: weather, faults of the fabric, small clusters.
+    /// As in the beginning: reordering, faults of the fabric, small clusters.
     Plain,
     /// With everything that the adversary can do.
     Hard,
@@ -330,7 +331,7 @@ fn draw_cluster(rng: &mut SmallRng) -> Cluster {
         shards: rng.random_range(1..=3),
         servers: rng.random_range(1..=3),
         colocated: rng.random(),
-        weather: draw_weather(rng),
+        reordering: draw_reordering(rng),
         credits: NonZero::new(*[1, 2, 4, 32, 4096].choose(rng).expect("not empty")).expect("none is 0"),
         locks: *[2, 16, 64, 256].choose(rng).expect("not empty"),
         device_locks: *[0, 2, 64].choose(rng).expect("not empty"),
@@ -338,12 +339,12 @@ fn draw_cluster(rng: &mut SmallRng) -> Cluster {
     }
 }
 
-fn draw_weather(rng: &mut SmallRng) -> Weather {
+fn draw_reordering(rng: &mut SmallRng) -> Reordering {
     let in_order_write = rng.random();
     if rng.random_range(0..8) == 0 {
-        return Weather { in_order_write, ..Weather::CALM };
+        return Reordering { in_order_write, ..Reordering::NONE };
     }
-    Weather {
+    Reordering {
         lines: true,
         scatter_one_in: rng.random_range(0..=4),
         scatter_ns: *[300, 1_000, 3_000, 8_000].choose(rng).expect("not empty"),

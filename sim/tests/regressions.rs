@@ -5,12 +5,12 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
-use farwood_runtime::sim::{Fault, FaultMix, Rule, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
-const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 2, scatter_ns: 1_000, jitter_ns: 1_000, in_order_write: false };
+const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 2, scatter_ns: 1_000, jitter_ns: 1_000, in_order_write: false };
 
 const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration::from_micros(16) };
 
@@ -31,7 +31,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             shards: 2,
             servers: 1,
             colocated: false,
-            weather: ROUGH,
+            reordering: ROUGH,
             credits: NonZero::new(4).unwrap(),
             locks: 64,
             device_locks: 0,

@@ -1,4 +1,4 @@
-//! The promises of every index, on the simulated fabric: in calm and in rough weather, with few credits and with many,
+//! The promises of every index, on the simulated fabric: in calm and in rough reordering, with few credits and with many,
 //! and with control services that take their time. One thread and virtual time, so that a failure comes again.
 
 use std::future::Future;
@@ -27,7 +27,7 @@ impl Fabric for Simulated {
         let calm = calm(parties);
         let rough = SimConfig {
             seed: 2,
-            weather: ROUGH,
+            reordering: ROUGH,
             colocated: true,
             credits: NonZero::new(3).unwrap(),
             slow_control: true,

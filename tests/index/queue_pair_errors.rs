@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farwood::index::check::Pairs;
-use farwood::runtime::sim::{Fault, FaultMix, Rule, SimConfig, SimShard, Simulation, Weather};
+use farwood::runtime::sim::{Fault, FaultMix, Reordering, Rule, SimConfig, SimShard, Simulation};
 use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
@@ -21,8 +21,8 @@ const SHARDS: u16 = 2;
 const CLIENTS: u64 = 4;
 const KEYS_PER_CLIENT: u64 = 12;
 
-const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
+const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
 /// The pairs of a client that are left.
 type Model = BTreeMap<[u8; 8], [u8; 8]>;
@@ -41,7 +41,7 @@ impl Site {
     fn new(seed: u64, servers: u16, recipe: IndexSpec) -> Self {
         let config = SimConfig {
             seed,
-            weather: ROUGH,
+            reordering: ROUGH,
             nodes: NODES,
             shards: SHARDS,
             servers,

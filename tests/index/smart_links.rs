@@ -52,7 +52,7 @@ fn splits_that_lose_leave_links_as_they_should_be() {
     for parties in [Parties::Shards(2), Parties::Nodes(2)] {
         for seed in 0..30 {
             println!("{parties:?}, seed {seed}");
-            let config = SimConfig { seed, weather: ROUGH, ..calm(parties) };
+            let config = SimConfig { seed, reordering: ROUGH, ..calm(parties) };
             simulate_parties(&config, parties, recipe(seed % 2 == 0), |cluster| async move {
                 if cluster.place == 0 {
                     for first in 0..3 {

@@ -1,5 +1,5 @@
 //! Clients of a radix tree of tiny nodes that meet at the same slot, header, node or leaf, on the simulated fabric in
-//! rough weather: shards that share a cache and compute nodes that share nothing. What each of them sees must be
+//! rough reordering: shards that share a cache and compute nodes that share nothing. What each of them sees must be
 //! explained by operations that took effect one at a time, and at the end the tree must pass its check.
 //!
 //! The cases are those of SMART section 4.1.2, each with the others that may happen in the same place.
@@ -51,7 +51,7 @@ where
         for parties in [Parties::Shards(2), Parties::Nodes(3)] {
             for seed in 0..SEEDS {
                 println!("{techniques:?}, {parties:?}, seed {seed}");
-                let config = SimConfig { seed, weather: ROUGH, ..calm(parties) };
+                let config = SimConfig { seed, reordering: ROUGH, ..calm(parties) };
                 let recorder = Arc::new(Recorder::default());
                 simulate_parties(&config, parties, recipe, move |cluster| {
                     let recorder = Arc::clone(&recorder);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation, Weather};
+use farwood::runtime::sim::{Profile, Reordering, SimConfig, SimShard, Simulation};
 use farwood::runtime::{Control, Port, PortLease};
 use farwood::{IndexSpec, NodeContext};
 
@@ -16,13 +16,13 @@ use super::cluster::{Common, Parties, Seat, TestCluster};
 const LATE_NS: u64 = 600_000_000_000;
 
 /// Lines of one access at different times and in any order, messages that overtake each other.
-pub(crate) const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
+pub(crate) const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
 /// On-chip memory of few locks: all words are looked at after every run.
 const PROFILE: Profile = Profile { device_bytes: 8 << 10, ..Profile::CONNECTX5 };
 
-/// Yields a small cluster of two servers in calm weather.
+/// Yields a small cluster of two servers in calm reordering.
 pub(crate) fn calm(parties: Parties) -> SimConfig {
     SimConfig {
         profile: PROFILE,

@@ -121,11 +121,13 @@ impl<D: Device> Engine<D> {
     }
 
     /// Lends the device to a fabric that has something to tell it.
+    #[cfg(feature = "sim")]
     pub(crate) fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
     /// Lends the chains to a fabric that executes them apart from its device.
+    #[cfg(feature = "sim")]
     pub(crate) fn slots_mut(&mut self) -> &mut Slots {
         &mut self.slots
     }

@@ -150,18 +150,18 @@ fn watch() {
 #[cfg(test)]
 mod tests {
     use nix::errno::Errno;
-    use nix::poll::poll;
+    use nix::poll::{PollTimeout, poll};
 
     use super::*;
 
-    const LONG: i32 = 5 * LOOK_EVERY.as_millis() as i32;
+    const LONG: u16 = 5 * LOOK_EVERY.as_millis() as u16;
 
     /// Interrupts a system call that waits again and again while the heart stands still, and none afterwards.
     #[test]
     fn interrupts_a_thread_whose_heart_stands_still() {
         let watched = Watched::begin();
         for _ in 0..3 {
-            assert_eq!(poll(&mut [], -1), Err(Errno::EINTR));
+            assert_eq!(poll(&mut [], PollTimeout::NONE), Err(Errno::EINTR));
         }
         drop(watched);
         assert_eq!(poll(&mut [], LONG), Ok(0));
@@ -182,7 +182,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let watched = Watched::begin();
-                    assert_eq!(poll(&mut [], -1), Err(Errno::EINTR));
+                    assert_eq!(poll(&mut [], PollTimeout::NONE), Err(Errno::EINTR));
                     drop(watched);
                 });
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, ready};
 
-use super::{DeviceError, Fabric, Seat};
+use super::{DeviceContext, DeviceError, Fabric};
 use crate::control::node_ids::NodeIds;
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
@@ -23,10 +23,10 @@ use crate::memory::chunks::{Extent, Owner};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::pointer::{RemotePtr, ServerId};
 
-/// Whoever takes memory of an embedded cluster: all of this process.
+/// The peer that takes memory of an embedded cluster: all of this process.
 const THIS_PROCESS: PeerId = PeerId(0);
 
-/// What an embedded cluster consists of.
+/// Configuration of an embedded cluster.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
     /// Memory servers, 1 to 65,535.
@@ -40,7 +40,7 @@ pub struct EmbeddedConfig {
     pub device_bytes: u64,
     /// Bytes of a chunk, the unit of the first stage of allocation; a multiple of 4096. The paper has 8 MiB.
     pub chunk_bytes: u64,
-    /// How line atomicity is provided.
+    /// Mechanism of line atomicity.
     pub line_mode: LineMode,
 }
 
@@ -72,7 +72,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Memory servers in this process, their memory zeroed.
+    /// Makes memory servers in this process, their memory zeroed.
     ///
     /// # Errors
     /// If the configuration makes no sense or the system refuses the memory.
@@ -91,18 +91,18 @@ impl Cluster {
         Ok(Arc::new(Cluster { servers, infos, node_ids: Mutex::default() }))
     }
 
-    /// The mapped servers.
+    /// Returns the mapped servers.
     pub fn mapped(&self) -> &Arc<[MemoryServer]> {
         &self.servers
     }
 
-    /// The catalog is kept by the first server.
+    /// Returns the first server, which keeps the catalog.
     fn home(&self) -> &MemoryServer {
         &self.servers[0]
     }
 
-    /// A compute node has died: from now on nothing of it takes effect. Nodes of this process do not die by themselves;
-    /// those of a simulation do. Indexes that are created from now on know it.
+    /// Declares a compute node dead: from now on nothing of it takes effect. Nodes of this process do not die by
+    /// themselves; those of a simulation do. Indexes that are created from now on know it.
     pub fn died(&self, node: u16) {
         let mut ids = self.node_ids();
         if !ids.dead().contains(&node) {
@@ -116,7 +116,7 @@ impl Cluster {
 
     fn create_now(&self, name: &str, kind: &str, config: &[u8]) -> Result<CatalogEntry, ControlError> {
         let fenced = self.node_ids().dead().len() as u32;
-        // Nobody else reaches this memory: there is nothing to be sealed.
+        // No other process reaches this memory: there is nothing to be sealed.
         let (key, temporary_of) = (SealKey::default(), None);
         let new = NewIndex { name, kind, config, key, fenced, temporary_of };
         let root = self.home().reserve_root(&new)?;
@@ -174,12 +174,12 @@ impl Fabric for Cluster {
         }
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
         let never = Arc::new(AtomicBool::new(false));
         let mapped =
             |server: &MemoryServer| MappedServer::new(Arc::clone(server.region()), Arc::clone(&never));
         let servers = self.servers.iter().map(mapped).collect();
-        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, seat.clock.clone()))
+        Ok(MappedDevice::new(servers, MappedDevice::EMBEDDED, context.clock.clone()))
     }
 }
 
@@ -204,7 +204,7 @@ impl Control for Cluster {
 
     fn return_extent(&self, index: IndexId, rest: Chunk) {
         if let Err(error) = self.return_extent_now(index, rest) {
-            // The index was dropped before those who used it.
+            // The index was dropped before its users.
             tracing::debug!(?rest, %error, "a rest was not taken back");
         }
     }

@@ -5,14 +5,15 @@
 //! - [`embedded`]: memory servers of this process.
 //! - [`shm`]: processes of one host share a mapped file.
 //! - `verbs`: hosts with RDMA devices (feature `verbs`).
-//! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
-//!   executors: it has its own, and no [`Fabric`].
+//! - `sim`: a whole cluster in one thread and in virtual time (feature `sim`), for tests and predictions. Its nodes are
+//!   no [`crate::ComputeNode`]s, which have executors: it has its own, and no [`Fabric`].
 //!
 //! [`ClusterName`] is how text names one of the first three.
 
 pub mod embedded;
 mod name;
 pub mod shm;
+#[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "verbs")]
 pub mod verbs;
@@ -32,13 +33,13 @@ use crate::shard::Unpark;
 
 /// A cluster that compute nodes can be made on.
 pub trait Fabric: Send + Sync + 'static {
-    /// What its shards execute chains with.
+    /// Device that its shards execute chains with.
     type Device: Device;
 
-    /// The control services of its memory servers.
+    /// Returns the control services of its memory servers.
     fn control(self: &Arc<Self>) -> Arc<dyn Control>;
 
-    /// The id for one more compute node of this cluster, never 0 and never given to two that are alive.
+    /// Yields the id for one more compute node of this cluster, never 0 and never given to two that are alive.
     ///
     /// # Errors
     /// If the cluster takes no more, or does not answer.
@@ -48,11 +49,11 @@ pub trait Fabric: Send + Sync + 'static {
     /// may be used again.
     fn release_node_id(&self, _node: u16) {}
 
-    /// A device for one shard, made on the shard's own thread.
+    /// Makes a device for one shard, on the shard's own thread.
     ///
     /// # Errors
     /// If the shard cannot be connected.
-    fn device(&self, seat: &Seat) -> Result<Self::Device, DeviceError>;
+    fn device(&self, context: &DeviceContext) -> Result<Self::Device, DeviceError>;
 }
 
 /// Why a shard could not be given a device: what was refused and what to do about it, for a user to read.
@@ -60,8 +61,8 @@ pub trait Fabric: Send + Sync + 'static {
 #[error("{0}")]
 pub struct DeviceError(pub String);
 
-/// Whom a device is for.
-pub struct Seat {
+/// The shard that a device is for, and what of it the device needs.
+pub struct DeviceContext {
     /// The shard.
     pub shard: ShardId,
     /// Its compute node's id.

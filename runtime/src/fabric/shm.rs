@@ -19,7 +19,7 @@ use crate::control::queue_pair::Admission;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
 use crate::mapped::{MappedDevice, MappedServer};
@@ -90,22 +90,22 @@ impl ShmName {
         Ok(parsed)
     }
 
-    /// The name, without `shm:`.
+    /// Returns the name, without `shm:`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The file or device that is to be the region.
+    /// Returns the path of the file or device that is to be the region.
     pub fn region_path(&self) -> PathBuf {
         if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(FOLDER) }
     }
 
-    /// The region's file on reserved huge pages. A path names its file system itself.
+    /// Returns the path of the region's file on reserved huge pages. A path names its file system itself.
     pub fn huge_region_path(&self) -> PathBuf {
         if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(HUGE_FOLDER) }
     }
 
-    /// The socket of the control service.
+    /// Returns the path of the control service's socket.
     pub fn socket_path(&self) -> PathBuf {
         let escaped = self.0.replace('%', "%25").replace('/', "%2F");
         Path::new(FOLDER).join(format!("farwood.{escaped}.sock"))
@@ -122,18 +122,18 @@ impl std::fmt::Display for ShmName {
     }
 }
 
-/// What a memory server on the shm fabric is to be.
+/// Configuration of a memory server on the shm fabric.
 #[derive(Clone, Debug)]
 pub struct ShmServerConfig {
-    /// What compute nodes call it.
+    /// Name by which compute nodes connect to it.
     pub name: ShmName,
     /// Bytes of its region, all of which are taken at the start.
     pub memory_bytes: u64,
-    /// What the region is divided into.
+    /// Parts that the region is divided into.
     pub parts: ServerParts,
-    /// Whether the region has to be on reserved huge pages (hugetlbfs).
+    /// Set if the region has to be on reserved huge pages (hugetlbfs).
     pub reserved_huge_pages: bool,
-    /// How line atomicity is provided.
+    /// Mechanism of line atomicity.
     pub line_mode: LineMode,
     /// Once it is set, a server that is being started is given up, which leaves nothing behind.
     pub stop: Option<Arc<AtomicBool>>,
@@ -142,7 +142,7 @@ pub struct ShmServerConfig {
 }
 
 impl ShmServerConfig {
-    /// A server with the usual parts.
+    /// Makes the configuration of a server with the usual parts.
     pub fn new(name: ShmName, memory_bytes: u64) -> Self {
         let (parts, line_mode, times) = (ServerParts::default(), LineMode::Auto, ServiceTimes::default());
         let (reserved_huge_pages, stop) = (false, None);
@@ -185,27 +185,27 @@ impl ShmServer {
         Ok(ShmServer { service, region, path, name: name.clone() })
     }
 
-    /// What compute nodes call it.
+    /// Returns the name by which compute nodes connect to it.
     pub fn name(&self) -> &ShmName {
         &self.name
     }
 
-    /// The region's file.
+    /// Returns the path of the region's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// What the server holds.
+    /// Returns what the server holds.
     pub fn usage(&self) -> ServerUsage {
         self.service.usage()
     }
 
-    /// Who is connected.
+    /// Lists the compute nodes that are connected.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         self.service.nodes()
     }
@@ -216,7 +216,7 @@ impl ShmServer {
     }
 }
 
-/// What a memory server that has ended without removing it left behind.
+/// Remains of a memory server that has ended without removing them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remains {
     /// Its region and its socket, as far as they are there.
@@ -233,8 +233,8 @@ pub struct ShmCluster {
 }
 
 impl ShmCluster {
-    /// Connects to the servers with these names and maps their regions. Blocks. Everybody lists the same servers in the
-    /// same order: it makes the servers' ids.
+    /// Connects to the servers with these names and maps their regions. Blocks. All compute nodes list the same servers
+    /// in the same order: it makes the servers' ids.
     ///
     /// # Errors
     /// If one of the servers is not there, or its region is not what it should be.
@@ -242,7 +242,7 @@ impl ShmCluster {
         Self::connect_with(names, ConnectConfig::default())
     }
 
-    /// [`ShmCluster::connect`] with another name or patience.
+    /// Connects as [`ShmCluster::connect`] does, with another name or patience.
     ///
     /// # Errors
     /// As there.
@@ -270,7 +270,8 @@ impl ShmCluster {
         Ok(Arc::new(ShmCluster { control, servers }))
     }
 
-    /// What is left of a memory server whose process has ended. None while there is one that answers at its address.
+    /// Finds what is left of a memory server whose process has ended. None while there is one that answers at its
+    /// address.
     ///
     /// # Panics
     /// If the cluster does not have that server.
@@ -293,7 +294,7 @@ impl ShmCluster {
         Some(remains)
     }
 
-    /// The servers' control services, for what only they can tell.
+    /// Returns the servers' control services, for what only they can tell.
     pub fn remote(&self) -> &Arc<RemoteControl> {
         &self.control
     }
@@ -314,8 +315,8 @@ impl Fabric for ShmCluster {
         self.control.release_node_id();
     }
 
-    fn device(&self, seat: &Seat) -> Result<MappedDevice, DeviceError> {
-        Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, seat.clock.clone()))
+    fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
+        Ok(MappedDevice::new(Arc::clone(&self.servers), MappedDevice::SHM, context.clock.clone()))
     }
 }
 

@@ -23,12 +23,12 @@ pub enum BadAccess {
 }
 
 impl<'region> Access<'region> {
-    /// Accesses to `region`.
+    /// Makes accesses to `region` possible.
     pub fn to(region: &'region Region) -> Self {
         Access(region)
     }
 
-    /// READ of `to.len()` bytes at `at`.
+    /// Executes a READ of `to.len()` bytes at `at`.
     ///
     /// # Errors
     /// If it is not aligned to 8 bytes, or not inside the region, or a process is stopped in the middle of a line. As
@@ -38,7 +38,7 @@ impl<'region> Access<'region> {
         self.of(at, len, || self.0.read(at, to))
     }
 
-    /// WRITE of `from` at `at`.
+    /// Executes a WRITE of `from` at `at`.
     ///
     /// # Errors
     /// As for [`Access::read`].
@@ -46,7 +46,7 @@ impl<'region> Access<'region> {
         self.of(at, from.len(), || self.0.write(at, from))
     }
 
-    /// CAS of the word at `at`; yields what was there.
+    /// Executes a CAS of the word at `at`; yields what was there.
     ///
     /// # Errors
     /// As for [`Access::read`].
@@ -54,7 +54,7 @@ impl<'region> Access<'region> {
         self.of(at, 8, || self.0.cas(at, expected, desired))
     }
 
-    /// FAA of the word at `at`; yields what was there.
+    /// Executes an FAA of the word at `at`; yields what was there.
     ///
     /// # Errors
     /// As for [`Access::read`].

@@ -18,7 +18,7 @@ pub enum RegionError {
     Map {
         /// Bytes that were asked for.
         bytes: u64,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// There is no such file.
@@ -47,9 +47,9 @@ pub enum RegionError {
         path.display()
     )]
     Occupied {
-        /// What was to become the region.
+        /// The path that was to become the region.
         path: PathBuf,
-        /// What it is instead.
+        /// Description of what is there instead.
         reason: String,
     },
     /// Another memory server has the region.
@@ -86,7 +86,7 @@ pub enum RegionError {
     NotFarwood {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         reason: String,
     },
     /// Another version of Farwood made it.
@@ -159,7 +159,7 @@ pub enum RegionError {
         needed: u64,
         /// Bytes that there are.
         free: u64,
-        /// How to make room.
+        /// Advice how to make room.
         remedy: String,
     },
     /// It was not wanted any more while it was made.
@@ -179,17 +179,17 @@ pub enum RegionError {
     TooManyWriters {
         /// The file.
         path: PathBuf,
-        /// How many there are.
+        /// Number of slots that there are.
         slots: u32,
     },
     /// Anything else that the system refused.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }

@@ -16,17 +16,19 @@
 //! A file is never reused: clients of a server that died keep the old one until they let go of it. Devices cannot be
 //! replaced: they are taken when neither a server nor clients hold them, and zeroed.
 
-#![expect(
-    unsafe_code,
-    reason = "std has no statfs and no fallocate; a device's header is read where it is mapped"
-)]
+#![expect(unsafe_code, reason = "a device's header is read and written where it is mapped")]
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, compiler_fence};
+
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use nix::unistd::geteuid;
 
 use super::error::RegionError;
 use super::header::{CODED_BYTES, HEADER_BYTES, Header, LAYOUT_VERSION, MAGIC, Rejected};
@@ -46,11 +48,12 @@ pub(super) struct RegionFile {
     pub mapping: Mapping,
     pub header: Header,
     path: PathBuf,
-    /// Whether this is the memory server's end of it.
+    /// Set if this is the memory server's end of it.
     server: bool,
 }
 
-/// How much of a device has to be zero, or Farwood's, before it is taken: file systems begin within the first 64 KiB.
+/// Bytes of a device that have to be zero, or Farwood's, before it is taken: file systems begin within the first 64
+/// KiB.
 const DEVICE_LOOK_BYTES: u64 = 2 << 20;
 
 impl RegionFile {
@@ -120,7 +123,7 @@ impl RegionFile {
         Ok(if names(path, &file) { Old::Locked(file) } else { Old::Changing })
     }
 
-    /// A new, empty, locked file at `new_path`, after removing one that a server left which was killed here.
+    /// Makes a new, empty, locked file at `new_path`, after removing one that a server left which was killed here.
     fn lock_new(new_path: &Path, permissions: u32) -> Result<Option<File>, RegionError> {
         let made =
             OpenOptions::new().read(true).write(true).create_new(true).mode(permissions).open(new_path);
@@ -259,7 +262,7 @@ impl RegionFile {
         }
     }
 
-    /// Whether another open file has the lock of that control connection. Where the system does not tell, it has.
+    /// Tells whether another open file has the lock of that control connection. Where the system does not tell, it has.
     pub(super) fn is_claimed(&self, number: u64) -> bool {
         range_lock::is_locked(&self.file, connection_byte(number)).unwrap_or_else(|error| {
             tracing::warn!(path = %self.path.display(), %error, "whether a client lives cannot be told");
@@ -267,12 +270,12 @@ impl RegionFile {
         })
     }
 
-    /// Another descriptor of the same open file: locks taken on either are the locks of both and of the mapping.
+    /// Makes another descriptor of the same open file: locks taken on either are the locks of both and of the mapping.
     pub(super) fn share(&self) -> Result<File, RegionError> {
         self.file.try_clone().map_err(failed("share", &self.path))
     }
 
-    /// Where it was found.
+    /// Returns the path at which it was found.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -285,7 +288,7 @@ impl Drop for RegionFile {
             return;
         }
         if self.file.metadata().is_ok_and(|found| found.is_file()) {
-            // Nobody else replaces it while the lock is held, so that it is still ours when it is removed.
+            // No other server replaces it while the lock is held, so that it is still ours when it is removed.
             if names(&self.path, &self.file)
                 && let Err(error) = std::fs::remove_file(&self.path)
             {
@@ -300,13 +303,13 @@ impl Drop for RegionFile {
 
 enum Old {
     Nothing,
-    /// A file that may be replaced, and that nobody else replaces.
+    /// A file that may be replaced, and that no other server replaces.
     Locked(File),
     /// Another server has just replaced it.
     Changing,
 }
 
-/// What a DAX device says of itself in sysfs.
+/// Attributes of a DAX device, from sysfs.
 struct Device {
     bytes: u64,
     align: u64,
@@ -314,7 +317,7 @@ struct Device {
 
 impl Device {
     fn of(found: &Metadata) -> Option<Device> {
-        let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+        let (major, minor) = (major(found.rdev()), minor(found.rdev()));
         found.file_type().is_char_device().then_some(())?;
         Device::at(&PathBuf::from(format!("/sys/dev/char/{major}:{minor}")))
     }
@@ -328,9 +331,9 @@ impl Device {
 }
 
 struct FileSystem {
-    /// Whether all its files are on huge pages.
+    /// Set if all its files are on huge pages.
     huge_pages: bool,
-    /// Whether its files are memory.
+    /// Set if its files are memory.
     memory: bool,
     /// The size of its blocks; of its huge pages, if it has them.
     block_bytes: u64,
@@ -338,7 +341,7 @@ struct FileSystem {
     free: Option<u64>,
 }
 
-/// Whether files beside `path` are on reserved huge pages.
+/// Tells whether files beside `path` are on reserved huge pages.
 fn reserved_huge_pages(path: &Path) -> Result<(), RegionError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let is_there = File::open(folder).and_then(|folder| file_system(&folder));
@@ -354,20 +357,14 @@ fn connection_byte(number: u64) -> i64 {
 }
 
 fn file_system(file: &File) -> io::Result<FileSystem> {
-    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the descriptor is open, and `found` has room for the answer.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fstatfs has filled it.
-    let found = unsafe { found.assume_init() };
-    let block_bytes = found.f_bsize as u64;
-    let limited = found.f_blocks != 0 && found.f_blocks as i64 != -1;
+    let found = fstatfs(file)?;
+    let block_bytes = found.block_size() as u64;
+    let limited = found.blocks() != 0 && found.blocks() as i64 != -1;
     Ok(FileSystem {
-        huge_pages: found.f_type == libc::HUGETLBFS_MAGIC,
-        memory: found.f_type == libc::TMPFS_MAGIC,
+        huge_pages: found.filesystem_type() == HUGETLBFS_MAGIC,
+        memory: found.filesystem_type() == TMPFS_MAGIC,
         block_bytes,
-        free: limited.then(|| found.f_bavail.saturating_mul(block_bytes)),
+        free: limited.then(|| found.blocks_available().saturating_mul(block_bytes)),
     })
 }
 
@@ -396,20 +393,19 @@ fn allocate(
     }
     for at in (0..bytes).step_by(ALLOCATE_BYTES as usize).take_while(|_| goes_on()) {
         let len = (bytes - at).min(ALLOCATE_BYTES);
-        let refused = loop {
-            // SAFETY: changes nothing but an open file.
-            match unsafe { libc::posix_fallocate(file.as_raw_fd(), at as i64, len as i64) } {
-                libc::EINTR => {}
-                error => break error,
+        let allocated = loop {
+            match posix_fallocate(file, at as i64, len as i64) {
+                Err(Errno::EINTR) => {}
+                allocated => break allocated,
             }
         };
-        match refused {
-            0 => {}
-            libc::ENOSPC => {
+        match allocated {
+            Ok(()) => {}
+            Err(Errno::ENOSPC) => {
                 let free = file_system(file).ok().and_then(|system| system.free);
                 return Err(no_room(free.unwrap_or(0)));
             }
-            error => return Err(failed("allocate", path)(io::Error::from_raw_os_error(error))),
+            Err(error) => return Err(failed("allocate", path)(error.into())),
         }
     }
     Ok(())
@@ -427,7 +423,7 @@ fn remedy(path: &Path, system: &FileSystem) -> String {
     }
 }
 
-/// Bytes that the machine can give without ending anything.
+/// Returns the bytes that the machine can give without ending anything.
 fn available_memory() -> Option<u64> {
     let known = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = |name: &str| {
@@ -445,7 +441,7 @@ fn map(file: &File, bytes: u64, unit: u64) -> Result<Mapping, RegionError> {
 fn write_header(mapping: &Mapping, header: &Header) {
     let bytes = header.encode();
     let rest = &bytes[MAGIC.len()..];
-    // SAFETY: inside the mapping, whose first page is the header's and no verb's; nobody reads it before the magic.
+    // SAFETY: inside the mapping, whose first page is the header's and no verb's; it is not read before the magic.
     unsafe {
         let start = mapping.start();
         start.add(MAGIC.len()).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -455,17 +451,17 @@ fn write_header(mapping: &Mapping, header: &Header) {
     }
 }
 
-/// The first bytes of what is mapped, a page at least.
+/// Reads the first bytes of what is mapped, a page at least.
 fn begin_of(mapping: &Mapping) -> Vec<u8> {
     // SAFETY: a mapping has at least one page; a copy is made, since other processes may write.
     unsafe { mapping.start().cast::<[u8; CODED_BYTES]>().read_volatile() }.to_vec()
 }
 
-/// Whether nothing that others put there (a file system, a pool) can be on a device: they begin at various places,
-/// none of them far behind the first.
+/// Tells whether nothing that others put there (a file system, a pool) can be on a device: they begin at various
+/// places, none of them far behind the first.
 fn begins_with_zeroes(mapping: &Mapping) -> bool {
     let bytes = mapping.bytes().min(DEVICE_LOOK_BYTES) as usize;
-    // SAFETY: inside the mapping, which nobody writes to: the two locks keep every other process of Farwood away.
+    // SAFETY: inside the mapping, which is not written to: the two locks keep every other process of Farwood away.
     let begin = unsafe { std::slice::from_raw_parts(mapping.start().cast_const(), bytes) };
     begin.iter().all(|&byte| byte == 0)
 }
@@ -489,14 +485,14 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Whether `path` is a name of `file`.
+/// Tells whether `path` is a name of `file`.
 fn names(path: &Path, file: &File) -> bool {
     let same = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     std::fs::metadata(path).ok().zip(file.metadata().ok()).is_some_and(|(a, b)| same(a, b))
 }
 
-/// What a new region is called until it is complete. A fixed name, so that the next server finds what one left that was
-/// killed half-way: it may be most of the machine's memory.
+/// Returns the name of a new region until it is complete. A fixed name, so that the next server finds what one left
+/// that was killed half-way: it may be most of the machine's memory.
 fn new_path(path: &Path) -> Result<PathBuf, RegionError> {
     let Some(name) = path.file_name() else { return Err(occupied(path, "it has no file name")) };
     Ok(path.with_file_name(format!(".{}.farwood-new", name.to_string_lossy())))
@@ -526,8 +522,7 @@ fn not_opened(path: &Path, error: io::Error) -> RegionError {
     match error.kind() {
         io::ErrorKind::NotFound => RegionError::Missing { path },
         io::ErrorKind::PermissionDenied => {
-            // SAFETY: asks for a number.
-            let we = unsafe { libc::geteuid() };
+            let we = geteuid();
             let whose = match std::fs::metadata(&path) {
                 Ok(found) => {
                     format!(

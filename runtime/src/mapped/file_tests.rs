@@ -110,7 +110,7 @@ fn never_destroys_what_is_not_farwoods() {
     let error = refusal(Region::create(Path::new("/dev/zero"), &config(1)));
     assert!(matches!(error, RegionError::Occupied { .. }), "{error}");
     std::fs::write(&path, b"").unwrap();
-    assert!(Region::create(&path, &config(1)).is_ok(), "an empty file is nobody's loss");
+    assert!(Region::create(&path, &config(1)).is_ok(), "an empty file is no loss");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn cleans_up_after_a_server_that_was_killed_while_it_began() {
     drop(region);
 }
 
-/// Servers that begin at the same time: one gets the path, and nobody loses what has been given.
+/// Servers that begin at the same time: one gets the path, and none loses what has been given.
 #[test]
 fn one_of_many_servers_gets_the_path() {
     let folder = Folder::new("race");
@@ -225,12 +225,12 @@ fn says_whose_file_it_is_when_it_may_not_be_opened() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
     std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
     // As another user, since root may open everything. Counts for the calling thread only.
-    let open_as_nobody = || {
-        // SAFETY: changes no memory.
-        unsafe { libc::setfsuid(65534) };
+    let open_as_another_user = || {
+        nix::unistd::setfsuid(65534.into());
         Region::open(&path, 1)
     };
-    let error = std::thread::scope(|scope| refusal(scope.spawn(open_as_nobody).join().unwrap())).to_string();
+    let error =
+        std::thread::scope(|scope| refusal(scope.spawn(open_as_another_user).join().unwrap())).to_string();
     let owner = std::fs::metadata(&path).unwrap().uid();
     assert!(error.contains(&format!("belongs to user {owner} and has mode 0400")), "{error}");
 }

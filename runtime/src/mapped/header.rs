@@ -36,7 +36,7 @@ pub(super) const SLOT_BYTES: u64 = 128;
 
 const PART_ALIGN: u64 = 4096;
 
-/// What a region file says of itself.
+/// Header of a region file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub mode: LineMode,
@@ -72,7 +72,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The parts of a file around `region_bytes` bytes of region, or nothing if that is more than can be counted.
+    /// Lays out a file around `region_bytes` bytes of region; yields nothing if that is more than can be counted.
     pub(super) fn of(region_bytes: u64, journal_slots: u32) -> Option<Parts> {
         let counters = region_bytes.checked_next_multiple_of(PART_ALIGN)?;
         if journal_slots == 0 {
@@ -86,7 +86,7 @@ impl Parts {
 }
 
 impl Header {
-    /// Its bytes.
+    /// Returns its bytes.
     pub(super) fn encode(&self) -> [u8; CODED_BYTES] {
         let mode: u32 = match self.mode {
             LineMode::Auto => unreachable!("a region's mode has been detected"),
@@ -107,7 +107,7 @@ impl Header {
         bytes
     }
 
-    /// What `bytes` say. Fewer than a header has are not a header.
+    /// Decodes `bytes`. Fewer than a header has are not a header.
     pub(super) fn decode(bytes: &[u8]) -> Result<Header, Rejected> {
         let bytes: &[u8; CODED_BYTES] =
             bytes.get(..CODED_BYTES).and_then(|bytes| bytes.try_into().ok()).ok_or(Rejected::Magic)?;
@@ -139,7 +139,7 @@ impl Header {
         if sequenced && whole && inside { Ok(header) } else { Err(Rejected::Nonsense) }
     }
 
-    /// Where its parts are.
+    /// Returns where its parts are.
     pub(super) fn parts(&self) -> Parts {
         Parts::of(self.region_bytes, self.journal_slots).expect("checked when it was made or decoded")
     }

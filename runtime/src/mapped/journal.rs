@@ -1,10 +1,10 @@
-//! What keeps a line's counter from staying odd for ever when the process that made it so is killed.
+//! The journal keeps a line's counter from staying odd forever when the process that made it so is killed.
 //!
 //! In memory that several processes map, every writing thread owns a slot of a journal in the same file. Before it
 //! takes a line, it writes into its slot what it is about to do; while it holds the line, the counter names the slot.
-//! Whoever waits too long for a line asks the kernel for the lock on that slot's byte (see `range_lock.rs`). If its
-//! owner lives, however long it has not run, the kernel refuses. If not, the one who asked owns the slot now, finishes
-//! what the slot says, in the name of the dead, and releases the line.
+//! A thread that waits too long for a line asks the kernel for the lock on that slot's byte (see `range_lock.rs`). If
+//! its owner lives, however long it has not run, the kernel refuses. If not, the one who asked owns the slot now,
+//! finishes what the slot says, in the name of the dead, and releases the line.
 //!
 //! ```text
 //! slot                                                             counter of a line
@@ -73,7 +73,7 @@ pub(super) struct Journal {
     /// A bit per slot that this opening owns.
     own: [AtomicU64; SLOTS_MAX as usize / 64],
     state: Mutex<State>,
-    /// The slot of those who have none, one at a time: of threads for which there was no slot, or that are ending.
+    /// The slot that threads without one share, one at a time: there was none left, or they are ending.
     reserve: Mutex<u32>,
     /// The writer that was last found to be stopped, and the version of the line in whose middle it is; 0: none.
     stopped: AtomicU64,
@@ -82,7 +82,7 @@ pub(super) struct Journal {
 /// The holder of a line, as seen by one that waits for it.
 #[derive(Default)]
 pub(super) struct Held {
-    /// Who held the line, at which version, and since when it has been the same.
+    /// The slot that held the line, at which version, and since when it has been the same.
     since: Option<(u64, Instant)>,
 }
 
@@ -117,7 +117,7 @@ impl Drop for OfThread {
 }
 
 impl Journal {
-    /// The journal at `slots` for the lines of `region`. Yields nothing if all slots are taken.
+    /// Opens the journal at `slots` for the lines of `region`. Yields nothing if all slots are taken.
     ///
     /// # Safety
     /// `slots` are [`SLOTS_MAX`] slots, and they and `region` stay mapped for as long as any method but `drop` is
@@ -181,7 +181,7 @@ impl Journal {
         slot
     }
 
-    /// Takes a slot that nobody owns, and finishes what its last owner left.
+    /// Takes a slot that has no owner, and finishes what its last owner left.
     fn claim(&self) -> io::Result<Option<u32>> {
         let _state = self.state();
         for number in 0..SLOTS_MAX {
@@ -196,15 +196,15 @@ impl Journal {
         Ok(None)
     }
 
-    /// To be called now and then by a thread that waits for the line of `at`, whose counter has been `held` for long:
-    /// releases it if its holder is dead.
+    /// Helps a thread that waits for the line of `at`, whose counter has been `held` for long, and calls this now and
+    /// then: releases it if its holder is dead.
     ///
     /// # Errors
     /// If the holder lives and has not gone on for long.
     #[cold]
     pub(super) fn help(&self, at: usize, held: u32, wait: &mut Held) -> Result<(), WriterStopped> {
         let number = held >> 1;
-        // Nobody who follows the protocol writes such a counter; there is no way on from memory that others spoil.
+        // No writer that follows the protocol writes such a counter; there is no way on from memory that others spoil.
         assert!(number < SLOTS_MAX, "the counter of the line at {at:#x} is spoilt: {held:#x}");
         if !self.owns(number) && self.inherit(number, at, held) {
             tracing::info!("finished what a process that has died left in the line at {at:#x}");

@@ -253,7 +253,7 @@ fn waits_for_a_writer_that_lives() {
     assert_eq!(line(&region), [5; 8]);
 }
 
-/// Nobody waits for the line, but the slot is needed; and an heir may die, too.
+/// No thread waits for the line, but the slot is needed; and an heir may die, too.
 #[test]
 fn who_takes_a_slot_finishes_what_was_left_in_it() {
     let folder = Folder::new("journal-slot");

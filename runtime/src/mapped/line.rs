@@ -7,7 +7,7 @@
 //!   cache interface are 64 bytes wide moves an aligned line in a single access, and coherence hands lines over as a
 //!   whole, so nothing can come between. Neither AMD nor Intel promises it in a manual; it was measured on the CPUs
 //!   that [`LineMode::detect`] accepts (and never seen to tear), and the stress test runs wherever these are. On other
-//!   CPUs with AVX-512 (Zen 4, for one) 64-byte accesses do tear: there the mode is refused, also to those who insist.
+//!   CPUs with AVX-512 (Zen 4, for one) 64-byte accesses do tear: there the mode is refused, even if asked for.
 //!   Parts of a line are written by one store masked by 8-byte elements, a single word by an ordinary store.
 //!   Byte-masked stores do tear and are not used: hence lengths in multiples of 8.
 //! - [`LineMode::Sequence`]: a sequence counter per line beside the region (odd while a writer is inside). Rests on
@@ -49,7 +49,7 @@ pub(crate) struct WriterStopped {
     pub(crate) process: u32,
 }
 
-/// How line atomicity is provided.
+/// Mechanism of line atomicity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LineMode {
     /// The mode that the environment variable `FARWOOD_LINE_MODE` names (`vector` or `sequence`); without it
@@ -80,7 +80,7 @@ pub enum LineModeRefused {
 }
 
 impl LineMode {
-    /// The mechanism that this mode means on this CPU.
+    /// Chooses the mechanism that this mode means on this CPU.
     ///
     /// # Errors
     /// If it would not keep lines whole here, or the environment asks for a mode that does not exist.
@@ -107,7 +107,7 @@ impl LineMode {
     }
 }
 
-/// What an atomic verb does to a word. Words are little-endian, as they are in memory.
+/// Effect of an atomic verb on a word. Words are little-endian, as they are in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     Store { word: u64 },
@@ -134,7 +134,7 @@ impl Change {
         }
     }
 
-    /// What `found` becomes, if it is changed.
+    /// Returns what `found` becomes, if it is changed.
     #[inline]
     fn next(self, found: u64) -> Option<u64> {
         match self {
@@ -145,7 +145,7 @@ impl Change {
     }
 }
 
-/// How long a line was waited for.
+/// State of a wait for a line.
 #[derive(Default)]
 struct Wait {
     looks: u32,
@@ -289,7 +289,7 @@ impl Lines<'_> {
         move |found| self.pause(at, found, &mut wait)
     }
 
-    /// A moment's wait for the line of `at`, whose counter was `found`.
+    /// Waits a moment for the line of `at`, whose counter was `found`.
     fn pause(self, at: usize, found: u32, wait: &mut Wait) -> Result<(), WriterStopped> {
         std::hint::spin_loop();
         if let Some(journal) = self.journal {
@@ -327,7 +327,7 @@ fn try_pieces<E>(
     Ok(())
 }
 
-/// As [`try_pieces`], for a `piece` that cannot fail.
+/// Cuts like [`try_pieces`], for a `piece` that cannot fail.
 #[inline]
 fn pieces(at: usize, len: usize, mut piece: impl FnMut(usize, usize, usize)) {
     let Ok(()) = try_pieces::<Infallible>(at, len, |at, done, len| {
@@ -446,8 +446,8 @@ mod cpu {
         is_measured((vendor.ebx, vendor.edx, vendor.ecx), signature) && has_line_vectors()
     }
 
-    /// AMD's family 1Ah server and desktop cores (Zen 5: 64-byte load, store and fill paths), where it was measured.
-    /// Its mobile models and Zen 4 split 64-byte accesses in two; Intel's cores were not at hand to measure.
+    /// Accepts AMD's family 1Ah server and desktop cores (Zen 5: 64-byte load, store and fill paths), where it was
+    /// measured. Its mobile models and Zen 4 split 64-byte accesses in two; Intel's cores were not at hand to measure.
     #[cfg(target_arch = "x86_64")]
     fn is_measured(vendor: (u32, u32, u32), signature: u32) -> bool {
         let amd = vendor == (0x6874_7541, 0x6974_6e65, 0x444d_4163);

@@ -5,13 +5,18 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::num::NonZero;
 use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// The size of a huge page where the page table has an entry for one, and the alignment that lets it.
 pub(super) const HUGE_BYTES: u64 = 2 << 20;
 /// Turned into huge pages by one call: often enough that a signal need not wait, and that a log shows progress.
 const COLLAPSE_BYTES: u64 = 64 << 20;
+
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 /// Pages of memory. They are unmapped when this is dropped.
 pub(super) struct Mapping {
@@ -26,53 +31,53 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process, on huge pages where the system gives them, taken when it is first touched.
+    /// Maps zeroed memory of this process, on huge pages where the system gives them, taken when it is first touched.
     pub(super) fn anonymous(bytes: u64) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let mapping = Mapping { start: map(None, bytes.max(1), protection, flags, None)?, bytes };
-        mapping.advise(0, bytes, libc::MADV_HUGEPAGE).ok(); // Without huge pages it is slower, no more.
+        let mapping = Mapping { start: reserve(bytes.max(1), READ_WRITE)?, bytes };
+        mapping.advise(MmapAdvise::MADV_HUGEPAGE).ok(); // Without huge pages it is slower, no more.
         Ok(mapping)
     }
 
-    /// The first `bytes` bytes of `file`, at an address that is a multiple of `align` (a power of two): page tables
-    /// have entries for huge pages only if address and file offset agree. Children of a fork do not inherit it.
+    /// Maps the first `bytes` bytes of `file`, at an address that is a multiple of `align` (a power of two): page
+    /// tables have entries for huge pages only if address and file offset agree. Children of a fork do not inherit it.
     pub(super) fn shared(file: &File, bytes: u64, align: u64) -> io::Result<Self> {
         let room = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
-        let nothing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // Address space first; the file is mapped over a part of it, and the rest is given back.
-        let room = Mapping { start: map(None, room, libc::PROT_NONE, nothing, None)?, bytes: room };
+        let room = Mapping { start: reserve(room, ProtFlags::PROT_NONE)?, bytes: room };
         let before = (room.start.as_ptr() as u64).next_multiple_of(align) - room.start.as_ptr() as u64;
         // SAFETY: inside `room`, which is `align` bytes larger than what begins here.
         let start = unsafe { room.start.add(before as usize) };
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // Not given back whole from here on: should mapping fail half-way, somebody else may have got a part of it.
+        let (address, length) = (start.addr(), length(bytes)?);
+        // Not given back whole from here on: should mapping fail half-way, another mapping may have got a part of it.
         let whole = std::mem::ManuallyDrop::new(room);
-        map(Some(start), bytes, protection, libc::MAP_SHARED | libc::MAP_FIXED, Some(file))?;
-        // SAFETY: the two ends of `whole` beside the file's pages, which nobody else knows of. A failure, which needs
+        // SAFETY: over address space that was reserved above for nothing else.
+        unsafe {
+            mmap(Some(address), length, READ_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, 0)?
+        };
+        // SAFETY: the two ends of `whole` beside the file's pages, which are not in use. A failure, which needs
         // a process at its limit of mappings, leaves address space behind, no memory.
         unsafe {
             let end = start.add(bytes as usize);
             let after = whole.bytes - before - bytes;
             if before > 0 {
-                libc::munmap(whole.start.as_ptr().cast(), before as usize);
+                munmap(whole.start.cast(), before as usize).ok();
             }
             if after > 0 {
-                libc::munmap(end.as_ptr().cast(), after as usize);
+                munmap(end.cast(), after as usize).ok();
             }
         }
         let mapping = Mapping { start, bytes };
-        mapping.advise(0, bytes, libc::MADV_DONTFORK)?;
+        mapping.advise(MmapAdvise::MADV_DONTFORK)?;
         Ok(mapping)
     }
 
-    /// Its first byte.
+    /// Returns its first byte.
     #[inline]
     pub(super) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -88,7 +93,7 @@ impl Mapping {
             if bytes == 0 {
                 break;
             }
-            if let Err(error) = self.advise(at, bytes, libc::MADV_COLLAPSE) {
+            if let Err(error) = self.collapse_piece(at, bytes) {
                 // Not known to this kernel, or not for this kind of file: the rest will fare no better.
                 let hopeless = error.raw_os_error() == Some(libc::EINVAL);
                 first_failure = first_failure.and(Err(error));
@@ -100,17 +105,25 @@ impl Mapping {
         first_failure
     }
 
-    /// How many of its bytes this process reaches through huge pages just now, by `/proc/self/smaps`. Pages that were
-    /// not touched yet do not count. Takes milliseconds.
+    /// Counts the bytes of it that this process reaches through huge pages just now, by `/proc/self/smaps`. Pages that
+    /// were not touched yet do not count. Takes milliseconds.
     pub(super) fn huge_bytes(&self) -> io::Result<u64> {
         let first = self.start.as_ptr() as u64;
         Ok(huge_bytes_in(&std::fs::read_to_string("/proc/self/smaps")?, first, first + self.bytes))
     }
 
-    fn advise(&self, at: u64, bytes: u64, advice: i32) -> io::Result<()> {
+    fn advise(&self, advice: MmapAdvise) -> io::Result<()> {
+        // SAFETY: this mapping; none of the advice used here changes what the memory contains.
+        unsafe { madvise(self.start.cast(), self.bytes as usize, advice) }.map_err(io::Error::from)
+    }
+
+    fn collapse_piece(&self, at: u64, bytes: u64) -> io::Result<()> {
         debug_assert!(at + bytes <= self.bytes);
-        // SAFETY: a range of this mapping; none of the advice used here changes what the memory contains.
-        match unsafe { libc::madvise(self.start.as_ptr().add(at as usize).cast(), bytes as usize, advice) } {
+        // nix has no MADV_COLLAPSE.
+        // SAFETY: a range of this mapping, whose contents stay as they are.
+        let piece = unsafe { self.start.add(at as usize) };
+        // SAFETY: as above.
+        match unsafe { libc::madvise(piece.as_ptr().cast(), bytes as usize, libc::MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -119,26 +132,21 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length; who hands out accesses keeps this alive until after the last.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes.max(1) as usize) };
+        // SAFETY: mapped with this length; what hands out accesses keeps this alive until after the last.
+        unsafe { munmap(self.start.cast(), self.bytes.max(1) as usize) }.ok();
     }
 }
 
-fn map(
-    at: Option<NonNull<u8>>,
-    bytes: u64,
-    protection: i32,
-    flags: i32,
-    file: Option<&File>,
-) -> io::Result<NonNull<u8>> {
-    let at = at.map_or(std::ptr::null_mut(), |at| at.as_ptr().cast());
-    let file = file.map_or(-1, |file| file.as_raw_fd());
-    // SAFETY: a new mapping at an address of the kernel's choice, or over address space that the caller has reserved.
-    let start = unsafe { libc::mmap(at, bytes as usize, protection, flags, file, 0) };
-    if start == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(NonNull::new(start.cast()).expect("mmap does not map page 0"))
+/// Maps pages of this process alone, which take memory when they are first touched.
+fn reserve(bytes: u64, protection: ProtFlags) -> io::Result<NonNull<u8>> {
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    Ok(unsafe { mmap_anonymous(None, length(bytes)?, protection, flags)? }.cast())
+}
+
+/// Checks that a length is not 0, as the kernel demands.
+fn length(bytes: u64) -> io::Result<NonZero<usize>> {
+    NonZero::new(bytes as usize).ok_or_else(|| Errno::EINVAL.into())
 }
 
 /// Adds up the huge pages in the mappings between two addresses, in the format of `/proc/PID/smaps`.

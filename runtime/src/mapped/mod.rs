@@ -46,12 +46,13 @@ const PREFETCH_BYTES_MAX: u64 = 2048;
 /// A memory server's region in this process, and whether the server is still there.
 pub struct MappedServer {
     region: Arc<Region>,
-    /// Set by whoever watches the server. Its memory outlives it while it is mapped, but nobody else will see it.
+    /// Set when the server is found to be gone. Its memory outlives it while it is mapped, but no other process will
+    /// see it.
     gone: Arc<AtomicBool>,
 }
 
 impl MappedServer {
-    /// The region of a server that is gone as soon as `gone` says so.
+    /// Makes the server of a region, which is gone as soon as `gone` says so.
     pub fn new(region: Arc<Region>, gone: Arc<AtomicBool>) -> Self {
         MappedServer { region, gone }
     }
@@ -63,12 +64,12 @@ pub struct MappedDevice {
     capabilities: Capabilities,
     posted: VecDeque<SlotKey>,
     clock: Clock,
-    /// Whether a store was executed that a later READ could overtake.
+    /// Set if a store was executed that a later READ could overtake.
     store_pending: bool,
 }
 
 impl MappedDevice {
-    /// What the embedded fabric can do.
+    /// Capabilities of the embedded fabric.
     pub const EMBEDDED: Capabilities = Capabilities {
         fabric: "embedded",
         // Lines are stored in address order by one thread; x86 keeps stores in order, `Sequence` mode releases each.
@@ -78,10 +79,10 @@ impl MappedDevice {
         write_interval_ns: 150,
     };
 
-    /// What the shm fabric can do: the same.
+    /// Capabilities of the shm fabric.
     pub const SHM: Capabilities = Capabilities { fabric: "shm", ..Self::EMBEDDED };
 
-    /// A device without work.
+    /// Makes a device without work.
     pub fn new(servers: Arc<[MappedServer]>, capabilities: Capabilities, clock: Clock) -> Self {
         MappedDevice { servers, capabilities, posted: VecDeque::new(), clock, store_pending: false }
     }

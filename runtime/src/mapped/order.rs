@@ -5,9 +5,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// Words of a line.
 pub(super) const LINE_WORDS: usize = 8;
-/// How words of a line are loaded: keeps READ-READ order on weakly ordered CPUs.
+/// Ordering by which words of a line are loaded: keeps READ-READ order on weakly ordered CPUs.
 pub(super) const LOAD: Ordering = Ordering::Acquire;
-/// How they are stored: keeps WRITE-WRITE order.
+/// Ordering by which they are stored: keeps WRITE-WRITE order.
 pub(super) const STORE: Ordering = Ordering::Release;
 
 /// Reads a part of a line: `copy` copies it, more than once if it was written meanwhile. `patience` makes the pause for
@@ -53,7 +53,7 @@ pub(super) fn take<E, P: FnMut(u32) -> Result<(), E>>(
     Ok(before)
 }
 
-/// Attempts until one succeeds. What a pause needs is not set up before the first has failed, for nearly none does.
+/// Tries until it succeeds. What a pause needs is not set up before the first has failed, for nearly none does.
 #[inline]
 fn until_done<T, E, P: FnMut(u32) -> Result<(), E>>(
     mut attempt: impl FnMut() -> Result<T, u32>,
@@ -116,18 +116,18 @@ pub(super) struct Slot {
 pub(super) struct Plan {
     /// The first word, by its address in the region.
     pub(super) at: usize,
-    /// How many words.
+    /// Number of words.
     pub(super) words: usize,
 }
 
-/// How a slot says that so many words are to be stored there.
+/// Encodes that so many words are to be stored there.
 #[inline]
 pub(super) fn place(at: usize, words: usize) -> u64 {
     debug_assert!(at.is_multiple_of(8) && words <= LINE_WORDS);
     (at as u64) << 1 | words as u64
 }
 
-/// What the counter of a line says while the owner of `slot` holds it.
+/// Returns the counter of a line while the owner of `slot` holds it.
 #[inline]
 pub(super) fn held_by(slot: u32) -> u32 {
     slot << 1 | 1
@@ -173,7 +173,7 @@ impl Slot {
         Ok(found)
     }
 
-    /// What its last owner meant to do; nothing that makes sense if it never did anything.
+    /// Returns what its last owner meant to do; nothing that makes sense if it never did anything.
     pub(super) fn planned(&self) -> Plan {
         let place = self.place.load(Ordering::Relaxed);
         Plan { at: (place >> 4 << 3) as usize, words: (place & 0xf) as usize }

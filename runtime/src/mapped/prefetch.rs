@@ -14,7 +14,8 @@ pub fn prefetch<T: ?Sized>(target: *const T) {
     let _ = target;
 }
 
-/// Like [`prefetch`], for memory that is read once: it should not push what is used again out of the larger caches.
+/// Prefetches like [`prefetch`], for memory that is read once: it should not push what is used again out of the larger
+/// caches.
 #[inline(always)]
 pub(crate) fn prefetch_once(target: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -6,11 +6,11 @@
 //! own open file: who shares one must agree by other means. The bytes lie far behind the end of any file: what is in
 //! the file does not matter.
 
-#![expect(unsafe_code, reason = "std has no locks on ranges of bytes")]
-
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 
 /// Held by the memory server while it lives.
 pub(super) const SERVER: i64 = 1 << 62;
@@ -41,8 +41,8 @@ pub(super) fn try_lock(file: &File, byte: i64, kind: Kind) -> io::Result<bool> {
     };
     match set(file, byte, lock_type) {
         Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-        Err(error) => Err(error),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -51,29 +51,21 @@ pub(super) fn try_lock(file: &File, byte: i64, kind: Kind) -> io::Result<bool> {
 /// # Errors
 /// As for [`try_lock`].
 pub(super) fn unlock(file: &File, byte: i64) -> io::Result<()> {
-    set(file, byte, libc::F_UNLCK)
+    set(file, byte, libc::F_UNLCK).map_err(io::Error::from)
 }
 
-/// Whether another open file has a lock on `byte`.
+/// Tells whether another open file has a lock on `byte`.
 ///
 /// # Errors
 /// If the system does not tell.
 pub(super) fn is_locked(file: &File, byte: i64) -> io::Result<bool> {
     let mut range = range_of(byte, libc::F_WRLCK);
-    // SAFETY: the descriptor is open, and the kernel writes into `range` only.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut range) } {
-        0 => Ok(range.l_type != libc::F_UNLCK as libc::c_short),
-        _ => Err(io::Error::last_os_error()),
-    }
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut range))?;
+    Ok(range.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-fn set(file: &File, byte: i64, lock_type: i32) -> io::Result<()> {
-    let range = range_of(byte, lock_type);
-    // SAFETY: the descriptor is open, and the kernel only reads `range`.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &range) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+fn set(file: &File, byte: i64, lock_type: i32) -> nix::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range_of(byte, lock_type))).map(drop)
 }
 
 fn range_of(byte: i64, lock_type: i32) -> libc::flock {

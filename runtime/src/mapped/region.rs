@@ -44,7 +44,7 @@ enum Memory {
     File(RegionFile),
 }
 
-/// Whether the memory of a region file is put on huge pages.
+/// Use of huge pages for the memory of a region file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HugePages {
     /// As far as the system is willing. About 1.7 s per GiB of tmpfs, when the region is made.
@@ -56,31 +56,31 @@ pub enum HugePages {
     Reserved,
 }
 
-/// What a memory server's region file is to be.
+/// Configuration of a memory server's region file.
 #[derive(Clone, Debug)]
 pub struct RegionConfig {
     /// Bytes that verbs reach, rounded up to whole pages.
     pub bytes: u64,
-    /// How line atomicity is provided, for all processes that map it.
+    /// Mechanism of line atomicity, for all processes that map it.
     pub line_mode: LineMode,
     /// Which run of a memory server this is. Clients learn it from the control service, and accept no other region.
     pub instance: u128,
-    /// Whether to ask for huge pages.
+    /// Use of huge pages.
     pub huge_pages: HugePages,
-    /// Who may open the file: mode bits, from which the process's umask is taken.
+    /// Permissions of the file: mode bits, from which the process's umask is taken.
     pub permissions: u32,
     /// Once it is set, a region that is being made is given up, which leaves nothing behind.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl RegionConfig {
-    /// A region of `bytes` bytes for the user's own processes.
+    /// Configures a region of `bytes` bytes for the user's own processes.
     pub fn new(bytes: u64, instance: u128) -> Self {
         let (line_mode, huge_pages) = (LineMode::Auto, HugePages::Try);
         RegionConfig { bytes, line_mode, instance, huge_pages, permissions: 0o600, stop: None }
     }
 
-    /// Whether the region is to be made still.
+    /// Tells whether the region is to be made still.
     pub(super) fn goes_on(&self) -> bool {
         !self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
@@ -102,7 +102,7 @@ impl From<WriterStopped> for AccessError {
 }
 
 impl Region {
-    /// A region of `bytes` bytes (rounded up to whole pages) of this process's memory.
+    /// Makes a region of `bytes` bytes (rounded up to whole pages) of this process's memory.
     ///
     /// # Errors
     /// If the system refuses to map that much, or the CPU the mode.
@@ -110,7 +110,8 @@ impl Region {
         Self::anonymous_in(bytes, mode.detect()?)
     }
 
-    /// As [`Region::anonymous`], in a mode that was detected, or that a test of one thread wants to see at work.
+    /// Makes a region like [`Region::anonymous`], in a mode that was detected, or that a test of one thread wants to
+    /// see at work.
     fn anonymous_in(bytes: u64, mode: LineMode) -> Result<Self, RegionError> {
         let bytes = whole_pages(bytes)?;
         let map = |bytes| Mapping::anonymous(bytes).map_err(|cause| RegionError::Map { bytes, cause });
@@ -202,7 +203,7 @@ impl Region {
         }
     }
 
-    /// Whether a mapping of another process, or another one of this process, has that lock.
+    /// Tells whether a mapping of another process, or another one of this process, has that lock.
     pub(crate) fn is_claimed(&self, number: u64) -> bool {
         match &self.memory {
             Memory::Anonymous { .. } => false,
@@ -210,17 +211,17 @@ impl Region {
         }
     }
 
-    /// Whether processes share it by mapping its file.
+    /// Tells whether processes share it by mapping its file.
     pub(crate) fn is_file(&self) -> bool {
         matches!(self.memory, Memory::File(_))
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many of its bytes this process reaches through huge pages at this moment. Takes milliseconds.
+    /// Counts the bytes of it that this process reaches through huge pages at this moment. Takes milliseconds.
     ///
     /// # Errors
     /// If /proc/self/smaps cannot be read.
@@ -232,18 +233,18 @@ impl Region {
         Ok(memory.huge_bytes()?.min(self.bytes))
     }
 
-    /// Its first byte, for a NIC that reaches it.
+    /// Returns its first byte, for a NIC that reaches it.
     #[cfg(feature = "verbs")]
     pub(crate) fn start(&self) -> NonNull<u8> {
         NonNull::new(self.start).expect("a mapping is not at 0")
     }
 
-    /// The mechanism that keeps its lines whole.
+    /// Returns the mechanism that keeps its lines whole.
     pub fn line_mode(&self) -> LineMode {
         self.mode
     }
 
-    /// READ. `to` is the whole destination; its length is a multiple of 8.
+    /// Executes a READ. `to` is the whole destination; its length is a multiple of 8.
     #[inline]
     pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), AccessError> {
         self.check(at, to.len())?;
@@ -252,7 +253,7 @@ impl Region {
         Ok(())
     }
 
-    /// WRITE.
+    /// Executes a WRITE.
     #[inline]
     pub(crate) fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         self.check(at, from.len())?;
@@ -261,7 +262,7 @@ impl Region {
         Ok(())
     }
 
-    /// WRITE of one little-endian word.
+    /// Executes a WRITE of one little-endian word.
     #[inline]
     pub(crate) fn write_word(&self, at: u64, word: u64) -> Result<(), AccessError> {
         self.check(at, 8)?;
@@ -270,7 +271,7 @@ impl Region {
         Ok(())
     }
 
-    /// CAS; yields the word found.
+    /// Executes a CAS; yields the word found.
     #[inline]
     pub(crate) fn cas(&self, at: u64, expected: u64, desired: u64) -> Result<u64, AccessError> {
         self.check(at, 8)?;
@@ -279,7 +280,7 @@ impl Region {
         Ok(u64::from_le(unsafe { self.lines().atomic(at as usize, swap)? }))
     }
 
-    /// FAA; yields the word found.
+    /// Executes an FAA; yields the word found.
     #[inline]
     pub(crate) fn faa(&self, at: u64, add: u64) -> Result<u64, AccessError> {
         self.check(at, 8)?;
@@ -326,7 +327,7 @@ mod tests {
     use super::super::line::has_line_vectors;
     use super::*;
 
-    /// Modes that this CPU can execute. That vectors could tear on it is no matter where one thread works.
+    /// Yields the modes that this CPU can execute. That vectors could tear on it is no matter where one thread works.
     fn executable() -> impl Iterator<Item = LineMode> {
         let vector = has_line_vectors().then_some(LineMode::Vector);
         [LineMode::Sequence, LineMode::Plain].into_iter().chain(vector)
@@ -377,7 +378,7 @@ mod tests {
     #[test]
     fn says_what_to_do_when_memory_is_refused() {
         let error =
-            Region::anonymous(1 << 60, LineMode::Auto).err().expect("nobody has an exbibyte").to_string();
+            Region::anonymous(1 << 60, LineMode::Auto).err().expect("no machine has an exbibyte").to_string();
         assert!(error.contains("ask for less"), "{error}");
     }
 }

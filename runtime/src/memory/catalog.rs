@@ -24,21 +24,21 @@ pub(super) struct Catalog {
 pub(super) struct ReservedRoot(usize);
 
 impl ReservedRoot {
-    /// Where it is.
+    /// Returns where it is.
     pub(super) fn offset(&self) -> u64 {
         root_word(self.0 as u32)
     }
 }
 
-/// What a new index is to be.
+/// Description of a new index.
 #[derive(Clone, Copy)]
 pub(crate) struct NewIndex<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: &'a str,
     pub(crate) config: &'a [u8],
-    /// What will let its chunks be freed.
+    /// Seal that will let its chunks be freed.
     pub(crate) key: SealKey,
-    /// How many dead nodes have been fenced before it.
+    /// Number of dead nodes that have been fenced before it.
     pub(crate) fenced: u32,
     /// With whom it goes, if with one.
     pub(crate) temporary_of: Option<PeerId>,
@@ -48,7 +48,7 @@ struct Kept {
     entry: Entry,
     key: SealKey,
     temporary_of: Option<PeerId>,
-    /// Its chunks are being taken back, on several servers one after the other: nobody may open it any more, and only
+    /// Its chunks are being taken back, on several servers one after the other: it cannot be opened any more, and only
     /// a drop that is run to its end takes it out.
     dropping: bool,
 }
@@ -58,7 +58,7 @@ impl Catalog {
         Catalog { places: (0..INDEXES_MAX).map(|_| None).collect(), reserved: BTreeSet::new(), created: 0 }
     }
 
-    /// The root word of an index that there may be: it is not there before [`Catalog::create`].
+    /// Reserves the root word of an index that there may be: it is not there before [`Catalog::create`].
     pub(super) fn reserve(&mut self, new: &NewIndex<'_>) -> Result<ReservedRoot, ControlError> {
         self.check(new)?;
         let is_free = |&place: &usize| self.places[place].is_none() && !self.reserved.contains(&place);
@@ -68,7 +68,7 @@ impl Catalog {
         Ok(ReservedRoot(place))
     }
 
-    /// It is free again.
+    /// Frees a reserved root word again.
     pub(super) fn unreserve(&mut self, root: ReservedRoot) {
         self.reserved.remove(&root.0);
     }
@@ -111,7 +111,7 @@ impl Catalog {
         Ok(kept.entry.clone())
     }
 
-    /// What chunks for that index belong to, if that one may take them.
+    /// Returns the owner of chunks for that index, if that peer may take them.
     pub(super) fn usable(&self, index: IndexId, by: PeerId) -> Result<Owner, ControlError> {
         let kept = self.kept().find(|kept| kept.entry.id == index.0);
         let kept = kept.ok_or(ControlError::NoSuchIndex { index })?;
@@ -119,7 +119,7 @@ impl Catalog {
         Ok(kept.owner())
     }
 
-    /// The names of the indexes that go with that one.
+    /// Lists the names of the indexes that go with that peer.
     pub(super) fn temporary_of(&self, peer: PeerId) -> Vec<String> {
         let theirs = self.kept().filter(|kept| kept.temporary_of == Some(peer));
         theirs.map(|kept| kept.entry.name.clone()).collect()
@@ -140,7 +140,7 @@ impl Catalog {
         Ok((IndexId(kept.entry.id), kept.key))
     }
 
-    /// What chunks of that index belong to, if it is being dropped.
+    /// Returns the owner of chunks of that index, if it is being dropped.
     pub(super) fn dropping(&self, index: IndexId) -> Option<Owner> {
         self.kept().find(|kept| kept.entry.id == index.0 && kept.dropping).map(Kept::owner)
     }
@@ -158,7 +158,7 @@ impl Catalog {
         taken.map(|_| ()).ok_or_else(|| ControlError::NotFound { name: name.into() })
     }
 
-    /// The next entries by name, `bytes_max` encoded bytes at most but for the first, and whether there are more.
+    /// Lists the next entries by name, `bytes_max` encoded bytes at most but for the first, and whether there are more.
     pub(super) fn page(&self, after: Option<&str>, bytes_max: usize) -> (Vec<Entry>, bool) {
         let mut following: Vec<&Entry> = self.kept().map(|kept| &kept.entry).collect();
         following.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));

@@ -16,7 +16,7 @@ use crate::control::seal::Seal;
 use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
 
 /// Dropped indexes that are remembered: a request for one more chunk may still be on its way when an index is dropped,
-/// and what it took nobody would ever give back.
+/// and what it took would never be given back.
 const FREED_MAX: usize = 1024;
 
 /// The chunks of one server. A chunk is free, or reserved while it is being zeroed, or belongs to one index until that
@@ -29,10 +29,11 @@ pub(super) struct Chunks {
     fresh: u64,
     returned: Vec<u64>,
     owned: Vec<(Owner, u64)>,
-    /// What may be given back, by where it begins: what was handed out, without what was given back of it. None lies in
-    /// two chunks, none is smaller than the smallest rest: so there are never more of them than a region has pages.
+    /// Pieces that may be given back, by where they begin: what was handed out, without what was given back of it. None
+    /// lies in two chunks, none is smaller than the smallest rest: so there are never more of them than a region has
+    /// pages.
     taken: BTreeMap<u64, Taken>,
-    /// What was given back of an index's chunks, by its size. It overlaps nothing of `taken`.
+    /// Pieces that were given back of an index's chunks, by their size. It overlaps nothing of `taken`.
     rests: BTreeMap<Owner, BTreeSet<(u64, u64)>>,
     /// Indexes whose chunks go when that connection has ended.
     temporary: BTreeMap<Owner, PeerId>,
@@ -47,7 +48,7 @@ struct Taken {
     by: PeerId,
 }
 
-/// What chunks belong to: an index, by its number and by what only its drop can open.
+/// Owner of chunks: an index, by its number and by what only its drop can open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner {
     pub(crate) index: IndexId,
@@ -126,7 +127,7 @@ impl Chunks {
         true
     }
 
-    /// That connection has ended: what it took remains the index's, and nobody gives it back.
+    /// Notes that a connection has ended: what it took remains the index's, and is not given back.
     pub(super) fn forget_peer(&mut self, peer: PeerId) {
         self.taken.retain(|_, taken| taken.by != peer);
     }
@@ -143,7 +144,7 @@ impl Chunks {
         Some(Reserved { place, offset: self.start + place * self.chunk_bytes, reused })
     }
 
-    /// It is free again, used as before.
+    /// Frees a reserved chunk again, used as before.
     pub(super) fn unreserve(&mut self, reserved: Reserved) {
         self.returned.push(reserved.place);
     }
@@ -183,7 +184,7 @@ impl Chunks {
         (self.returned.len() - before) as u64 * self.chunk_bytes
     }
 
-    /// The chunks of that index go when `peer` has ended.
+    /// Ties the chunks of that index to `peer`: they go when it has ended.
     pub(super) fn tie(&mut self, owner: Owner, peer: PeerId) {
         self.temporary.insert(owner, peer);
     }
@@ -197,18 +198,18 @@ impl Chunks {
         }
     }
 
-    /// Bytes of the chunks of these indexes.
+    /// Counts the bytes of the chunks of these indexes.
     pub(super) fn bytes_of(&self, indexes: &BTreeSet<IndexId>) -> u64 {
         let theirs = self.owned.iter().filter(|(owner, _)| indexes.contains(&owner.index));
         theirs.count() as u64 * self.chunk_bytes
     }
 
-    /// From now on another server numbers the indexes, from the beginning.
+    /// Forgets which indexes were freed: from now on another server numbers the indexes, from the beginning.
     pub(super) fn forget_freed(&mut self) {
         self.freed.clear();
     }
 
-    /// Bytes that there are, and bytes that are handed out.
+    /// Counts the bytes that there are, and those that are handed out.
     pub(super) fn usage(&self) -> (u64, u64) {
         let handed_out = self.fresh - self.returned.len() as u64;
         (self.count * self.chunk_bytes, handed_out * self.chunk_bytes)

@@ -35,7 +35,7 @@ fn chunks_go_by_their_seal_or_with_their_peer() {
 }
 
 #[test]
-fn a_chunk_that_is_being_zeroed_is_nobodys() {
+fn a_chunk_that_is_being_zeroed_has_no_owner() {
     let mut chunks = Chunks::new(4096, 4096 * 3, 4096);
     let piece = Some(Extent { offset: 4096, bytes: 4096 });
     let reserved = chunks.reserve().unwrap();
@@ -59,7 +59,7 @@ fn what_is_remembered_is_bounded() {
     let reserved = chunks.reserve().unwrap();
     chunks.own(reserved, owner(IndexId(1)), PEER).unwrap();
     let mut peers = 0;
-    // Everybody takes the whole rest, uses one line of it and keeps its connection.
+    // Each peer takes the whole rest, uses one line of it and keeps its connection.
     let mut left = Extent { offset: 0, bytes: 1 << 20 };
     let mut by = PEER;
     while left.bytes - 64 >= REST_BYTES_MIN {
@@ -79,7 +79,7 @@ const START: u64 = 8192;
 const CHUNK: u64 = 16 << 10;
 const CHUNKS: u64 = 5;
 
-/// Whose a line is.
+/// Owner of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Line {
     Free,
@@ -91,7 +91,7 @@ enum Line {
 
 struct Model {
     lines: Vec<Line>,
-    /// Who may give a hand-out back.
+    /// The peer that may give a hand-out back.
     takers: BTreeMap<u64, PeerId>,
     rests: BTreeMap<u64, (IndexId, u64)>,
     dropped: BTreeSet<IndexId>,
@@ -178,7 +178,7 @@ impl Model {
     }
 }
 
-/// A piece to give back: mostly a part of one that is held, sometimes anything.
+/// Draws a piece to give back: mostly a part of one that is held, sometimes anything.
 fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Extent) {
     let lines = model.lines.len() as u64;
     let at = random.random_range(0..lines);

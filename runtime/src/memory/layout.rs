@@ -11,7 +11,7 @@ pub(crate) const LOCKS_START: u64 = ROOTS_START + INDEXES_MAX as u64 * LINE_BYTE
 /// Parts, and chunks, begin at multiples of it.
 pub(crate) const CHUNK_ALIGN: u64 = 4096;
 
-/// What a region is divided into, apart from its header and its root words.
+/// Parts of a region, apart from its header and its root words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerParts {
     /// Lock words; the paper has 131,072 (Sherman section 4.3).
@@ -29,7 +29,7 @@ impl Default for ServerParts {
 }
 
 impl ServerParts {
-    /// Whether a region of `region_bytes` bytes can be divided so.
+    /// Tells whether a region of `region_bytes` bytes can be divided so.
     ///
     /// # Errors
     /// If a part has an impossible size, or no chunk fits.
@@ -67,13 +67,13 @@ impl ServerParts {
     }
 }
 
-/// Where the root word of a catalog's place is.
+/// Returns where the root word of a catalog's place is.
 pub(super) fn root_word(place: u32) -> u64 {
     ROOTS_START + u64::from(place) * LINE_BYTES as u64
 }
 
-/// Where the part of a region begins that follows one of `bytes` bytes at `start`. Sizes come from users: what would
-/// overflow saturates, and is then more than any region has.
+/// Returns where the part of a region begins that follows one of `bytes` bytes at `start`. Sizes come from users: what
+/// would overflow saturates, and is then more than any region has.
 fn part_after(start: u64, bytes: u64) -> u64 {
     start.saturating_add(bytes).checked_next_multiple_of(CHUNK_ALIGN).unwrap_or(u64::MAX)
 }

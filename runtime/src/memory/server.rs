@@ -43,7 +43,7 @@ impl Drop for Root<'_> {
 }
 
 impl MemoryServer {
-    /// A server without indexes over a region whose bytes are all zero.
+    /// Makes a server without indexes over a region whose bytes are all zero.
     ///
     /// # Errors
     /// If the region cannot be divided so.
@@ -54,12 +54,12 @@ impl MemoryServer {
         Ok(MemoryServer { region, parts, state })
     }
 
-    /// The memory that verbs reach.
+    /// Returns the memory that verbs reach.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// What it offers as server `id` of a cluster.
+    /// Describes what it offers as server `id` of a cluster.
     pub fn info(&self, id: ServerId) -> ServerInfo {
         let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
         let device_words = self.parts.device_bytes / 8;
@@ -72,8 +72,8 @@ impl MemoryServer {
         }
     }
 
-    /// A root word for an index that there may be, zeroed. That may take as long as a writer is waited for which is
-    /// stopped in its line, so nothing else waits for it: the index is not there yet.
+    /// Reserves a root word for an index that there may be, zeroed. That may take as long as a writer is waited for
+    /// which is stopped in its line, so nothing else waits for it: the index is not there yet.
     pub(crate) fn reserve_root(&self, new: &NewIndex<'_>) -> Result<Root<'_>, ControlError> {
         let reserved = self.state().catalog.reserve(new)?;
         let offset = reserved.offset();
@@ -100,7 +100,7 @@ impl MemoryServer {
         self.state().catalog.id_of(name)
     }
 
-    /// What chunks for that index belong to, if the catalog, which is kept here, lets that one take them.
+    /// Returns the owner of chunks for that index, if the catalog, which is kept here, lets that peer take them.
     pub(crate) fn usable(&self, index: IndexId, by: PeerId) -> Result<Owner, ControlError> {
         self.state().catalog.usable(index, by)
     }
@@ -109,7 +109,7 @@ impl MemoryServer {
         self.state().catalog.begin_drop(name)
     }
 
-    /// What chunks of that index belong to, if the catalog, which is kept here, is dropping it.
+    /// Returns the owner of chunks of that index, if the catalog, which is kept here, is dropping it.
     pub(crate) fn dropping(&self, index: IndexId) -> Option<Owner> {
         self.state().catalog.dropping(index)
     }
@@ -119,7 +119,7 @@ impl MemoryServer {
         self.state().chunks.free_all(owner)
     }
 
-    /// The chunks of that index, whose catalog is kept elsewhere, go when `peer` has ended.
+    /// Ties the chunks of that index, whose catalog is kept elsewhere, to `peer`: they go when it has ended.
     pub(crate) fn tie(&self, owner: Owner, peer: PeerId) {
         self.state().chunks.tie(owner, peer);
     }
@@ -135,7 +135,7 @@ impl MemoryServer {
         state.chunks.free_temporary(peer);
     }
 
-    /// Bytes of the chunks of these indexes.
+    /// Counts the bytes of the chunks of these indexes.
     pub(crate) fn bytes_of(&self, indexes: &BTreeSet<IndexId>) -> u64 {
         self.state().chunks.bytes_of(indexes)
     }
@@ -144,13 +144,14 @@ impl MemoryServer {
         self.state().catalog.finish_drop(name, index)
     }
 
-    /// A chunk that is nobody's until [`MemoryServer::hand_out`]. `id` is what errors call this server.
+    /// Reserves a chunk, which has no owner until [`MemoryServer::hand_out`]. `id` is what errors call this server.
     pub(crate) fn reserve(&self, id: ServerId) -> Result<Reserved, ControlError> {
         let chunk_bytes = self.parts.chunk_bytes;
         self.state().chunks.reserve().ok_or(ControlError::OutOfMemory { server: id, chunk_bytes })
     }
 
-    /// What was given back of a chunk of that index, if there is anything: zero still, and `by` has it from now on.
+    /// Takes what was given back of a chunk of that index, if there is anything: zero still, and `by` has it from now
+    /// on.
     pub(crate) fn take_rest(&self, owner: Owner, by: PeerId) -> Option<Extent> {
         self.state().chunks.take_rest(owner, by)
     }
@@ -162,12 +163,12 @@ impl MemoryServer {
         if taken_back { Ok(()) } else { Err(ControlError::NotTaken { index, offset, bytes }) }
     }
 
-    /// Who has that number gives nothing back any more.
+    /// Notes that the connection of that peer has ended, which gives nothing back any more.
     pub(crate) fn forget_peer(&self, peer: PeerId) {
         self.state().chunks.forget_peer(peer);
     }
 
-    /// That chunk, which is zeroed, belongs to `owner` from now on, and was taken by `by`.
+    /// Hands out that chunk, which is zeroed, to `owner`; it was taken by `by`.
     pub(crate) fn hand_out(
         &self,
         reserved: Reserved,
@@ -175,7 +176,7 @@ impl MemoryServer {
         by: PeerId,
     ) -> Result<Extent, ControlError> {
         if reserved.reused {
-            // Takes milliseconds, so nobody waits for it. The chunk is nobody's yet: should the index be dropped
+            // Takes milliseconds, so no lock is held. The chunk has no owner yet: should the index be dropped
             // meanwhile, and the chunk given to another, this would wipe what the other has written.
             if let Err(stopped) = self.zero(reserved.offset, self.parts.chunk_bytes) {
                 self.state().chunks.unreserve(reserved);
@@ -186,13 +187,13 @@ impl MemoryServer {
         self.state().chunks.own(reserved, owner, by).ok_or(ControlError::NoSuchIndex { index })
     }
 
-    /// Whether it holds neither an index of the catalog nor a chunk.
+    /// Tells whether it holds neither an index of the catalog nor a chunk.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state();
         state.catalog.len() == 0 && state.chunks.usage().1 == 0
     }
 
-    /// From now on another server numbers the indexes, from the beginning.
+    /// Forgets which indexes were freed: from now on another server numbers the indexes, from the beginning.
     pub(crate) fn forget_freed(&self) {
         self.state().chunks.forget_freed();
     }

@@ -22,7 +22,7 @@ use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
 use crate::executor;
 use crate::executor::{Borrowed, borrow};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::message::{PortLease, ShardId};
 pub use crate::node_context::NodeContext;
 use crate::shard::{Abandoned, MeshEnds, PortBook, Remains, Roster, Shard, ShardParts, Taken, mesh};
@@ -193,14 +193,14 @@ impl<F: Fabric> ComputeNode<F> {
         }
         let taken = self.roster.take().ok_or(NodeError::AllAttached { shards: self.config.shards })?;
         let id = taken.ends().shard();
-        let seat = Seat {
+        let context = DeviceContext {
             shard: id,
             node_id: self.id,
             credits: self.config.credits,
             clock: self.clock.clone(),
             unpark: taken.ends().unpark(),
         };
-        let device = self.fabric.device(&seat)?;
+        let device = self.fabric.device(&context)?;
         taken.attach();
         self.others(&taken).await;
         let (membership, ends) = taken.join().map_err(|missing| NodeError::NotAttached {

@@ -69,6 +69,7 @@ impl Clients {
         }
     }
 
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn spawn(&self, task: Task) {
         self.add(task, false, None);
     }
@@ -175,6 +176,7 @@ impl Clients {
     }
 
     /// Polls the client that has been ready for longest; false if there is none.
+    #[cfg(feature = "sim")]
     pub(crate) fn run_next(&self) -> bool {
         if self.foreign.any.load(Ordering::Relaxed) {
             self.take_foreign();
@@ -187,6 +189,7 @@ impl Clients {
     }
 
     /// Lets one of the ready clients, as `random` says, be the next one.
+    #[cfg(feature = "sim")]
     pub(crate) fn promote(&self, random: u64) {
         let mut ready = self.ready.borrow_mut();
         if let Some(place) = random.checked_rem(ready.len() as u64) {
@@ -195,6 +198,7 @@ impl Clients {
     }
 
     /// Drops all clients, finished or not. What they spawn while they are dropped stays.
+    #[cfg(feature = "sim")]
     pub(crate) fn clear(&self) {
         let clients = std::mem::take(&mut *self.slab.borrow_mut());
         self.ready.borrow_mut().clear();
@@ -269,6 +273,7 @@ pub struct JoinHandle<T>(oneshot::Receiver<Result<T, Panic>>);
 
 impl<T: 'static> JoinHandle<T> {
     /// Wraps a client whose panic goes to the task that polls it.
+    #[cfg(feature = "sim")]
     pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
         let (sender, receiver) = oneshot::channel();
         // The handle may have been dropped: that is the caller's choice. (A block that awaits the client would hold

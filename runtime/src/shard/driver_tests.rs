@@ -13,7 +13,7 @@ use super::*;
 use crate::chain::Chain;
 use crate::control::{Control, IndexId};
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
-use crate::fabric::{Fabric, Seat};
+use crate::fabric::{DeviceContext, Fabric};
 use crate::mapped::MappedDevice;
 use crate::message::{Message, Port};
 use crate::meter::Meter;
@@ -59,8 +59,9 @@ impl Node {
     fn shard(&self, place: Taken) -> (OwnShard, OwnDriver) {
         let id = place.ends().shard();
         let unpark = place.ends().unpark();
-        let seat = Seat { shard: id, node_id: 1, credits: CREDITS, clock: self.clock.clone(), unpark };
-        let device = self.cluster.device(&seat).unwrap();
+        let context =
+            DeviceContext { shard: id, node_id: 1, credits: CREDITS, clock: self.clock.clone(), unpark };
+        let device = self.cluster.device(&context).unwrap();
         let (membership, mesh) = place.join().unwrap();
         Shard::new(ShardParts {
             id,

@@ -1,25 +1,25 @@
-//! Tools that the scenarios on the simulated fabric share: small clusters, weather, and single verbs.
+//! Tools that the scenarios on the simulated fabric share: small clusters, reordering, and single verbs.
 #![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Fault, Rule, SimConfig, SimShard, Simulation, Weather};
+use farwood_runtime::sim::{Fault, Reordering, Rule, SimConfig, SimShard, Simulation};
 use farwood_runtime::{Buf, Chain, Failed, IndexId, Meter, RemotePtr, ServerId, Verbs};
 use futures::FutureExt;
 
 /// A time far beyond what any scenario takes.
 pub(crate) const LATE_NS: u64 = 60_000_000_000;
 
-/// Weather in which every line is accessed by itself, and messages are up to 2 us late.
-pub(crate) const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
+/// Reordering in which every line is accessed by itself, and messages are up to 2 us late.
+pub(crate) const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
 /// Makes a configuration of two nodes of two shards and two memory servers.
-pub(crate) fn config(seed: u64, weather: Weather) -> SimConfig {
+pub(crate) fn config(seed: u64, reordering: Reordering) -> SimConfig {
     SimConfig {
         seed,
-        weather,
+        reordering,
         nodes: 2,
         shards: 2,
         servers: 2,
@@ -30,8 +30,8 @@ pub(crate) fn config(seed: u64, weather: Weather) -> SimConfig {
     }
 }
 
-pub(crate) fn simulation(seed: u64, weather: Weather) -> Simulation {
-    Simulation::new(&config(seed, weather)).unwrap()
+pub(crate) fn simulation(seed: u64, reordering: Reordering) -> Simulation {
+    Simulation::new(&config(seed, reordering)).unwrap()
 }
 
 /// Takes a chunk of `server`, zeroed.

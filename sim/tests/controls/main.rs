@@ -12,14 +12,14 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
-use farwood_runtime::sim::{Fault, FaultMix, Rule, Weather};
+use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
 use self::sabotage::{Act, Nodes, Sabotage};
 
-const ROUGH: Weather =
-    Weather { lines: true, scatter_one_in: 2, scatter_ns: 8_000, jitter_ns: 1_000, in_order_write: false };
+const ROUGH: Reordering =
+    Reordering { lines: true, scatter_one_in: 2, scatter_ns: 8_000, jitter_ns: 1_000, in_order_write: false };
 
 const TINY: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 4, inner: 6 } };
 const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration::from_micros(16) };
@@ -40,7 +40,7 @@ fn plain(seed: u64) -> Scenario {
             shards: 2,
             servers: 1,
             colocated: false,
-            weather: ROUGH,
+            reordering: ROUGH,
             credits: NonZero::new(4096).unwrap(),
             locks: 256,
             device_locks: 0,
@@ -203,7 +203,7 @@ fn delegation_that_joins_an_earlier_read() {
         for node in &mut scenario.nodes {
             assert!(node.set_technique("delegation", false));
         }
-        scenario.cluster.weather = Weather { jitter_ns: 8_000, ..ROUGH };
+        scenario.cluster.reordering = Reordering { jitter_ns: 8_000, ..ROUGH };
         scenario.cluster.shards = 1;
         scenario.work.shares = Shares { get: 10, put: 6, insert: 0, update: 0, remove: 0, scan: 0 };
         scenario.work.keys = 2;

@@ -16,7 +16,7 @@ use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, Server
 use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
 
-/// How many turns an answer takes at most.
+/// The most turns that an answer takes.
 const TURNS_MAX: u64 = 4;
 /// Servers that are out of memory stay so for at most so many requests, a power of two.
 const NO_MEMORY_LOG_REQUESTS: u64 = 12;
@@ -42,7 +42,7 @@ pub(super) struct SimControl {
     no_memory_left: AtomicU64,
 }
 
-/// What goes wrong with a request.
+/// Faults of a request.
 #[derive(Default)]
 struct Luck {
     late_ns: Option<u64>,
@@ -66,19 +66,19 @@ impl SimControl {
         }
     }
 
-    /// Bytes of chunks that were handed out by replies that were lost.
+    /// Counts the bytes of chunks that were handed out by replies that were lost.
     pub(super) fn bytes_lost(&self) -> u64 {
         self.bytes_lost.load(Ordering::Relaxed)
     }
 
-    /// From now on these faults strike, as far as they are of the control plane.
+    /// Lets these faults strike from now on, as far as they are of the control plane.
     pub(super) fn set_rules(&self, rules: &[Rule]) {
         let of_control = rules.iter().filter(|rule| rule.fault.is_of_control());
         *held(&self.rules) = of_control.map(|&rule| (rule, 0)).collect();
         self.no_memory_left.store(0, Ordering::Relaxed);
     }
 
-    /// The steps of a plain generator.
+    /// Draws the next number of a plain generator.
     fn random(&self) -> u64 {
         let random = self.random.load(Ordering::Relaxed).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
         self.random.store(random, Ordering::Relaxed);
@@ -126,13 +126,13 @@ impl SimControl {
         true
     }
 
-    /// A request to the server of the catalog.
+    /// Sends a request to the server of the catalog.
     fn request<T: 'static>(&self, perform: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let luck = self.draw();
         self.request_of(HOME, &luck, perform)
     }
 
-    /// A request to `server`, which is performed at once, if at all, and answered later.
+    /// Sends a request to `server`, which is performed at once, if at all, and answered later.
     fn request_of<T: 'static>(
         &self,
         server: ServerId,
@@ -173,13 +173,13 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nothing panics while it holds it")
 }
 
-/// Replies that take their time, between those who wait for them and the world, which has the clock.
+/// Replies that take their time, between the tasks that wait for them and the world, which has the clock.
 #[derive(Default)]
 pub(super) struct LateReplies {
     any_new: AtomicBool,
     /// Those that the world has not been told of, and how long they take.
     new: Mutex<Vec<(u32, u64)>>,
-    /// Who waits for a reply; none if it is there.
+    /// The task that waits for a reply; none if it is there.
     waiting: Mutex<Slab<Option<Waker>>>,
 }
 
@@ -214,7 +214,7 @@ impl LateReplies {
         }
     }
 
-    /// A reply is there. The place of one that was given up stays taken, lest another reply gets it.
+    /// Delivers a reply. The place of one that was given up stays taken, so that no other reply gets it.
     pub(super) fn arrive(&self, reply: u32) {
         let waker = held(&self.waiting)[reply as usize].take();
         waker.expect("a reply arrives once").wake();
@@ -246,7 +246,7 @@ impl Control for SimControl {
         })
     }
 
-    /// At once: nobody hears when it is done, and nothing random is drawn, whoever ends when.
+    /// Gives it back at once: no client hears when it is done, and nothing random is drawn, whichever ends first.
     fn return_extent(&self, index: IndexId, rest: Chunk) {
         self.cluster.return_extent(index, rest);
     }

@@ -75,7 +75,7 @@ impl<T: Copy> Events<T> {
         }
     }
 
-    /// The time of the last event that was taken.
+    /// Returns the time of the last event that was taken.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         self.now
@@ -104,7 +104,7 @@ impl<T: Copy> Events<T> {
         self.in_wheel += 1;
     }
 
-    /// The next event; time moves on to it.
+    /// Takes the next event; time moves on to it.
     #[inline]
     pub(super) fn next(&mut self) -> Option<T> {
         let in_wheel = self.next_in_wheel();
@@ -143,7 +143,7 @@ impl<T: Copy> Events<T> {
         entry
     }
 
-    /// The time of the next event in the wheel.
+    /// Returns the time of the next event in the wheel.
     #[inline]
     fn next_in_wheel(&self) -> Option<u64> {
         if self.in_wheel == 0 {
@@ -155,7 +155,7 @@ impl<T: Copy> Events<T> {
         Some(self.now + (place + SPAN - from as u64) % SPAN)
     }
 
-    /// The first occupied slot at or after `from`.
+    /// Finds the first occupied slot at or after `from`.
     #[inline]
     fn first_from(&self, from: usize) -> Option<usize> {
         let word = from / 64;

@@ -19,8 +19,8 @@ fn is_within_2_percent(measured: u64, wanted: u64) -> bool {
     measured.abs_diff(wanted) * 50 <= wanted
 }
 
-/// From the doorbell to the memory server's memory: 0.99 us. NICs see a WRITE when it has been handed to PCIe, for
-/// what they read later does not overtake it there; the server's CPU sees it `pcie_write_ns` later.
+/// Measures from the doorbell to the memory server's memory: 0.99 us. NICs see a WRITE when it has been handed to PCIe,
+/// for what they read later does not overtake it there; the server's CPU sees it `pcie_write_ns` later.
 #[test]
 fn a_small_write_takes_990_ns_one_way() {
     for profile in Profile::ALL {
@@ -44,7 +44,7 @@ fn a_small_write_takes_990_ns_one_way() {
     }
 }
 
-/// With post and poll, without the search in what it brought.
+/// Includes post and poll, but not the search in what it brought.
 #[test]
 fn a_read_of_1_kib_takes_2600_ns() {
     for profile in Profile::ALL {
@@ -62,7 +62,7 @@ fn a_read_of_1_kib_takes_2600_ns() {
     }
 }
 
-/// Two writes of an entry are a READ and a WRITE apart at least, and nothing is closer than one's own machine.
+/// Writes of an entry are a READ and a WRITE apart at least, and nothing is closer than one's own machine.
 #[test]
 fn the_write_interval_is_below_a_read_and_a_write_through_the_loopback() {
     for profile in Profile::ALL {
@@ -86,7 +86,7 @@ fn the_write_interval_is_below_a_read_and_a_write_through_the_loopback() {
 /// A chain that has failed leaves no flight, no slot of a responder and no place in a line behind.
 #[test]
 fn nothing_stays_behind_after_faults() {
-    let weather = Weather {
+    let reordering = Reordering {
         lines: true,
         scatter_one_in: 3,
         scatter_ns: 5_000,
@@ -98,7 +98,7 @@ fn nothing_stays_behind_after_faults() {
         for seed in 0..4 {
             let config = SimConfig {
                 seed,
-                weather,
+                reordering,
                 shards: 2,
                 servers: 2,
                 credits: std::num::NonZero::new(5).unwrap(),

@@ -1,4 +1,4 @@
-//! What is on its way: chains as groups of flights, one flight per verb, and the state of queue pairs. Plain data.
+//! Work that is on its way: chains as groups of flights, one flight per verb, and the state of queue pairs. Plain data.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,7 @@ pub(super) struct Group {
     pub(super) state: GroupState,
 }
 
-/// How far a chain is.
+/// Progress of a chain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum GroupState {
     Running,
@@ -58,7 +58,7 @@ pub(super) struct Flight {
     pub(super) qp: QpId,
     pub(super) op: Op,
     pub(super) fenced: bool,
-    /// Whether a response is waited for.
+    /// Set if a response is waited for.
     pub(super) answered: bool,
     /// Atomics of its chain that come before it.
     pub(super) atomic: u16,
@@ -69,9 +69,9 @@ pub(super) struct Flight {
     pub(super) pieces: u16,
     /// Lines of a WRITE that arrive, a bit each; the last bit is that of all lines behind it as well.
     pub(super) arriving: u64,
-    /// Whether the word is, or the payload goes to, the NIC's own memory.
+    /// Set if the word is, or the payload goes to, the NIC's own memory.
     pub(super) on_chip: bool,
-    /// Whether it counts among its queue pair's `unanswered`, and among its `atomics`.
+    /// Set if it counts among its queue pair's `unanswered`, and among its `atomics`.
     pub(super) is_unanswered: bool,
     pub(super) is_executing: bool,
     pub(super) state: FlightState,
@@ -85,7 +85,7 @@ pub(super) enum FlightState {
     Out,
     /// At the responder, in a slot.
     InSlot,
-    /// The same, a READ behind atomics.
+    /// At the responder, a READ behind atomics.
     Held,
     /// Executed; its response waits for those before it.
     Ready,
@@ -96,7 +96,7 @@ pub(super) enum FlightState {
 }
 
 impl Flight {
-    /// Bytes that travel with the request.
+    /// Counts the bytes that travel with the request.
     pub(super) fn request_payload(&self) -> u64 {
         match self.op {
             Op::Read { .. } => 0,
@@ -106,7 +106,7 @@ impl Flight {
         }
     }
 
-    /// Bytes that travel with the response.
+    /// Counts the bytes that travel with the response.
     pub(super) fn response_payload(&self) -> u64 {
         match self.op {
             Op::Read { len, .. } => u64::from(len),
@@ -124,7 +124,7 @@ impl Flight {
         at
     }
 
-    /// Bytes that are accessed.
+    /// Counts the bytes that are accessed.
     pub(super) fn len(&self) -> u64 {
         match self.op {
             Op::Read { len, .. } | Op::Write { len, .. } => u64::from(len),
@@ -132,7 +132,7 @@ impl Flight {
         }
     }
 
-    /// Lines that it changes, if it is a WRITE.
+    /// Counts the lines that it changes, if it is a WRITE.
     pub(super) fn lines_written(&self) -> u64 {
         match self.op {
             Op::Write { at, len, .. } => (at % LINE + u64::from(len)).div_ceil(LINE),
@@ -141,12 +141,12 @@ impl Flight {
         }
     }
 
-    /// Whether only some of its lines arrive.
+    /// Tells whether only some of its lines arrive.
     pub(super) fn is_torn(&self) -> bool {
         self.arriving != u64::MAX
     }
 
-    /// Whether that piece of it arrives.
+    /// Tells whether that piece of it arrives.
     pub(super) fn arrives(&self, piece: u16) -> bool {
         self.arriving >> piece.min(63) & 1 == 1
     }
@@ -160,7 +160,7 @@ impl Flight {
     }
 }
 
-/// What is known of a queue pair at its two ends.
+/// State of a queue pair at its two ends.
 #[derive(Default)]
 pub(super) struct Qp {
     // At the requester.

@@ -29,7 +29,7 @@ use crate::shard::{Clients, Parking};
 use crate::verbs::{Capabilities, FabricError};
 use crate::waiter::Waiter;
 
-/// What a core is made of.
+/// Parts that a core is made of.
 pub(super) struct HostCoreParts {
     pub(super) id: u32,
     pub(super) shard: ShardId,
@@ -68,7 +68,7 @@ pub(super) struct HostCore {
     timers_made: Cell<u32>,
     /// When messages from each shard of the node have arrived here so far.
     pub(super) heard_ns: RefCell<Vec<u64>>,
-    /// Whether any of the ready clients has the next turn, rather than the one that has been ready for longest.
+    /// Set if any of the ready clients has the next turn, rather than the one that has been ready for longest.
     any_order: bool,
     rng: RefCell<SmallRng>,
     clock: Rc<Cell<u64>>,
@@ -80,7 +80,7 @@ pub(super) struct HostCore {
     turn_posted: Cell<bool>,
     /// Until when it does nothing; 0 if it is not stalled.
     stalled_until_ns: Cell<u64>,
-    /// What came while it was stalled.
+    /// Notices that came while it was stalled.
     held_back: RefCell<Vec<Notice>>,
     is_dead: Cell<bool>,
     parking: Arc<Parking>,
@@ -144,14 +144,14 @@ impl HostCore {
         self.engine.borrow_mut()
     }
 
-    /// The core's own time.
+    /// Returns the core's own time.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         self.clock.get().max(self.world.now())
     }
 
-    /// The core's own time for its clients and handlers. It never goes back, although a handler that interrupts a
-    /// client's turn runs at an earlier time than the end of that turn.
+    /// Returns the core's own time for its clients and handlers. It never goes back, although a handler that interrupts
+    /// a client's turn runs at an earlier time than the end of that turn.
     #[inline]
     pub(super) fn tell_time(&self) -> u64 {
         let now = self.now().max(self.told_ns.get());
@@ -173,12 +173,12 @@ impl HostCore {
         self.is_dead.get()
     }
 
-    /// The core stops for good, whatever it was about to do.
+    /// Stops the core for good, whatever it was about to do.
     pub(super) fn stop(&self) {
         self.is_dead.set(true);
     }
 
-    /// The core does nothing for so long: no turns, no messages, no look at what was completed.
+    /// Lets the core do nothing for so long: no turns, no messages, no look at what was completed.
     pub(super) fn stall(&self, ns: u64) {
         let until = self.busy_until_ns.get().max(self.world.now()) + ns;
         self.busy_until_ns.set(until);
@@ -194,7 +194,7 @@ impl HostCore {
         self.held_back.borrow_mut().push(notice);
     }
 
-    /// The core goes on, unless it was stalled once more; yields what came in the meantime.
+    /// Lets the core go on, unless it was stalled once more; yields what came in the meantime.
     pub(super) fn resume(&self) -> Vec<Notice> {
         if self.world.now() < self.stalled_until_ns.get() {
             return Vec::new();
@@ -231,7 +231,7 @@ impl HostCore {
         }
     }
 
-    /// One client's turn.
+    /// Gives a client its turn.
     pub(super) fn take_turn(&self) {
         self.turn_posted.set(false);
         if self.is_dead.get() {
@@ -249,7 +249,7 @@ impl HostCore {
         self.request_turn();
     }
 
-    /// A message has arrived.
+    /// Handles a message that has arrived.
     pub(super) fn receive(&self, from: ShardId, envelope: Envelope, cpu_ns: u64) {
         if self.is_dead.get() {
             return;
@@ -261,7 +261,7 @@ impl HostCore {
         self.busy_until_ns.set(self.busy_until_ns.get().max(now) + cost);
     }
 
-    /// A chain's outcome is known. To find it and to look at what it brought costs `cpu_ns`.
+    /// Takes a chain's outcome. To find it and to look at what it brought costs `cpu_ns`.
     pub(super) fn complete(
         &self,
         slot: SlotKey,
@@ -303,18 +303,18 @@ impl HostCore {
         drop(cancelled);
     }
 
-    /// Another waiter for the same moment.
+    /// Replaces the waiter of a timer.
     pub(super) fn replace_timer(&self, timer: u32, waiter: Waiter) {
         self.timers.borrow_mut().insert(timer, waiter);
     }
 
-    /// Nobody waits any more.
+    /// Drops all timers: no client waits any more.
     pub(super) fn clear_timers(&self) {
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         drop(timers);
     }
 
-    /// A pause is over.
+    /// Ends a pause.
     pub(super) fn ring(&self, timer: u32) {
         let waiter = self.timers.borrow_mut().remove(&timer);
         if let Some(waiter) = waiter {

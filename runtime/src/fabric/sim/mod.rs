@@ -4,7 +4,7 @@
 //! One seed determines everything that happens; the same seed gives the same [`Simulation::trace_hash`]. The fabric
 //! does whatever the contract ([`crate::verbs`]) allows and nothing that it forbids; a model of the NICs says when.
 //!
-//! - `profile`: what NICs and cores cost, with sources; `rules`: how rough the weather is, and which faults strike.
+//! - `profile`: what NICs and cores cost, with sources; `rules`: how far verbs reorder, and which faults strike.
 //! - `world`: the loop over `events`, from one to the next. `fabric`: a verb's way through the `nic`s; `flight`: what
 //!   is on its way. `host_core`: clients, their turns and their clock; `shard`: what they see of it. `control`: the
 //!   memory servers' control services. `trace`: what happened.
@@ -34,7 +34,7 @@ use self::control::SimControl;
 use self::fabric::Fabric;
 use self::host_core::{HostCore, HostCoreParts};
 pub use self::profile::Profile;
-pub use self::rules::{Fault, FaultMix, Rule, Weather};
+pub use self::rules::{Fault, FaultMix, Reordering, Rule};
 pub use self::shard::{SimPause, SimShard, SimSubmission};
 use self::trace::Mark;
 use self::world::World;
@@ -47,22 +47,22 @@ use crate::message::{Port, PortLease, ShardId};
 use crate::node_context::NodeContext;
 use crate::verbs::Capabilities;
 
-/// What is simulated.
+/// Configuration of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// Determines everything.
     pub seed: u64,
-    /// What NICs and cores cost.
+    /// Costs of NICs and cores.
     pub profile: Profile,
-    /// How far the fabric uses its freedom.
-    pub weather: Weather,
+    /// Extent to which the fabric uses its freedom.
+    pub reordering: Reordering,
     /// Compute nodes.
     pub nodes: u16,
     /// Shards per compute node, each with a core of its own.
     pub shards: u16,
     /// Memory servers.
     pub servers: u16,
-    /// Whether memory server and compute node of the same number share a machine and its NIC.
+    /// Set if memory server and compute node of the same number share a machine and its NIC.
     pub colocated: bool,
     /// Bytes of each server's region.
     pub bytes_per_server: u64,
@@ -72,9 +72,11 @@ pub struct SimConfig {
     pub chunk_bytes: u64,
     /// Chains in flight per queue pair.
     pub credits: NonZero<usize>,
-    /// Whether control services take a few turns to answer.
+    /// Set if control services take a few turns to answer.
     pub slow_control: bool,
-    /// Whether a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
+    /// Set if the NICs ignore fences, as none does: for tests that show what a fence is needed for.
+    pub ignores_fences: bool,
+    /// Set if a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
     pub any_order: bool,
 }
 
@@ -83,7 +85,7 @@ impl Default for SimConfig {
         SimConfig {
             seed: 1,
             profile: Profile::CONNECTX5,
-            weather: Weather::CALM,
+            reordering: Reordering::NONE,
             nodes: 1,
             shards: 1,
             servers: 1,
@@ -93,6 +95,7 @@ impl Default for SimConfig {
             chunk_bytes: 8 << 20,
             credits: const { NonZero::new(4096).unwrap() },
             slow_control: false,
+            ignores_fences: false,
             any_order: false,
         }
     }
@@ -110,14 +113,14 @@ pub struct Simulation {
 /// Why a simulation came to a stop before what was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Nothing is left to happen: whoever still waits, waits for ever.
+    /// Nothing is left to happen: a client that still waits, waits forever.
     Idle,
     /// The time that was given is over.
     Late,
 }
 
 impl Simulation {
-    /// A cluster at rest, its memory zeroed.
+    /// Makes a cluster at rest, its memory zeroed.
     ///
     /// # Errors
     /// If the configuration makes no sense, or the system refuses the memory.
@@ -139,10 +142,11 @@ impl Simulation {
         let mut fabric = Fabric::new(
             mixed(config.seed, 1),
             config.profile,
-            config.weather,
+            config.reordering,
             Arc::clone(&cluster),
             server_machines,
         );
+        fabric.ignores_fences = config.ignores_fences;
         let first_machine = if config.colocated { 0 } else { config.servers };
         let machines = config.servers.max(first_machine + config.nodes);
         let cores = usize::from(config.nodes) * usize::from(config.shards);
@@ -160,7 +164,7 @@ impl Simulation {
         Ok(simulation)
     }
 
-    /// One more compute node, with an id of its own: on the machine of another, whose id and clients it knows nothing
+    /// Adds a compute node, with an id of its own: on the machine of another, whose id and clients it knows nothing
     /// of, or on a new one. Yields its place.
     pub fn add_node(&self, beside: Option<u16>) -> u16 {
         let machine = match beside {
@@ -176,12 +180,12 @@ impl Simulation {
     }
 
     fn admit(&self, machine: u16) {
-        let SimConfig { shards, credits, any_order, ref profile, weather, seed, .. } = self.config;
+        let SimConfig { shards, credits, any_order, ref profile, reordering, seed, .. } = self.config;
         let node_id = self.cluster.allocate_node_id().expect("a simulation has fewer than 65,536 nodes");
         let control = Arc::clone(&self.control) as Arc<dyn Control>;
         let capabilities = Capabilities {
             fabric: "sim",
-            in_order_write: weather.in_order_write,
+            in_order_write: reordering.in_order_write,
             masked_atomic: false,
             device_memory: profile.device_bytes as usize,
             write_interval_ns: profile.write_interval_ns,
@@ -210,39 +214,39 @@ impl Simulation {
         self.nodes.borrow_mut().push(Rc::new(node));
     }
 
-    /// How many compute nodes there are, and have been.
+    /// Counts the compute nodes that there are, and have been.
     pub fn nodes(&self) -> u16 {
         self.nodes.borrow().len() as u16
     }
 
-    /// How many of them have stopped.
+    /// Counts those of them that have stopped.
     pub fn nodes_stopped(&self) -> u16 {
         self.world.nodes_stopped()
     }
 
-    /// A compute node as a whole.
+    /// Returns a compute node as a whole.
     pub fn node(&self, node: u16) -> Rc<SimNode> {
         Rc::clone(&self.nodes.borrow()[usize::from(node)])
     }
 
-    /// A shard of a compute node.
+    /// Returns a shard of a compute node.
     pub fn shard(&self, node: u16, shard: u16) -> SimShard {
         let shards = self.config.shards;
         assert!(shard < shards, "nodes have {shards} shards");
         SimShard(self.world.core(u32::from(node) * u32::from(shards) + u32::from(shard)))
     }
 
-    /// The memory servers.
+    /// Returns the memory servers.
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
-    /// Bytes that control services have handed out as chunks without that who asked has heard of it.
+    /// Counts the bytes that control services have handed out as chunks in replies that were lost.
     pub fn bytes_lost(&self) -> u64 {
         self.control.bytes_lost()
     }
 
-    /// Virtual time in ns.
+    /// Returns the virtual time in ns.
     pub fn now(&self) -> u64 {
         self.world.now()
     }
@@ -284,13 +288,13 @@ impl Simulation {
         Ok(value.expect("the client has ended"))
     }
 
-    /// From now on these faults strike, and no others. Servers that are away stay so.
+    /// Lets these faults strike from now on, and no others. Servers that are away stay so.
     pub fn set_faults(&self, rules: &[Rule]) {
         self.control.set_rules(rules);
         self.world.fabric.borrow_mut().set_rules(rules);
     }
 
-    /// From now on no fault strikes, and servers that were away are back.
+    /// Ends all faults, and brings servers back that were away.
     pub fn heal(&self) {
         self.control.set_rules(&[]);
         let mut fabric = self.world.fabric.borrow_mut();
@@ -298,12 +302,12 @@ impl Simulation {
         fabric.heal();
     }
 
-    /// Compute node `node` stops for good.
+    /// Stops compute node `node` for good.
     pub fn stop_node(&self, node: u16) {
         self.world.stop_node(node);
     }
 
-    /// A number for everything that has happened so far.
+    /// Returns a number for everything that has happened so far.
     pub fn trace_hash(&self) -> u64 {
         self.world.fabric.borrow().trace.hash()
     }
@@ -319,7 +323,7 @@ impl Simulation {
         self.world.fabric.borrow_mut().trace.keep_notes(most);
     }
 
-    /// What [`Simulation::keep_notes`] has kept.
+    /// Returns what [`Simulation::keep_notes`] has kept.
     pub fn notes(&self) -> Vec<String> {
         self.world.fabric.borrow().trace.notes().map(String::from).collect()
     }
@@ -353,7 +357,7 @@ impl NodeContext for SimNode {
     }
 }
 
-/// A seed for each purpose.
+/// Derives a seed for each purpose.
 fn mixed(seed: u64, purpose: u64) -> u64 {
     let word = (seed ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (word ^ (word >> 32)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) ^ purpose

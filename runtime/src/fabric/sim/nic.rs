@@ -63,13 +63,13 @@ impl Nic {
         }
     }
 
-    /// A request has arrived.
+    /// Queues a request that has arrived.
     pub(super) fn receive(&mut self, flight: FlightId) {
         self.inbox.push_back(flight);
     }
 
-    /// The next request that may go to the responder: it holds a slot from now on. Requests wait in one line, whatever
-    /// they ask for: those behind a full house of waiting atomics wait for them.
+    /// Takes the next request that may go to the responder: it holds a slot from now on. Requests wait in one line,
+    /// whatever they ask for: those behind a full house of waiting atomics wait for them.
     #[inline]
     pub(super) fn admit(&mut self) -> Option<FlightId> {
         if self.slots_free == 0 {
@@ -80,7 +80,7 @@ impl Nic {
         Some(next)
     }
 
-    /// The responder's own time for an admitted request.
+    /// Claims the responder's own time for an admitted request.
     #[inline]
     pub(super) fn respond(&mut self, now_ns: u64, service_ps: u64) -> Stay {
         self.responder.claim(now_ns, service_ps)
@@ -99,14 +99,14 @@ impl Nic {
         self.buckets[bucket].len() == 1
     }
 
-    /// The atomic that is served in the bucket of `offset` is done; yields the next one there.
+    /// Ends the atomic that is served in the bucket of `offset`; yields the next one there.
     pub(super) fn leave_bucket(&mut self, offset: u64) -> Option<FlightId> {
         let bucket = self.bucket(offset);
         self.buckets[bucket].pop_front();
         self.buckets[bucket].front().copied()
     }
 
-    /// Whether nothing waits and every slot is free.
+    /// Tells whether nothing waits and every slot is free.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self, profile: &Profile) -> bool {
         self.slots_free == profile.responder_slots

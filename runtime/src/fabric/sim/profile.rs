@@ -1,4 +1,4 @@
-//! What simulated NICs, machines and cores cost: named profiles, and where each figure comes from.
+//! Costs of simulated NICs, machines and cores: named profiles, and where each figure comes from.
 //!
 //! All of them are calibrated from micro-measurements only, never from a result of an index: so what an index does in
 //! the simulation is a prediction. SH is Sherman (SIGMOD 2022), SM is SMART (OSDI 2023), CH is CHIME (SOSP 2024).
@@ -31,7 +31,7 @@
 //!
 //! Derived and checked by tests: a WRITE of 8 bytes one way, and a READ of 1 KiB with post and poll.
 
-/// What things cost. Times in ns, or in ps where a nanosecond is too coarse.
+/// Costs of NICs, machines and cores. Times in ns, or in ps where a nanosecond is too coarse.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the table above explains the fields")]
 pub struct Profile {
@@ -103,19 +103,19 @@ impl Profile {
     /// The profiles by name.
     pub const ALL: [Profile; 2] = [Profile::CONNECTX5, Profile::CONNECTX6];
 
-    /// The profile of that name.
+    /// Finds the profile of that name.
     pub fn named(name: &str) -> Option<Profile> {
         Self::ALL.into_iter().find(|profile| profile.name == name)
     }
 
-    /// How long a message of `payload` bytes keeps a link busy.
+    /// Returns how long a message of `payload` bytes keeps a link busy.
     #[inline]
     pub(super) fn on_link_ps(&self, payload: u64, is_request: bool) -> u64 {
         let bytes = payload + self.header_bytes + if is_request { self.request_bytes } else { 0 };
         (bytes as f64 * self.link_ps_per_byte) as u64
     }
 
-    /// How long a transfer of `bytes` bytes keeps one direction of the PCIe link busy.
+    /// Returns how long a transfer of `bytes` bytes keeps one direction of the PCIe link busy.
     #[inline]
     pub(super) fn on_pcie_ps(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.pcie_ps_per_byte) as u64

@@ -1,9 +1,9 @@
-//! What goes wrong, as small values: how lines of one access are scattered in time, and which faults strike how often.
-//! Decisions are drawn from the simulation's seed by whoever applies a rule; nothing here has state.
+//! Reordering and faults, as small values: how lines of one access are scattered in time, and which faults strike how
+//! often. Decisions are drawn from the simulation's seed where a rule is applied; nothing here has state.
 
-/// How far the fabric uses the freedom that its contract leaves it, without any fault.
+/// Extent to which the fabric uses the freedom that its contract leaves it, without any fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weather {
+pub struct Reordering {
     /// Every line of an access has a time of its own. Off: a READ happens in pieces of 512 bytes (the size of a PCIe
     /// read request), a WRITE at once, which is what timing experiments need.
     pub lines: bool,
@@ -13,14 +13,14 @@ pub struct Weather {
     pub scatter_ns: u64,
     /// Each message takes up to so much longer than the profile says. The order on a queue pair is kept.
     pub jitter_ns: u64,
-    /// Whether lines of one WRITE become visible in increasing address order.
+    /// Set if lines of one WRITE become visible in increasing address order.
     pub in_order_write: bool,
 }
 
-impl Weather {
+impl Reordering {
     /// As regular as hardware gets: what timing experiments use.
-    pub const CALM: Weather =
-        Weather { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, in_order_write: true };
+    pub const NONE: Reordering =
+        Reordering { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, in_order_write: true };
 }
 
 /// Something that goes wrong.
@@ -69,7 +69,7 @@ impl Fault {
         matches!(self, Fault::DelayedLine(_) | Fault::OvertakenRead { .. } | Fault::LatencySpike(_))
     }
 
-    /// Whether it strikes requests to control services, not verbs.
+    /// Tells whether it strikes requests to control services, not verbs.
     pub fn is_of_control(self) -> bool {
         matches!(self, Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory)
     }
@@ -78,9 +78,9 @@ impl Fault {
 /// A fault that strikes one in `one_in` verbs, up to `most` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What happens.
+    /// The fault that strikes.
     pub fault: Fault,
-    /// How often: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
+    /// Frequency: once in so many verbs that are sent (delays: accesses, messages of the fabric; faults of the control
     /// plane: requests to it), on average; not 0. Verbs of rare paths (the first three atomics on a word, and those of
     /// chains of three verbs and more) are struck 6 times as often, and 30 times by latency spikes and where `most` is
     /// bounded, but at most once in 8 where it is not. Late lines and overtaken READs strike them as all others.
@@ -100,7 +100,7 @@ impl Rule {
 pub struct FaultMix {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is for, in a few words.
+    /// Its purpose, in a few words.
     pub about: &'static str,
     /// Its rules.
     pub rules: &'static [Rule],
@@ -118,7 +118,7 @@ const ERRORS: [Rule; 2] = [
     Rule::new(Fault::QueuePairError(20_000), 250, u32::MAX),
     Rule::new(Fault::DelayedLine(30_000), 200, u32::MAX),
 ];
-/// An outage that lasts longer than a release asks a server in vain.
+/// An outage that is longer than a release keeps asking a server.
 const LONG_NS: u64 = 25_000_000;
 const OUTAGES: [Rule; 2] =
     [Rule::new(Fault::ServerAway(400_000), 1_500, 3), Rule::new(Fault::ServerAway(LONG_NS), 4_000, 2)];
@@ -200,12 +200,12 @@ impl FaultMix {
         FaultMix { name: "all", about: "everything at once, but for overtaken READs", rules: &EVERYTHING },
     ];
 
-    /// Whether one of its rules is of a fault like that.
+    /// Tells whether one of its rules is of a fault like that.
     pub fn has(&self, is_like: impl Fn(Fault) -> bool) -> bool {
         self.rules.iter().any(|rule| is_like(rule.fault))
     }
 
-    /// The mix of that name.
+    /// Finds the mix of that name.
     pub fn named(name: &str) -> Option<FaultMix> {
         Self::ALL.into_iter().find(|mix| mix.name == name)
     }

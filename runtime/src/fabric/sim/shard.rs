@@ -31,43 +31,43 @@ impl SimShard {
         handle
     }
 
-    /// The core computes for `ns` nanoseconds: what a client does beside posting and waiting.
+    /// Lets the core compute for `ns` nanoseconds: what a client does beside posting and waiting.
     pub fn work(&self, ns: u64) {
         self.0.work(ns);
     }
 
-    /// The compute node's place in the simulation.
+    /// Returns the compute node's place in the simulation.
     pub fn node(&self) -> u16 {
         self.0.node
     }
 
-    /// Whether its compute node has stopped.
+    /// Tells whether its compute node has stopped.
     pub fn is_dead(&self) -> bool {
         self.0.is_dead()
     }
 
-    /// Buffers on lease now. When no operation runs and no value is held, it is 0.
+    /// Counts the buffers on lease now. When no operation runs and no value is held, it is 0.
     pub fn buffers_leased(&self) -> usize {
         self.0.buffers.leased()
     }
 
-    /// Chains that were submitted and not executed yet.
+    /// Counts the chains that were submitted and not executed yet.
     pub fn chains_in_flight(&self) -> usize {
         self.0.engine().in_flight()
     }
 
-    /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
-    /// are its round trips.
+    /// Counts the chains that were submitted so far. Where one client has the shard to itself and posts nothing in
+    /// parallel, they are its round trips.
     pub fn chains_posted(&self) -> u64 {
         self.0.posted.get()
     }
 
-    /// Payload bytes that those chains write, unlocks included.
+    /// Counts the payload bytes that those chains write, unlocks included.
     pub fn bytes_written(&self) -> u64 {
         self.0.written.get()
     }
 
-    /// Clients that have not ended, the janitor's tasks among them.
+    /// Counts the clients that have not ended, the janitor's tasks among them.
     pub fn clients_alive(&self) -> usize {
         self.0.clients.alive()
     }
@@ -118,7 +118,7 @@ impl Verbs for SimShard {
     }
 
     fn pause(&self, ns: u64) -> SimPause {
-        // At least a nanosecond: whoever waits for the clock in a loop gets there.
+        // At least a nanosecond: a client that waits for the clock in a loop gets there.
         SimPause {
             core: Rc::clone(&self.0),
             until_ns: self.0.tell_time().saturating_add(ns.max(1)),

@@ -1,9 +1,9 @@
-//! What happened, as one number and, where it is wanted, as the last few lines of text. The number covers every access
-//! to memory, every completion and every message with its time: two runs with the same one did the same.
+//! The trace of a run, as one number and, where it is wanted, as the last few lines of text. The number covers every
+//! access to memory, every completion and every message with its time: two runs with the same one did the same.
 
 use std::collections::VecDeque;
 
-/// What a trace tells apart.
+/// Kinds of events that a trace tells apart.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(super) enum Mark {
@@ -38,7 +38,7 @@ impl Trace {
         self.hash
     }
 
-    /// From now on the last `most` notes are kept.
+    /// Keeps the last `most` notes from now on.
     pub(super) fn keep_notes(&mut self, most: usize) {
         self.notes_max = most;
     }
@@ -84,7 +84,7 @@ mod tests {
         ];
         assert!(others.iter().all(|other| hash(other) != hash(&base)));
         let mut trace = Trace::new();
-        trace.note(1, || unreachable!("nobody wants notes"));
+        trace.note(1, || unreachable!("no notes are kept"));
         trace.keep_notes(2);
         (0..3).for_each(|i| trace.note(i, || format!("note {i}")));
         let notes: Vec<&str> = trace.notes().map(str::trim_start).collect();

@@ -25,7 +25,7 @@ pub(super) struct World {
     messages: RefCell<Slab<InTransit>>,
     now: Cell<u64>,
     message_cpu_ns: u64,
-    /// Whether the simulation is being taken apart: nothing new begins.
+    /// Set if the simulation is being taken apart: nothing new begins.
     is_over: Cell<bool>,
 }
 
@@ -66,7 +66,7 @@ impl World {
         })
     }
 
-    /// Virtual time in ns.
+    /// Returns the virtual time in ns.
     #[inline]
     pub(super) fn now(&self) -> u64 {
         self.now.get()
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// What comes from outside reaches a core, or waits until a stalled one goes on.
+    /// Passes what comes from outside on to a core, or keeps it until a stalled one goes on.
     #[inline]
     fn reach(&self, core: &HostCore, notice: Notice) {
         if core.is_stalled() {
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Compute nodes that have stopped.
+    /// Counts the compute nodes that have stopped.
     pub(super) fn nodes_stopped(&self) -> u16 {
         self.stopped.get()
     }
@@ -159,7 +159,7 @@ impl World {
         Rc::clone(&self.cores.borrow()[id as usize])
     }
 
-    /// All cores of a compute node stop for good.
+    /// Stops all cores of a compute node for good.
     pub(super) fn stop_node(&self, node: u16) {
         let cores = self.cores.borrow();
         let alive = |core: &&Rc<HostCore>| core.node == node && !core.is_dead();
@@ -177,7 +177,7 @@ impl World {
         let mut at = from.now();
         if to != from.shard {
             at += fabric.profile.message_ns;
-            let jitter = fabric.weather.jitter_ns;
+            let jitter = fabric.reordering.jitter_ns;
             if jitter > 0 {
                 at += fabric.rng.random_range(0..=jitter);
             }

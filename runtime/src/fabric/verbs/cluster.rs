@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::context::{Port, VerbsConfig};
+use super::cq_event_thread::CqEventThread;
 use super::device::VerbsDevice;
 use super::error::VerbsError;
-use super::watch::Watch;
 use crate::control::queue_pair::{Admission, Exchange};
 use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
-use crate::fabric::{DeviceError, Fabric, Seat};
+use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::message::ShardId;
 
 /// Memory servers behind a port of this host's RDMA device.
@@ -21,14 +21,14 @@ pub struct VerbsCluster {
     exchange: Arc<dyn Exchange>,
     admission: Arc<dyn Admission>,
     remote: Option<Arc<RemoteControl>>,
-    watch: Arc<Watch>,
+    events: Arc<CqEventThread>,
     port: Arc<Port>,
     numbers: Arc<ShardNumbers>,
 }
 
 impl VerbsCluster {
-    /// Connects to the control services at these addresses, `host:port` each, and opens the device. Blocks. Everybody
-    /// lists the same servers in the same order: it makes the servers' ids.
+    /// Connects to the control services at these addresses, `host:port` each, and opens the device. Blocks. All
+    /// compute nodes list the same servers in the same order: it makes the servers' ids.
     ///
     /// # Errors
     /// If one of the servers is not there, or there is no device, port or address that can be used.
@@ -36,7 +36,7 @@ impl VerbsCluster {
         Self::connect_with(addresses, config, ConnectConfig::default())
     }
 
-    /// [`VerbsCluster::connect`] with another name or patience.
+    /// Connects as [`VerbsCluster::connect`] does, with another name or patience.
     ///
     /// # Errors
     /// As there.
@@ -52,19 +52,19 @@ impl VerbsCluster {
         let port = Arc::new(Port::open(config)?);
         let remote = RemoteControl::connect(&addresses, &connect)?;
         let (control, exchange, admission) = (remote.clone(), remote.clone(), remote.clone());
-        let (watch, remote) = (Watch::start()?, Some(remote));
+        let (events, remote) = (CqEventThread::start()?, Some(remote));
         Ok(Arc::new(VerbsCluster {
             control,
             exchange,
             admission,
             remote,
-            watch,
+            events,
             port,
             numbers: Arc::default(),
         }))
     }
 
-    /// The servers' control services, for what only they can tell, if they were connected by sockets.
+    /// Returns the servers' control services, for what only they can tell, if they were connected by sockets.
     pub fn remote(&self) -> Option<&Arc<RemoteControl>> {
         self.remote.as_ref()
     }
@@ -86,7 +86,7 @@ impl VerbsCluster {
             exchange,
             admission,
             remote: None,
-            watch: Watch::start()?,
+            events: CqEventThread::start()?,
             port,
             numbers: Arc::default(),
         }))
@@ -108,11 +108,11 @@ impl Fabric for VerbsCluster {
         self.admission.release_node_id();
     }
 
-    fn device(&self, seat: &Seat) -> Result<VerbsDevice, DeviceError> {
+    fn device(&self, context: &DeviceContext) -> Result<VerbsDevice, DeviceError> {
         let exchange = Arc::clone(&self.exchange);
         let number = ShardNumbers::take(&self.numbers)
             .ok_or_else(|| DeviceError("a process has room for 65536 shards".into()))?;
-        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.watch, seat, number)
+        VerbsDevice::new(&self.port, exchange, self.control.servers(), &self.events, context, number)
             .map_err(|error| DeviceError(error.to_string()))
     }
 }
@@ -135,7 +135,7 @@ impl Default for Free {
     }
 }
 
-/// A number that nobody else has until this is dropped.
+/// A number that no other shard has until this is dropped.
 pub(super) struct ShardNumber {
     of: Arc<ShardNumbers>,
     number: u16,
@@ -155,7 +155,7 @@ impl ShardNumbers {
 }
 
 impl ShardNumber {
-    /// As servers have it.
+    /// Returns it as servers have it.
     pub(super) fn shard(&self) -> ShardId {
         ShardId(self.number)
     }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_a_number_of_somebody_else() {
+    fn no_shard_has_the_number_of_another() {
         let numbers = Arc::default();
         let mut taken: Vec<_> = (0..=u16::MAX).map(|_| ShardNumbers::take(&numbers).unwrap()).collect();
         assert!((0..=u16::MAX).eq(taken.iter().map(|taken| taken.shard().0)));

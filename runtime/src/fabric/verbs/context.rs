@@ -16,10 +16,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
 use ibverbs_sys as ffi;
+use nix::errno::Errno;
 
 use super::error::VerbsError;
 
-/// What Soft-RoCE (`rdma_rxe`) gives as its vendor. Those of real devices are numbers from the IEEE.
+/// Vendor of Soft-RoCE (`rdma_rxe`). Those of real devices are numbers from the IEEE.
 const SOFT_ROCE_VENDOR: u32 = 0xff_ffff;
 
 /// Which device, port and address to use. What is not named is chosen.
@@ -148,7 +149,7 @@ impl Drop for Protection {
     }
 }
 
-/// What a device and its port can do, as far as it matters here.
+/// Capabilities of a device and its port, as far as they matter here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Work requests in a send queue.
@@ -170,9 +171,9 @@ pub(super) struct Port {
     pub lid: u16,
     /// The largest payload of a packet, in bytes.
     pub mtu: u16,
-    /// Whether packets are addressed by GID (Ethernet, that is RoCE) or by LID (InfiniBand).
+    /// Set if packets are addressed by GID (Ethernet, that is RoCE), not by LID (InfiniBand).
     pub is_ethernet: bool,
-    /// Whether the device keeps fences (`IBV_SEND_FENCE`). Soft-RoCE does not: in Linux 6.1 a queue pair that is used
+    /// Set if the device keeps fences (`IBV_SEND_FENCE`). Soft-RoCE does not: in Linux 6.1 a queue pair that is used
     /// with fences is stuck for good sooner or later, after a thousand fences or so, and no timeout ends it. There the
     /// host waits instead.
     pub keeps_fences: bool,
@@ -234,7 +235,7 @@ impl Port {
         self.protection.context()
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub(super) fn device(&self) -> &str {
         &self.context().name
     }
@@ -298,11 +299,11 @@ fn active_port(
 struct Gid {
     index: u8,
     raw: [u8; 16],
-    /// Whether it stands for RoCE v2, which is routed over IP.
+    /// Set if it stands for RoCE v2, which is routed over IP.
     v2: bool,
 }
 
-/// The address to use: on Ethernet RoCE v2 over IPv4, then over a global IPv6 address, then over a link-local one,
+/// Chooses the address: on Ethernet RoCE v2 over IPv4, then over a global IPv6 address, then over a link-local one,
 /// then RoCE v1; on InfiniBand the first.
 fn choose_gid(gids: &[Gid], is_ethernet: bool) -> Option<Gid> {
     let used = gids.iter().filter(|gid| gid.raw != [0; 16]);
@@ -344,7 +345,7 @@ impl Devices {
         let Some(list) = NonNull::new(list) else { return Err(none(io::Error::last_os_error())) };
         let devices = Devices { list, count: count.max(0) as usize };
         if devices.count == 0 {
-            return Err(none(io::Error::from_raw_os_error(libc::ENODEV)));
+            return Err(none(Errno::ENODEV.into()));
         }
         Ok(devices)
     }
@@ -376,7 +377,7 @@ impl Drop for Devices {
     }
 }
 
-/// Without a device for libibverbs: the kernel has none, or its driver has no counterpart in user space.
+/// Explains that libibverbs has no device: the kernel has none, or its driver has no counterpart in user space.
 fn none(cause: io::Error) -> VerbsError {
     let devices = kernel_devices();
     if devices.is_empty() { VerbsError::NoDevice { cause } } else { VerbsError::NoProvider { devices } }
@@ -390,7 +391,7 @@ fn kernel_devices() -> Vec<String> {
     names
 }
 
-/// What libibverbs returned instead of 0: errno as such, or -1 and errno where errno is kept.
+/// Makes an error of what libibverbs returned instead of 0: errno as such, or -1 and errno where errno is kept.
 pub(super) fn last_error(returned: i32) -> io::Error {
     if returned > 0 { io::Error::from_raw_os_error(returned) } else { io::Error::last_os_error() }
 }

@@ -1,11 +1,12 @@
 //! Completion queues, and the channels through which they say that a completion has come.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ibverbs_sys as ffi;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::context::{Context, last_error, non_null};
 use super::error::VerbsError;
@@ -27,17 +28,14 @@ impl Channel {
         // SAFETY: the context is open.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.raw()) };
         let channel = Channel { raw: non_null(ACTION, raw)?, _context: Arc::clone(context) };
-        // SAFETY: the descriptor is the channel's and open.
-        let failed = unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        if failed != 0 {
-            return Err(VerbsError::refused(ACTION, io::Error::last_os_error()));
-        }
+        let non_blocking = fcntl(channel.fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        non_blocking.map_err(|error| VerbsError::refused(ACTION, error.into()))?;
         Ok(channel)
     }
 
-    fn fd(&self) -> RawFd {
-        // SAFETY: alive until `drop`.
-        unsafe { self.raw.as_ref() }.fd
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive until `drop`, and its descriptor open.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 }
 
@@ -65,7 +63,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue for `entries` completions, with a channel or without.
+    /// Makes a queue for `entries` completions, with a channel or without.
     pub(super) fn new(context: &Arc<Context>, entries: u32, has_channel: bool) -> Result<Self, VerbsError> {
         let channel = if has_channel { Some(Channel::new(context)?) } else { None };
         let channel_raw = channel.as_ref().map_or(std::ptr::null_mut(), |channel| channel.raw.as_ptr());
@@ -80,8 +78,8 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
-    /// The descriptor that becomes readable, if it has a channel.
-    pub(super) fn fd(&self) -> Option<RawFd> {
+    /// Returns the descriptor that becomes readable, if it has a channel.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.channel.as_ref().map(Channel::fd)
     }
 

@@ -1,4 +1,4 @@
-//! A shard's verbs device: one lane per memory server, one completion queue for all of them.
+//! A shard's verbs device: one link per memory server, one completion queue for all of them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -11,18 +11,18 @@ use ibverbs_sys as ffi;
 use super::cluster::ShardNumber;
 use super::context::Port;
 use super::cq::CompletionQueue;
+use super::cq_event_thread::{CqEventThread, Watched};
 use super::error::VerbsError;
-use super::lane::{Lane, Tools};
 use super::memory::Arenas;
 use super::post::{Tag, WorkRequests};
-use super::watch::{Watch, Watched};
+use super::server_link::{LinkContext, ServerLink};
 use crate::buffer::BufferPool;
 use crate::chain::Chain;
 use crate::clock::Clock;
 use crate::control::ServerInfo;
 use crate::control::queue_pair::{Answer, Exchange, Exchanged};
 use crate::engine::{Device, SlotKey, Slots};
-use crate::fabric::Seat;
+use crate::fabric::DeviceContext;
 use crate::verbs::{Capabilities, FabricError};
 
 /// Completions taken in one turn.
@@ -35,7 +35,7 @@ const SEND_QUEUE_MIN: u32 = 256;
 const SEND_QUEUE_MAX: u32 = 4096;
 /// Turns between two looks at whether servers are gone, while the shard does not sleep: some 100 us.
 const LOOK_AFTER_TURNS: u32 = 1024;
-/// How long a server may take to connect a shard's first queue pair.
+/// Time that a server may take to connect a shard's first queue pair.
 const FIRST_EXCHANGE_NS: u64 = 10_000_000_000;
 /// No network writes faster.
 const WRITE_NS_MIN: u32 = 500;
@@ -46,15 +46,15 @@ const WRITE_NS_MIN: u32 = 500;
 /// registrations, buffers. The engine drops its device before its chains, whose buffers are what the device was using.
 pub struct VerbsDevice {
     watched: Watched,
-    lanes: Vec<Lane>,
-    tools: Tools,
+    links: Vec<ServerLink>,
+    link_context: LinkContext,
     capabilities: Capabilities,
     completions: [ffi::ibv_wc; COMPLETIONS_PER_POLL],
     /// Completions that were taken while the shard was about to sleep.
     held: usize,
-    /// Whether a lane may be unsettled.
+    /// Set if a link may be unsettled.
     is_unsettled: bool,
-    /// Whether the device itself failed.
+    /// Set if the device itself failed.
     is_lost: bool,
     turns: u32,
 }
@@ -65,32 +65,35 @@ impl VerbsDevice {
         port: &Arc<Port>,
         exchange: Arc<dyn Exchange>,
         servers: &[ServerInfo],
-        watch: &Arc<Watch>,
-        seat: &Seat,
+        events: &Arc<CqEventThread>,
+        context: &DeviceContext,
         number: ShardNumber,
     ) -> Result<Self, VerbsError> {
         let limits = port.limits;
         let count = servers.len().max(1) as u32;
         let room = limits.work_requests_max.min(limits.completions_max / count);
-        let depth = send_queue_depth(seat.credits.get(), room);
+        let depth = send_queue_depth(context.credits.get(), room);
         let cq = Arc::new(CompletionQueue::new(port.context(), depth * count, true)?);
-        let watched = watch.watch(&cq, seat.unpark.clone())?;
-        let tools = Tools {
+        let watched = events.watch(&cq, context.unpark.clone())?;
+        let link_context = LinkContext {
             arenas: Arenas::new(port.protection())?,
             requests: WorkRequests::default(),
             cq,
             port: Arc::clone(port),
             exchange,
-            shard: seat.shard,
-            clock: seat.clock.clone(),
+            shard: context.shard,
+            clock: context.clock.clone(),
             ended: Vec::new(),
             number,
         };
-        let lanes = servers.iter().map(|info| Lane::open(&tools, info, depth)).collect::<Result<_, _>>()?;
+        let links = servers
+            .iter()
+            .map(|info| ServerLink::open(&link_context, info, depth))
+            .collect::<Result<_, _>>()?;
         let mut device = VerbsDevice {
             watched,
-            lanes,
-            tools,
+            links,
+            link_context,
             capabilities: Capabilities {
                 fabric: "verbs",
                 // Holds for a NIC that writes over PCIe without relaxed ordering; Soft-RoCE copies as it likes.
@@ -105,66 +108,66 @@ impl VerbsDevice {
             is_lost: false,
             turns: 0,
         };
-        device.connect(&seat.clock)?;
+        device.connect(&context.clock)?;
         Ok(device)
     }
 
     fn connect(&mut self, clock: &Clock) -> Result<(), VerbsError> {
         let until = clock.now() + FIRST_EXCHANGE_NS;
-        for (server, lane) in self.lanes.iter_mut().enumerate() {
+        for (server, link) in self.links.iter_mut().enumerate() {
             let refused = |cause| VerbsError::Connect { server: server as u16, cause };
-            let answer = lane.first_answer().expect("it was asked for when the lane was opened");
+            let answer = link.first_answer().expect("it was asked for when the link was opened");
             let answer = wait(answer, until, clock).map_err(refused)?;
-            lane.connect(&answer)?;
+            link.connect(&answer)?;
             let interval_ns = &mut self.capabilities.write_interval_ns;
             *interval_ns = answer.write_ns.max(WRITE_NS_MIN).min(*interval_ns);
         }
         Ok(())
     }
 
-    /// Passes completions on to their lanes; yields how many chains they completed.
+    /// Passes completions on to their links; yields how many chains they completed.
     fn take_completions(&mut self, taken: usize, slots: &mut Slots) -> usize {
-        let now = self.tools.clock.now();
+        let now = self.link_context.clock.now();
         let mut completed = 0;
         for place in 0..taken {
             let entry = &self.completions[place];
             let tag = Tag::decode(entry.wr_id());
-            let Some(lane) = self.lanes.get_mut(usize::from(tag.server)) else { continue };
+            let Some(link) = self.links.get_mut(usize::from(tag.server)) else { continue };
             match entry.error() {
                 None => {
-                    completed += lane.succeeded(tag, now, slots);
-                    lane.post_waiting(slots, &mut self.tools);
+                    completed += link.succeeded(tag, now, slots);
+                    link.post_waiting(slots, &mut self.link_context);
                 }
                 Some((status, vendor)) => {
-                    lane.failed(tag, &status_text(status, vendor), &mut self.tools);
+                    link.failed(tag, &status_text(status, vendor), &mut self.link_context);
                 }
             }
-            self.is_unsettled |= !lane.is_settled();
+            self.is_unsettled |= !link.is_settled();
         }
         completed
     }
 
-    /// What is not the rule: servers that are gone, queue pairs that are replaced.
+    /// Handles the exceptions: servers that are gone, queue pairs that are replaced.
     #[cold]
     fn look_after(&mut self, is_polled_empty: bool, slots: &mut Slots) {
         if self.watched.is_lost() {
             self.lose("it was removed");
         }
-        let now = self.tools.clock.now();
+        let now = self.link_context.clock.now();
         self.is_unsettled = false;
-        for lane in &mut self.lanes {
-            lane.look_after(now, &self.tools);
-            lane.advance(now, is_polled_empty, slots, &mut self.tools);
-            self.is_unsettled |= !lane.is_settled();
+        for link in &mut self.links {
+            link.look_after(now, &self.link_context);
+            link.advance(now, is_polled_empty, slots, &mut self.link_context);
+            self.is_unsettled |= !link.is_settled();
         }
     }
 
-    /// Nothing can be known of any chain any more.
+    /// Gives the device up: the outcome of no chain can be known any more.
     #[cold]
     fn lose(&mut self, cause: &str) {
         if !std::mem::replace(&mut self.is_lost, true) {
             let cause = FabricError::Device { cause: cause.into() };
-            self.lanes.iter_mut().for_each(|lane| lane.give_up(&cause, &self.tools));
+            self.links.iter_mut().for_each(|link| link.give_up(&cause, &self.link_context));
             self.is_unsettled = true;
         }
     }
@@ -177,14 +180,14 @@ impl Device for VerbsDevice {
 
     fn post(&mut self, key: SlotKey, chain: &Chain) {
         let server = chain.server();
-        match self.lanes.get_mut(usize::from(server.0)) {
-            Some(lane) => {
-                lane.post(key, chain, &mut self.tools);
-                self.is_unsettled |= !lane.is_settled();
+        match self.links.get_mut(usize::from(server.0)) {
+            Some(link) => {
+                link.post(key, chain, &mut self.link_context);
+                self.is_unsettled |= !link.is_settled();
             }
             None => {
-                let missing = FabricError::NoSuchServer { server, servers: self.lanes.len() };
-                self.tools.ended.push((key, Err(missing)));
+                let missing = FabricError::NoSuchServer { server, servers: self.links.len() };
+                self.link_context.ended.push((key, Err(missing)));
             }
         }
     }
@@ -193,7 +196,7 @@ impl Device for VerbsDevice {
         let held = std::mem::take(&mut self.held);
         let taken = match held {
             _ if self.is_lost => Ok(0),
-            0 => self.tools.cq.poll(&mut self.completions),
+            0 => self.link_context.cq.poll(&mut self.completions),
             held => Ok(held),
         };
         let mut completed = 0;
@@ -207,15 +210,15 @@ impl Device for VerbsDevice {
             let is_polled_empty = held == 0 && taken.is_ok_and(|taken| taken < COMPLETIONS_PER_POLL);
             self.look_after(is_polled_empty, slots);
         }
-        completed += self.tools.ended.len();
-        for (key, outcome) in self.tools.ended.drain(..) {
+        completed += self.link_context.ended.len();
+        for (key, outcome) in self.link_context.ended.drain(..) {
             slots.complete(key, outcome, 0);
         }
         completed
     }
 
     fn buffers(&self) -> BufferPool {
-        self.tools.arenas.pool().clone()
+        self.link_context.arenas.pool().clone()
     }
 
     fn arm(&mut self) -> bool {
@@ -223,12 +226,12 @@ impl Device for VerbsDevice {
         if self.watched.is_lost() {
             self.lose("it was removed");
         }
-        let now = self.tools.clock.now();
-        for lane in &mut self.lanes {
-            lane.look_after(now, &self.tools);
-            self.is_unsettled |= !lane.is_settled();
+        let now = self.link_context.clock.now();
+        for link in &mut self.links {
+            link.look_after(now, &self.link_context);
+            self.is_unsettled |= !link.is_settled();
         }
-        if self.is_unsettled || !self.tools.ended.is_empty() || self.held > 0 {
+        if self.is_unsettled || !self.link_context.ended.is_empty() || self.held > 0 {
             return false;
         }
         if self.is_lost {
@@ -236,15 +239,15 @@ impl Device for VerbsDevice {
             return true;
         }
         // A completion that comes before this call causes no event: it is taken here, one that comes later causes one.
-        if self.tools.cq.arm().is_err() {
+        if self.link_context.cq.arm().is_err() {
             return false;
         }
-        self.held = self.tools.cq.poll(&mut self.completions).unwrap_or(0);
+        self.held = self.link_context.cq.poll(&mut self.completions).unwrap_or(0);
         self.held == 0
     }
 }
 
-/// Work requests of a send queue for so many credits, on a device that has room for `room`.
+/// Returns the work requests of a send queue for so many credits, on a device that has room for `room`.
 fn send_queue_depth(credits: usize, room: u32) -> u32 {
     let wanted = u32::try_from(credits).unwrap_or(u32::MAX).saturating_mul(REQUESTS_PER_CREDIT);
     wanted.clamp(SEND_QUEUE_MIN, SEND_QUEUE_MAX).min(room).max(1)

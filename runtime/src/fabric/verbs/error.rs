@@ -102,12 +102,12 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// A call that failed with `cause`, from errno.
+    /// Reports a call that failed with `cause`, from errno.
     pub(super) fn refused(action: &'static str, cause: io::Error) -> Self {
         VerbsError::Refused { action, cause }
     }
 
-    /// A registration of `bytes` bytes that failed with `cause`.
+    /// Reports a registration of `bytes` bytes that failed with `cause`.
     pub(super) fn registration(bytes: u64, cause: io::Error, memlock_limit: Option<u64>) -> Self {
         match (cause.raw_os_error(), memlock_limit) {
             (Some(libc::ENOMEM), Some(limit)) => VerbsError::Memlock { bytes, limit },

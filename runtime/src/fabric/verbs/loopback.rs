@@ -1,4 +1,4 @@
-//! How long a WRITE takes at least: measured by a memory server from its device to itself, where no network is between.
+//! The least time of a WRITE: measured by a memory server from its device to itself, where no network is between.
 //! It bounds how fast two writes of one entry can follow each other
 //! ([`crate::control::queue_pair::Answer::write_ns`]). Also the first proof that the device works.
 
@@ -11,7 +11,7 @@ use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use super::memory::{Access, Words};
-use super::post::{Places, Plan, Request, WorkRequests};
+use super::post::{Places, Plan, RemoteRegion, Request, WorkRequests};
 use super::qp::{QueuePair, Side};
 use crate::chain::Op;
 use crate::clock::Clock;
@@ -22,7 +22,7 @@ const WRITES: u32 = 64;
 /// When a WRITE counts as lost; beyond what the queue pair tries again.
 const LOST_NS: u64 = 10_000_000_000;
 
-/// The time in ns of the fastest of some WRITEs of a word.
+/// Measures the fastest of some WRITEs of a word, in ns.
 pub(super) fn measure_write(port: &Arc<Port>, clock: &Clock) -> Result<u32, VerbsError> {
     let lost = |cause: String| VerbsError::Loopback { device: port.device().into(), cause };
     let cq = Arc::new(CompletionQueue::new(port.context(), 16, false)?);
@@ -34,8 +34,7 @@ pub(super) fn measure_write(port: &Arc<Port>, clock: &Clock) -> Result<u32, Verb
     receiver.connect(&sender.endpoint())?;
     sender.connect(&receiver.endpoint())?;
     let places = Places {
-        region_address: words.address(0),
-        region_key: words.remote_key(),
+        region: RemoteRegion { address: words.address(0), key: words.remote_key() },
         buffer: None,
         words: &words,
         first_word: 1,

@@ -13,12 +13,14 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_access_flags as allow;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::context::{Protection, last_error};
 use super::error::VerbsError;
 use crate::buffer::{Buf, BufferPool};
 
-/// Who may do what with registered memory.
+/// Rights of access to registered memory.
 #[derive(Clone, Copy)]
 pub(super) enum Access {
     /// The device, for chains of this process.
@@ -58,7 +60,7 @@ impl<K> Registration<K> {
     /// Registers `bytes` bytes at `start`.
     ///
     /// # Safety
-    /// The memory is allocated as long as `owner` is not dropped, and nobody holds a Rust reference into it while the
+    /// The memory is allocated as long as `owner` is not dropped, and there is no Rust reference into it while the
     /// device may access it.
     unsafe fn new(
         protection: &Arc<Protection>,
@@ -76,13 +78,13 @@ impl<K> Registration<K> {
         Ok(Registration { raw, owner: ManuallyDrop::new(owner), _protection: Arc::clone(protection) })
     }
 
-    /// What work requests of this process name the memory by.
+    /// Returns the key by which work requests of this process name the memory.
     pub(super) fn local_key(&self) -> u32 {
         // SAFETY: alive until `drop`.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// What work requests of others name the memory by.
+    /// Returns the key by which work requests of others name the memory.
     pub(super) fn remote_key(&self) -> u32 {
         // SAFETY: alive until `drop`.
         unsafe { self.raw.as_ref() }.rkey
@@ -95,7 +97,7 @@ impl<K> Registration<K> {
 
 impl<K> Drop for Registration<K> {
     fn drop(&mut self) {
-        // SAFETY: registered in `new`, and nobody uses it after this.
+        // SAFETY: registered in `new`, and not used after this.
         let failed = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         if failed != 0 {
             tracing::error!("cannot deregister memory, it is leaked: {}", last_error(failed));
@@ -106,15 +108,13 @@ impl<K> Drop for Registration<K> {
     }
 }
 
-/// How much memory this process may lock, in bytes, if that is limited.
+/// Returns the bytes of memory that this process may lock, if that is limited.
 fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is where the answer goes.
-    let failed = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (soft != RLIM_INFINITY).then_some(soft)
 }
 
-/// A memory server's region, for compute nodes.
+/// Registers a memory server's region for compute nodes.
 pub(super) fn register_region(
     protection: &Arc<Protection>,
     region: Arc<crate::mapped::region::Region>,
@@ -154,7 +154,7 @@ impl Arenas {
         &self.pool
     }
 
-    /// The key of the arena that holds `buf`, which is registered if it is new.
+    /// Returns the key of the arena that holds `buf`, which is registered if it is new.
     ///
     /// # Panics
     /// If the buffer is of another pool.
@@ -168,7 +168,7 @@ impl Arenas {
         }
     }
 
-    /// A buffer like `buf`, which its device may still use.
+    /// Makes a copy of `buf`, which its device may still use.
     #[cold]
     pub(super) fn copy_of(&self, buf: &Buf) -> Buf {
         let mut copy = self.pool.lease(buf.len());
@@ -187,8 +187,8 @@ impl Arenas {
         let memory = std::ptr::with_exposed_provenance_mut(start);
         let pool = self.pool.clone();
         // SAFETY: arenas are freed when the last handle to their pool is gone, of which the registration owns one. A
-        // buffer is borrowed only by whoever has its lease; while a chain that owns it is in flight that is its slot,
-        // which lends it to nobody but the device.
+        // buffer is borrowed only through its lease; while a chain that owns it is in flight its slot has the lease,
+        // and lends it only to the device.
         let registration =
             unsafe { Registration::new(&self.protection, memory, bytes as u64, Access::Local, pool)? };
         let key = registration.local_key();
@@ -222,9 +222,9 @@ impl Drop for WordMemory {
 
 impl WordMemory {
     fn new(count: usize) -> Self {
-        // SAFETY: no pointers.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) });
-        let page = page.expect("the system knows the size of its pages");
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        let page =
+            page.and_then(|bytes| usize::try_from(bytes).ok()).expect("the system knows its page size");
         let bytes = (count.max(1) * 8).next_multiple_of(page);
         let layout = Layout::from_size_align(bytes, page).expect("a page's size is a power of two");
         // SAFETY: not of size 0.
@@ -243,7 +243,7 @@ impl Words {
         let memory = WordMemory::new(count);
         let (start, bytes) = (memory.0.as_ptr().cast::<u8>(), count as u64 * 8);
         start.expose_provenance();
-        // SAFETY: `memory` owns the words, and lends them to nobody.
+        // SAFETY: `memory` owns the words, and does not lend them.
         let registration = unsafe { Registration::new(protection, start, bytes, access, memory)? };
         Ok(Words { registration })
     }
@@ -256,7 +256,7 @@ impl Words {
         self.registration.remote_key()
     }
 
-    /// The address of a word.
+    /// Returns the address of a word.
     pub(super) fn address(&self, place: usize) -> u64 {
         let words = self.registration.owner().0;
         assert!(place < words.len());
@@ -271,7 +271,7 @@ impl Words {
         unsafe { words.as_ptr().cast::<u64>().add(place).write_volatile(word) }
     }
 
-    /// A word that the device has written: the completion that says so was polled before.
+    /// Reads a word that the device has written: the completion that says so was polled before.
     pub(super) fn get(&self, place: usize) -> u64 {
         let words = self.registration.owner().0;
         assert!(place < words.len());

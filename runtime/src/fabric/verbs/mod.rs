@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!   compute node                                                     memory server
-//!   VerbsCluster ── Port ── Watch (thread)                           VerbsResponder ── Port
+//!   VerbsCluster ── Port ── CqEventThread                            VerbsResponder ── Port
 //!     └ VerbsDevice, one per shard                                     ├ Registration of the region
 //!         ├ CompletionQueue, Arenas (registered buffers)               └ QueuePair per peer and shard
-//!         └ Lane, one per server: QueuePair, Words, Window  <── RC ──>
+//!         └ ServerLink, one per server: QueuePair, Words, SendQueue  <── RC ──>
 //! ```
 //!
 //! - `context`: devices, ports and addresses; `memory`: registrations; `cq`, `qp`: completion queues and queue pairs.
 //!   Each object of libibverbs has a type that owns it and holds what must outlive it.
-//! - `post`: a chain becomes linked work requests; `window`: which chains are in flight; `lane`: a shard's way to one
-//!   server, and how a broken queue pair is replaced; `device`: all lanes of a shard.
-//! - `watch`: wakes shards that sleep; `server`, `responder`, `loopback`: the server's side; `cluster`: the node's
-//!   side; `error`: what can be wrong with a host.
+//! - `post`: a chain becomes linked work requests; `send_queue`: which chains are in flight; `server_link`: a shard's
+//!   queue pair to one server, and how a broken one is replaced; `device`: all server links of a shard.
+//! - `cq_event_thread`: wakes shards that sleep; `server`, `responder`, `loopback`: the server's side; `cluster`: the
+//!   node's side; `error`: what can be wrong with a host.
 //!
 //! This is the only place that names libibverbs. What goes over the network by other means (endpoints) is the control
 //! plane's business ([`crate::control::queue_pair::Exchange`]).
 //!
-//! Who keeps memory valid while a device uses it:
+//! Owners of memory that a device uses, each of which keeps it valid:
 //!
 //! - A chain's buffer: its slot, until the chain is reported. A chain is reported when its last work request has
 //!   succeeded, or, if it failed, after its queue pair was destroyed. If the device does not destroy it, the buffer is
@@ -34,17 +34,17 @@
 mod cluster;
 mod context;
 mod cq;
+mod cq_event_thread;
 mod device;
 mod error;
-mod lane;
 mod loopback;
 mod memory;
 mod post;
 mod qp;
 mod responder;
+mod send_queue;
 mod server;
-mod watch;
-mod window;
+mod server_link;
 
 pub use self::cluster::VerbsCluster;
 pub use self::context::VerbsConfig;

@@ -14,8 +14,8 @@ use crate::chain::{Chain, Op};
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
-/// What a chain becomes. READs and WRITEs of no bytes are left out: they have no effect, and devices differ in whether
-/// they may name an address.
+/// Work requests that a chain becomes. READs and WRITEs of no bytes are left out: they have no effect, and devices
+/// differ in whether they may name an address.
 pub(super) type Plan = SmallVec<[Request; 4]>;
 
 /// One work request, before it has addresses.
@@ -32,13 +32,17 @@ pub(super) struct Request {
 pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Result<Plan, FabricError> {
     let server = chain.server();
     let mut plan = Plan::new();
+    let mut is_fence_left = false;
     for verb in chain.verbs() {
         let (offset, len) = extent(verb.op);
         if offset.checked_add(len).is_none_or(|end| end > region_bytes) {
             return Err(out_of_bounds(server, offset, len, region_bytes));
         }
+        // What follows a verb that is left out may rely on its fence.
+        is_fence_left |= verb.fenced;
         if len > 0 {
-            plan.push(Request { op: verb.op, fenced: verb.fenced, signalled: false });
+            let fenced = std::mem::take(&mut is_fence_left);
+            plan.push(Request { op: verb.op, fenced, signalled: false });
         }
     }
     if plan.len() > requests_max as usize {
@@ -50,16 +54,16 @@ pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Resul
     Ok(plan)
 }
 
-/// Which work requests of a chain's plan are atomics, by their place in it.
+/// Yields the places of the atomics in a chain's plan.
 pub(super) fn atomics(chain: &Chain) -> impl Iterator<Item = u32> {
     let requests = chain.verbs().iter().filter(|verb| extent(verb.op).1 > 0);
     let places = (0u32..).zip(requests);
     places.filter(|(_, verb)| is_atomic(verb.op)).map(|(place, _)| place)
 }
 
-/// The part of `plan` from `from` on that can be posted now on a device whose fences are kept by its host: up to the
-/// next fence. Nothing, if it begins with a fence and `is_idle`, that nothing is in flight, does not hold. A part is
-/// signalled, so that what follows can be posted when it has completed.
+/// Returns the part of `plan` from `from` on that can be posted now on a device whose fences are kept by its host: up
+/// to the next fence. Nothing, if it begins with a fence and `is_idle`, that nothing is in flight, does not hold. A
+/// part is signalled, so that what follows can be posted when it has completed.
 pub(super) fn part_before_fence(plan: &Plan, from: usize, is_idle: bool) -> Plan {
     let rest = &plan[from..];
     if rest.first().is_some_and(|first| first.fenced && !is_idle) {
@@ -85,7 +89,7 @@ fn is_atomic(op: Op) -> bool {
     matches!(op, Op::Cas { .. } | Op::Faa { .. })
 }
 
-/// Offset and length in the region.
+/// Returns offset and length in the region.
 fn extent(op: Op) -> (u64, u64) {
     match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
@@ -98,13 +102,13 @@ fn out_of_bounds(server: ServerId, offset: u64, len: u64, region_bytes: u64) -> 
     FabricError::OutOfBounds { server, offset, len, region_bytes }
 }
 
-/// Whose completion it is, in the 64 bits that a work request carries.
+/// Identity of a completion, in the 64 bits that a work request carries.
 ///
 /// ```text
 ///   bit 63: the last work request of its chain | 62..16: number of the chain | 15..0: server
 /// ```
 /// Numbers run per server and wrap after 2^47 chains, months at any rate. Nothing rests on their not wrapping: they are
-/// only compared within the window of the chains in flight ([`super::window`]), a few thousand, and no completion is
+/// only compared among the chains in flight ([`super::send_queue`]), a few thousand, and no completion is
 /// that old, since the completion queue is polled while chains are in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
@@ -126,11 +130,17 @@ impl Tag {
     }
 }
 
+/// A server's region, as its device knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RemoteRegion {
+    pub address: u64,
+    pub key: u32,
+}
+
 /// The places of a plan's payloads: a server's region, the chain's buffer, and words for what atomics find, or for ones
 /// that are written and do not fit into their work request.
 pub(super) struct Places<'a> {
-    pub region_address: u64,
-    pub region_key: u32,
+    pub region: RemoteRegion,
     /// Address and key of the chain's buffer, if it has one.
     pub buffer: Option<(u64, u32)>,
     pub words: &'a Words,
@@ -152,10 +162,10 @@ impl WorkRequests {
     /// Posts `plan`, which is not empty, by one doorbell. `number` is its chain's.
     ///
     /// # Errors
-    /// What the device said; then any prefix was posted.
+    /// The device's error; then any prefix was posted.
     ///
     /// # Safety
-    /// The chain's buffer, its registration and the words stay, and nobody borrows them, until the chain's last work
+    /// The chain's buffer, its registration and the words stay, and are not borrowed, until the chain's last work
     /// request has completed or `qp` is destroyed.
     pub(super) unsafe fn post(
         &mut self,
@@ -197,7 +207,7 @@ impl WorkRequests {
         self.requests.clear();
         for request in plan {
             let tag = Tag { server: server.0, number, is_last: request.signalled };
-            self.requests.push(work_request(request, tag, places, goes_inline(request.op, inline_bytes)));
+            self.requests.push(work_request(request, tag, places.region, inline_bytes));
         }
         // Nothing is pushed or indexed any more: the links stay valid.
         let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
@@ -237,14 +247,14 @@ impl WorkRequests {
     }
 }
 
-fn work_request(request: &Request, tag: Tag, places: &Places, inline: bool) -> ffi::ibv_send_wr {
+fn work_request(request: &Request, tag: Tag, region: RemoteRegion, inline_bytes: u32) -> ffi::ibv_send_wr {
     let mut wr = ffi::ibv_send_wr { wr_id: tag.encode(), ..ffi::ibv_send_wr::default() };
     let flag = |is_set: bool, flag: flags| if is_set { flag.0 } else { 0 };
     wr.send_flags = flag(request.fenced, flags::IBV_SEND_FENCE)
-        | flag(inline, flags::IBV_SEND_INLINE)
+        | flag(goes_inline(request.op, inline_bytes), flags::IBV_SEND_INLINE)
         | flag(request.signalled, flags::IBV_SEND_SIGNALED);
-    let remote_addr = places.region_address + extent(request.op).0;
-    let rkey = places.region_key;
+    let remote_addr = region.address + extent(request.op).0;
+    let rkey = region.key;
     let atomic = |compare_add, swap| ffi::ibv_send_wr__bindgen_ty_2 {
         atomic: ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey },
     };
@@ -264,6 +274,7 @@ fn work_request(request: &Request, tag: Tag, places: &Places, inline: bool) -> f
 mod tests {
     use super::*;
     use crate::buffer::BufferPool;
+    use crate::chain::needs_fence;
     use crate::pointer::RemotePtr;
 
     const SERVER: ServerId = ServerId(3);
@@ -319,6 +330,57 @@ mod tests {
         let mut chain = chain(64);
         chain.write_word(at(0), 1).read(at(0), 8..8).cas(at(8), 0, 1).read(at(64), 0..64).faa(at(16), 1);
         assert_eq!(atomics(&chain).collect::<Vec<_>>(), [1, 3]);
+    }
+
+    /// Adds a verb of the kind that `kind` chooses.
+    fn add(chain: &mut Chain, kind: u32) {
+        match kind % 5 {
+            0 => chain.read(at(64), 0..64),
+            1 => chain.write(at(64), 0..64),
+            2 => chain.write_word(at(8), 7),
+            3 => chain.cas(at(8), 1, 2),
+            _ => chain.faa(at(8), 1),
+        };
+    }
+
+    /// Yields for each work request of `chain` whether the device is told to wait for what was posted before.
+    fn flags_of_fences(chain: &Chain) -> Vec<bool> {
+        let region = RemoteRegion { address: 1 << 32, key: 5 };
+        let tag = Tag { server: SERVER.0, number: 1, is_last: false };
+        let requests = plan(chain, REGION, 9).unwrap();
+        let wrs = requests.iter().map(|request| work_request(request, tag, region, 64));
+        wrs.map(|wr| wr.send_flags & flags::IBV_SEND_FENCE.0 != 0).collect()
+    }
+
+    #[test]
+    fn work_requests_have_a_fence_where_the_chain_has_one_and_nowhere_else() {
+        let (mut fenced, mut free) = (0, 0);
+        for kinds in 0..5u32.pow(4) {
+            let kind = |place: u32| kinds / 5u32.pow(place);
+            for fences in 0..1u32 << 4 {
+                let mut any = chain(64);
+                for place in 0..4 {
+                    let chain = if fences >> place & 1 == 1 { any.fence() } else { &mut any };
+                    add(chain, kind(place));
+                }
+                assert_eq!(flags_of_fences(&any), (0..4).map(|n| fences >> n & 1 == 1).collect::<Vec<_>>());
+            }
+            let mut ordered = chain(64);
+            (0..4).for_each(|place| add(ordered.fence_if_needed(), kind(place)));
+            let verbs = ordered.verbs();
+            let needed = (0..4).map(|n| needs_fence(&verbs[..n], verbs[n].op)).collect::<Vec<_>>();
+            fenced += needed.iter().filter(|needs| **needs).count();
+            free += needed.iter().filter(|needs| !**needs).count();
+            assert_eq!(flags_of_fences(&ordered), needed, "{verbs:?}");
+        }
+        assert!(fenced > 500 && free > 500, "{fenced} and {free}");
+    }
+
+    #[test]
+    fn the_fence_of_a_verb_that_is_left_out_goes_to_the_next() {
+        let mut chain = chain(64);
+        chain.read(at(64), 0..64).fence().write(at(64), 0..0).write(at(64), 0..64).write_word(at(8), 7);
+        assert_eq!(flags_of_fences(&chain), [false, true, false]);
     }
 
     #[test]

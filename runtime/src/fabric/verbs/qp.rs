@@ -14,10 +14,10 @@ use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use crate::control::queue_pair::Endpoint;
 
-/// How long a packet waits for its acknowledgement: 4.096 us * 2^15 = 134 ms (devices may take up to four times that).
+/// Time that a packet waits for its acknowledgement: 4.096 us * 2^15 = 134 ms (devices may take up to four times that).
 /// Far beyond the pauses of a network that is not broken, so that only loss costs that long.
 const TIMEOUT: u8 = 15;
-/// How often a packet is sent again: with [`TIMEOUT`] a server that is not there any more is noticed after 1 to 4 s.
+/// Times that a packet is sent again: with [`TIMEOUT`] a server that is not there any more is noticed after 1 to 4 s.
 /// The field has room for 7, which Soft-RoCE takes for "for ever".
 const RETRIES: u8 = 6;
 /// One-sided verbs need no receiver that is ready. Should a device ask to wait all the same (for memory that it pages
@@ -32,7 +32,7 @@ pub(super) const FIRST_PACKET_MASK: u32 = 0xff_ffff;
 /// Which side of a connection a queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Posts one-sided verbs; nobody reaches memory of this host through it.
+    /// Posts one-sided verbs; memory of this host is not reached through it.
     Requester {
         /// Work requests in flight at most.
         work_requests: u32,
@@ -56,7 +56,7 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// A queue pair that is not connected yet. The packets it sends are numbered from `first_packet` on.
+    /// Makes a queue pair that is not connected yet. The packets it sends are numbered from `first_packet` on.
     pub(super) fn new(
         port: &Arc<Port>,
         cq: &Arc<CompletionQueue>,
@@ -98,7 +98,7 @@ impl QueuePair {
         Ok(qp)
     }
 
-    /// WRITEs of so many bytes at most travel inside their work request.
+    /// Returns the most bytes of a WRITE that travel inside its work request.
     pub(super) fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
@@ -107,7 +107,7 @@ impl QueuePair {
         self.raw.as_ptr()
     }
 
-    /// This side, as the other one has to know it.
+    /// Describes this side to the other one.
     pub(super) fn endpoint(&self) -> Endpoint {
         Endpoint {
             gid: self.port.gid,
@@ -120,7 +120,7 @@ impl QueuePair {
         }
     }
 
-    /// READs and atomics of the other side that it has room for. A requester gets none.
+    /// Returns the number of READs and atomics of the other side that it has room for. A requester gets none.
     fn answers_max(&self) -> u8 {
         if self.side == Side::Responder { self.port.limits.answers_max } else { 1 }
     }
@@ -245,7 +245,7 @@ impl QueuePair {
 }
 
 impl Drop for QueuePair {
-    /// As [`QueuePair::destroy`], for where nothing depends on whether the device refuses.
+    /// Destroys it like [`QueuePair::destroy`], for where nothing depends on whether the device refuses.
     fn drop(&mut self) {
         if self.is_destroyed {
             return;

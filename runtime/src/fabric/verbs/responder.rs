@@ -16,7 +16,7 @@ use crate::control::queue_pair::{Answer, Endpoint, PeerId, Responder};
 use crate::mapped::region::Region;
 use crate::message::ShardId;
 
-/// Completions that nobody posts for: what libibverbs lets one ask for.
+/// Completions of a queue that gets none: the fewest that libibverbs lets one ask for.
 const COMPLETIONS: u32 = 1;
 
 /// Queue pairs of one peer at most: one for each shard of all nodes of its process. They take memory of the device.
@@ -109,7 +109,7 @@ impl Responder for VerbsResponder {
     }
 }
 
-/// The keys of all queue pairs of a peer.
+/// Returns the keys of all queue pairs of a peer.
 fn of_peer(peer: PeerId) -> RangeInclusive<(u64, u16)> {
     (peer.0, 0)..=(peer.0, u16::MAX)
 }

@@ -18,16 +18,16 @@ use crate::service::{ListenAt, Served, Service, ServiceConfig, ServiceTimes, ran
 /// Where regions on reserved huge pages are.
 const HUGE_FOLDER: &str = "/dev/hugepages";
 
-/// What a memory server on the verbs fabric is to be.
+/// Configuration of a memory server on the verbs fabric.
 #[derive(Clone, Debug)]
 pub struct VerbsServerConfig {
     /// Where the control service listens: `address:port`.
     pub listen: String,
     /// Bytes of its region, all of which are locked.
     pub memory_bytes: u64,
-    /// What the region is divided into.
+    /// Parts that the region is divided into.
     pub parts: ServerParts,
-    /// Whether the region has to be on reserved huge pages (hugetlbfs).
+    /// Set if the region has to be on reserved huge pages (hugetlbfs).
     pub reserved_huge_pages: bool,
     /// Device, port and address.
     pub verbs: VerbsConfig,
@@ -71,17 +71,17 @@ impl VerbsServer {
         Ok(VerbsServer { service, address })
     }
 
-    /// Where the control service listens; a port that was 0 is the one that the system chose.
+    /// Returns where the control service listens; a port that was 0 is the one that the system chose.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What the server holds.
+    /// Returns what the server holds.
     pub fn usage(&self) -> ServerUsage {
         self.service.usage()
     }
 
-    /// Who is connected.
+    /// Lists the compute nodes that are connected.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         self.service.nodes()
     }

@@ -5,7 +5,7 @@ use super::super::trace::Mark;
 use super::{Event, Fabric, Notice};
 
 impl Fabric {
-    /// A response is ready: it leaves when those of all requests before it on its queue pair have left.
+    /// Notes a response that is ready: it leaves when those of all requests before it on its queue pair have left.
     pub(super) fn answer(&mut self, id: FlightId) {
         let flight = self.flights[id.0 as usize];
         if flight.state == FlightState::Cancelled {
@@ -24,7 +24,7 @@ impl Fabric {
             }
             let server = self.groups[flight.group.0 as usize].server;
             if self.is_away(server) || self.qp(qp).responses_lost_until_ns > self.now() {
-                // What was executed stays so; nobody hears of it.
+                // What was executed stays so; its client does not hear of it.
                 return self.lose_server(qp, server);
             }
             self.qp(qp).answers.pop_front();
@@ -104,14 +104,14 @@ impl Fabric {
         Notice::Completed { core, slot, outcome, span_ns, cpu_ns }
     }
 
-    /// A flight is over and holds no slot.
+    /// Removes a flight that is over and holds no slot.
     pub(super) fn discard(&mut self, id: FlightId) {
         let flight = self.flights.remove(id.0 as usize);
         self.groups[flight.group.0 as usize].flights -= 1;
         self.forget_if_over(flight.group);
     }
 
-    /// A cancelled flight gives its slot back.
+    /// Removes a cancelled flight and gives its slot back.
     pub(super) fn abandon(&mut self, id: FlightId) {
         let to = self.flights[id.0 as usize].to;
         self.discard(id);

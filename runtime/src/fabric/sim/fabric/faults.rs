@@ -1,4 +1,4 @@
-//! What goes wrong: chains that fail, queue pairs that break, and rules that strike.
+//! Faults of the fabric: chains that fail, queue pairs that break, and rules that strike.
 
 use std::rc::Rc;
 
@@ -28,10 +28,10 @@ const ATOMICS_MAX: u8 = 3;
 const LONG_CHAIN: u32 = 3;
 /// Of a compute node that has stopped one in so many requests that are still on their way is lost.
 const LOST_ONE_IN: u32 = 6;
-/// How long a requester tries to reach a server that does not answer.
+/// Time that a requester tries to reach a server that does not answer.
 const TIMEOUT_NS: u64 = 60_000;
 
-/// How a compute node stops at a verb that it is about to send.
+/// Ways in which a compute node stops at a verb that it is about to send.
 #[derive(Clone, Copy, Debug)]
 enum Halt {
     Before,
@@ -45,7 +45,7 @@ enum Halt {
 }
 
 impl Fabric {
-    /// A chain cannot go on: what it has done stays, the rest of it is cancelled.
+    /// Fails a chain that cannot go on: what it has done stays, the rest of it is cancelled.
     pub(super) fn fail_group(&mut self, id: GroupId, error: FabricError) {
         let group = &mut self.groups[id.0 as usize];
         if group.state != GroupState::Running {
@@ -58,7 +58,7 @@ impl Fabric {
         self.cancel(qp, |flight| flight.group == id);
     }
 
-    /// A queue pair breaks: nothing of what is in flight on it takes effect any more.
+    /// Breaks a queue pair: nothing of what is in flight on it takes effect any more.
     pub(super) fn break_qp(&mut self, qp: QpId, error: &FabricError, noticed_ns: u64, down_ns: u64) {
         let now = self.now();
         self.trace.mark(now, Mark::Broken, u64::from(qp.0), noticed_ns);
@@ -75,12 +75,12 @@ impl Fabric {
         (qp.sent_ns, qp.arrived_ns, qp.answered_ns, qp.written_ns, qp.read_ns) = (0, 0, 0, 0, 0);
     }
 
-    /// Neither requests nor responses pass.
+    /// Tells whether neither requests nor responses of a server pass.
     pub(super) fn is_away(&self, server: ServerId) -> bool {
         self.servers[server.0 as usize].away_until_ns > self.now()
     }
 
-    /// A requester that hears nothing of a server gives the queue pair up.
+    /// Gives up the queue pair of a requester that hears nothing of a server.
     pub(super) fn lose_server(&mut self, qp: QpId, server: ServerId) {
         self.break_qp(qp, &FabricError::ServerGone { server }, TIMEOUT_NS, TIMEOUT_NS);
     }
@@ -213,7 +213,7 @@ impl Fabric {
         tears
     }
 
-    /// Whether it is a WRITE of several lines to where something is already. New memory is zero.
+    /// Tells whether it is a WRITE of several lines to where something is already. New memory is zero.
     fn overwrites(&self, flight: Flight) -> bool {
         if flight.lines_written() < 2 {
             return false;
@@ -227,7 +227,7 @@ impl Fabric {
     fn halt(&mut self, id: FlightId, halt: Halt) {
         if let Halt::Within = halt {
             let lines = self.flights[id.0 as usize].lines_written();
-            self.flight(id).arriving = match self.weather.in_order_write {
+            self.flight(id).arriving = match self.reordering.in_order_write {
                 true => (1 << self.rng.random_range(1..lines.min(64))) - 1,
                 false => self.rng.random(),
             };
@@ -244,8 +244,8 @@ impl Fabric {
         self.groups[self.flights[id.0 as usize].group.0 as usize].core
     }
 
-    /// Whether a request that arrives is one of those that went with the compute node that had sent them: one is lost,
-    /// and with it all behind it on its queue pair.
+    /// Tells whether a request that arrives is one of those that went with the compute node that had sent them: one is
+    /// lost, and with it all behind it on its queue pair.
     pub(super) fn is_lost_with_its_node(&mut self, qp: QpId) -> bool {
         if !self.qp(qp).is_orphan {
             return false;
@@ -284,7 +284,7 @@ impl Fabric {
         }
     }
 
-    /// Where compute nodes stop, one does so within the next `ns`, every other time: there are few verbs to draw it
+    /// Stops a compute node within the next `ns`, every other time, where rules say so: there are few verbs to draw it
     /// while a server is away.
     fn stop_meanwhile(&mut self, strike: Strike, now: u64, ns: u64) {
         let may_stop = |(rule, struck): &&mut (Rule, u32)| rule.fault == strike.fault && *struck < rule.most;
@@ -296,7 +296,7 @@ impl Fabric {
         }
     }
 
-    /// The compute node of `core` and `server` do not reach each other until then, in one direction or in both.
+    /// Parts the compute node of `core` from `server` until then, in one direction or in both.
     fn part(&mut self, core: u32, server: ServerId, until_ns: u64, cores: &[Rc<HostCore>]) {
         let (requests, responses) = [(true, true), (true, false), (false, true)][self.rng.random_range(0..3)];
         let node = cores[core as usize].node;
@@ -313,7 +313,7 @@ impl Fabric {
     }
 }
 
-/// Of how many verbs a rule strikes one, on average.
+/// Returns of how many verbs a rule strikes one, on average.
 fn one_in(rule: &Rule, is_rare: bool) -> u32 {
     let at_least = rule.one_in.min(RARE_ONE_IN);
     match (rule.fault, rule.most) {

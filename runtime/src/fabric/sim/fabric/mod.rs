@@ -12,11 +12,12 @@
 //!  completed <── payload DMA <── link in <── wire ── link out <── answer, in the order of the requests
 //! ```
 //!
-//! What keeps the order of the fabric contract on a queue pair: every stage up to the responder is first come first
+//! The order of the fabric contract on a queue pair is kept so: every stage up to the responder is first come first
 //! served; a WRITE's first line is not before the last line of the WRITE before it; a READ's first line is neither
 //! before the last line of the WRITEs and READs before it, nor before the atomics before it; an atomic is not before
-//! the WRITEs before it. WRITEs and atomics overtake READs and atomics. A fenced verb waits at the requester for the
-//! responses of all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
+//! the WRITEs before it. WRITEs and atomics overtake READs and atomics ([`Op::may_overtake`](crate::chain::Op)): a
+//! READ brings what a later WRITE wrote. A fenced verb, and all behind it, waits at the requester for the responses of
+//! all READs and atomics before it. It knows nothing of clients; what a shard has to hear of is returned.
 //!
 //! `requester`, `responder` and `answers` are the way, in this order; `faults`: chains that fail, queue pairs that
 //! break, and rules that strike; `overtaken`: READs that last.
@@ -42,7 +43,7 @@ use super::flight::{Flight, FlightId, Group, GroupId, GroupState, Qp, QpId};
 use super::host_core::HostCore;
 use super::nic::Nic;
 use super::profile::Profile;
-use super::rules::{Fault, Rule, Weather};
+use super::rules::{Fault, Reordering, Rule};
 use super::trace::Trace;
 use crate::control::{Control, ServerInfo};
 use crate::engine::SlotKey;
@@ -97,7 +98,7 @@ pub(super) enum Event {
     Reply(u32),
 }
 
-/// What a shard has to hear of.
+/// News for a shard, or for the world.
 pub(super) enum Notice {
     Nothing,
     Turn(u32),
@@ -130,7 +131,9 @@ pub(super) enum Notice {
 pub(super) struct Fabric {
     pub(super) events: Events<Event>,
     pub(super) profile: Profile,
-    pub(super) weather: Weather,
+    pub(super) reordering: Reordering,
+    /// Set if fences have no effect.
+    pub(super) ignores_fences: bool,
     pub(super) trace: Trace,
     pub(super) rng: SmallRng,
     rules: Vec<(Rule, u32)>,
@@ -151,7 +154,7 @@ pub(super) struct Fabric {
     crossed: VecDeque<Boundary>,
     /// Atomics that each word has met since there are rules.
     atomics: HashMap<(ServerId, u64), u8>,
-    /// What the last event has to tell beside its own result.
+    /// Notices of the last event beside its own result.
     notices: Vec<Notice>,
 }
 
@@ -173,7 +176,7 @@ impl Fabric {
     pub(super) fn new(
         seed: u64,
         profile: Profile,
-        weather: Weather,
+        reordering: Reordering,
         memory: Arc<Cluster>,
         nics: Vec<u16>,
     ) -> Self {
@@ -183,7 +186,8 @@ impl Fabric {
         Fabric {
             events: Events::new(),
             profile,
-            weather,
+            reordering,
+            ignores_fences: false,
             trace: Trace::new(),
             rng: SmallRng::seed_from_u64(seed),
             rules: Vec::new(),
@@ -231,14 +235,14 @@ impl Fabric {
         }
     }
 
-    /// The compute node of a core has stopped: what is on its way from there may be lost.
+    /// Notes that the compute node of a core has stopped: what is on its way from there may be lost.
     pub(super) fn orphan(&mut self, core: u32) {
         for qp in self.qps_of(core) {
             self.qps[qp].is_orphan = true;
         }
     }
 
-    /// Queue pairs of a core, by the number of the server.
+    /// Returns the queue pairs of a core, by the number of the server.
     fn qps_of(&self, core: u32) -> Range<usize> {
         let servers = self.servers.len();
         core as usize * servers..(core as usize + 1) * servers
@@ -274,7 +278,7 @@ impl Fabric {
         self.events.post(doorbell, Event::Posted(group));
     }
 
-    /// Whatever the last event has to tell beside its own result.
+    /// Takes a notice of the last event beside its own result.
     pub(super) fn pop_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
     }
@@ -309,7 +313,7 @@ impl Fabric {
         Some(Notice::Nothing)
     }
 
-    /// Whether nothing is on its way, and nothing waits for what is not.
+    /// Tells whether nothing is on its way, and nothing waits for what is not.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
         let is_idle = |qp: &Qp| {

@@ -21,7 +21,7 @@ pub(super) struct Overtaken {
     read: FlightId,
     pieces: std::ops::Range<u16>,
     boundary: Boundary,
-    /// Whether the piece in front of the boundary has been read.
+    /// Set if the piece in front of the boundary has been read.
     has_begun: bool,
     /// WRITEs across the boundary until the rest is read; 0 if it was.
     left: u32,
@@ -33,7 +33,7 @@ impl Fabric {
     /// and if not, its reader does not look at it, and would only be late at its next try.
     pub(super) fn hold_back(&mut self, id: FlightId, pieces: u16, begin: u64) -> Option<(u16, u64)> {
         let flight = self.flights[id.0 as usize];
-        if !self.weather.lines || !flight.is_read() || flight.atomic > 0 || self.crossed.is_empty() {
+        if !self.reordering.lines || !flight.is_read() || flight.atomic > 0 || self.crossed.is_empty() {
             return None;
         }
         let server = self.groups[flight.group.0 as usize].server;
@@ -55,7 +55,7 @@ impl Fabric {
     /// Notes that a piece was accessed, which may be what others wait for.
     #[inline]
     pub(super) fn note_access(&mut self, id: FlightId, flight: &Flight, piece: u16, at: u64) {
-        if self.weather.lines && flight.lines_written() <= LINES_OF_ENTRIES_MAX {
+        if self.reordering.lines && flight.lines_written() <= LINES_OF_ENTRIES_MAX {
             self.note_entry(id, flight, piece, at);
         }
     }
@@ -89,7 +89,7 @@ impl Fabric {
         }
     }
 
-    /// The time is over in which WRITEs may overtake a READ.
+    /// Reads the rest of a READ when the time is over in which WRITEs may overtake it.
     pub(super) fn rest_at_last(&mut self, place: u32) {
         if self.overtaken[place as usize].left > 0 {
             self.read_rest(place as usize);

@@ -12,7 +12,8 @@ use super::{Event, Fabric};
 use crate::chain::{Chain, Op, Verb};
 
 impl Fabric {
-    /// A chain has reached the NIC. Those that meet a broken queue pair wait in line until it is in order again.
+    /// Begins a chain that has reached the NIC. Those that meet a broken queue pair wait in line until it is in order
+    /// again.
     pub(super) fn posted(&mut self, id: GroupId, cores: &[Rc<HostCore>]) {
         let (now, qp_id) = (self.now(), self.groups[id.0 as usize].qp);
         let qp = self.qp(qp_id);
@@ -44,6 +45,7 @@ impl Fabric {
         let (core, slot, qp_id, server) = (group.core, group.slot, group.qp, group.server);
         let to = self.servers[server.0 as usize].nic;
         let from = cores[core as usize].machine();
+        let keeps_fences = !self.ignores_fences;
         let mut engine = cores[core as usize].engine();
         let chain = engine.slots_mut().chain_mut(slot);
         let (count, atomics) = (chain.verbs().len(), atomics_of(chain));
@@ -58,8 +60,8 @@ impl Fabric {
                 group: id,
                 qp: qp_id,
                 op,
-                fenced,
-                answered: place + 1 == count,
+                fenced: fenced && keeps_fences,
+                answered: place + 1 == count || op.returns_data(),
                 atomic,
                 from,
                 to,
@@ -70,7 +72,6 @@ impl Fabric {
                 is_executing: false,
                 state: FlightState::Out,
             };
-            flight.answered |= flight.is_atomic() || flight.is_read();
             flight.on_chip = self.servers[server.0 as usize].on_chip.contains(&flight.offset());
             atomic += u16::from(flight.is_atomic());
             let group = &mut self.groups[id.0 as usize];
@@ -101,13 +102,13 @@ impl Fabric {
         let in_hand = self.nics[from as usize].requester.claim(now, self.profile.requester_ps).end;
         let flight = self.flight(id);
         flight.state = FlightState::Out;
-        flight.is_unanswered = flight.is_atomic() || flight.is_read();
+        flight.is_unanswered = flight.op.returns_data();
         let (qp, unanswered) = (flight.qp, u32::from(flight.is_unanswered));
         self.qp(qp).unanswered += unanswered;
         self.events.post(in_hand, Event::Requested(id));
     }
 
-    /// The payload of a long WRITE is fetched; what follows on the queue pair waits for it.
+    /// Fetches the payload of a long WRITE; what follows on the queue pair waits for it.
     pub(super) fn requested(&mut self, id: FlightId, cores: &[Rc<HostCore>]) {
         let flight = self.flights[id.0 as usize];
         if flight.state == FlightState::Cancelled {
@@ -170,7 +171,7 @@ impl Fabric {
 
     /// Draws how much longer than usual a message takes, which may be of a rare path: in ns.
     pub(super) fn lateness(&mut self, is_rare: bool) -> u64 {
-        let jitter = self.weather.jitter_ns;
+        let jitter = self.reordering.jitter_ns;
         let jitter = if jitter == 0 { 0 } else { self.rng.random_range(0..=jitter) };
         jitter
             + self

@@ -140,7 +140,7 @@ impl Fabric {
         self.qp(flight.qp).read_ns = last;
     }
 
-    /// READs that waited for atomics are executed when those have been.
+    /// Begins READs that waited for atomics, when those have been executed.
     pub(super) fn begin_held(&mut self, qp: QpId) {
         while self.qp(qp).atomics == 0
             && let Some(read) = self.qp(qp).held.pop_front()
@@ -150,16 +150,16 @@ impl Fabric {
         }
     }
 
-    /// Bytes of a piece: what happens at one moment.
+    /// Returns the bytes of a piece: what happens at one moment.
     fn piece_bytes(&self, flight: &Flight) -> u64 {
         match flight.op {
-            _ if self.weather.lines || flight.is_torn() => LINE,
+            _ if self.reordering.lines || flight.is_torn() => LINE,
             Op::Read { .. } => READ_REQUEST_BYTES,
             _ => u64::MAX / 2,
         }
     }
 
-    /// The range of the access that is piece number `piece`; pieces begin at line boundaries.
+    /// Returns the range of the access that is piece number `piece`; pieces begin at line boundaries.
     fn piece_range(&self, flight: &Flight, piece: u16) -> Range<u64> {
         let (at, len, size) = (flight.offset(), flight.len(), self.piece_bytes(flight));
         let first_line = at / LINE * LINE;
@@ -177,9 +177,9 @@ impl Fabric {
         let (at, len) = (flight.offset(), flight.len());
         let pieces = (at - at / LINE * LINE).saturating_add(len).div_ceil(size).max(1) as u16;
         self.flight(id).pieces = pieces;
-        let scattered = match self.weather.scatter_one_in {
+        let scattered = match self.reordering.scatter_one_in {
             0 => 0,
-            one_in if self.rng.random_range(0..one_in) == 0 => self.weather.scatter_ns,
+            one_in if self.rng.random_range(0..one_in) == 0 => self.reordering.scatter_ns,
             _ => 0,
         };
         let late_line = self.delay(false, |fault| match fault {
@@ -187,7 +187,7 @@ impl Fabric {
             _ => None,
         });
         let late_line = late_line.map(|ns| (self.rng.random_range(0..pieces), self.rng.random_range(0..=ns)));
-        let in_order = self.weather.in_order_write && !flight.is_read();
+        let in_order = self.reordering.in_order_write && !flight.is_read();
         let (at_once, mut last) = self.hold_back(id, pieces, begin).unwrap_or((pieces, begin));
         let mut previous = begin;
         for piece in 0..at_once {
@@ -324,7 +324,7 @@ impl Fabric {
         self.over(id);
     }
 
-    /// A WRITE or an atomic has taken effect.
+    /// Ends a WRITE or an atomic that has taken effect.
     fn over(&mut self, id: FlightId) {
         if self.flights[id.0 as usize].answered {
             let now = self.now();

@@ -15,11 +15,12 @@
 //! ```
 //!
 //! A chain that failed is reported only when neither side has the old queue pair any more: nothing of it takes effect
-//! after that. Nothing is posted twice. What this cannot cover is a server that nobody answers for, because it is gone
-//! or this host cannot go on: packets that are under way to it may still arrive. The latter case waits for them.
+//! after that. Nothing is posted twice. What this cannot cover is a server whose control service does not
+//! answer, because it is gone or this host cannot go on: packets that are under way to it may still arrive. The latter
+//! case waits for them.
 //!
-//! A device that does not even destroy a queue pair may use the buffers of its chains for ever: nobody gets those back,
-//! but copies of them.
+//! A device that does not even destroy a queue pair may use the buffers of its chains forever: clients get
+//! copies of those back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,9 +30,9 @@ use super::context::Port;
 use super::cq::CompletionQueue;
 use super::error::VerbsError;
 use super::memory::{Access, Arenas, Words};
-use super::post::{Places, Plan, Tag, WorkRequests, atomics, part_before_fence, plan};
+use super::post::{Places, Plan, RemoteRegion, Tag, WorkRequests, atomics, part_before_fence, plan};
 use super::qp::{QueuePair, Side};
-use super::window::{Posted, Window};
+use super::send_queue::{Posted, SendQueue};
 use crate::chain::{Chain, Op};
 use crate::clock::Clock;
 use crate::control::ServerInfo;
@@ -41,14 +42,14 @@ use crate::message::ShardId;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
-/// How long a broken queue pair may take to give back what was in flight. Devices need microseconds.
+/// Time that a broken queue pair may take to give back what was in flight. Devices need microseconds.
 const DRAIN_NS: u64 = 1_000_000_000;
-/// How long a server may take to connect a new queue pair. One that takes longer counts as gone.
+/// Time that a server may take to connect a new queue pair. One that takes longer counts as gone.
 const EXCHANGE_NS: u64 = 10_000_000_000;
 
 /// Between two tries to get a queue pair connected again.
 const EXCHANGE_PAUSE_NS: u64 = 100_000_000;
-/// How often a device is asked to destroy a queue pair, and the pause in between.
+/// Times that a device is asked to destroy a queue pair, and the pause in between.
 const DESTROY_TRIES: u32 = 50;
 const DESTROY_PAUSE_NS: u64 = 100_000_000;
 /// After this nothing is under way any more of a queue pair that does not exist any more.
@@ -57,8 +58,8 @@ const SETTLE_NS: u64 = 1_000_000_000;
 /// given up after 4 s (`qp`).
 const STUCK_NS: u64 = 30_000_000_000;
 
-/// What a shard's lanes share.
-pub(super) struct Tools {
+/// Things that the server links of one shard share.
+pub(super) struct LinkContext {
     pub arenas: Arenas,
     pub requests: WorkRequests,
     pub cq: Arc<CompletionQueue>,
@@ -73,49 +74,48 @@ pub(super) struct Tools {
 }
 
 /// A queue pair and the words that its atomics' findings land in.
-struct Link {
+struct Requester {
     /// First, so that it is destroyed before the words are deregistered.
     qp: QueuePair,
     words: Words,
 }
 
-impl Link {
-    fn new(tools: &Tools, work_requests: u32) -> Result<Self, VerbsError> {
-        let words = Words::new(tools.port.protection(), work_requests as usize, Access::Local)?;
+impl Requester {
+    fn new(context: &LinkContext, work_requests: u32) -> Result<Self, VerbsError> {
+        let words = Words::new(context.port.protection(), work_requests as usize, Access::Local)?;
         // Packets of an earlier queue pair that had the same number are told apart by theirs.
-        let first_packet = (tools.clock.now() as u32).wrapping_mul(0x9e37_79b9) >> 8;
+        let first_packet = (context.clock.now() as u32).wrapping_mul(0x9e37_79b9) >> 8;
         let side = Side::Requester { work_requests };
-        Ok(Link { qp: QueuePair::new(&tools.port, &tools.cq, side, first_packet)?, words })
+        Ok(Requester { qp: QueuePair::new(&context.port, &context.cq, side, first_packet)?, words })
     }
 
     /// Afterwards nothing uses the words, nor the buffers of the chains. If the device refuses it can be tried again.
     fn destroy(self) -> Result<(), Self> {
-        let Link { qp, words } = self;
-        qp.destroy().map_err(|qp| Link { qp, words })
+        let Requester { qp, words } = self;
+        qp.destroy().map_err(|qp| Requester { qp, words })
     }
 }
 
 /// Times are in ns.
 enum State {
     Connected {
-        link: Link,
-        region_address: u64,
-        region_key: u32,
+        requester: Requester,
+        region: RemoteRegion,
     },
     Draining {
-        link: Link,
+        requester: Requester,
         until: u64,
     },
-    /// It is tried again at `next`. Afterwards a new one is made, or the lane is lost because of `cause`.
+    /// It is tried again at `next`. Afterwards a new one is made, or the link is lost because of `cause`.
     Destroying {
-        link: Link,
+        requester: Requester,
         tries: u32,
         next: u64,
         cause: Option<FabricError>,
     },
-    /// Nothing was posted on this link.
+    /// Nothing was posted on this queue pair.
     Exchanging {
-        link: Link,
+        requester: Requester,
         answer: Exchanged,
         until: u64,
     },
@@ -130,13 +130,13 @@ enum State {
     Lost(FabricError),
 }
 
-/// See the file's head.
-pub(super) struct Lane {
+/// The connection of one shard to one memory server: see the file's head.
+pub(super) struct ServerLink {
     state: State,
     server: ServerId,
     region_bytes: u64,
     /// Chains on the queue pair; while it is not connected, those that failed with the last one.
-    window: Window,
+    sent: SendQueue,
     /// Chains that were not posted, oldest first.
     waiting: VecDeque<SlotKey>,
     /// A chain that was posted up to one of its fences. Only where the device does not keep fences; everything else
@@ -152,20 +152,20 @@ struct Begun {
     at: u64,
 }
 
-impl Lane {
+impl ServerLink {
     /// Makes a queue pair and asks the server to connect it.
-    pub(super) fn open(tools: &Tools, info: &ServerInfo, depth: u32) -> Result<Self, VerbsError> {
-        Ok(Lane {
-            state: exchange(tools, info.id, depth, tools.clock.now() + EXCHANGE_NS)?,
+    pub(super) fn open(context: &LinkContext, info: &ServerInfo, depth: u32) -> Result<Self, VerbsError> {
+        Ok(ServerLink {
+            state: exchange(context, info.id, depth, context.clock.now() + EXCHANGE_NS)?,
             server: info.id,
             region_bytes: info.region_bytes,
-            window: Window::new(depth),
+            sent: SendQueue::new(depth),
             waiting: VecDeque::new(),
             begun: None,
         })
     }
 
-    /// What the first exchange brings, to be awaited; `None` when it was.
+    /// Returns the answer to the first exchange, to be awaited; `None` when it was.
     pub(super) fn first_answer(&mut self) -> Option<&mut Exchanged> {
         match &mut self.state {
             State::Exchanging { answer, .. } => Some(answer),
@@ -181,30 +181,31 @@ impl Lane {
             return Err(VerbsError::Connect { server: self.server.0, cause });
         }
         match self.take_state() {
-            State::Exchanging { link, .. } => {
-                link.qp.connect(&endpoint)?;
-                self.state = State::Connected { link, region_address, region_key };
+            State::Exchanging { requester, .. } => {
+                requester.qp.connect(&endpoint)?;
+                let region = RemoteRegion { address: region_address, key: region_key };
+                self.state = State::Connected { requester, region };
             }
             other => self.state = other,
         }
         Ok(())
     }
 
-    /// Whether nothing happens on it but completions.
+    /// Tells whether nothing happens on it but completions.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.state, State::Connected { .. } | State::Lost(_))
     }
 
     /// Takes a chain over: posts it if there is room, else lets it wait.
     #[inline]
-    pub(super) fn post(&mut self, key: SlotKey, chain: &Chain, tools: &mut Tools) {
+    pub(super) fn post(&mut self, key: SlotKey, chain: &Chain, context: &mut LinkContext) {
         if let State::Lost(cause) = &self.state {
-            return tools.ended.push((key, Err(cause.clone())));
+            return context.ended.push((key, Err(cause.clone())));
         }
-        match plan(chain, self.region_bytes, self.window.depth()) {
-            Err(refusal) => tools.ended.push((key, Err(refusal))),
-            Ok(plan) if plan.is_empty() => tools.ended.push((key, Ok(()))),
-            Ok(plan) if self.takes(&plan) && self.waiting.is_empty() => self.send(key, chain, &plan, tools),
+        match plan(chain, self.region_bytes, self.sent.depth()) {
+            Err(refusal) => context.ended.push((key, Err(refusal))),
+            Ok(plan) if plan.is_empty() => context.ended.push((key, Ok(()))),
+            Ok(plan) if self.takes(&plan) && self.waiting.is_empty() => self.send(key, chain, &plan, context),
             Ok(_) => self.waiting.push_back(key),
         }
     }
@@ -212,18 +213,18 @@ impl Lane {
     fn takes(&self, plan: &Plan) -> bool {
         matches!(self.state, State::Connected { .. })
             && self.begun.is_none()
-            && self.window.fits(plan.len() as u32)
+            && self.sent.fits(plan.len() as u32)
     }
 
     /// Posts what waits, as far as there is room.
-    pub(super) fn post_waiting(&mut self, slots: &mut Slots, tools: &mut Tools) {
+    pub(super) fn post_waiting(&mut self, slots: &mut Slots, context: &mut LinkContext) {
         if let Some(begun) = self.begun
             && matches!(self.state, State::Connected { .. })
-            && self.window.is_idle()
+            && self.sent.is_idle()
         {
             let chain = slots.chain_mut(begun.key);
             let plan = self.replan(chain);
-            self.send_part(begun, chain, &plan, tools);
+            self.send_part(begun, chain, &plan, context);
         }
         while let Some(&key) = self.waiting.front() {
             let chain = slots.chain_mut(key);
@@ -232,93 +233,94 @@ impl Lane {
                 return;
             }
             self.waiting.pop_front();
-            self.send(key, chain, &plan, tools);
+            self.send(key, chain, &plan, context);
         }
     }
 
     fn replan(&self, chain: &Chain) -> Plan {
-        plan(chain, self.region_bytes, self.window.depth()).expect("checked when it came")
+        plan(chain, self.region_bytes, self.sent.depth()).expect("checked when it came")
     }
 
-    fn send(&mut self, key: SlotKey, chain: &Chain, plan: &Plan, tools: &mut Tools) {
-        let at = tools.clock.now();
-        if tools.port.keeps_fences || !plan.iter().any(|request| request.fenced) {
-            let first_request = self.window.next_request();
+    fn send(&mut self, key: SlotKey, chain: &Chain, plan: &Plan, context: &mut LinkContext) {
+        let at = context.clock.now();
+        if context.port.keeps_fences || !plan.iter().any(|request| request.fenced) {
+            let first_request = self.sent.next_request();
             let requests = plan.len() as u32;
             let posted = Posted { key, requests, first_request, at, first_place: 0, is_whole: true };
-            self.send_requests(posted, chain, plan, tools);
+            self.send_requests(posted, chain, plan, context);
         } else {
-            self.send_part(Begun { key, posted: 0, at }, chain, plan, tools);
+            self.send_part(Begun { key, posted: 0, at }, chain, plan, context);
         }
     }
 
     /// Posts what is left of `plan`, up to its next fence.
-    fn send_part(&mut self, begun: Begun, chain: &Chain, plan: &Plan, tools: &mut Tools) {
+    fn send_part(&mut self, begun: Begun, chain: &Chain, plan: &Plan, context: &mut LinkContext) {
         let Begun { key, posted: from, at } = begun;
-        let part = part_before_fence(plan, from, self.window.is_idle());
+        let part = part_before_fence(plan, from, self.sent.is_idle());
         let posted = from + part.len();
         let is_whole = posted == plan.len();
         self.begun = (!is_whole).then_some(Begun { key, posted, at });
         if !part.is_empty() {
-            let first_request = self.window.next_request();
+            let first_request = self.sent.next_request();
             let (requests, first_place) = (part.len() as u32, from as u32);
             let posted = Posted { key, requests, first_request, at, first_place, is_whole };
-            self.send_requests(posted, chain, &part, tools);
+            self.send_requests(posted, chain, &part, context);
         }
     }
 
-    fn send_requests(&mut self, posted: Posted, chain: &Chain, plan: &Plan, tools: &mut Tools) {
-        let State::Connected { link, region_address, region_key } = &self.state else {
+    fn send_requests(&mut self, posted: Posted, chain: &Chain, plan: &Plan, context: &mut LinkContext) {
+        let State::Connected { requester, region } = &self.state else {
             unreachable!("chains are sent on connected queue pairs")
         };
         let needs_buffer = plan.iter().any(|r| matches!(r.op, Op::Read { .. } | Op::Write { .. }));
         let buffer = match chain.buffer() {
-            Some(buf) if needs_buffer => match tools.arenas.local_key(buf) {
+            Some(buf) if needs_buffer => match context.arenas.local_key(buf) {
                 Ok(local_key) => Some((buf.address(), local_key)),
                 Err(error) => {
                     self.begun = None;
-                    return tools.ended.push((posted.key, Err(device_error(&error))));
+                    return context.ended.push((posted.key, Err(device_error(&error))));
                 }
             },
             _ => None,
         };
-        let depth = u64::from(self.window.depth());
+        let depth = u64::from(self.sent.depth());
         let places = Places {
-            region_address: *region_address,
-            region_key: *region_key,
+            region: *region,
             buffer,
-            words: &link.words,
+            words: &requester.words,
             first_word: (posted.first_request % depth) as usize,
             words_count: depth as usize,
         };
-        let number = self.window.next_number();
-        self.window.push(posted);
+        let number = self.sent.next_number();
+        self.sent.push(posted);
         // SAFETY: the slot keeps the chain, and the chain its buffer, until the chain is reported; that happens when it
         // has completed, or after the queue pair was destroyed. Registrations of arenas stay as long as the device;
-        // the words are the link's, and are deregistered after its queue pair is destroyed. A word is used again only
-        // when the chain before has left the window, which has no more requests than there are words.
-        let posted = unsafe { tools.requests.post(&link.qp, plan, self.server, number, &places) };
+        // the words are the requester's, and are deregistered after its queue pair is destroyed. A word is used again
+        // only when the chain before has left the send queue, which has no more requests than there are words.
+        let posted = unsafe { context.requests.post(&requester.qp, plan, self.server, number, &places) };
         if let Err(cause) = posted {
             // A prefix may be posted: the chain counts as in flight, and its outcome is unknown.
             tracing::warn!(server = self.server.0, "cannot post work requests: {cause}");
-            self.fail(tools);
+            self.fail(context);
         }
     }
 
-    /// The last work request of a chain has succeeded: reports it, and what was before it.
+    /// Reports a chain whose last work request has succeeded, and those before it.
     #[inline]
     pub(super) fn succeeded(&mut self, tag: Tag, now: u64, slots: &mut Slots) -> usize {
-        let (State::Connected { link, .. } | State::Draining { link, .. }) = &self.state else { return 0 };
-        let depth = u64::from(self.window.depth());
-        self.window.moved(now);
+        let (State::Connected { requester, .. } | State::Draining { requester, .. }) = &self.state else {
+            return 0;
+        };
+        let depth = u64::from(self.sent.depth());
+        self.sent.moved(now);
         let mut completed = 0;
-        for _ in 0..self.window.completed_by(tag.number) {
-            let posted = self.window.pop().expect("it was counted");
+        for _ in 0..self.sent.completed_by(tag.number) {
+            let posted = self.sent.pop().expect("it was counted");
             let (chain, found) = slots.parts(posted.key);
             let places = posted.first_place..posted.first_place + posted.requests;
             let ours = atomics(chain).filter(|place| places.contains(place));
             let words = ours.map(|place| posted.first_request + u64::from(place - posted.first_place));
-            found.extend(words.map(|word| link.words.get((word % depth) as usize)));
+            found.extend(words.map(|word| requester.words.get((word % depth) as usize)));
             if !posted.is_whole {
                 continue;
             }
@@ -329,102 +331,108 @@ impl Lane {
         completed
     }
 
-    /// A work request came back as an error: the queue pair is broken.
+    /// Breaks the queue pair, since a work request came back as an error.
     #[cold]
-    pub(super) fn failed(&mut self, tag: Tag, status: &str, tools: &mut Tools) {
-        if self.window.completed_by(tag.number) == 0 {
+    pub(super) fn failed(&mut self, tag: Tag, status: &str, context: &mut LinkContext) {
+        if self.sent.completed_by(tag.number) == 0 {
             return;
         }
         if matches!(self.state, State::Connected { .. }) {
-            tracing::warn!(server = self.server.0, shard = tools.shard.0, status, "a queue pair broke");
+            tracing::warn!(server = self.server.0, shard = context.shard.0, status, "a queue pair broke");
         }
         if tag.is_last {
-            self.window.flushed(tag.number);
+            self.sent.flushed(tag.number);
         }
-        self.fail(tools);
+        self.fail(context);
     }
 
     /// Breaks the queue pair if the server is gone, which nothing else would notice without chains in flight, or if it
     /// is stuck.
-    pub(super) fn look_after(&mut self, now: u64, tools: &Tools) {
+    pub(super) fn look_after(&mut self, now: u64, context: &LinkContext) {
         if !matches!(self.state, State::Connected { .. }) {
             return;
         }
-        let stands_ns = self.window.stands_since().map_or(0, |since| now.saturating_sub(since));
+        let stands_ns = self.sent.stands_since().map_or(0, |since| now.saturating_sub(since));
         if stands_ns > STUCK_NS {
-            tracing::warn!(server = self.server.0, shard = tools.shard.0, "a queue pair is stuck");
+            tracing::warn!(server = self.server.0, shard = context.shard.0, "a queue pair is stuck");
         }
-        if stands_ns > STUCK_NS || tools.exchange.is_gone(self.server) {
-            self.fail(tools);
+        if stands_ns > STUCK_NS || context.exchange.is_gone(self.server) {
+            self.fail(context);
         }
     }
 
-    /// This host's device failed: the queue pair goes, and no other is made.
-    pub(super) fn give_up(&mut self, cause: &FabricError, tools: &Tools) {
-        self.fail(tools);
+    /// Gives the queue pair up for good, since this host's device failed.
+    pub(super) fn give_up(&mut self, cause: &FabricError, context: &LinkContext) {
+        self.fail(context);
         match self.take_state() {
-            State::Connected { link, .. } | State::Draining { link, .. } => {
-                self.state = State::Destroying { link, tries: 0, next: 0, cause: Some(cause.clone()) };
+            State::Connected { requester, .. } | State::Draining { requester, .. } => {
+                self.state = State::Destroying { requester, tries: 0, next: 0, cause: Some(cause.clone()) };
             }
-            State::Destroying { link, tries, next, .. } => {
-                self.state = State::Destroying { link, tries, next, cause: Some(cause.clone()) };
+            State::Destroying { requester, tries, next, .. } => {
+                self.state = State::Destroying { requester, tries, next, cause: Some(cause.clone()) };
             }
-            State::Exchanging { .. } | State::Pausing { .. } => self.end(cause.clone(), tools),
+            State::Exchanging { .. } | State::Pausing { .. } => self.end(cause.clone(), context),
             ending @ (State::Ending { .. } | State::Lost(_)) => self.state = ending,
         }
     }
 
-    fn end(&mut self, cause: FabricError, tools: &Tools) {
-        self.state = State::Ending { cause, until: tools.clock.now() + SETTLE_NS };
+    fn end(&mut self, cause: FabricError, context: &LinkContext) {
+        self.state = State::Ending { cause, until: context.clock.now() + SETTLE_NS };
     }
 
-    /// From here on nothing is posted, and everything in flight comes back.
-    fn fail(&mut self, tools: &Tools) {
+    /// Breaks the queue pair: nothing more is posted, and everything in flight comes back.
+    fn fail(&mut self, context: &LinkContext) {
         match self.take_state() {
-            State::Connected { link, .. } => {
-                if let Err(error) = link.qp.fail() {
+            State::Connected { requester, .. } => {
+                if let Err(error) = requester.qp.fail() {
                     // It is destroyed when its time is over.
                     tracing::warn!(server = self.server.0, "{error}");
                 }
-                self.state = State::Draining { link, until: tools.clock.now() + DRAIN_NS };
+                self.state = State::Draining { requester, until: context.clock.now() + DRAIN_NS };
             }
             other => self.state = other,
         }
     }
 
-    /// Takes a lane that is not settled a step further. `is_polled_empty`: the completion queue had nothing more.
+    /// Takes a link that is not settled a step further. `is_polled_empty`: the completion queue had nothing more.
     #[cold]
-    pub(super) fn advance(&mut self, now: u64, is_polled_empty: bool, slots: &mut Slots, tools: &mut Tools) {
+    pub(super) fn advance(
+        &mut self,
+        now: u64,
+        is_polled_empty: bool,
+        slots: &mut Slots,
+        context: &mut LinkContext,
+    ) {
         match self.take_state() {
-            State::Draining { link, until } => {
-                if !self.window.is_drained() && (now < until || !is_polled_empty) {
-                    self.state = State::Draining { link, until };
+            State::Draining { requester, until } => {
+                if !self.sent.is_drained() && (now < until || !is_polled_empty) {
+                    self.state = State::Draining { requester, until };
                     return;
                 }
-                self.destroy(link, 0, None, slots, tools);
+                self.destroy(requester, 0, None, slots, context);
             }
-            State::Destroying { link, tries, next, cause } if now >= next => {
-                self.destroy(link, tries, cause, slots, tools);
+            State::Destroying { requester, tries, next, cause } if now >= next => {
+                self.destroy(requester, tries, cause, slots, context);
             }
-            State::Exchanging { link, mut answer, until } => match answer.try_recv() {
+            State::Exchanging { requester, mut answer, until } => match answer.try_recv() {
                 Ok(Some(Ok(answered))) => {
-                    self.state = State::Exchanging { link, answer, until };
-                    self.reconnect(&answered, until, slots, tools);
+                    self.state = State::Exchanging { requester, answer, until };
+                    self.reconnect(&answered, until, slots, context);
                 }
-                Ok(None) if now < until && !tools.exchange.is_gone(self.server) => {
-                    self.state = State::Exchanging { link, answer, until };
+                Ok(None) if now < until && !context.exchange.is_gone(self.server) => {
+                    self.state = State::Exchanging { requester, answer, until };
                 }
                 refused => {
-                    drop(link);
+                    drop(requester);
                     tracing::warn!(server = self.server.0, ?refused, "a queue pair is not connected again");
-                    self.pause(self.server_gone(), until, tools);
+                    self.pause(self.server_gone(), until, context);
                 }
             },
-            State::Pausing { until, .. } if tools.exchange.is_gone(self.server) => {
-                self.pause(self.server_gone(), until, tools);
+            State::Pausing { until, .. } if context.exchange.is_gone(self.server) => {
+                self.pause(self.server_gone(), until, context);
             }
-            State::Pausing { next, until } if now >= next => self.rebuild(until, tools),
-            State::Ending { cause, until } if now >= until => self.lose(cause, tools),
+            State::Pausing { next, until } if now >= next => self.rebuild(until, context),
+            State::Ending { cause, until } if now >= until => self.lose(cause, context),
             unchanged => self.state = unchanged,
         }
     }
@@ -432,111 +440,111 @@ impl Lane {
     /// Destroys a queue pair, if not now then later, and takes the next step.
     fn destroy(
         &mut self,
-        link: Link,
+        requester: Requester,
         tries: u32,
         cause: Option<FabricError>,
         slots: &mut Slots,
-        tools: &mut Tools,
+        context: &mut LinkContext,
     ) {
-        let now = tools.clock.now();
-        match (link.destroy(), cause) {
-            (Ok(()), None) => self.rebuild(now + EXCHANGE_NS, tools),
-            (Ok(()), Some(cause)) => self.end(cause, tools),
-            (Err(link), cause) if tries < DESTROY_TRIES => {
+        let now = context.clock.now();
+        match (requester.destroy(), cause) {
+            (Ok(()), None) => self.rebuild(now + EXCHANGE_NS, context),
+            (Ok(()), Some(cause)) => self.end(cause, context),
+            (Err(requester), cause) if tries < DESTROY_TRIES => {
                 self.state =
-                    State::Destroying { link, tries: tries + 1, next: now + DESTROY_PAUSE_NS, cause };
+                    State::Destroying { requester, tries: tries + 1, next: now + DESTROY_PAUSE_NS, cause };
             }
-            (Err(link), cause) => {
-                self.abandon(link, slots, tools);
+            (Err(requester), cause) => {
+                self.abandon(requester, slots, context);
                 let refused = || FabricError::Device { cause: "it does not destroy a queue pair".into() };
-                self.end(cause.unwrap_or_else(refused), tools);
+                self.end(cause.unwrap_or_else(refused), context);
             }
         }
     }
 
     /// Leaks a queue pair that cannot be destroyed, and whatever its device may still use.
-    fn abandon(&mut self, link: Link, slots: &mut Slots, tools: &Tools) {
+    fn abandon(&mut self, requester: Requester, slots: &mut Slots, context: &LinkContext) {
         tracing::error!(server = self.server.0, "a queue pair cannot be destroyed; its buffers are leaked");
-        for key in self.window.keys() {
+        for key in self.sent.keys() {
             if let Some(buf) = slots.chain_mut(key).buffer_mut() {
-                let copy = tools.arenas.copy_of(buf);
+                let copy = context.arenas.copy_of(buf);
                 std::mem::forget(std::mem::replace(buf, copy));
             }
         }
-        std::mem::forget(link);
+        std::mem::forget(requester);
     }
 
-    fn rebuild(&mut self, until: u64, tools: &mut Tools) {
-        if tools.exchange.is_gone(self.server) {
-            return self.lose(self.server_gone(), tools);
+    fn rebuild(&mut self, until: u64, context: &mut LinkContext) {
+        if context.exchange.is_gone(self.server) {
+            return self.lose(self.server_gone(), context);
         }
-        match exchange(tools, self.server, self.window.depth(), until) {
+        match exchange(context, self.server, self.sent.depth(), until) {
             Ok(exchanging) => self.state = exchanging,
-            Err(error) => self.end(device_error(&error), tools),
+            Err(error) => self.end(device_error(&error), context),
         }
     }
 
-    fn reconnect(&mut self, answer: &Answer, until: u64, slots: &mut Slots, tools: &mut Tools) {
+    fn reconnect(&mut self, answer: &Answer, until: u64, slots: &mut Slots, context: &mut LinkContext) {
         match self.connect(answer) {
             Ok(()) => {
-                self.report_failed(&FabricError::QueuePair { server: self.server }, tools);
-                self.post_waiting(slots, tools);
+                self.report_failed(&FabricError::QueuePair { server: self.server }, context);
+                self.post_waiting(slots, context);
             }
             Err(error) => {
                 tracing::warn!(server = self.server.0, "a queue pair is not connected again: {error}");
-                self.pause(device_error(&error), until, tools);
+                self.pause(device_error(&error), until, context);
             }
         }
     }
 
-    /// Before the next try to get a queue pair connected; if there is none, the server is given up with `cause`.
-    fn pause(&mut self, cause: FabricError, until: u64, tools: &mut Tools) {
-        let next = tools.clock.now() + EXCHANGE_PAUSE_NS;
-        if tools.exchange.is_gone(self.server) {
-            self.lose(self.server_gone(), tools);
+    /// Waits before the next try to get a queue pair connected; if there is none, gives the server up with `cause`.
+    fn pause(&mut self, cause: FabricError, until: u64, context: &mut LinkContext) {
+        let next = context.clock.now() + EXCHANGE_PAUSE_NS;
+        if context.exchange.is_gone(self.server) {
+            self.lose(self.server_gone(), context);
         } else if next < until {
             self.state = State::Pausing { next, until };
         } else {
-            self.lose(cause, tools);
+            self.lose(cause, context);
         }
     }
 
     /// Gives the server up: every chain fails with `cause`, now and later.
-    fn lose(&mut self, cause: FabricError, tools: &mut Tools) {
-        // A link that is left was never used: what was posted was posted on others, which are destroyed or leaked.
+    fn lose(&mut self, cause: FabricError, context: &mut LinkContext) {
+        // A queue pair that is left was never used: what was posted was posted on others, destroyed or leaked since.
         self.state = State::Lost(cause.clone());
-        self.report_failed(&cause, tools);
-        tools.ended.extend(self.waiting.drain(..).map(|key| (key, Err(cause.clone()))));
+        self.report_failed(&cause, context);
+        context.ended.extend(self.waiting.drain(..).map(|key| (key, Err(cause.clone()))));
     }
 
-    fn report_failed(&mut self, cause: &FabricError, tools: &mut Tools) {
+    fn report_failed(&mut self, cause: &FabricError, context: &mut LinkContext) {
         let begun = self.begun.take().map(|begun| begun.key);
-        // Between two parts it is not in the window; else it is the newest there.
+        // Between two parts it is not in the send queue; else it is the newest there.
         let mut last = None;
-        while let Some(posted) = self.window.pop() {
+        while let Some(posted) = self.sent.pop() {
             last = Some(posted.key);
-            tools.ended.push((posted.key, Err(cause.clone())));
+            context.ended.push((posted.key, Err(cause.clone())));
         }
         let between = begun.filter(|_| begun != last);
-        tools.ended.extend(between.map(|key| (key, Err(cause.clone()))));
+        context.ended.extend(between.map(|key| (key, Err(cause.clone()))));
     }
 
     fn server_gone(&self) -> FabricError {
         FabricError::ServerGone { server: self.server }
     }
 
-    /// For a step of the state machine, which puts the next state into its place.
+    /// Takes the state out for a step of the state machine, which puts the next one into its place.
     fn take_state(&mut self) -> State {
         let in_between = State::Lost(self.server_gone());
         std::mem::replace(&mut self.state, in_between)
     }
 }
 
-/// A new queue pair, and the question to the server.
-fn exchange(tools: &Tools, server: ServerId, depth: u32, until: u64) -> Result<State, VerbsError> {
-    let link = Link::new(tools, depth)?;
-    let answer = tools.exchange.exchange(server, tools.number.shard(), link.qp.endpoint());
-    Ok(State::Exchanging { link, answer, until })
+/// Makes a new queue pair and asks the server to connect it.
+fn exchange(context: &LinkContext, server: ServerId, depth: u32, until: u64) -> Result<State, VerbsError> {
+    let requester = Requester::new(context, depth)?;
+    let answer = context.exchange.exchange(server, context.number.shard(), requester.qp.endpoint());
+    Ok(State::Exchanging { requester, answer, until })
 }
 
 fn device_error(error: &VerbsError) -> FabricError {

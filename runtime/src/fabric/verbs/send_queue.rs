@@ -22,12 +22,12 @@ pub(super) struct Posted {
     pub at: u64,
     /// The place of the first of them in the chain's plan. Not 0 for a later part of a chain that is posted in parts.
     pub first_place: u32,
-    /// Whether the chain is complete with them.
+    /// Set if the chain is complete with them.
     pub is_whole: bool,
 }
 
 /// Posted chains, oldest first.
-pub(super) struct Window {
+pub(super) struct SendQueue {
     depth: u32,
     used: u32,
     chains: VecDeque<Posted>,
@@ -36,37 +36,37 @@ pub(super) struct Window {
     next_request: u64,
     /// When a chain completed last, in ns.
     moved_at: u64,
-    /// Whether the last request of the newest chain has come back, after which nothing more comes.
+    /// Set if the last request of the newest chain has come back, after which nothing more comes.
     is_drained: bool,
 }
 
-impl Window {
-    /// For a send queue of `depth` work requests.
+impl SendQueue {
+    /// Makes an empty send queue of `depth` work requests.
     pub(super) fn new(depth: u32) -> Self {
         let chains = VecDeque::new();
-        Window { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
+        SendQueue { depth, used: 0, chains, head: 0, next_request: 0, moved_at: 0, is_drained: true }
     }
 
     pub(super) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Whether the send queue has room for that many more.
+    /// Tells whether the send queue has room for that many more.
     pub(super) fn fits(&self, requests: u32) -> bool {
         requests <= self.depth - self.used
     }
 
-    /// The running number of the next work request.
+    /// Returns the running number of the next work request.
     pub(super) fn next_request(&self) -> u64 {
         self.next_request
     }
 
-    /// The number of the next chain.
+    /// Returns the number of the next chain.
     pub(super) fn next_number(&self) -> u64 {
         self.head.wrapping_add(self.chains.len() as u64) & Tag::NUMBER_MASK
     }
 
-    /// Takes in `posted` with the number [`Window::next_number`]. Of a chain that is posted in parts only one is in
+    /// Takes in `posted` with the number [`SendQueue::next_number`]. Of a chain that is posted in parts only one is in
     /// flight at a time.
     pub(super) fn push(&mut self, posted: Posted) {
         let requests = posted.requests;
@@ -77,14 +77,14 @@ impl Window {
         self.is_drained = false;
     }
 
-    /// How many chains are complete when the last request of chain `number` is: it and those before it. 0 for a number
-    /// that is not in flight: a completion of a queue pair that was given up.
+    /// Counts the chains that are complete when the last request of chain `number` is: it and those before it. 0 for a
+    /// number that is not in flight: a completion of a queue pair that was given up.
     pub(super) fn completed_by(&self, number: u64) -> usize {
         let ahead = number.wrapping_sub(self.head) & Tag::NUMBER_MASK;
         if ahead < self.chains.len() as u64 { ahead as usize + 1 } else { 0 }
     }
 
-    /// Whether nothing is in flight.
+    /// Tells whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.chains.is_empty()
     }
@@ -97,29 +97,29 @@ impl Window {
         Some(posted)
     }
 
-    /// A chain has completed at `now`, in ns.
+    /// Notes that a chain has completed at `now`, in ns.
     #[inline]
     pub(super) fn moved(&mut self, now: u64) {
         self.moved_at = now;
     }
 
-    /// Since when the oldest chain in flight could have been executed, in ns: since it was posted, and nothing before
-    /// it was in its way. `None` if nothing is in flight.
+    /// Returns the time since which the oldest chain in flight could have been executed, in ns: it was posted, and
+    /// nothing before it was in its way. `None` if nothing is in flight.
     pub(super) fn stands_since(&self) -> Option<u64> {
         self.chains.front().map(|oldest| oldest.at.max(self.moved_at))
     }
 
-    /// The chains in flight, oldest first.
+    /// Yields the chains in flight, oldest first.
     pub(super) fn keys(&self) -> impl Iterator<Item = SlotKey> {
         self.chains.iter().map(|posted| posted.key)
     }
 
-    /// The last request of chain `number` came back as an error.
+    /// Notes that the last request of chain `number` came back as an error.
     pub(super) fn flushed(&mut self, number: u64) {
         self.is_drained |= self.completed_by(number) == self.chains.len() && !self.chains.is_empty();
     }
 
-    /// Whether nothing more comes back, once the queue pair is broken.
+    /// Tells whether nothing more comes back, once the queue pair is broken.
     pub(super) fn is_drained(&self) -> bool {
         self.is_drained || self.chains.is_empty()
     }
@@ -149,9 +149,9 @@ mod tests {
         }
     }
 
-    fn push(window: &mut Window, key: SlotKey, requests: u32, at: u64) {
-        let first_request = window.next_request();
-        window.push(Posted { key, requests, first_request, at, first_place: 0, is_whole: true });
+    fn push(queue: &mut SendQueue, key: SlotKey, requests: u32, at: u64) {
+        let first_request = queue.next_request();
+        queue.push(Posted { key, requests, first_request, at, first_place: 0, is_whole: true });
     }
 
     fn keys<const N: usize>() -> [SlotKey; N] {
@@ -161,87 +161,87 @@ mod tests {
 
     #[test]
     fn the_send_queue_never_overflows() {
-        let mut window = Window::new(8);
+        let mut queue = SendQueue::new(8);
         let [a, b, c] = keys();
-        push(&mut window, a, 3, 0);
-        push(&mut window, b, 5, 0);
-        assert!(!window.fits(1));
-        assert_eq!(window.pop().map(|posted| posted.key), Some(a));
-        assert!(window.fits(3) && !window.fits(4));
-        push(&mut window, c, 3, 9);
-        let last = [window.pop(), window.pop(), window.pop()];
+        push(&mut queue, a, 3, 0);
+        push(&mut queue, b, 5, 0);
+        assert!(!queue.fits(1));
+        assert_eq!(queue.pop().map(|posted| posted.key), Some(a));
+        assert!(queue.fits(3) && !queue.fits(4));
+        push(&mut queue, c, 3, 9);
+        let last = [queue.pop(), queue.pop(), queue.pop()];
         assert_eq!(last[0].map(|posted| (posted.key, posted.first_request)), Some((b, 3)));
         assert_eq!(
             last[1],
             Some(Posted { key: c, requests: 3, first_request: 8, at: 9, first_place: 0, is_whole: true })
         );
-        assert!(last[2].is_none() && window.fits(8) && !window.fits(9));
+        assert!(last[2].is_none() && queue.fits(8) && !queue.fits(9));
     }
 
     #[test]
     #[should_panic(expected = "no room")]
     fn refuses_what_does_not_fit() {
         let [a, b] = keys();
-        let mut window = Window::new(4);
-        push(&mut window, a, 3, 0);
-        push(&mut window, b, 2, 0);
+        let mut queue = SendQueue::new(4);
+        push(&mut queue, a, 3, 0);
+        push(&mut queue, b, 2, 0);
     }
 
     #[test]
     fn completions_are_found_across_the_wrap_and_stale_ones_are_none() {
         let keys: [SlotKey; 6] = keys();
         for start in [0, 5, Tag::NUMBER_MASK - 2, Tag::NUMBER_MASK] {
-            let mut window = Window::new(64);
-            window.head = start;
+            let mut queue = SendQueue::new(64);
+            queue.head = start;
             let mut numbers = Vec::new();
             for key in keys {
-                numbers.push(window.next_number());
-                push(&mut window, key, 2, 0);
+                numbers.push(queue.next_number());
+                push(&mut queue, key, 2, 0);
             }
             for (i, &number) in numbers.iter().enumerate() {
-                assert_eq!(window.completed_by(Tag::decode(number << 16).number), i + 1);
+                assert_eq!(queue.completed_by(Tag::decode(number << 16).number), i + 1);
             }
-            window.pop();
-            assert_eq!(window.completed_by(numbers[0]), 0, "it was complete before");
-            assert_eq!(window.completed_by(numbers[1]), 1);
-            assert_eq!(window.completed_by(window.next_number()), 0, "it was not posted");
-            assert_eq!(window.completed_by(start.wrapping_sub(1) & Tag::NUMBER_MASK), 0);
+            queue.pop();
+            assert_eq!(queue.completed_by(numbers[0]), 0, "it was complete before");
+            assert_eq!(queue.completed_by(numbers[1]), 1);
+            assert_eq!(queue.completed_by(queue.next_number()), 0, "it was not posted");
+            assert_eq!(queue.completed_by(start.wrapping_sub(1) & Tag::NUMBER_MASK), 0);
         }
     }
 
     #[test]
     fn stands_since_the_oldest_chain_could_have_been_executed() {
         let [a, b] = keys();
-        let mut window = Window::new(64);
-        assert_eq!(window.stands_since(), None);
-        push(&mut window, a, 1, 100);
-        push(&mut window, b, 1, 120);
-        assert_eq!(window.stands_since(), Some(100));
-        window.pop();
-        window.moved(500);
-        assert_eq!(window.stands_since(), Some(500), "it had to wait for the one before");
-        window.pop();
-        assert_eq!(window.stands_since(), None);
-        push(&mut window, a, 1, 900);
-        assert_eq!(window.stands_since(), Some(900));
+        let mut queue = SendQueue::new(64);
+        assert_eq!(queue.stands_since(), None);
+        push(&mut queue, a, 1, 100);
+        push(&mut queue, b, 1, 120);
+        assert_eq!(queue.stands_since(), Some(100));
+        queue.pop();
+        queue.moved(500);
+        assert_eq!(queue.stands_since(), Some(500), "it had to wait for the one before");
+        queue.pop();
+        assert_eq!(queue.stands_since(), None);
+        push(&mut queue, a, 1, 900);
+        assert_eq!(queue.stands_since(), Some(900));
     }
 
     #[test]
     fn is_drained_when_the_newest_chain_has_come_back() {
         let [a, b] = keys();
-        let mut window = Window::new(64);
-        assert!(window.is_drained());
-        push(&mut window, a, 1, 0);
-        let first = window.next_number() - 1;
-        push(&mut window, b, 1, 0);
-        window.flushed(first);
-        assert!(!window.is_drained());
-        window.flushed(first + 7);
-        assert!(!window.is_drained(), "a stale completion drains nothing");
-        window.flushed(first + 1);
-        assert!(window.is_drained());
-        while window.pop().is_some() {}
-        push(&mut window, a, 1, 0);
-        assert!(!window.is_drained());
+        let mut queue = SendQueue::new(64);
+        assert!(queue.is_drained());
+        push(&mut queue, a, 1, 0);
+        let first = queue.next_number() - 1;
+        push(&mut queue, b, 1, 0);
+        queue.flushed(first);
+        assert!(!queue.is_drained());
+        queue.flushed(first + 7);
+        assert!(!queue.is_drained(), "a stale completion drains nothing");
+        queue.flushed(first + 1);
+        assert!(queue.is_drained());
+        while queue.pop().is_some() {}
+        push(&mut queue, a, 1, 0);
+        assert!(!queue.is_drained());
     }
 }
