@@ -1,6 +1,6 @@
 //! House rules that no other tool checks, over every Rust file of the repository: lengths of files, functions and
-//! lines, a `//!` on top, nothing left lying about, `unsafe` and glommio only where they live, no paths of one machine, no
-//! summaries that ask, no words that hide a subject (in documents neither).
+//! lines, a `//!` on top, nothing left lying about, `unsafe` and glommio only where they live, no paths of one machine,
+//! no summaries that ask, no words that hide a subject (in documents neither).
 //!
 //! It reads text, line by line, as rustfmt leaves it; strings that look like code can deceive it.
 

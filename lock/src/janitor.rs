@@ -274,9 +274,9 @@ async fn post_again<V: Verbs>(
 }
 
 /// Removes the first `unpublished` WRITEs from the chain if others may have reached what they write
-/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is there.
-/// Then they are all done, too, since WRITEs of one queue pair keep their order. No other client writes those lines:
-/// the lock is ours.
+/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is
+/// there. Then they are all done, too, since WRITEs of one queue pair keep their order. No other client writes those
+/// lines: the lock is ours.
 ///
 /// [`Held::with_unpublished_prefix`]: crate::held::Held::with_unpublished_prefix
 async fn without_reached<V: Verbs>(

@@ -1,4 +1,4 @@
-//! The promises of every index, on the simulated fabric: in calm and in rough reordering, with few credits and with many,
+//! The promises of every index, on the simulated fabric: without and with much reordering, with few credits and many,
 //! and with control services that take their time. One thread and virtual time, so that a failure comes again.
 
 use std::future::Future;
