@@ -134,14 +134,17 @@ impl<D: Device> Core<D> {
     }
 
     /// Tells whether all that is left to do is to wait, for chains or pauses.
+    #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         !self.clients.has_ready() && !self.mesh.borrow().has_work()
     }
 
+    #[inline]
     pub(super) fn in_flight(&self) -> usize {
         self.engine.borrow().in_flight()
     }
 
+    #[inline]
     fn receive(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {
         {
             let mut mesh = self.mesh.borrow_mut();
@@ -165,6 +168,7 @@ impl<D: Device> Core<D> {
         moved
     }
 
+    #[inline]
     fn poll_engine(&self) -> bool {
         // Wakers of other executors' tasks may run code that submits: they are called when the engine is free again.
         let mut tasks: SmallVec<[Waiter; 16]> = SmallVec::new();
@@ -250,6 +254,7 @@ impl<D: Device> Core<D> {
         self.panic.take()
     }
 
+    #[inline]
     pub(super) fn wake(&self, waiter: Waiter) {
         match waiter {
             Waiter::Client(key) => {
@@ -260,6 +265,7 @@ impl<D: Device> Core<D> {
         }
     }
 
+    #[inline]
     pub(super) fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
         match self.clients.current(cx.waker()) {
             Some(key) => Waiter::Client(key),
