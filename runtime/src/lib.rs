@@ -20,6 +20,7 @@ pub mod buffer;
 pub mod chain;
 pub mod clock;
 pub mod control;
+mod counters;
 pub mod engine;
 pub mod executor;
 pub mod fabric;

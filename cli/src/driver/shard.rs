@@ -79,7 +79,8 @@ impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
         let ops = self.plan.ops_of(self.me());
         let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
         // The clients of this shard have ended: its counters are complete.
-        let run = self.target.counters().since(&before);
+        let mut run = self.target.counters();
+        run -= &before;
         let rss_bytes = resident_bytes();
         self.enter(Stage::Survey).await;
         let memory = self.survey().await;

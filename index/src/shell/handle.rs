@@ -327,7 +327,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         let Local { shared, verbs, locks, coalescing, state, stats, .. } = &*self.0;
         let mut stats = stats.borrow().clone();
         shared.meeting.count(locks, coalescing, verbs.shards(), &mut stats);
-        stats.cache = A::cache_counters(&shared.state, state);
+        stats.cache = A::cache_stats(&shared.state, state);
         stats
     }
 }
