@@ -262,7 +262,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ) -> Scan;
 
     /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]). Checks the lengths of keys and
-    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them.
+    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them. `fill` is above 0 and at most 1.
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Local<Self, V>>,
         pairs: impl IntoIterator<Item = (K, U)>,

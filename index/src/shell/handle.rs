@@ -316,6 +316,9 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
     ) -> Result<u64, IndexError> {
+        if !(fill > 0.0 && fill <= 1.0) {
+            return Err(IndexError::Fill { fill });
+        }
         A::bulk_load(&self.0, pairs, fill).await
     }
 
