@@ -58,7 +58,7 @@ pub use meter::{Meter, Usage};
 pub use node::{NodeConfig, NodeError};
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
-pub use shard::{Abandoned, JoinError, JoinHandle};
+pub use shard::{Abandoned, ClientPool, JoinError, JoinHandle};
 pub use shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 pub use verbs::{Capabilities, Completion, FabricError, Failed, TimedOut, Verbs};
 pub use waiter::Waiter;

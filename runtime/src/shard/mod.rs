@@ -11,12 +11,14 @@
 //!        ^ one turn of the poller: rings -> timers -> chains -> clients
 //! ```
 //!
-//! - `clients`: the client pool; `poller`: turns, spinning and parking; `mesh`: rings to the other shards; `timers`:
-//!   pauses; `parking`: waking a parked shard; `reactor`: when the executor's I/O gets its turn; `closing`: the end.
+//! - `clients`: the client pool, and `client_pool` the trait of shards that have one; `poller`: turns, spinning and
+//!   parking; `mesh`: rings to the other shards; `timers`: pauses; `parking`: waking a parked shard; `reactor`: when
+//!   the executor's I/O gets its turn; `closing`: the end.
 //! - What the shards of a node share: `roster`, who is there; `port_book`, which ports are leased.
 //!
 //! A shard knows nothing of the node that puts it together, nor of the fabric that its device belongs to.
 
+mod client_pool;
 mod clients;
 mod closing;
 mod mesh;
@@ -41,6 +43,7 @@ use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+pub use self::client_pool::ClientPool;
 pub(crate) use self::clients::Clients;
 use self::clients::Panic;
 pub use self::clients::{JoinError, JoinHandle};
@@ -281,24 +284,9 @@ impl<D: Device> Shard<D> {
         Remains(Rc::downgrade(&self.0))
     }
 
-    /// Buffers on lease now. When no operation runs and no value is held, it is 0.
-    pub fn buffers_leased(&self) -> usize {
-        self.0.buffers.leased()
-    }
-
-    /// Chains that were submitted and not executed yet.
-    pub fn chains_in_flight(&self) -> usize {
-        self.0.engine.borrow().in_flight()
-    }
-
     /// Actors that listen on this shard.
     pub fn actors(&self) -> usize {
         self.0.ports.actors()
-    }
-
-    /// Clients of the pool that have not ended, the janitor's tasks among them.
-    pub fn clients_alive(&self) -> usize {
-        self.0.clients.alive()
     }
 }
 

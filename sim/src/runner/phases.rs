@@ -11,7 +11,7 @@ use farwood_index::{
 use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{Control, ControlError, Verbs};
+use farwood_runtime::{ClientPool, Control, ControlError, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::engine::SlotKey;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
-use crate::shard::JoinHandle;
+use crate::shard::{ClientPool, JoinHandle};
 use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
 use crate::waiter::Waiter;
 
@@ -46,16 +46,6 @@ impl SimShard {
         self.0.is_dead()
     }
 
-    /// Buffers on lease now. When no operation runs and no value is held, it is 0.
-    pub fn buffers_leased(&self) -> usize {
-        self.0.buffers.leased()
-    }
-
-    /// Chains that were submitted and not executed yet.
-    pub fn chains_in_flight(&self) -> usize {
-        self.0.engine().in_flight()
-    }
-
     /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
     /// are its round trips.
     pub fn chains_posted(&self) -> u64 {
@@ -66,9 +56,22 @@ impl SimShard {
     pub fn bytes_written(&self) -> u64 {
         self.0.written.get()
     }
+}
 
-    /// Clients that have not ended, the janitor's tasks among them.
-    pub fn clients_alive(&self) -> usize {
+impl ClientPool for SimShard {
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        SimShard::spawn(self, client)
+    }
+
+    fn buffers_leased(&self) -> usize {
+        self.0.buffers.leased()
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        self.0.engine().in_flight()
+    }
+
+    fn clients_alive(&self) -> usize {
         self.0.clients.alive()
     }
 }
