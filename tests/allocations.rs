@@ -4,56 +4,18 @@
 //! have nothing to do with operations. So operations run in short rounds, and what operations allocate is
 //! what the cheapest round shows: an allocation that every operation makes, or every tenth, shows in every
 //! round.
-#![expect(unsafe_code, reason = "a global allocator that counts")]
 
+#[path = "kit/counting_allocator.rs"]
+mod counting_allocator;
 mod kit;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use farwood::{NodeConfig, RangeIndex};
-use kit::kind::shared;
-use kit::{IndexKind, Parties, Shape, TestCluster, key};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `realloc`'s contract.
-        unsafe { System.realloc(memory, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// Allocations of this thread so far.
-fn allocations() -> u64 {
-    ALLOCATIONS.get()
-}
+use self::counting_allocator::allocations;
+use self::kit::kind::shared;
+use self::kit::{IndexKind, Parties, Shape, TestCluster, key};
 
 const KEYS: u64 = 5000;
 
@@ -232,12 +194,4 @@ async fn contend(cluster: &TestCluster, sizes: Sizes, round: u64) -> u64 {
     let first = all.iter().map(|(before, _)| *before).max().unwrap();
     let last = all.iter().map(|(_, after)| *after).min().unwrap();
     last.saturating_sub(first)
-}
-
-/// The counter counts.
-#[test]
-fn an_allocation_is_seen() {
-    let before = allocations();
-    drop(std::hint::black_box(Box::new(7)));
-    assert_eq!(allocations(), before + 1);
 }

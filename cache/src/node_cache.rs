@@ -48,20 +48,30 @@ pub struct Root {
     pub level: u8,
 }
 
-/// Contents of the cache, and what has happened to it since it was made.
+/// Contents of the cache, what has happened to it since it was made, and the lookups of one shard's reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
+    /// Lookups of the reader; 0 if the cache itself is asked.
+    pub lookups: u64,
+    /// Of these: answered without a node that is not cached.
+    pub hits: u64,
     /// Nodes in the cache now.
-    pub nodes: usize,
+    pub nodes: u64,
     /// Bytes that the cache takes now.
-    pub bytes: usize,
+    pub bytes: u64,
     /// Nodes that were rejected by the tree and dropped.
-    pub invalidated: usize,
+    pub invalidated: u64,
     /// Nodes that left to keep the budget.
-    pub evicted: usize,
+    pub evicted: u64,
     /// Nodes that came in.
-    pub inserted: usize,
+    pub inserted: u64,
 }
+
+farwood_runtime::counters!(CacheStats {
+    sum: lookups hits;
+    node: invalidated evicted inserted;
+    node_held: nodes bytes;
+});
 
 /// Copies of internal nodes, shared by the shards of a compute node: one per index.
 pub struct NodeCache {
@@ -214,13 +224,14 @@ impl NodeCache {
 
     /// Yields what the cache holds and what has happened to it.
     pub fn stats(&self) -> CacheStats {
-        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed) as u64;
         CacheStats {
             nodes: read(&self.counters.nodes),
             bytes: read(&self.counters.bytes),
             invalidated: read(&self.counters.invalidated),
             evicted: read(&self.counters.evicted),
             inserted: read(&self.counters.inserted),
+            ..CacheStats::default()
         }
     }
 

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::chunk::{Chunk, Slot};
 use crate::directory::Directory;
-use crate::node_cache::NodeCache;
+use crate::node_cache::{CacheStats, NodeCache};
 
 /// A reader moves the use clock on once in this many lookups, so that ages differ even while nothing is
 /// inserted.
@@ -144,6 +144,11 @@ impl CacheReader {
             }
         }
         count
+    }
+
+    /// Yields what the cache holds, what has happened to it, and how often this reader found something.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats { lookups: self.lookups(), hits: self.hits(), ..self.cache.stats() }
     }
 
     /// Counts the lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].

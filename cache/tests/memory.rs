@@ -1,37 +1,15 @@
 //! The cache's own figure for its memory against what the allocator hands out, and the target: at most 0.39
 //! bytes per key with 8-byte keys and 42 keys per leaf.
-#![expect(unsafe_code, reason = "a counting allocator is the only independent witness of memory use")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+#[path = "../../tests/kit/counting_allocator.rs"]
+mod counting_allocator;
 
+use counting_allocator::bytes_in_use;
 use farwood_cache::{CacheConfig, NodeCache, NodeImage, Policy};
 use farwood_runtime::{RemotePtr, ServerId};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of the same method.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of the same method.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const LEAVES: usize = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
 /// Children of a level-1 node with 64 places after random insertions.
@@ -45,7 +23,7 @@ fn fill(policy: Policy, lows: &[[u8; 8]], budget_bytes: usize) -> (usize, usize)
     let mut order: Vec<_> = (0..lows.len().div_ceil(CHILDREN)).collect();
     order.shuffle(&mut rng);
     let mut separators: Vec<(&[u8], RemotePtr)> = Vec::with_capacity(CHILDREN);
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = bytes_in_use();
     let cache = NodeCache::new(CacheConfig { budget_bytes, policy, seed: 3 });
     let (busy, idle) = (cache.reader(), cache.reader());
     for &node in &order {
@@ -71,9 +49,9 @@ fn fill(policy: Policy, lows: &[[u8; 8]], budget_bytes: usize) -> (usize, usize)
         }
         busy.find(separators[0].0);
     }
-    let taken = (cache.bytes(), IN_USE.load(Ordering::Relaxed) - before);
+    let taken = (cache.bytes(), bytes_in_use() - before);
     cache.clear();
-    let left = IN_USE.load(Ordering::Relaxed) - before;
+    let left = bytes_in_use() - before;
     assert!(left < 100_000, "an idle reader pins {left} bytes");
     taken
 }

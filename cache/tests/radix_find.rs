@@ -154,7 +154,7 @@ fn finds_what_a_map_of_nodes_finds() {
             }
             assert_eq!((reader.lookups(), reader.hits()), (1 + 200 * (round + 1), hits));
         }
-        assert_eq!(cache.stats().nodes, model.len());
+        assert_eq!(cache.stats().nodes, model.len() as u64);
     }
 }
 

@@ -1,18 +1,18 @@
 //! The radix cache's own figure for its memory against what the allocator hands out, and the targets in bytes
 //! per key: for a bulk-loaded tree, for one whose leaves are anywhere, and for strings.
-#![expect(unsafe_code, reason = "a counting allocator is the only independent witness of memory use")]
 
+#[path = "../../tests/kit/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "radix_kit/keys.rs"]
 mod keys;
 #[path = "radix_kit/node.rs"]
 mod node;
 mod radix_kit;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use counting_allocator::bytes_in_use;
 use farwood_cache::Policy;
 use farwood_cache::radix::slot::{CHILD_SERVER_SHIFT, LEAF, PARTIAL_SHIFT};
 use farwood_cache::radix::{RadixCache, RadixConfig};
@@ -22,28 +22,6 @@ use radix_kit::{Allocator, build, in_order};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: passes every call on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of the same method.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of the same method.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Held by the test that measures.
 static TURN: Mutex<()> = Mutex::new(());
@@ -63,7 +41,7 @@ fn roomy(budget_bytes: usize) -> Arc<RadixCache> {
 
 /// Checks the cache's figure against the allocator's since `before`, and returns it per key.
 fn per_key(what: &str, cache: &RadixCache, before: usize, keys: usize) -> f64 {
-    let (counted, allocated) = (cache.bytes(), IN_USE.load(Ordering::Relaxed) - before);
+    let (counted, allocated) = (cache.bytes(), bytes_in_use() - before);
     assert!(counted.abs_diff(allocated) < allocated / 100, "{what}: says {counted}, takes {allocated}");
     let per_key = counted as f64 / keys as f64;
     println!("{what}: {keys} keys, {:?}, {per_key:.3} bytes per key", cache.stats());
@@ -90,7 +68,7 @@ fn all_hit<K: AsRef<[u8]>>(cache: &Arc<RadixCache>, keys: &[K]) {
 fn bulk_loaded(count: u64, shift: u32, budget: usize) -> f64 {
     let _turn = turn();
     let keys = integer_keys(count, shift);
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = bytes_in_use();
     let cache = roomy(budget);
     let root =
         build(&keys, &mut Allocator::new(8, 1), &mut in_order, &mut |image| assert!(cache.insert(image)));
@@ -126,7 +104,7 @@ fn leaves_anywhere_take_what_their_addresses_need() {
         nodes.push(Node::of(image));
     });
     nodes.iter_mut().for_each(|node| node.slots.shuffle(&mut rng));
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = bytes_in_use();
     let cache = roomy(600_000_000 / 32);
     // Nodes grow while they are cached.
     for share in [3, 2] {
@@ -150,7 +128,7 @@ fn strings_take_few_bytes_per_key() {
         .map(|_| format!("user/{}/{}/item{}", word(&mut rng), word(&mut rng), word(&mut rng)))
         .collect();
     let keys: Vec<String> = keys.into_iter().collect();
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = bytes_in_use();
     let cache = roomy(16 << 20);
     let root =
         build(&keys, &mut Allocator::new(8, 2), &mut in_order, &mut |image| assert!(cache.insert(image)));

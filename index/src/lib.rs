@@ -43,6 +43,6 @@ pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
 pub use shell::{Algorithm, Backoff, Limits, Nodes, Switches};
 pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
 pub use smart::{Smart, SmartIndex};
-pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
+pub use stats::{IndexStats, KindStats, OpKind};
 pub use step::Budget;
 pub use value::Value;

@@ -1,9 +1,9 @@
 //! Counters of an index on one shard: per kind of operation, exact. Snapshots are plain values that can be merged over
 //! shards and subtracted.
 
-use std::ops::{AddAssign, SubAssign};
-
+use farwood_cache::CacheStats;
 use farwood_lock::LockStats;
+use farwood_lock::window::WindowStats;
 use farwood_runtime::Usage;
 
 /// Kinds of operations that are counted separately.
@@ -88,7 +88,8 @@ impl Default for KindStats {
 }
 
 impl KindStats {
-    fn record(&mut self, usage: Usage, found: bool, entries: u64) {
+    /// Adds one operation that ended.
+    pub fn record(&mut self, usage: Usage, found: bool, entries: u64) {
         self.ops += 1;
         self.found += u64::from(found);
         self.entries += entries;
@@ -103,47 +104,23 @@ impl KindStats {
         self.round_trip_histogram[(usage.round_trips as usize).min(ROUND_TRIPS_MAX - 1)] += 1;
     }
 
-    fn combine(&mut self, other: &KindStats, with: impl Fn(&mut u64, u64)) {
-        with(&mut self.ops, other.ops);
-        with(&mut self.found, other.found);
-        with(&mut self.entries, other.entries);
-        with(&mut self.round_trips, other.round_trips);
-        with(&mut self.reads, other.reads);
-        with(&mut self.writes, other.writes);
-        with(&mut self.cas, other.cas);
-        with(&mut self.faa, other.faa);
-        with(&mut self.retries, other.retries);
-        with(&mut self.bytes_read, other.bytes_read);
-        with(&mut self.bytes_written, other.bytes_written);
-        for (own, other) in self.round_trip_histogram.iter_mut().zip(&other.round_trip_histogram) {
-            with(own, *other);
-        }
+    /// Yields the number of round trips that 99 % of the operations did not exceed; [`ROUND_TRIPS_MAX`] - 1 stands for
+    /// all above.
+    pub fn round_trips_p99(&self) -> u64 {
+        let all: u64 = self.round_trip_histogram.iter().sum();
+        let mut seen = 0;
+        let p99 = self.round_trip_histogram.iter().position(|&count| {
+            seen += count;
+            seen * 100 >= all * 99
+        });
+        p99.unwrap_or(0) as u64
     }
 }
 
-/// Operations that clients did for each other (read delegation and write combining).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct SharingCounters {
-    /// Gets whose value another client found or wrote.
-    pub reads_delegated: u64,
-    /// Puts and updates that another client's overwrote before they were done.
-    pub writes_combined: u64,
-}
-
-/// Cache activity: lookups and hits of one shard, the rest of the whole node's cache.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct CacheCounters {
-    /// Lookups of this shard.
-    pub lookups: u64,
-    /// Of these: answered by a node just above the leaves.
-    pub hits: u64,
-    /// Nodes dropped because they were stale; of the whole node, the same on every shard.
-    pub invalidated: u64,
-    /// Nodes dropped because the budget was full; of the whole node.
-    pub evicted: u64,
-    /// Bytes that the cache takes now; of the whole node.
-    pub bytes: u64,
-}
+farwood_runtime::counters!(KindStats {
+    sum: ops found entries round_trips reads writes cas faa retries bytes_read bytes_written;
+    each: round_trip_histogram;
+});
 
 /// A snapshot of one shard's counters.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -152,10 +129,10 @@ pub struct IndexStats {
     pub kinds: [KindStats; OpKind::ALL.len()],
     /// Locks.
     pub locks: LockStats,
-    /// Operations done by one client for others.
-    pub sharing: SharingCounters,
-    /// Cache.
-    pub cache: CacheCounters,
+    /// Operations that clients did for each other (read delegation and write combining).
+    pub sharing: WindowStats,
+    /// Cache: lookups and hits of this shard, the rest of the whole compute node's cache.
+    pub cache: CacheStats,
     /// Bytes of local lock tables and of windows of this shard now.
     pub lock_table_bytes: u64,
 }
@@ -171,39 +148,11 @@ impl IndexStats {
     }
 }
 
-/// Adds another shard's counters. Counters of the whole node are taken once.
-impl AddAssign<&IndexStats> for IndexStats {
-    fn add_assign(&mut self, other: &IndexStats) {
-        for (own, other) in self.kinds.iter_mut().zip(&other.kinds) {
-            own.combine(other, |own, other| *own += other);
-        }
-        self.locks += &other.locks;
-        self.sharing.reads_delegated += other.sharing.reads_delegated;
-        self.sharing.writes_combined += other.sharing.writes_combined;
-        self.cache.lookups += other.cache.lookups;
-        self.cache.hits += other.cache.hits;
-        self.cache.invalidated = self.cache.invalidated.max(other.cache.invalidated);
-        self.cache.evicted = self.cache.evicted.max(other.cache.evicted);
-        self.cache.bytes = self.cache.bytes.max(other.cache.bytes);
-        self.lock_table_bytes += other.lock_table_bytes;
-    }
-}
-
-/// Subtracts an earlier snapshot of the same shards. Bytes held now stay.
-impl SubAssign<&IndexStats> for IndexStats {
-    fn sub_assign(&mut self, earlier: &IndexStats) {
-        for (own, earlier) in self.kinds.iter_mut().zip(&earlier.kinds) {
-            own.combine(earlier, |own, earlier| *own -= earlier);
-        }
-        self.locks -= &earlier.locks;
-        self.sharing.reads_delegated -= earlier.sharing.reads_delegated;
-        self.sharing.writes_combined -= earlier.sharing.writes_combined;
-        self.cache.lookups -= earlier.cache.lookups;
-        self.cache.hits -= earlier.cache.hits;
-        self.cache.invalidated -= earlier.cache.invalidated;
-        self.cache.evicted -= earlier.cache.evicted;
-    }
-}
+farwood_runtime::counters!(IndexStats {
+    sum: locks sharing cache;
+    each: kinds;
+    held: lock_table_bytes;
+});
 
 #[cfg(test)]
 mod tests {
@@ -224,19 +173,22 @@ mod tests {
             orphaned: n,
         };
         first.locks = every(3);
+        (first.cache.evicted, first.sharing.reads_delegated) = (5, 2);
         let earlier = first.clone();
         first.record(OpKind::Get, Usage { round_trips: 200, ..usage }, false, 0);
         first.locks = every(10);
-        first.cache.bytes = 7;
+        (first.cache.bytes, first.cache.evicted, first.sharing.reads_delegated) = (7, 7, 5);
         let mut sum = first.clone();
         sum += &earlier;
         assert_eq!((sum.kind(OpKind::Get).ops, sum.kind(OpKind::Get).found, sum.cache.bytes), (3, 2, 7));
         assert_eq!(sum.locks, every(13));
+        assert_eq!((sum.cache.evicted, sum.sharing.reads_delegated), (7, 7), "of the whole node, not twice");
         first -= &earlier;
         assert_eq!(first.locks, every(7));
+        assert_eq!((first.cache.evicted, first.cache.bytes, first.sharing.reads_delegated), (2, 7, 3));
         let get = first.kind(OpKind::Get);
         assert_eq!((get.ops, get.found, get.round_trips, get.bytes_read), (1, 0, 200, 1024));
         assert_eq!(get.round_trip_histogram[ROUND_TRIPS_MAX - 1], 1);
-        assert_eq!(get.round_trip_histogram[2], 0);
+        assert_eq!((get.round_trip_histogram[2], get.round_trips_p99()), (0, ROUND_TRIPS_MAX as u64 - 1));
     }
 }

@@ -1,7 +1,6 @@
 //! Counters of one shard's tables.
 
 use std::cell::Cell;
-use std::ops::{AddAssign, SubAssign};
 
 /// Operations of a shard's clients on locks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,31 +23,9 @@ pub struct LockStats {
     pub orphaned: u64,
 }
 
-impl LockStats {
-    fn combine(&mut self, other: &LockStats, with: impl Fn(&mut u64, u64)) {
-        with(&mut self.acquired, other.acquired);
-        with(&mut self.waited, other.waited);
-        with(&mut self.handed_over, other.handed_over);
-        with(&mut self.remote_failed, other.remote_failed);
-        with(&mut self.taken_over, other.taken_over);
-        with(&mut self.refused, other.refused);
-        with(&mut self.orphaned, other.orphaned);
-    }
-}
-
-/// Adds another shard's counters.
-impl AddAssign<&LockStats> for LockStats {
-    fn add_assign(&mut self, other: &LockStats) {
-        self.combine(other, |own, other| *own += other);
-    }
-}
-
-/// Subtracts an earlier snapshot of the same shards.
-impl SubAssign<&LockStats> for LockStats {
-    fn sub_assign(&mut self, earlier: &LockStats) {
-        self.combine(earlier, |own, earlier| *own -= earlier);
-    }
-}
+farwood_runtime::counters!(LockStats {
+    sum: acquired waited handed_over remote_failed taken_over refused orphaned;
+});
 
 /// The counters behind [`LockStats`], and those of windows.
 #[derive(Default)]

@@ -2,49 +2,17 @@
 //!
 //! The executor allocates a little for itself, at moments that have nothing to do with windows. So there are short
 //! rounds, and the cheapest round shows what windows allocate.
-#![expect(unsafe_code, reason = "a global allocator that counts")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../tests/kit/counting_allocator.rs"]
+mod counting_allocator;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
 use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, Meter, NodeConfig, Port, Shard, Verbs};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps `realloc`'s contract.
-        unsafe { System.realloc(memory, layout, bytes) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use self::counting_allocator::allocations;
 
 const ROUNDS_TO_WARM_UP: u64 = 300;
 const ROUNDS: u64 = 300;
@@ -81,14 +49,14 @@ async fn cheapest_round(shard: Shard, done: Arc<AtomicUsize>) -> (u64, u64) {
     let table = WindowTable::attach(shard.clone(), Port(0), WindowConfig::default());
     let mut cheapest = u64::MAX;
     for round in 0..ROUNDS_TO_WARM_UP + ROUNDS {
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for i in 0..WINDOWS_PER_ROUND {
             // Keys of this shard's client alone, at home on any shard.
             let key = (round * WINDOWS_PER_ROUND + i) << 8 | u64::from(shard.shard().0);
             use_windows(&table, key).await;
         }
         if round >= ROUNDS_TO_WARM_UP {
-            cheapest = cheapest.min(ALLOCATIONS.get() - before);
+            cheapest = cheapest.min(allocations() - before);
         }
     }
     done.fetch_add(1, Ordering::SeqCst);

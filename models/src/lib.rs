@@ -35,15 +35,19 @@ mod node_cache {
     /// The content of a cache, and the events in it.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct CacheStats {
+        /// Lookups of a reader.
+        pub lookups: u64,
+        /// Lookups of a reader that found something.
+        pub hits: u64,
         /// Number of nodes now.
-        pub nodes: usize,
+        pub nodes: u64,
         /// Number of bytes now.
-        pub bytes: usize,
+        pub bytes: u64,
         /// Nodes that were rejected.
-        pub invalidated: usize,
+        pub invalidated: u64,
         /// Nodes that made room.
-        pub evicted: usize,
+        pub evicted: u64,
         /// Nodes that were inserted.
-        pub inserted: usize,
+        pub inserted: u64,
     }
 }

@@ -1,9 +1,9 @@
 //! Steady state allocates nothing: buffers, slots, chains and wakes are all taken from what is there.
-#![expect(unsafe_code, reason = "a global allocator that counts")]
 
+#[path = "../../tests/kit/counting_allocator.rs"]
+mod counting_allocator;
 mod kit;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,39 +11,7 @@ use std::time::Duration;
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{Chain, ComputeNode, Meter, NodeConfig, RemotePtr, Shard, Verbs};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
-
-// SAFETY: every call is passed on to the system's allocator as it is; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, bytes) }
-    }
-}
+use self::counting_allocator::allocations;
 
 const CLIENTS: u64 = 16;
 /// Interval in which the poller steps aside; the executor's timers allocate then.
@@ -88,16 +56,16 @@ async fn operate(shard: Shard, at: RemotePtr, progress: Rc<Progress>) {
 #[test]
 fn operations_of_pool_clients_allocate_nothing() {
     // The executor's timers allocate: not a poller that never steps aside.
-    assert_eq!(allocations(0), 0);
+    assert_eq!(fewest_allocations(0), 0);
     // A nap that was over too early is taken again, so their number is not exact. If one of the four kinds of chains
     // allocated, that would be a quarter of them.
-    let beyond = allocations(REACTOR_US);
+    let beyond = fewest_allocations(REACTOR_US);
     println!("{beyond} allocations in {CHAINS} chains beyond the executor's own");
     assert!(beyond < CHAINS / 16, "{beyond} allocations");
 }
 
 /// Returns the fewest allocations in the time of [`CHAINS`] chains, but for those of the poller's naps.
-fn allocations(reactor_us: u64) -> u64 {
+fn fewest_allocations(reactor_us: u64) -> u64 {
     let _watchdog = kit::Watchdog::new("allocation", 60);
     let cluster = kit::cluster(LineMode::Auto);
     let base = kit::area(&cluster, 0);
@@ -115,13 +83,13 @@ fn allocations(reactor_us: u64) -> u64 {
             if least == 0 {
                 break;
             }
-            let (from, before, begun) = (progress.chains.get(), ALLOCATIONS.get(), shard.now());
+            let (from, before, begun) = (progress.chains.get(), allocations(), shard.now());
             while progress.chains.get() < from + CHAINS {
                 shard.pause(50_000).await;
             }
             // One that was under way when the round began.
             let naps = (shard.now() - begun).checked_div(reactor_us * 1000).map_or(0, |naps| naps + 1);
-            least = least.min((ALLOCATIONS.get() - before).saturating_sub(naps * PER_NAP));
+            least = least.min((allocations() - before).saturating_sub(naps * PER_NAP));
         }
         progress.stop.set(true);
         for client in clients {
@@ -130,11 +98,4 @@ fn allocations(reactor_us: u64) -> u64 {
         least
     });
     least.unwrap()[0]
-}
-
-#[test]
-fn the_counter_counts() {
-    let before = ALLOCATIONS.get();
-    drop(std::hint::black_box(Box::new(1u64)));
-    assert_eq!(ALLOCATIONS.get() - before, 1);
 }

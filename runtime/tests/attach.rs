@@ -13,7 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use farwood_runtime::mapped::line::LineMode;
-use farwood_runtime::{Chain, Cluster, Message, Meter, NodeError, Port, RemotePtr, Shard, ShardId, Verbs};
+use farwood_runtime::{
+    Chain, ClientPool, Cluster, Message, Meter, NodeError, Port, RemotePtr, Shard, ShardId, Verbs,
+};
 use futures::channel::oneshot;
 use futures::future::join_all;
 use futures::{AsyncReadExt, AsyncWriteExt};

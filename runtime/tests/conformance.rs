@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
 
-use self::conformance::{Fabric, Probed, Site, conformance_tests};
+use self::conformance::{Fabric, Site, conformance_tests};
 
 struct Embedded;
 
@@ -41,15 +41,5 @@ impl Fabric for Embedded {
                 node.run(body).unwrap();
             }
         }
-    }
-}
-
-impl Probed for Shard {
-    fn buffers_leased(&self) -> usize {
-        Shard::buffers_leased(self)
-    }
-
-    fn chains_in_flight(&self) -> usize {
-        Shard::chains_in_flight(self)
     }
 }

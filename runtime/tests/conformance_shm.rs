@@ -15,7 +15,7 @@ use farwood_runtime::shm::{ShmCluster, ShmServer};
 use farwood_runtime::{ComputeNode, Fabric as _, IndexId, NodeConfig, ServerId, Shard};
 use futures::executor::block_on;
 
-use self::conformance::{Fabric, Probed, Site, conformance_tests};
+use self::conformance::{Fabric, Site, conformance_tests};
 
 struct Shm;
 
@@ -48,16 +48,6 @@ impl Fabric for Shm {
             };
             node.run(body).unwrap();
         }
-    }
-}
-
-impl Probed for Shard {
-    fn buffers_leased(&self) -> usize {
-        Shard::buffers_leased(self)
-    }
-
-    fn chains_in_flight(&self) -> usize {
-        Shard::chains_in_flight(self)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use farwood_runtime::mapped::line::LineMode;
-use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, Shard, ShardId, Verbs};
+use farwood_runtime::{Chain, ClientPool, Message, Meter, Port, RemotePtr, Shard, ShardId, Verbs};
 use futures::channel::{mpsc, oneshot};
 use futures::future::join_all;
 use futures::stream::StreamExt;

@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{FaultMix, Reordering, SimConfig, SimShard, Simulation};
-use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
+use farwood_runtime::{Chain, ClientPool, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, config};
 

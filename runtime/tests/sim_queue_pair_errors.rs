@@ -11,7 +11,7 @@ use std::num::NonZero;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{Fault, Reordering, SimConfig, SimShard, Simulation};
-use farwood_runtime::{Chain, FabricError, Meter, RemotePtr, ServerId, Verbs};
+use farwood_runtime::{Chain, ClientPool, FabricError, Meter, RemotePtr, ServerId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, cas, config, faa, filled, read, rule, run_all, simulation, start};
 

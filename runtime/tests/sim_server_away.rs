@@ -6,7 +6,7 @@
 mod kit;
 
 use farwood_runtime::sim::Fault;
-use farwood_runtime::{FabricError, ServerId, Verbs};
+use farwood_runtime::{ClientPool, FabricError, ServerId, Verbs};
 
 use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use farwood_runtime::ibverbs::{VerbsConfig, VerbsDevice, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
 use farwood_runtime::{
-    Chain, Completion, ComputeNode, FabricError, Failed, Meter, NodeConfig, RemotePtr, ServerId, Shard,
-    Verbs, run_executor,
+    Chain, ClientPool, Completion, ComputeNode, FabricError, Failed, Meter, NodeConfig, RemotePtr, ServerId,
+    Shard, Verbs, run_executor,
 };
 use futures::future::join_all;
 

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use farwood::index::check::Pairs;
-use farwood::runtime::sim::{Fault, FaultMix, Reordering, Rule, SimConfig, SimShard, Simulation};
+use farwood::runtime::ClientPool;
+use farwood::runtime::sim::{Fault, FaultMix, Rule, SimConfig, SimShard, Simulation};
 use farwood::{AnyIndex, CheckOptions, RangeIndex};
 use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::kit::simulated::ROUGH;
 use crate::kit::{IndexKind, IndexSpec, Mixes, Shape};
 
 /// Far beyond what any part takes.
@@ -20,9 +22,6 @@ const NODES: u16 = 2;
 const SHARDS: u16 = 2;
 const CLIENTS: u64 = 4;
 const KEYS_PER_CLIENT: u64 = 12;
-
-const ROUGH: Reordering =
-    Reordering { lines: true, scatter_one_in: 3, scatter_ns: 5_000, jitter_ns: 2_000, in_order_write: false };
 
 /// The pairs of a client that are left.
 type Model = BTreeMap<[u8; 8], [u8; 8]>;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use farwood::index::check::CheckReport;
 use farwood::index::layout::{NodeHeader, NodeVersion};
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation};
-use farwood::runtime::{Buf, Chain, Meter, RemotePtr};
+use farwood::runtime::{Buf, Chain, ClientPool, Meter, RemotePtr};
 use farwood::{CheckOptions, NodeContext, OpKind, Options, RangeIndex, Sherman, ShermanIndex, Verbs};
 use futures::FutureExt;
 

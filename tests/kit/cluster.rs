@@ -6,10 +6,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use farwood::runtime::engine::Device;
-use farwood::runtime::shard::JoinHandle;
-use farwood::runtime::sim::SimShard;
-use farwood::runtime::{Chain, Meter};
+use farwood::runtime::{Chain, ClientPool, Meter};
 use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, Shard, ShermanIndex, Verbs};
 use futures::TryStreamExt;
 use futures::future::join_all;
@@ -18,54 +15,6 @@ use farwood::{AnyTree, IndexSpec};
 
 /// Keys and values, as a test knows them.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// A shard with a pool of clients, that can be asked whether it lost anything.
-pub(crate) trait Probed: Verbs {
-    /// Runs `client` in the shard's pool.
-    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T>;
-    /// Counts buffers on lease.
-    fn buffers_leased(&self) -> usize;
-    /// Counts chains not executed.
-    fn chains_in_flight(&self) -> usize;
-    /// Counts clients of the pool that have not ended, the janitor's tasks among them.
-    fn clients_alive(&self) -> usize;
-}
-
-impl<D: Device> Probed for Shard<D> {
-    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        Shard::spawn(self, client)
-    }
-
-    fn buffers_leased(&self) -> usize {
-        Shard::buffers_leased(self)
-    }
-
-    fn chains_in_flight(&self) -> usize {
-        Shard::chains_in_flight(self)
-    }
-
-    fn clients_alive(&self) -> usize {
-        Shard::clients_alive(self)
-    }
-}
-
-impl Probed for SimShard {
-    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        SimShard::spawn(self, client)
-    }
-
-    fn buffers_leased(&self) -> usize {
-        SimShard::buffers_leased(self)
-    }
-
-    fn chains_in_flight(&self) -> usize {
-        SimShard::chains_in_flight(self)
-    }
-
-    fn clients_alive(&self) -> usize {
-        SimShard::clients_alive(self)
-    }
-}
 
 /// An index whose local locks can be counted.
 pub(crate) trait Locks {
@@ -153,7 +102,7 @@ impl Common {
 
 /// The test cluster as one of its shards sees it: that shard, and its handle to the index.
 #[derive(Clone)]
-pub(crate) struct TestCluster<V: Probed = Shard> {
+pub(crate) struct TestCluster<V: ClientPool = Shard> {
     pub(crate) shard: V,
     pub(crate) index: AnyIndex<V>,
     pub(crate) host: Arc<dyn NodeContext>,
@@ -164,7 +113,7 @@ pub(crate) struct TestCluster<V: Probed = Shard> {
     clients: usize,
 }
 
-impl<V: Probed> TestCluster<V> {
+impl<V: ClientPool> TestCluster<V> {
     /// Takes a seat at the index called [`super::NAME`]: the first of all creates it, the first of every other node
     /// opens it.
     pub(crate) async fn enter(seat: Seat<V>, recipe: IndexSpec, common: Arc<Common>) -> Self {
@@ -269,11 +218,11 @@ fn assert_same(found: &Model, expected: &Model) {
 }
 
 /// Waits until this shard has nothing to do, and checks that no buffer and no local lock is in use.
-pub(crate) async fn at_rest(shard: &impl Probed, index: &impl Locks) {
+pub(crate) async fn at_rest(shard: &impl ClientPool, index: &impl Locks) {
     at_rest_but(shard, index, 0).await;
 }
 
-async fn at_rest_but(shard: &impl Probed, index: &impl Locks, clients: usize) {
+async fn at_rest_but(shard: &impl ClientPool, index: &impl Locks, clients: usize) {
     // A bound on patience, not on time: what is left to do takes a handful of turns.
     for _ in 0..20_000 {
         if shard.clients_alive() == clients && shard.chains_in_flight() == 0 && index.locks_in_use() == 0 {

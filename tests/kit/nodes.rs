@@ -8,38 +8,13 @@ use farwood::IndexSpec;
 use farwood::runtime::Fabric;
 use farwood::{ComputeNode, NodeContext, Shard};
 
-use super::cluster::{Common, Parties, Probed, Seat, TestCluster};
-
-/// A compute node that starts an executor per shard.
-pub(crate) trait Node: NodeContext + Send + Sync + 'static {
-    /// Its shards.
-    type V: Probed;
-    /// Runs `main` on every shard and waits for all; results in the order of the shards.
-    fn run_all<F, R, T>(self: &Arc<Self>, main: F) -> Vec<T>
-    where
-        F: Fn(Self::V) -> R + Clone + Send + 'static,
-        R: Future<Output = T> + 'static,
-        T: Send + 'static;
-}
-
-impl<C: Fabric> Node for ComputeNode<C> {
-    type V = Shard<C::Device>;
-
-    fn run_all<F, R, T>(self: &Arc<Self>, main: F) -> Vec<T>
-    where
-        F: Fn(Self::V) -> R + Clone + Send + 'static,
-        R: Future<Output = T> + 'static,
-        T: Send + 'static,
-    {
-        self.run(main).unwrap()
-    }
-}
+use super::cluster::{Common, Parties, Seat, TestCluster};
 
 /// Runs `main` for every shard of all `nodes`, which work on the same cluster; results in the order of places.
-pub(crate) fn run_nodes<N, F, R, T>(nodes: Vec<Arc<N>>, main: F) -> Vec<T>
+pub(crate) fn run_nodes<C, F, R, T>(nodes: Vec<Arc<ComputeNode<C>>>, main: F) -> Vec<T>
 where
-    N: Node,
-    F: Fn(Seat<N::V>) -> R + Clone + Send + 'static,
+    C: Fabric,
+    F: Fn(Seat<Shard<C::Device>>) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -51,9 +26,10 @@ where
             let main = main.clone();
             std::thread::spawn(move || {
                 let host = Arc::clone(&node);
-                node.run_all(move |shard| {
+                node.run(move |shard| {
                     main(Seat { shard, host: Arc::clone(&host) as Arc<dyn NodeContext>, node: number })
                 })
+                .unwrap()
             })
         })
         .collect();
@@ -61,15 +37,15 @@ where
 }
 
 /// Runs `main` on every shard, on a fresh index.
-pub(crate) fn run_parties<N, F, R, T>(
-    nodes: Vec<Arc<N>>,
+pub(crate) fn run_parties<C, F, R, T>(
+    nodes: Vec<Arc<ComputeNode<C>>>,
     parties: Parties,
     recipe: IndexSpec,
     main: F,
 ) -> Vec<T>
 where
-    N: Node,
-    F: Fn(TestCluster<N::V>) -> R + Clone + Send + 'static,
+    C: Fabric,
+    F: Fn(TestCluster<Shard<C::Device>>) -> R + Clone + Send + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {

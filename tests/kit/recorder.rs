@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use farwood::RangeIndex;
+use farwood::runtime::ClientPool;
 use farwood_sim::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
 use farwood_sim::oracle::{Pairs, check_history};
 use futures::TryStreamExt;
@@ -14,7 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::cancel::{Drops, after_polls};
-use super::cluster::{Probed, TestCluster};
+use super::cluster::TestCluster;
 
 /// The history of an index that was empty when it began.
 #[derive(Default)]
@@ -45,7 +46,7 @@ impl Recorder {
 }
 
 /// A client whose operations are recorded.
-pub(crate) struct Client<V: Probed> {
+pub(crate) struct Client<V: ClientPool> {
     pub(crate) cluster: TestCluster<V>,
     pub(crate) rng: SmallRng,
     /// Bytes of the values that it writes, 8 or more.
@@ -54,7 +55,7 @@ pub(crate) struct Client<V: Probed> {
     number: u32,
 }
 
-impl<V: Probed> Client<V> {
+impl<V: ClientPool> Client<V> {
     /// Makes the client with that number on its shard; no more than 1000 there.
     pub(crate) fn new(cluster: &TestCluster<V>, recorder: &Arc<Recorder>, number: usize) -> Self {
         let number = (cluster.place * 1000 + number) as u32;

@@ -98,7 +98,7 @@ fn recount(cache: &NodeCache) {
     }
     let writer = cache.lock();
     assert_eq!((writer.nodes, writer.bytes), (nodes, bytes));
-    assert_eq!((cache.stats().nodes, cache.bytes()), (nodes, bytes + writer.policy.bytes()));
+    assert_eq!((cache.stats().nodes, cache.bytes()), (nodes as u64, bytes + writer.policy.bytes()));
 }
 
 /// Makes random changes on cache and model. Without evictions both hold the same; with them the cache holds a
@@ -143,7 +143,7 @@ fn run(seed: u64, steps: u64, keys: usize, budget_bytes: usize, policy: Policy) 
         }
     }
     if cache.stats().evicted == 0 {
-        assert_eq!(cache.stats().nodes, model.nodes.len());
+        assert_eq!(cache.stats().nodes, model.nodes.len() as u64);
         for (low, range) in &model.nodes {
             assert_eq!(reader.node_of(1, low), Some(range.address));
         }
@@ -237,7 +237,7 @@ fn evicts_down_to_the_last_node() {
         let cache = NodeCache::new(CacheConfig { budget_bytes: 0, policy, seed });
         for low in 0..3 {
             assert!(insert(&cache, 1, &plain(1, low, Some(low + 1))));
-            assert_eq!((cache.stats().nodes, cache.stats().evicted), (0, usize::from(low) + 1));
+            assert_eq!((cache.stats().nodes, cache.stats().evicted), (0, u64::from(low) + 1));
         }
     }
 }

@@ -29,9 +29,9 @@ impl Unpacked {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct AmendStats {
     /// Times that the copy was changed where it lies.
-    pub in_place: usize,
+    pub in_place: u64,
     /// Times that it was packed anew: these count as inserted, too.
-    pub anew: usize,
+    pub anew: u64,
 }
 
 impl RadixCache {
@@ -116,8 +116,8 @@ mod tests {
         for index in 2..30 {
             slots.push(word(index, 1) + (100 << slot::PARTIAL_SHIFT));
             cache.amend(300, index as usize, slots[index as usize]);
-            let anew = 1 + [9, 17, 25].iter().filter(|count| slots.len() >= **count).count();
-            assert_eq!(stats(), (anew, slots.len() - 2 - anew, 1 + anew), "{} slots", slots.len());
+            let anew = 1 + [9, 17, 25].iter().filter(|count| slots.len() >= **count).count() as u64;
+            assert_eq!(stats(), (anew, slots.len() as u64 - 2 - anew, 1 + anew), "{} slots", slots.len());
         }
         // Other children, other kinds, no child.
         for index in 0..30 {

@@ -146,22 +146,23 @@ impl RadixCache {
     /// Counts the bytes that the cache takes now, everything included except what allocators round up and the
     /// few dozen bytes of a reader.
     pub fn bytes(&self) -> usize {
-        Self::OWN_BYTES + self.sum(|counters| &counters.bytes)
+        Self::OWN_BYTES + self.sum(|counters| &counters.bytes) as usize
     }
 
     /// Yields what the cache holds and what has happened to it.
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             nodes: self.sum(|counters| &counters.nodes),
-            bytes: self.bytes(),
+            bytes: self.bytes() as u64,
             invalidated: self.sum(|counters| &counters.invalidated),
             evicted: self.sum(|counters| &counters.evicted),
             inserted: self.sum(|counters| &counters.inserted),
+            ..CacheStats::default()
         }
     }
 
-    fn sum(&self, counter: impl Fn(&Counters) -> &AtomicUsize) -> usize {
-        self.parts.iter().map(|part| counter(&part.counters).load(Ordering::Relaxed)).sum()
+    fn sum(&self, counter: impl Fn(&Counters) -> &AtomicUsize) -> u64 {
+        self.parts.iter().map(|part| counter(&part.counters).load(Ordering::Relaxed) as u64).sum()
     }
 
     /// Yields the part that a node belongs to, and the node's hash.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::copy::{self, Copy};
 use super::slot::{CHILD, LEAF};
 use super::{RadixCache, RadixImage};
+use crate::node_cache::CacheStats;
 
 /// A reader moves the use clock on once in this many lookups.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
@@ -74,6 +75,11 @@ impl RadixReader {
     /// Caches a node: see [`RadixCache::insert`].
     pub fn insert(&self, image: &RadixImage<'_>) -> bool {
         self.cache.insert(image)
+    }
+
+    /// Yields what the cache holds, what has happened to it, and how often this reader found something.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats { lookups: self.lookups(), hits: self.hits(), ..self.cache.stats() }
     }
 
     /// Counts the lookups so far.

@@ -135,7 +135,7 @@ fn the_budget_is_kept_at_every_step() {
         for (seed, budget) in [(2, 20_000), (3, 30_000), (4, 64 << 10), (5, 200_000)] {
             let stats = run(seed, 12_000, 20_000, budget, policy);
             assert!(stats.evicted > 1_000 && stats.nodes > 20, "{policy:?} {budget} {stats:?}");
-            assert!(stats.bytes > budget / 2, "{policy:?} {budget} {stats:?}");
+            assert!(stats.bytes > budget as u64 / 2, "{policy:?} {budget} {stats:?}");
         }
     }
 }
@@ -144,7 +144,7 @@ fn the_budget_is_kept_at_every_step() {
 fn a_tiny_budget_caches_nothing_and_works() {
     for budget in [0, 1, 4_000, 5_000, 9_000] {
         let stats = run(6, 2_000, 100, budget, Policy::TwoChoices);
-        assert!(stats.bytes < 2_000 || stats.bytes <= budget, "{stats:?}");
+        assert!(stats.bytes < 2_000 || stats.bytes <= budget as u64, "{stats:?}");
     }
 }
 

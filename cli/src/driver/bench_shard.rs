@@ -1,19 +1,14 @@
 //! The driver's needs of a fabric's shards beside the fabric contract. The driver itself is the same on all fabrics.
 
-use std::future::Future;
-
 use farwood::Shard;
-use farwood::runtime::Verbs;
 use farwood::runtime::engine::Device;
 use farwood::runtime::sim::SimShard;
+use farwood::runtime::{ClientPool, Verbs};
 
 /// A shard that a benchmark can run on.
-pub(crate) trait BenchShard: Verbs {
+pub(crate) trait BenchShard: ClientPool {
     /// Time between two looks of a shard at the clock and the first error, after each of which it reports progress.
     const TICK_NS: u64;
-
-    /// Runs `client` as one of the shard's clients, to its end.
-    fn spawn(&self, client: impl Future<Output = ()> + 'static);
 
     /// Keeps the core busy for `ns` nanoseconds, where time is virtual. Elsewhere computing takes as long as it takes.
     fn compute(&self, ns: u64);
@@ -22,11 +17,6 @@ pub(crate) trait BenchShard: Verbs {
 impl<D: Device> BenchShard for Shard<D> {
     const TICK_NS: u64 = 2_000_000;
 
-    fn spawn(&self, client: impl Future<Output = ()> + 'static) {
-        // Its handle is not needed: the driver counts the clients that still run.
-        drop(Shard::spawn(self, client));
-    }
-
     #[inline(always)]
     fn compute(&self, _ns: u64) {}
 }
@@ -34,10 +24,6 @@ impl<D: Device> BenchShard for Shard<D> {
 impl BenchShard for SimShard {
     // Runs in virtual time are short.
     const TICK_NS: u64 = 100_000;
-
-    fn spawn(&self, client: impl Future<Output = ()> + 'static) {
-        drop(SimShard::spawn(self, client));
-    }
 
     /// Keeps the core busy for about `ns`: without the variation, clients that began together would post together for
     /// ever.

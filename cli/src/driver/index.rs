@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::index::{IndexError, RangeIndex};
+use farwood::index::{IndexError, OpKind, RangeIndex};
 use futures::StreamExt;
 use futures::future::{FutureExt, LocalBoxFuture};
 use rand::rngs::SmallRng;
@@ -128,7 +128,7 @@ impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
     }
 
     fn counters(&self) -> Counters {
-        Counters::from(&self.index.stats())
+        Counters { index: self.index.stats(), ..Counters::default() }
     }
 
     fn survey(&self) -> LocalBoxFuture<'_, Result<MemoryFigures, CliError>> {
@@ -232,7 +232,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
     #[inline]
     async fn get(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
         let got = self.index.get(&self.key).await;
-        let end_ns = self.recorder.end(OpClass::Get, timed);
+        let end_ns = self.recorder.end(OpClass::Index(OpKind::Get), timed);
         match got {
             Ok(Some(value)) => {
                 self.note(Op::Get, Outcome::Found, timed, end_ns, Some(&value));
@@ -254,10 +254,10 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         let stamp = self.shared.stamp.get();
         self.shared.stamp.set(stamp + self.shared.stamp_step);
         self.plan.config.values.write(tag_of(&self.key), stamp, &mut self.value);
-        let (op, class, name) = match how {
-            Write::Put => (Op::Put, OpClass::Put, "a put"),
-            Write::Update => (Op::Update, OpClass::Update, "an update"),
-            Write::Insert => (Op::Insert, OpClass::Insert, "an insert"),
+        let (op, kind, name) = match how {
+            Write::Put => (Op::Put, OpKind::Put, "a put"),
+            Write::Update => (Op::Update, OpKind::Update, "an update"),
+            Write::Insert => (Op::Insert, OpKind::Insert, "an insert"),
         };
         self.writing = timed.map(|timed| (op, timed));
         let (key, value) = (&self.key[..], &self.value[..]);
@@ -267,7 +267,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             Write::Insert => self.index.insert(key, value).await,
         };
         self.writing = None;
-        let end_ns = self.recorder.end(class, timed);
+        let end_ns = self.recorder.end(OpClass::Index(kind), timed);
         let outcome = match (&written, how) {
             (Ok(true), _) => Outcome::Ok,
             (Ok(false), Write::Insert) => Outcome::Exists,
@@ -332,7 +332,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             last = Bytes::from_slice(&key);
             entries += 1;
         }
-        let end_ns = self.recorder.end(OpClass::Scan, timed);
+        let end_ns = self.recorder.end(OpClass::Index(OpKind::Scan), timed);
         if let Some(timed) = timed.filter(|_| self.recorder.keeps_history()) {
             let outcome = if verdict.is_ok() { Outcome::Ok } else { Outcome::Unknown };
             let times = (timed.start_ns, end_ns);

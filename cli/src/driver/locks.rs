@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use farwood::index::{IndexStats, KindStats};
 use farwood::lock::{LockTable, on_chip_possible};
 use farwood::runtime::{Chain, Meter, Port, RemotePtr, ServerId, Verbs};
 use futures::future::{FutureExt, LocalBoxFuture, ready};
@@ -11,13 +12,13 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{Counters, OpClass, Tally};
+use crate::driver::counters::{Counters, OpClass};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
 use crate::driver::target::{BenchTarget, Client};
 use crate::error::CliError;
-use crate::report::{LockFigures, MemoryFigures};
+use crate::report::MemoryFigures;
 
 /// The lock tables as one shard measures them.
 pub(crate) struct LockTarget<V: Verbs> {
@@ -26,7 +27,7 @@ pub(crate) struct LockTarget<V: Verbs> {
     /// Set if the unlock goes with the last WRITE.
     combine: bool,
     plan: Arc<Plan>,
-    tally: Rc<RefCell<Tally>>,
+    tally: Rc<RefCell<KindStats>>,
 }
 
 impl<V: BenchShard> LockTarget<V> {
@@ -60,13 +61,9 @@ impl<V: BenchShard> BenchTarget<V> for LockTarget<V> {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = Counters {
-            locks: LockFigures::from(self.table.stats()),
-            lock_table_bytes: self.table.bytes() as u64,
-            ..Counters::default()
-        };
-        counters.classes[OpClass::Lock as usize] = self.tally.borrow().clone();
-        counters
+        let (locks, lock_table_bytes) = (self.table.stats(), self.table.bytes() as u64);
+        let index = IndexStats { locks, lock_table_bytes, ..IndexStats::default() };
+        Counters { index, lock: *self.tally.borrow(), ..Counters::default() }
     }
 
     fn survey(&self) -> LocalBoxFuture<'_, Result<MemoryFigures, CliError>> {
@@ -79,7 +76,7 @@ pub(crate) struct LockClient<V: Verbs> {
     table: LockTable<V>,
     combine: bool,
     plan: Arc<Plan>,
-    tally: Rc<RefCell<Tally>>,
+    tally: Rc<RefCell<KindStats>>,
     recorder: Rc<Recorder<V>>,
     rng: SmallRng,
     servers: Box<[ServerId]>,
@@ -108,7 +105,7 @@ impl<V: BenchShard> Client for LockClient<V> {
         let nothing = Chain::new(node.server());
         held.release(&meter, nothing, self.combine).await.map_err(failed)?;
         self.recorder.end(OpClass::Lock, timed);
-        self.tally.borrow_mut().record(meter.usage());
+        self.tally.borrow_mut().record(meter.usage(), true, 0);
         Ok(())
     }
 }

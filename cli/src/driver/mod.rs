@@ -26,7 +26,7 @@ use farwood::runtime::sim::Profile;
 
 use self::bench_shard::BenchShard;
 use self::connected::ConnectedRun;
-use self::counters::{CLASS_NAMES, Counters};
+use self::counters::{Counters, OpClass};
 use self::index::IndexTarget;
 use self::locks::LockTarget;
 use self::plan::Plan;
@@ -40,7 +40,7 @@ use crate::fabric::Fabric;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::report::history::History;
-use crate::report::{ComputeFigures, KINDS, Kind, Phase, Report, latencies};
+use crate::report::{ComputeFigures, Kind, Phase, Report, latencies};
 use crate::units::show_time;
 use crate::workload::keys::KeySet;
 
@@ -113,8 +113,8 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
     let config = &plan.config;
     let (mut load, mut run) = (Counters::default(), Counters::default());
     for result in results {
-        load.add(&result.load);
-        run.add(&result.run);
+        load += &result.load;
+        run += &result.run;
     }
     let mut phases = Vec::new();
     if config.workload.is_preloaded() {
@@ -134,8 +134,8 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
         memory: results.first().map(|first| first.memory).unwrap_or_default(),
         filled: config.spec.kind().filled().name(),
         compute: ComputeFigures {
-            cache_bytes: run.cache_bytes,
-            lock_table_bytes: run.lock_table_bytes,
+            cache_bytes: run.index.cache.bytes,
+            lock_table_bytes: run.index.lock_table_bytes,
             rss_bytes: results.iter().map(|result| result.rss_bytes).max().unwrap_or(0),
         },
         notes: notes(config),
@@ -145,17 +145,17 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
 
 fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[ShardResult]) -> Phase {
     let mut kinds = Vec::new();
-    for (class, class_name) in CLASS_NAMES.into_iter().enumerate() {
-        let figures = counters.classes[class].figures();
+    for class in OpClass::all() {
+        let stats = *counters.of(class);
         // The kinds of an index are always shown; the others only if they happened.
-        if class >= KINDS.len() && figures.ops == 0 {
+        if !matches!(class, OpClass::Index(_)) && stats.ops == 0 {
             continue;
         }
         let mut latency = latencies();
         for result in results {
-            latency.add(&result.latency[class]).expect("histograms of the same bounds");
+            latency.add(&result.latency[class.place()]).expect("histograms of the same bounds");
         }
-        kinds.push(Kind { name: class_name, figures, latency });
+        kinds.push(Kind { name: class.name(), stats, latency });
     }
     Phase {
         name,
@@ -163,9 +163,9 @@ fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[Shard
         loaded: 0,
         unstarted: 0,
         kinds,
-        locks: counters.locks,
-        sharing: counters.sharing,
-        cache: counters.cache,
+        locks: counters.index.locks,
+        sharing: counters.index.sharing,
+        cache: counters.index.cache,
     }
 }
 
@@ -217,16 +217,4 @@ fn sim_notes(config: &BenchConfig, profile: &Profile) -> Vec<String> {
     }
     notes.push("the memory servers of the simulated fabric are part of the resident memory".to_owned());
     notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::counters::OpClass;
-    use super::*;
-
-    #[test]
-    fn classes_begin_with_the_kinds_of_an_index() {
-        assert_eq!(&CLASS_NAMES[..KINDS.len()], &KINDS);
-        assert!(OpClass::Lock as usize >= KINDS.len());
-    }
 }

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
+use farwood::index::KindStats;
 use farwood::runtime::{Chain, Meter, RemotePtr};
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::rngs::SmallRng;
@@ -13,7 +14,7 @@ use rand::{RngCore, SeedableRng};
 
 use crate::config::BenchConfig;
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{Counters, OpClass, Tally};
+use crate::driver::counters::{Counters, OpClass};
 use crate::driver::pace::{Pace, Start};
 use crate::driver::plan::Plan;
 use crate::driver::recorder::Recorder;
@@ -44,7 +45,7 @@ pub(crate) struct RawTarget<V> {
     shard: V,
     plan: Arc<Plan>,
     area: Arc<OnceLock<Area>>,
-    tally: Rc<RefCell<Tally>>,
+    tally: Rc<RefCell<KindStats>>,
 }
 
 impl<V: BenchShard> RawTarget<V> {
@@ -121,9 +122,7 @@ impl<V: BenchShard> BenchTarget<V> for RawTarget<V> {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        counters.classes[OpClass::Read as usize] = self.tally.borrow().clone();
-        counters
+        Counters { read: *self.tally.borrow(), ..Counters::default() }
     }
 
     fn survey(&self) -> LocalBoxFuture<'_, Result<MemoryFigures, CliError>> {
@@ -136,7 +135,7 @@ pub(crate) struct RawClient<V> {
     shard: V,
     plan: Arc<Plan>,
     area: Arc<OnceLock<Area>>,
-    tally: Rc<RefCell<Tally>>,
+    tally: Rc<RefCell<KindStats>>,
     recorder: Rc<Recorder<V>>,
     rng: SmallRng,
 }
@@ -170,7 +169,7 @@ impl<V: BenchShard> Client for RawClient<V> {
         let read = self.shard.read(&meter, place, config.spec.get_bytes()).await;
         let buf = read.map_err(|error| CliError::Run(format!("a read: {error}")))?.into_buf();
         self.recorder.end(OpClass::Read, timed);
-        self.tally.borrow_mut().record(meter.usage());
+        self.tally.borrow_mut().record(meter.usage(), true, 0);
         if buf[..8] == place.to_bits().to_le_bytes() {
             return Ok(());
         }

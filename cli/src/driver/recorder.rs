@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use crate::config::BenchConfig;
 use crate::driver::bench_shard::BenchShard;
-use crate::driver::counters::{CLASSES, OpClass};
+use crate::driver::counters::OpClass;
 use crate::report::history::{Event, History, Op, Outcome, ScanEntries, ScanRange};
 use crate::report::latencies;
 
@@ -68,7 +68,7 @@ impl<V: BenchShard> Recorder<V> {
         self.shard.compute(self.half_client_ns);
         let Some(timed) = timed else { return 0 };
         let end_ns = self.shard.now();
-        self.latency.borrow_mut()[class as usize].saturating_record(end_ns.saturating_sub(timed.from_ns));
+        self.latency.borrow_mut()[class.place()].saturating_record(end_ns.saturating_sub(timed.from_ns));
         end_ns
     }
 
@@ -121,5 +121,5 @@ fn event((client, op, outcome): (u32, Op, Outcome), (start_ns, end_ns): (u64, u6
 }
 
 fn empty() -> Vec<Histogram<u64>> {
-    (0..CLASSES).map(|_| latencies()).collect()
+    OpClass::all().map(|_| latencies()).collect()
 }

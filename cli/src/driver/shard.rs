@@ -79,7 +79,8 @@ impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
         let ops = self.plan.ops_of(self.me());
         let (run_ns, unstarted) = self.drive(ops, after_ns, 1).await;
         // The clients of this shard have ended: its counters are complete.
-        let run = self.target.counters().since(&before);
+        let mut run = self.target.counters();
+        run -= &before;
         let rss_bytes = resident_bytes();
         self.enter(Stage::Survey).await;
         let memory = self.survey().await;
@@ -152,7 +153,8 @@ impl<V: BenchShard, S: BenchTarget<V>> ShardRun<V, S> {
             let seed = client_seed(self.plan.config.seed, number, phase);
             let client = self.target.client(number, seed, &pace, &self.recorder);
             let paced = (Rc::clone(&pace), Rc::clone(&in_flight));
-            self.shard.spawn(run_client(client, self.shard.clone(), paced, Arc::clone(&self.plan)));
+            // Its handle is not needed: `pace` counts the clients that still run.
+            drop(self.shard.spawn(run_client(client, self.shard.clone(), paced, Arc::clone(&self.plan))));
         }
         let end_ns = after_ns.map_or(u64::MAX, |after_ns| start_ns.saturating_add(after_ns));
         self.watch((&pace, &in_flight), (start_ns, end_ns), ops).await;

@@ -68,21 +68,21 @@ fn phase(phase: &Phase) -> Value {
 }
 
 fn kind_json(kind: &Kind) -> Value {
-    let figures = &kind.figures;
+    let stats = &kind.stats;
     json!({
-        "ops": figures.ops,
-        "found": figures.found,
-        "entries": figures.entries,
+        "ops": stats.ops,
+        "found": stats.found,
+        "entries": stats.entries,
         "latency_ns": latency(&kind.latency),
-        "round_trips": figures.per_op(figures.round_trips),
-        "round_trips_p99": figures.round_trips_p99,
-        "reads": figures.per_op(figures.reads),
-        "writes": figures.per_op(figures.writes),
-        "cas": figures.per_op(figures.cas),
-        "faa": figures.per_op(figures.faa),
-        "bytes_read": figures.per_op(figures.bytes_read),
-        "bytes_written": figures.per_op(figures.bytes_written),
-        "retries": figures.per_op(figures.retries),
+        "round_trips": kind.per_op(stats.round_trips),
+        "round_trips_p99": stats.round_trips_p99(),
+        "reads": kind.per_op(stats.reads),
+        "writes": kind.per_op(stats.writes),
+        "cas": kind.per_op(stats.cas),
+        "faa": kind.per_op(stats.faa),
+        "bytes_read": kind.per_op(stats.bytes_read),
+        "bytes_written": kind.per_op(stats.bytes_written),
+        "retries": kind.per_op(stats.retries),
     })
 }
 
@@ -103,16 +103,19 @@ fn latency(histogram: &Histogram<u64>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use farwood::cache::CacheStats;
+    use farwood::index::KindStats;
+    use farwood::lock::LockStats;
+    use farwood::lock::window::WindowStats;
+
     use super::*;
-    use crate::report::{
-        CacheFigures, ComputeFigures, KindFigures, LockFigures, MemoryFigures, SharingFigures, latencies,
-    };
+    use crate::report::{ComputeFigures, MemoryFigures, latencies};
 
     #[test]
     fn figures_are_means_and_ratios() {
         let mut latency = latencies();
         (1..=1000).for_each(|ns| latency.record(ns).unwrap());
-        let figures = KindFigures { ops: 4, round_trips: 6, bytes_read: 4096, ..KindFigures::default() };
+        let stats = KindStats { ops: 4, round_trips: 6, bytes_read: 4096, ..KindStats::default() };
         let report = Report {
             config: json!({ "latency_sampling": 16 }),
             phases: vec![Phase {
@@ -120,10 +123,10 @@ mod tests {
                 seconds: 2.0,
                 loaded: 0,
                 unstarted: 0,
-                kinds: vec![Kind { name: "get", figures, latency }],
-                locks: LockFigures { refused: 5, orphaned: 6, ..LockFigures::default() },
-                sharing: SharingFigures { reads_delegated: 3, writes_combined: 2 },
-                cache: CacheFigures { lookups: 10, hits: 9, ..CacheFigures::default() },
+                kinds: vec![Kind { name: "get", stats, latency }],
+                locks: LockStats { refused: 5, orphaned: 6, ..LockStats::default() },
+                sharing: WindowStats { reads_delegated: 3, writes_combined: 2, ..WindowStats::default() },
+                cache: CacheStats { lookups: 10, hits: 9, ..CacheStats::default() },
             }],
             memory: MemoryFigures { used_bytes: 2048, keys: 64, ..MemoryFigures::default() },
             filled: "leaves",

@@ -7,6 +7,10 @@ pub(crate) mod output;
 pub(crate) mod percentiles;
 pub(crate) mod table;
 
+use farwood::cache::CacheStats;
+use farwood::index::KindStats;
+use farwood::lock::LockStats;
+use farwood::lock::window::WindowStats;
 use hdrhistogram::Histogram;
 
 use crate::error::CliError;
@@ -39,23 +43,20 @@ pub(crate) struct Phase {
     pub(crate) loaded: u64,
     /// Operations of an open loop whose time had come, but that were not started before the end.
     pub(crate) unstarted: u64,
-    /// Per kind of operation, in the order of [`KINDS`], then others.
+    /// Per kind of operation: those of an index, which every phase has, then others.
     pub(crate) kinds: Vec<Kind>,
     /// Locks.
-    pub(crate) locks: LockFigures,
+    pub(crate) locks: LockStats,
     /// Operations that other clients did along with theirs.
-    pub(crate) sharing: SharingFigures,
+    pub(crate) sharing: WindowStats,
     /// The cache.
-    pub(crate) cache: CacheFigures,
+    pub(crate) cache: CacheStats,
 }
-
-/// The kinds of operations that every phase of an index reports, in their order.
-pub(crate) const KINDS: [&str; 6] = ["get", "put", "insert", "update", "remove", "scan"];
 
 impl Phase {
     /// Counts the operations of all kinds; the keys, where they were loaded in bulk.
     pub(crate) fn ops(&self) -> u64 {
-        self.loaded + self.kinds.iter().map(|kind| kind.figures.ops).sum::<u64>()
+        self.loaded + self.kinds.iter().map(|kind| kind.stats.ops).sum::<u64>()
     }
 
     /// Returns the operations a second.
@@ -69,60 +70,16 @@ pub(crate) struct Kind {
     /// Its name.
     pub(crate) name: &'static str,
     /// Sums over the operations.
-    pub(crate) figures: KindFigures,
+    pub(crate) stats: KindStats,
     /// Latencies in ns, of those that were timed.
     pub(crate) latency: Histogram<u64>,
 }
 
-/// Sums over the operations of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct KindFigures {
-    pub(crate) ops: u64,
-    pub(crate) found: u64,
-    pub(crate) entries: u64,
-    pub(crate) round_trips: u64,
-    pub(crate) round_trips_p99: u64,
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) cas: u64,
-    pub(crate) faa: u64,
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) retries: u64,
-}
-
-impl KindFigures {
+impl Kind {
     /// Returns the mean per operation of a sum over the operations.
     pub(crate) fn per_op(&self, sum: u64) -> f64 {
-        ratio(sum as f64, self.ops as f64)
+        ratio(sum as f64, self.stats.ops as f64)
     }
-}
-
-/// Counts of what happened to locks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LockFigures {
-    pub(crate) acquired: u64,
-    pub(crate) waited: u64,
-    pub(crate) handed_over: u64,
-    pub(crate) remote_failed: u64,
-    pub(crate) refused: u64,
-    pub(crate) orphaned: u64,
-}
-
-/// Operations that other clients did along with theirs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SharingFigures {
-    pub(crate) reads_delegated: u64,
-    pub(crate) writes_combined: u64,
-}
-
-/// Counts of what happened in the cache.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CacheFigures {
-    pub(crate) lookups: u64,
-    pub(crate) hits: u64,
-    pub(crate) invalidated: u64,
-    pub(crate) evicted: u64,
 }
 
 /// Memory that the index occupies on the memory servers.

@@ -98,7 +98,7 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             show_count(phase.unstarted)
         )?;
     }
-    let kinds: Vec<&Kind> = phase.kinds.iter().filter(|kind| kind.figures.ops > 0).collect();
+    let kinds: Vec<&Kind> = phase.kinds.iter().filter(|kind| kind.stats.ops > 0).collect();
     if kinds.is_empty() {
         return Ok(());
     }
@@ -159,25 +159,25 @@ fn times(kind: &Kind, seconds: f64) -> [String; 7] {
         true => "-".to_owned(),
         false => show_time(latency.value_at_quantile(quantile)),
     };
-    let rate = ratio(kind.figures.ops as f64, seconds) / 1e6;
-    let ops = show_count(kind.figures.ops);
+    let rate = ratio(kind.stats.ops as f64, seconds) / 1e6;
+    let ops = show_count(kind.stats.ops);
     [ops, format!("{rate:.3}"), at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)]
 }
 
 fn per_op(kind: &Kind) -> [String; 9] {
-    let figures = &kind.figures;
-    let mean = |sum| format!("{:.2}", figures.per_op(sum));
-    let bytes = |sum| format!("{:.0}", figures.per_op(sum));
+    let stats = &kind.stats;
+    let mean = |sum| format!("{:.2}", kind.per_op(sum));
+    let bytes = |sum| format!("{:.0}", kind.per_op(sum));
     [
-        mean(figures.round_trips),
-        figures.round_trips_p99.to_string(),
-        mean(figures.reads),
-        mean(figures.writes),
-        mean(figures.cas),
-        mean(figures.faa),
-        bytes(figures.bytes_read),
-        bytes(figures.bytes_written),
-        format!("{:.4}", figures.per_op(figures.retries)),
+        mean(stats.round_trips),
+        stats.round_trips_p99().to_string(),
+        mean(stats.reads),
+        mean(stats.writes),
+        mean(stats.cas),
+        mean(stats.faa),
+        bytes(stats.bytes_read),
+        bytes(stats.bytes_written),
+        format!("{:.4}", kind.per_op(stats.retries)),
     ]
 }
 
@@ -191,20 +191,25 @@ fn write_row(name: &str, cells: &[String], out: &mut String) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::report::{CacheFigures, KindFigures, LockFigures, SharingFigures, latencies};
+    use farwood::cache::CacheStats;
+    use farwood::index::KindStats;
+    use farwood::lock::LockStats;
+    use farwood::lock::window::WindowStats;
 
-    fn shown(locks: LockFigures) -> String {
-        let figures = KindFigures { ops: 4, ..KindFigures::default() };
+    use super::*;
+    use crate::report::latencies;
+
+    fn shown(locks: LockStats) -> String {
+        let stats = KindStats { ops: 4, ..KindStats::default() };
         let phase = Phase {
             name: "run",
             seconds: 2.0,
             loaded: 0,
             unstarted: 0,
-            kinds: vec![Kind { name: "put", figures, latency: latencies() }],
+            kinds: vec![Kind { name: "put", stats, latency: latencies() }],
             locks,
-            sharing: SharingFigures::default(),
-            cache: CacheFigures::default(),
+            sharing: WindowStats::default(),
+            cache: CacheStats::default(),
         };
         let mut out = String::new();
         write_phase(&phase, &mut out).expect("a string takes all");
@@ -213,13 +218,13 @@ mod tests {
 
     #[test]
     fn locks_that_a_silent_server_keeps_are_told_if_there_are_any() {
-        let locks = LockFigures { acquired: 4, ..LockFigures::default() };
+        let locks = LockStats { acquired: 4, ..LockStats::default() };
         assert!(!shown(locks).contains("did not answer"));
         for (refused, orphaned) in [(0, 3), (2, 0), (2, 3)] {
             let told =
                 format!("{refused} refused and {orphaned} left taken, since a memory server did not answer");
-            assert!(shown(LockFigures { refused, orphaned, ..locks }).contains(&told));
-            assert!(shown(LockFigures { refused, orphaned, ..LockFigures::default() }).contains(&told));
+            assert!(shown(LockStats { refused, orphaned, ..locks }).contains(&told));
+            assert!(shown(LockStats { refused, orphaned, ..LockStats::default() }).contains(&told));
         }
     }
 }

@@ -176,9 +176,6 @@ impl Algorithm for OwnIndex {
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
     ) -> Result<u64, IndexError> {
-        if !(fill > 0.0 && fill <= 1.0) {
-            return Err(IndexError::Fill { fill });
-        }
         let (sizes, meter, mut last) = (local.shared.persisted, Meter::default(), None::<Bytes>);
         let mut operation = Operation::new(local, &meter);
         if operation.table(false).await?.is_some() {

@@ -25,9 +25,6 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = (K, U)>,
     fill: f64,
 ) -> Result<u64, IndexError> {
-    if !(fill > 0.0 && fill <= 1.0) {
-        return Err(IndexError::Fill { fill });
-    }
     let meter = Meter::default();
     if tree.read_root(&meter).await?.is_some() {
         return Err(IndexError::NotEmpty);

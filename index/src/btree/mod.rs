@@ -56,7 +56,6 @@ use crate::error::IndexError;
 use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
 use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
-use crate::stats::CacheCounters;
 
 /// A B+tree with leaves of its own.
 pub trait BTree: Algorithm {
@@ -131,7 +130,7 @@ pub struct NodeState<L> {
 
 /// State of one shard: its view of the cache, and the separators that it has found missing.
 pub struct ShardState {
-    reader: CacheReader,
+    pub(crate) reader: CacheReader,
     missing: Missing,
 }
 
@@ -147,18 +146,6 @@ impl<L> NodeState<L> {
     /// Counts the bytes that the cache takes now.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.bytes()
-    }
-
-    /// Yields what the cache and a shard's view of it have counted.
-    pub(crate) fn cache_counters(&self, shard: &ShardState) -> CacheCounters {
-        let cache = self.cache.stats();
-        CacheCounters {
-            lookups: shard.reader.lookups(),
-            hits: shard.reader.hits(),
-            invalidated: cache.invalidated as u64,
-            evicted: cache.evicted as u64,
-            bytes: cache.bytes as u64,
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
+use farwood_cache::CacheStats;
 use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
 use farwood_runtime::{Meter, ServerInfo, Verbs};
@@ -20,7 +21,6 @@ use crate::range_index::{Scan, TreeShape};
 use crate::shell::handle::Local;
 use crate::shell::options::Options;
 use crate::shell::techniques::Switches;
-use crate::stats::CacheCounters;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -234,8 +234,8 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
     /// Yields the counters of caches; by default only their size.
-    fn cache_counters(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheCounters {
-        CacheCounters { bytes: Self::cache_bytes(node) as u64, ..CacheCounters::default() }
+    fn cache_stats(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheStats {
+        CacheStats { bytes: Self::cache_bytes(node) as u64, ..CacheStats::default() }
     }
 
     /// Yields the value of `key`.
@@ -262,7 +262,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ) -> Scan;
 
     /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]). Checks the lengths of keys and
-    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them.
+    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them. `fill` is above 0 and at most 1.
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Local<Self, V>>,
         pairs: impl IntoIterator<Item = (K, U)>,

@@ -14,11 +14,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowTable};
+use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowStats, WindowTable};
 use farwood_runtime::{Meter, Port, Verbs};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::stats::SharingCounters;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -232,9 +231,8 @@ impl<V: Verbs> Coalescing<V> {
     }
 
     /// Yields the counters of operations done for others.
-    pub(crate) fn counters(&self) -> SharingCounters {
-        let stats = self.0.as_ref().map(|windows| windows.table.stats()).unwrap_or_default();
-        SharingCounters { reads_delegated: stats.reads_delegated, writes_combined: stats.writes_combined }
+    pub(crate) fn stats(&self) -> WindowStats {
+        self.0.as_ref().map(|windows| windows.table.stats()).unwrap_or_default()
     }
 
     /// Counts the bytes of this shard's windows.

@@ -320,6 +320,9 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
     ) -> Result<u64, IndexError> {
+        if !(fill > 0.0 && fill <= 1.0) {
+            return Err(IndexError::Fill { fill });
+        }
         A::bulk_load(&self.0, pairs, fill).await
     }
 
@@ -331,7 +334,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         let Local { shared, verbs, locks, coalescing, state, stats, .. } = &*self.0;
         let mut stats = stats.borrow().clone();
         shared.meeting.count(locks, coalescing, verbs.shards(), &mut stats);
-        stats.cache = A::cache_counters(&shared.state, state);
+        stats.cache = A::cache_stats(&shared.state, state);
         stats
     }
 }

@@ -65,7 +65,7 @@ impl Meeting {
         stats: &mut IndexStats,
     ) {
         stats.locks = locks.stats();
-        stats.sharing = coalescing.counters();
+        stats.sharing = coalescing.stats();
         // The sketch belongs to the whole compute node: each shard reports its share of it.
         stats.lock_table_bytes = (locks.bytes() + coalescing.bytes() + self.sketch.bytes() / shards) as u64;
     }

@@ -47,7 +47,7 @@ mod write;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
-use farwood_cache::CacheConfig;
+use farwood_cache::{CacheConfig, CacheStats};
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, on_chip_possible};
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
@@ -61,7 +61,6 @@ use crate::layout::{Bytes, LeafLayout};
 use crate::range_index::{Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
-use crate::stats::CacheCounters;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -220,8 +219,8 @@ impl Algorithm for ShermanAlgorithm {
         node.cache_bytes()
     }
 
-    fn cache_counters(node: &Self::NodeState, shard: &btree::ShardState) -> CacheCounters {
-        node.cache_counters(shard)
+    fn cache_stats(_node: &Self::NodeState, shard: &btree::ShardState) -> CacheStats {
+        shard.reader.stats()
     }
 
     #[inline]

@@ -28,9 +28,6 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = (K, U)>,
     fill: f64,
 ) -> Result<u64, IndexError> {
-    if !(fill > 0.0 && fill <= 1.0) {
-        return Err(IndexError::Fill { fill });
-    }
     let meter = Meter::default();
     let mut budget = tree.budget();
     if tree.read_root(&meter, &mut budget).await?.slot != Slot::EMPTY {

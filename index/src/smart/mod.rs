@@ -59,6 +59,7 @@ use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use farwood_cache::CacheStats;
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
 use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
@@ -74,7 +75,6 @@ use crate::layout::radix::{Child, LeafFormat, NodeTypes};
 use crate::range_index::{Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
-use crate::stats::CacheCounters;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -272,15 +272,8 @@ impl Algorithm for SmartAlgorithm {
         node.cache.bytes()
     }
 
-    fn cache_counters(node: &NodeState, reader: &RadixReader) -> CacheCounters {
-        let cache = node.cache.stats();
-        CacheCounters {
-            lookups: reader.lookups(),
-            hits: reader.hits(),
-            invalidated: cache.invalidated as u64,
-            evicted: cache.evicted as u64,
-            bytes: cache.bytes as u64,
-        }
+    fn cache_stats(_node: &NodeState, reader: &RadixReader) -> CacheStats {
+        reader.stats()
     }
 
     #[inline]

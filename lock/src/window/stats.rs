@@ -13,3 +13,5 @@ pub struct WindowStats {
     /// Windows that were led, with or without a group.
     pub windows: u64,
 }
+
+farwood_runtime::counters!(WindowStats { sum: reads_delegated writes_combined alone windows; });

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farwood_lock::{LockConfig, LockStats, LockTable};
 use farwood_runtime::{
-    Chain, Cluster, ComputeNode, Control, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr, ServerId,
-    Shard, Verbs,
+    Chain, ClientPool, Cluster, ComputeNode, Control, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr,
+    ServerId, Shard, Verbs,
 };
 use futures::FutureExt;
 
@@ -75,22 +75,27 @@ async fn run_shard(
     (table.stats(), sum)
 }
 
+/// Makes a compute node of so many shards, and memory on a server.
+pub(crate) fn node_with_memory(shards: usize) -> (Arc<ComputeNode>, RemotePtr) {
+    let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
+    let cluster = Cluster::embedded(memory).expect("64 MiB");
+    let index =
+        cluster.create("tables", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
+    let chunk =
+        cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
+    (ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() }).unwrap(), chunk.start)
+}
+
 #[test]
 fn counts_on_the_embedded_fabric() {
     let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
     for (config, rear) in
         [LockConfig::default(), flat].into_iter().flat_map(|c| [(c.clone(), false), (c, true)])
     {
-        let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
-        let cluster = Cluster::embedded(memory).expect("64 MiB");
-        let index =
-            cluster.create("locks", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
-        let chunk =
-            cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
-        let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap();
+        let (node, start) = node_with_memory(SHARDS);
         let (done, hierarchical) = (Arc::new(AtomicUsize::new(0)), config.hierarchical);
         let results = node
-            .run(move |shard| run_shard(shard, config.clone(), chunk.start, rear, Arc::clone(&done)))
+            .run(move |shard| run_shard(shard, config.clone(), start, rear, Arc::clone(&done)))
             .expect("io_uring");
         let mut acquired = 0;
         for (stats, sum) in results {

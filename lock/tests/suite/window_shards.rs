@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowStats, WindowTable};
-use farwood_runtime::{
-    Chain, Cluster, ComputeNode, Control, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr, ServerId,
-    Shard, Verbs,
-};
-use futures::FutureExt;
+use farwood_runtime::{Chain, ClientPool, Meter, Port, RemotePtr, Shard, Verbs};
+
+use crate::embedded::node_with_memory;
 
 const SHARDS: usize = 2;
 const KEYS: u64 = 3;
@@ -101,14 +99,8 @@ impl Shared {
 
 #[test]
 fn counts_on_the_embedded_fabric() {
-    let memory = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
-    let cluster = Cluster::embedded(memory).expect("64 MiB");
-    let index =
-        cluster.create("windows", "test", &[]).now_or_never().expect("a direct call").expect("a new name");
-    let chunk =
-        cluster.chunk(ServerId(0), index.id).now_or_never().expect("a direct call").expect("one fits");
-    let node = ComputeNode::new(cluster, NodeConfig { shards: SHARDS, ..NodeConfig::default() }).unwrap();
-    let shared = Shared { start: chunk.start, announced: Arc::default(), done: Arc::default() };
+    let (node, start) = node_with_memory(SHARDS);
+    let shared = Shared { start, announced: Arc::default(), done: Arc::default() };
     let results = node.run(move |shard| shared.clone().run(shard)).expect("io_uring");
     let sum = |pick: fn(&WindowStats) -> u64| results.iter().map(pick).sum::<u64>();
     let (windows, reads, writes) =

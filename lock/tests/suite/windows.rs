@@ -141,11 +141,7 @@ fn assert_at_rest(tables: &Tables) {
 fn total(tables: &Tables) -> WindowStats {
     let mut total = WindowStats::default();
     for (_, table) in tables {
-        let stats = table.stats();
-        total.reads_delegated += stats.reads_delegated;
-        total.writes_combined += stats.writes_combined;
-        total.alone += stats.alone;
-        total.windows += stats.windows;
+        total += &table.stats();
     }
     total
 }
@@ -192,9 +188,7 @@ fn no_client_is_told_of_a_moment_before_its_call() {
         let (stats, led) = run(seed, WindowConfig::default(), 10, None);
         assert_eq!(stats.windows, led);
         assert_eq!(led + stats.reads_delegated + stats.writes_combined + stats.alone, 18 * 10);
-        sum.reads_delegated += stats.reads_delegated;
-        sum.writes_combined += stats.writes_combined;
-        sum.alone += stats.alone;
+        sum += &stats;
     }
     assert!(sum.reads_delegated > 4000 && sum.writes_combined > 1000 && sum.alone > 200, "{sum:?}");
 }

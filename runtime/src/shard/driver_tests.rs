@@ -9,6 +9,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use quanta::Mock;
 
+use super::super::ClientPool;
 use super::*;
 use crate::chain::Chain;
 use crate::control::{Control, IndexId};

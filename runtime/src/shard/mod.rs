@@ -13,7 +13,7 @@
 //!
 //! - `core`: what a shard owns, and one turn of its work; `driver`: turns, spinning, and how long the shard may sleep;
 //!   `contract`: the fabric contract over it.
-//! - Parts of the core: `clients`, the client pool; `mesh`, rings to the other shards; `timers`, pauses; `parking`,
+//! - Parts of the core: `clients`, the client pool, and `client_pool`, the trait of shards that have one; `mesh`, rings to the other shards; `timers`, pauses; `parking`,
 //!   waking a shard that sleeps.
 //! - The end: `shutdown` decides on its steps, `closing` carries them out.
 //! - Shared by the shards of a node: `roster`, their places; `port_book`, the ports that are leased.
@@ -21,6 +21,7 @@
 //! A shard knows nothing of the executor that runs it, of the node that puts it together, nor of the fabric that its
 //! device belongs to.
 
+mod client_pool;
 mod clients;
 mod closing;
 mod contract;
@@ -36,6 +37,7 @@ mod timers;
 use std::future::Future;
 use std::rc::Rc;
 
+pub use self::client_pool::ClientPool;
 pub(crate) use self::clients::Clients;
 use self::clients::Panic;
 pub use self::clients::{JoinError, JoinHandle};
@@ -135,24 +137,9 @@ impl<D: Device> Shard<D> {
         Remains::of(&self.0)
     }
 
-    /// Counts buffers on lease. When no operation runs and no value is held, it is 0.
-    pub fn buffers_leased(&self) -> usize {
-        self.0.buffers.leased()
-    }
-
-    /// Counts chains that were submitted and not executed yet.
-    pub fn chains_in_flight(&self) -> usize {
-        self.0.engine.borrow().in_flight()
-    }
-
     /// Counts actors that listen on this shard.
     pub fn actors(&self) -> usize {
         self.0.ports.actors()
-    }
-
-    /// Counts clients of the pool that have not ended, the janitor's tasks among them.
-    pub fn clients_alive(&self) -> usize {
-        self.0.clients.alive()
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use farwood_index::{
     AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, RangeIndex,
 };
-use farwood_lock::LockConfig;
+use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{Control, ControlError, Verbs};
+use farwood_runtime::{ClientPool, Control, ControlError, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -373,12 +373,9 @@ impl<'r> Run<'r> {
     fn take_turns<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
         let most = u64::from(LockConfig::default().handovers_max);
         for node in fleet.chunk_by(|a, b| a.node == b.node) {
-            let locks = node.iter().map(|member| member.index.stats().locks);
-            let (mut acquired, mut handed_over) = (0, 0);
-            locks.for_each(|locks| {
-                acquired += locks.acquired;
-                handed_over += locks.handed_over;
-            });
+            let mut locks = LockStats::default();
+            node.iter().for_each(|member| locks += &member.index.stats().locks);
+            let LockStats { acquired, handed_over, .. } = locks;
             let taken = acquired - handed_over;
             if handed_over > most * taken {
                 let node = node[0].node;

@@ -4,11 +4,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexError, IndexKind, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cancel::{Drops, after_polls};
-use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{all_pairs, key};
 
@@ -62,7 +63,7 @@ pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn load_and_drop<V: Probed>(cluster: TestCluster<V>, polls: usize, drops: Drops) {
+async fn load_and_drop<V: ClientPool>(cluster: TestCluster<V>, polls: usize, drops: Drops) {
     let running = Rc::new(Cell::new(true));
     let load = {
         let (index, running) = (cluster.index.clone(), Rc::clone(&running));

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexKind, OpKind, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
@@ -11,7 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::{Drops, after_polls};
-use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{key, number};
 
@@ -37,7 +38,7 @@ const DROPPED: [Dropped; 7] = [
 ];
 
 /// A client whose keys no other client touches: it knows what must be there.
-struct Client<V: Probed> {
+struct Client<V: ClientPool> {
     cluster: TestCluster<V>,
     model: Model,
     rng: SmallRng,
@@ -46,7 +47,7 @@ struct Client<V: Probed> {
     written: u64,
 }
 
-impl<V: Probed> Client<V> {
+impl<V: ClientPool> Client<V> {
     fn new(cluster: TestCluster<V>, me: u64, clients: u64) -> Self {
         let rng = SmallRng::seed_from_u64(me);
         Client { cluster, model: Model::new(), rng, me, clients, written: 0 }
@@ -211,7 +212,7 @@ pub(crate) fn dropped_operations<F: Fabric>(kind: IndexKind) {
 }
 
 /// Drops operations among those of other clients; at the end nothing is left behind and every key is in its place.
-async fn cancel_among_others<V: Probed>(
+async fn cancel_among_others<V: ClientPool>(
     cluster: TestCluster<V>,
     cancellers: usize,
     others: usize,
@@ -282,7 +283,7 @@ pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
 }
 
 /// Puts `puts` times; one client in four waits for each. Yields how many were done.
-async fn wait_or_leave<V: Probed>(cluster: TestCluster<V>, client: usize, puts: u64) -> u64 {
+async fn wait_or_leave<V: ClientPool>(cluster: TestCluster<V>, client: usize, puts: u64) -> u64 {
     let mut rng = SmallRng::seed_from_u64((cluster.place * 1000 + client) as u64);
     let mut ended = 0;
     for i in 0..puts {

@@ -1,11 +1,12 @@
 //! Indexes by their names: created once, opened by all, dropped with all of their memory.
 
 use farwood::IndexKind;
+use farwood::runtime::ClientPool;
 use farwood::runtime::control::ServerUsage;
 use farwood::{CheckOptions, ControlError, IndexError, NodeContext, RangeIndex};
 
 use super::{Fabric, on_index};
-use crate::kit::cluster::{Parties, Probed, TestCluster};
+use crate::kit::cluster::{Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{NAME, key};
 
@@ -80,7 +81,7 @@ pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
     });
 }
 
-async fn usage<V: Probed>(cluster: &TestCluster<V>) -> Vec<ServerUsage> {
+async fn usage<V: ClientPool>(cluster: &TestCluster<V>) -> Vec<ServerUsage> {
     cluster.host.control().usage().await.unwrap()
 }
 

@@ -3,12 +3,13 @@
 
 use farwood::index::KindStats;
 use farwood::index::stats::ROUND_TRIPS_MAX;
+use farwood::runtime::ClientPool;
 use farwood::{AnyIndex, IndexKind, IndexSpec, OpKind, RangeIndex};
 use futures::TryStreamExt;
 
 use super::costs::{Cost, Work, costs, second_looks};
 use super::{Fabric, on_index};
-use crate::kit::cluster::{Parties, Probed, TestCluster};
+use crate::kit::cluster::{Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{key, number};
 
@@ -25,7 +26,7 @@ const ATTEMPTS: usize = 100;
 /// Yields what was counted for `kind` while `operation` ran, which reads again so often; nothing else was counted.
 ///
 /// Panics if a READ was too slow in every attempt.
-async fn counted<V: Probed>(
+async fn counted<V: ClientPool>(
     index: &AnyIndex<V>,
     kind: OpKind,
     second_looks: u64,
@@ -38,7 +39,7 @@ async fn counted<V: Probed>(
 }
 
 /// Counts as [`counted`] does, or yields how often the last attempt looked again if a READ was too slow in every one.
-async fn counted_unless_slow<V: Probed>(
+async fn counted_unless_slow<V: ClientPool>(
     index: &AnyIndex<V>,
     kind: OpKind,
     second_looks: u64,
@@ -69,12 +70,12 @@ async fn counted_unless_slow<V: Probed>(
 }
 
 /// Counts one operation and compares it with the kind's table.
-struct Till<V: Probed> {
+struct Till<V: ClientPool> {
     mix: IndexSpec,
     index: AnyIndex<V>,
 }
 
-impl<V: Probed> Till<V> {
+impl<V: ClientPool> Till<V> {
     async fn costs(&self, work: Work, op: OpKind, operation: impl AsyncFn()) -> KindStats {
         let stats = counted(&self.index, op, second_looks(self.mix, work), operation).await;
         assert_eq!(stats.ops, 1);
@@ -153,7 +154,7 @@ pub(crate) fn cost_of_changes<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn changes<V: Probed>(till: Till<V>) {
+async fn changes<V: ClientPool>(till: Till<V>) {
     let index = &till.index;
     let (present, value) = (key(PRESENT), key(7));
     let update = async || assert!(index.update(&present, &value).await.unwrap());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexKind, RangeIndex};
 use farwood_sim::history::Op;
 use rand::rngs::SmallRng;
@@ -12,7 +13,7 @@ use rand::{Rng, SeedableRng};
 
 use super::{Fabric, in_every_setting, on_index};
 use crate::kit::cancel::Drops;
-use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
@@ -153,7 +154,7 @@ pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
 
 const KEYS: u64 = 6;
 
-async fn something_to_few_keys<V: Probed>(client: &mut Client<V>) {
+async fn something_to_few_keys<V: ClientPool>(client: &mut Client<V>) {
     let rng = &mut client.rng;
     let n = rng.random_range(0..KEYS);
     let given_up = rng.random_bool(0.03);
@@ -212,7 +213,7 @@ const READERS: usize = 6;
 const WRITERS: usize = 6;
 const STABLE: u64 = 30;
 
-async fn read_stable<V: Probed>(cluster: TestCluster<V>, client: usize, rounds: u64) {
+async fn read_stable<V: ClientPool>(cluster: TestCluster<V>, client: usize, rounds: u64) {
     let mut rng = SmallRng::seed_from_u64((cluster.place * 100 + client) as u64);
     let mut seen = vec![0; STABLE as usize];
     for _ in 0..rounds {
@@ -225,7 +226,7 @@ async fn read_stable<V: Probed>(cluster: TestCluster<V>, client: usize, rounds: 
 }
 
 /// Inserts and removes keys of one writer each, which knows what has to be there.
-async fn come_and_go<V: Probed>(cluster: TestCluster<V>, writer: usize, rounds: u64) {
+async fn come_and_go<V: ClientPool>(cluster: TestCluster<V>, writer: usize, rounds: u64) {
     let (index, me) = (&cluster.index, (writer + cluster.place) as u64);
     let mut rng = SmallRng::seed_from_u64(1000 + me);
     for i in 0..rounds {

@@ -35,15 +35,16 @@ pub(crate) use self::scans::{
     scans_that_stop_and_wait,
 };
 use farwood::IndexSpec;
+use farwood::runtime::ClientPool;
 
-use crate::kit::cluster::{Common, Parties, Probed, Seat, TestCluster};
+use crate::kit::cluster::{Common, Parties, Seat, TestCluster};
 use crate::kit::kind::{Mixes, Shape, patient};
 pub(crate) use farwood::IndexKind;
 
 /// A fabric that the body runs on.
 pub(crate) trait Fabric {
     /// Its shards.
-    type V: Probed;
+    type V: ClientPool;
     /// The part of the body that fits there.
     const SIZE: Size;
     /// Runs what `make` makes on every shard of all `parties`, on one fresh cluster of two servers, and waits for all

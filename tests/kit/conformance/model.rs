@@ -2,13 +2,14 @@
 
 use std::ops::Bound;
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexKind, Nodes, RangeIndex};
 use futures::TryStreamExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Fabric, on_index};
-use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 
 /// Yields keys that collide in their first bytes, are prefixes of each other, are empty, or are full of 0x00 and 0xff.
@@ -22,7 +23,7 @@ fn some_value(rng: &mut SmallRng, max: usize) -> Vec<u8> {
 }
 
 /// A client and its map.
-struct Pair<V: Probed> {
+struct Pair<V: ClientPool> {
     cluster: TestCluster<V>,
     shape: Shape,
     model: Model,
@@ -65,7 +66,7 @@ pub(crate) fn a_map_says_the_same<F: Fabric>(kind: IndexKind) {
     });
 }
 
-async fn compare<V: Probed>(cluster: TestCluster<V>, shape: Shape, seed: u64, steps: usize) {
+async fn compare<V: ClientPool>(cluster: TestCluster<V>, shape: Shape, seed: u64, steps: usize) {
     let rng = SmallRng::seed_from_u64(seed);
     let mut pair = Pair { cluster, shape, model: Model::new(), rng };
     let index = pair.cluster.index.clone();
@@ -86,7 +87,7 @@ async fn compare<V: Probed>(cluster: TestCluster<V>, shape: Shape, seed: u64, st
     pair.cluster.holds(&pair.model).await;
 }
 
-impl<V: Probed> Pair<V> {
+impl<V: ClientPool> Pair<V> {
     async fn load(&mut self) {
         let Shape { max_key, max_value, .. } = self.shape;
         for _ in 0..60 {

@@ -4,6 +4,7 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexKind, OpKind, RangeIndex};
 use farwood_sim::history::{Op, Outcome};
 use futures::StreamExt;
@@ -12,7 +13,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::{Fabric, on_index};
-use crate::kit::cluster::{Model, Parties, Probed, TestCluster};
+use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number};
@@ -36,7 +37,12 @@ pub(crate) fn scans_among_splits<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn split_and_scan<V: Probed>(cluster: TestCluster<V>, recorder: Arc<Recorder>, end: u64, scans: usize) {
+async fn split_and_scan<V: ClientPool>(
+    cluster: TestCluster<V>,
+    recorder: Arc<Recorder>,
+    end: u64,
+    scans: usize,
+) {
     if cluster.place == 0 {
         let first = Client::new(&cluster, &recorder, 0);
         for n in (0..end).step_by(GAP as usize) {
@@ -78,7 +84,7 @@ async fn split_and_scan<V: Probed>(cluster: TestCluster<V>, recorder: Arc<Record
     }
 }
 
-async fn scan_something<V: Probed>(client: &mut Client<V>, end: u64) {
+async fn scan_something<V: ClientPool>(client: &mut Client<V>, end: u64) {
     let bound = |rng: &mut SmallRng| match rng.random_range(0..4) {
         0 => Bound::Unbounded,
         1 => Bound::Excluded(rng.random_range(0..end)),
@@ -142,7 +148,7 @@ pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn scan_anything<V: Probed>(client: &mut Client<V>, keys: u64) {
+async fn scan_anything<V: ClientPool>(client: &mut Client<V>, keys: u64) {
     let from = client.rng.random_range(0..keys);
     let limit = client.rng.random_bool(0.3).then(|| client.rng.random_range(0..30));
     client.scan(Bound::Included(from / 2), Bound::Unbounded, limit).await;
@@ -183,13 +189,13 @@ pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: IndexKind) {
     }
 }
 
-async fn put_all<V: Probed>(cluster: &TestCluster<V>, numbers: std::ops::Range<u64>) {
+async fn put_all<V: ClientPool>(cluster: &TestCluster<V>, numbers: std::ops::Range<u64>) {
     for n in numbers {
         cluster.index.put(&key(n), b"").await.unwrap();
     }
 }
 
-async fn keys_from<V: Probed>(cluster: &TestCluster<V>, from: u64, limit: Option<usize>) -> Vec<u64> {
+async fn keys_from<V: ClientPool>(cluster: &TestCluster<V>, from: u64, limit: Option<usize>) -> Vec<u64> {
     let scan = cluster.index.scan(&key(from)[..].., limit);
     scan.map(|pair| number(&pair.unwrap().0)).collect().await
 }

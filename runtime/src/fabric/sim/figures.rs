@@ -4,6 +4,7 @@ use super::*;
 use crate::chain::Chain;
 use crate::meter::Meter;
 use crate::pointer::{RemotePtr, ServerId};
+use crate::shard::ClientPool;
 use crate::verbs::Verbs;
 
 const LATE_NS: u64 = 1 << 40;

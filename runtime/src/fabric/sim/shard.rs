@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::engine::SlotKey;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
-use crate::shard::JoinHandle;
+use crate::shard::{ClientPool, JoinHandle};
 use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
 use crate::waiter::Waiter;
 
@@ -46,18 +46,8 @@ impl SimShard {
         self.0.is_dead()
     }
 
-    /// Counts the buffers on lease now. When no operation runs and no value is held, it is 0.
-    pub fn buffers_leased(&self) -> usize {
-        self.0.buffers.leased()
-    }
-
-    /// Counts the chains that were submitted and not executed yet.
-    pub fn chains_in_flight(&self) -> usize {
-        self.0.engine().in_flight()
-    }
-
-    /// Counts the chains that were submitted so far. Where one client has the shard to itself and posts nothing in
-    /// parallel, they are its round trips.
+    /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
+    /// are its round trips.
     pub fn chains_posted(&self) -> u64 {
         self.0.posted.get()
     }
@@ -66,9 +56,22 @@ impl SimShard {
     pub fn bytes_written(&self) -> u64 {
         self.0.written.get()
     }
+}
 
-    /// Counts the clients that have not ended, the janitor's tasks among them.
-    pub fn clients_alive(&self) -> usize {
+impl ClientPool for SimShard {
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        SimShard::spawn(self, client)
+    }
+
+    fn buffers_leased(&self) -> usize {
+        self.0.buffers.leased()
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        self.0.engine().in_flight()
+    }
+
+    fn clients_alive(&self) -> usize {
         self.0.clients.alive()
     }
 }

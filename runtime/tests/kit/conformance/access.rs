@@ -1,13 +1,13 @@
 //! READs and WRITEs: a READ yields what was written, at every alignment and length, also in random chains.
 
 use farwood_runtime::chain::Op;
-use farwood_runtime::{Chain, Meter, RemotePtr};
+use farwood_runtime::{Chain, ClientPool, Meter, RemotePtr};
 
+use super::Site;
 use super::exchange::{Barrier, fill, is_pattern, pattern, read, run, words_of};
-use super::{Probed, Site};
 
 /// Checks that bytes of every alignment and length come back as they were written, and nothing beside them changes.
-pub(crate) async fn round_trips<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn round_trips<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     for server in 0..2 {
         let base = site.own(server, v.shard());
         for start in (0..=64).step_by(8) {
@@ -18,7 +18,7 @@ pub(crate) async fn round_trips<V: Probed>(v: V, site: Site, _: Barrier<V>) {
     }
 }
 
-async fn round_trip<V: Probed>(v: &V, base: RemotePtr, start: usize, len: usize) {
+async fn round_trip<V: ClientPool>(v: &V, base: RemotePtr, start: usize, len: usize) {
     let window = start + len + 128;
     let salt = v.random();
     fill(v, base, window, salt).await;
@@ -37,7 +37,7 @@ async fn round_trip<V: Probed>(v: &V, base: RemotePtr, start: usize, len: usize)
 }
 
 /// Compares random chains, several in flight, with a plain array that executes them in posting order.
-pub(crate) async fn verbs_match_a_model<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn verbs_match_a_model<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     const WORDS: usize = 64;
     let meter = Meter::default();
     let base = site.own(1, v.shard());
@@ -64,7 +64,7 @@ pub(crate) async fn verbs_match_a_model<V: Probed>(v: V, site: Site, _: Barrier<
     assert!(meter.usage().round_trips > 300 && meter.usage().reads > 300);
 }
 
-fn random_chain<V: Probed>(v: &V, base: RemotePtr, words: usize) -> Chain {
+fn random_chain<V: ClientPool>(v: &V, base: RemotePtr, words: usize) -> Chain {
     const BUF_WORDS: usize = 256;
     let mut buf = v.lease(BUF_WORDS * 8);
     pattern(&mut buf, v.random());

@@ -1,13 +1,13 @@
 //! CAS and FAA: the words that they find and change, and that none is lost.
 
-use farwood_runtime::Chain;
+use farwood_runtime::{Chain, ClientPool};
 use futures::future::join_all;
 
-use super::exchange::{Barrier, fill, in_client, is_pattern, read, read_words, run};
-use super::{Probed, Site};
+use super::Site;
+use super::exchange::{Barrier, fill, is_pattern, read, read_words, run};
 
 /// Checks that CAS and FAA yield what they found, in posting order, and change the word as they should.
-pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn atomics<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let mut chain = Chain::new(at.server());
     chain
@@ -36,7 +36,7 @@ pub(crate) async fn atomics<V: Probed>(v: V, site: Site, _: Barrier<V>) {
 
 /// Checks that with many clients of all shards no increment by FAA or by a loop of CAS is lost, and no two FAAs find
 /// one value.
-pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn atomics_lose_no_increment<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     const CLIENTS: u64 = 8;
     const ROUNDS: u64 = 200;
     let (counter, swapped) = (site.common(), site.common().add(64));
@@ -62,7 +62,7 @@ pub(crate) async fn atomics_lose_no_increment<V: Probed>(v: V, site: Site, barri
             }
         }
     };
-    join_all((0..CLIENTS).map(|_| in_client(&v, client(v.clone())))).await;
+    join_all((0..CLIENTS).map(|_| v.spawn(client(v.clone())))).await;
     barrier.wait().await;
     let all = v.shards() as u64 * CLIENTS * ROUNDS;
     assert_eq!(read_words(&v, counter, 1).await, [all]);

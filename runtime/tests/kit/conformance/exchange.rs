@@ -5,12 +5,7 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use farwood_runtime::{Buf, Chain, Completion, Message, Meter, Port, RemotePtr, ShardId, Waiter};
-use futures::FutureExt;
-use futures::channel::oneshot;
-use futures::future::LocalBoxFuture;
-
-use super::Probed;
+use farwood_runtime::{Buf, Chain, ClientPool, Completion, Message, Meter, Port, RemotePtr, ShardId, Waiter};
 
 /// Barriers that no shard passes before all have come there; made of messages.
 pub(crate) struct Barrier<V> {
@@ -19,7 +14,7 @@ pub(crate) struct Barrier<V> {
     round: Rc<Cell<u64>>,
 }
 
-impl<V: Probed> Barrier<V> {
+impl<V: ClientPool> Barrier<V> {
     const PORT: Port = Port(0);
 
     pub(crate) fn new(v: &V) -> Self {
@@ -47,7 +42,7 @@ pub(crate) struct Tally<V> {
     waiting: RefCell<Vec<Waiter>>,
 }
 
-impl<V: Probed> Tally<V> {
+impl<V: ClientPool> Tally<V> {
     pub(crate) fn new(v: V) -> Self {
         Tally { v, count: Cell::new(0), waiting: RefCell::default() }
     }
@@ -83,41 +78,26 @@ impl<V: Probed> Tally<V> {
     }
 }
 
-/// Runs a future apart from the caller, in the shard's client pool.
-pub(crate) fn in_client<V: Probed, T: 'static>(
-    v: &V,
-    future: impl Future<Output = T> + 'static,
-) -> LocalBoxFuture<'static, T> {
-    let (sender, end) = oneshot::channel();
-    let handle = v.clone();
-    v.defer(async move {
-        let result = future.await;
-        drop(handle);
-        assert!(sender.send(result).is_ok(), "the body awaits what it starts");
-    });
-    async move { end.await.expect("a deferred task runs to its end") }.boxed_local()
-}
-
-pub(super) async fn maybe_in_client<V: Probed, T: 'static>(
+pub(super) async fn maybe_in_client<V: ClientPool, T: 'static>(
     v: &V,
     inside: bool,
     future: impl Future<Output = T> + 'static,
 ) -> T {
-    if inside { in_client(v, future).await } else { future.await }
+    if inside { v.spawn(future).await } else { future.await }
 }
 
-pub(super) async fn run<V: Probed>(v: &V, chain: Chain) -> Completion {
+pub(super) async fn run<V: ClientPool>(v: &V, chain: Chain) -> Completion {
     v.submit(&Meter::default(), chain).await.unwrap()
 }
 
 /// Reads `counter`, after everything posted before.
-pub(super) async fn counted<V: Probed>(v: &V, counter: RemotePtr) -> u64 {
+pub(super) async fn counted<V: ClientPool>(v: &V, counter: RemotePtr) -> u64 {
     let mut chain = Chain::new(counter.server());
     chain.fence().faa(counter, 0);
     run(v, chain).await.atomics[0]
 }
 
-pub(super) async fn read<V: Probed>(v: &V, at: RemotePtr, len: usize) -> Buf {
+pub(super) async fn read<V: ClientPool>(v: &V, at: RemotePtr, len: usize) -> Buf {
     let mut buf = v.lease(len);
     buf.fill(0xEE);
     let mut chain = Chain::with_buffer(at.server(), buf);
@@ -125,11 +105,11 @@ pub(super) async fn read<V: Probed>(v: &V, at: RemotePtr, len: usize) -> Buf {
     run(v, chain).await.into_buf()
 }
 
-pub(super) async fn read_words<V: Probed>(v: &V, at: RemotePtr, words: usize) -> Vec<u64> {
+pub(super) async fn read_words<V: ClientPool>(v: &V, at: RemotePtr, words: usize) -> Vec<u64> {
     words_of(&read(v, at, words * 8).await)
 }
 
-pub(super) async fn write_words<V: Probed>(v: &V, at: RemotePtr, words: &[u64]) {
+pub(super) async fn write_words<V: ClientPool>(v: &V, at: RemotePtr, words: &[u64]) {
     let mut buf = v.lease(words.len() * 8);
     for (bytes, word) in buf.chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
@@ -140,7 +120,7 @@ pub(super) async fn write_words<V: Probed>(v: &V, at: RemotePtr, words: &[u64]) 
     run(v, chain).await;
 }
 
-pub(super) async fn fill<V: Probed>(v: &V, at: RemotePtr, len: usize, salt: u64) {
+pub(super) async fn fill<V: ClientPool>(v: &V, at: RemotePtr, len: usize, salt: u64) {
     let mut buf = v.lease(len);
     pattern(&mut buf, salt);
     let mut chain = Chain::with_buffer(at.server(), buf);
@@ -149,7 +129,7 @@ pub(super) async fn fill<V: Probed>(v: &V, at: RemotePtr, len: usize, salt: u64)
 }
 
 /// Keeps the shard busy for a while without parking it: changes the phase of what follows.
-pub(super) async fn spin<V: Probed>(v: &V, ns: u64) {
+pub(super) async fn spin<V: ClientPool>(v: &V, ns: u64) {
     let until = v.now() + ns;
     while v.now() < until {
         v.pause(0).await;

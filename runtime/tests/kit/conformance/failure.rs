@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use farwood_runtime::{Chain, FabricError, Meter, RemotePtr, ServerId};
+use farwood_runtime::{Chain, ClientPool, FabricError, Meter, RemotePtr, ServerId};
 use futures::future::{Either, join, join_all, select};
 
-use super::exchange::{Barrier, Tally, counted, in_client, read, read_words, run, words_of, write_words};
-use super::{Probed, Site};
+use super::Site;
+use super::exchange::{Barrier, Tally, counted, read, read_words, run, words_of, write_words};
 
 /// Checks that out of bounds and unknown servers are typed errors: verbs before it in the chain may have taken effect,
 /// those behind it have not; buffers come back, and the shard works on.
-pub(crate) async fn errors_are_typed_and_local<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn errors_are_typed_and_local<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let server = ServerId(0);
     let region_bytes = v.control().servers()[0].region_bytes;
@@ -69,7 +69,7 @@ pub(crate) async fn errors_are_typed_and_local<V: Probed>(v: V, site: Site, _: B
 
 /// Checks that nothing behind a refused verb takes effect, fenced or not, and the chain comes back as it was posted:
 /// without the verb that was refused it can be posted again.
-pub(crate) async fn refused_chains_come_back<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn refused_chains_come_back<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let far = RemotePtr::new(at.server(), (1 << 48) - 64);
     for n in 1..=200u64 {
@@ -106,7 +106,7 @@ pub(crate) async fn refused_chains_come_back<V: Probed>(v: V, site: Site, _: Bar
 }
 
 /// Checks that a submission that is dropped, at any moment, is executed all the same and gives its buffer back.
-pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn dropped_submissions<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let (counter, at) = (site.own(0, v.shard()), site.own(0, v.shard()).add(64));
     let post = || {
         let mut chain = Chain::with_buffer(at.server(), v.lease(256));
@@ -143,7 +143,7 @@ pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Barrier<
     }
     // A client that ends, or whose future is dropped, with chains under way.
     let inner = v.clone();
-    in_client(&v, async move {
+    v.spawn(async move {
         let meter = Meter::default();
         let chains = (0..100).map(|_| {
             let mut chain = Chain::with_buffer(at.server(), inner.lease(64));
@@ -157,7 +157,7 @@ pub(crate) async fn dropped_submissions<V: Probed>(v: V, site: Site, _: Barrier<
 }
 
 /// Posts more chains than there are credits: all of them are executed, in the order in which they were submitted.
-pub(crate) async fn credits_are_first_come_first_served<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn credits_are_first_come_first_served<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     // More than the default credits of a queue pair.
     const CHAINS: u64 = 5000;
     let at = site.own(1, v.shard());
@@ -186,7 +186,7 @@ pub(crate) async fn credits_are_first_come_first_served<V: Probed>(v: V, site: S
 }
 
 /// Checks that chains to two servers are in flight together and do not mix.
-pub(crate) async fn servers_in_parallel<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn servers_in_parallel<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let meter = Meter::default();
     let at = [site.own(0, v.shard()), site.own(1, v.shard())];
     for n in 1..1000 {

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Message, Meter, Port, ShardId};
+use farwood_runtime::{Chain, ClientPool, Message, Meter, Port, ShardId};
 
+use super::Site;
 use super::exchange::{Barrier, Tally, read_words};
-use super::{Probed, Site};
 
 /// Lets all shards send to all, themselves included, far more than any ring holds and all at once: nothing is lost or
 /// overtaken, and no shard waits for another.
-pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, barrier: Barrier<V>) {
+pub(crate) async fn messages_arrive_in_order<V: ClientPool>(v: V, _: Site, barrier: Barrier<V>) {
     const MESSAGES: u64 = 100_000;
     const PORTS: u32 = 2;
     let shards = v.shards() as u16;
@@ -45,7 +45,7 @@ pub(crate) async fn messages_arrive_in_order<V: Probed>(v: V, _: Site, barrier: 
 }
 
 /// Checks that messages to a port without an actor reach the actor that listens later, before newer ones.
-pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, barrier: Barrier<V>) {
+pub(crate) async fn early_messages_are_kept<V: ClientPool>(v: V, _: Site, barrier: Barrier<V>) {
     const EARLY: u64 = 3000;
     let send = |range: std::ops::Range<u64>| {
         for n in range {
@@ -76,7 +76,7 @@ pub(crate) async fn early_messages_are_kept<V: Probed>(v: V, _: Site, barrier: B
 }
 
 /// Checks that a handler may send, post and wake: it is called with nothing of the shard borrowed.
-pub(crate) async fn messages_from_handlers<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn messages_from_handlers<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     const HOPS: u64 = 2000;
     let at = site.own(0, v.shard());
     let tally = Rc::new(Tally::new(v.clone()));

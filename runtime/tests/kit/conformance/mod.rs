@@ -1,5 +1,5 @@
 //! The fabric contract as one test body for every fabric: what `farwood_runtime::verbs` promises, checked through
-//! [`Verbs`] alone, so that a simulated or a real fabric cannot keep it differently from the embedded one.
+//! `Verbs` alone, so that a simulated or a real fabric cannot keep it differently from the embedded one.
 //!
 //! A fabric implements [`Fabric`] and names its tests with `conformance_tests!`; every part runs on all its settings.
 //! Where the contract leaves an order open (a WRITE or an atomic after a READ or an atomic) the body fences.
@@ -15,7 +15,7 @@ mod tasks;
 
 use std::future::Future;
 
-use farwood_runtime::{RemotePtr, ShardId, Verbs};
+use farwood_runtime::{ClientPool, RemotePtr, ShardId};
 
 pub(crate) use self::access::{round_trips, verbs_match_a_model};
 pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
@@ -30,18 +30,10 @@ pub(crate) use self::order::{
 };
 pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, timeouts, waiters};
 
-/// A shard that can be asked whether it lost anything.
-pub(crate) trait Probed: Verbs {
-    /// Counts the buffers on lease.
-    fn buffers_leased(&self) -> usize;
-    /// Counts the chains that are not executed.
-    fn chains_in_flight(&self) -> usize;
-}
-
 /// A fabric, as the body needs it.
 pub(crate) trait Fabric {
     /// Type of its shards.
-    type V: Probed;
+    type V: ClientPool;
     /// Runs `main` on every shard of a fresh node with `shards` shards and a fresh cluster of two servers, once per
     /// setting (line mode, credits, kind of task) that makes a difference there, and waits for all of them.
     fn run<F, R>(shards: usize, main: F)
@@ -101,7 +93,7 @@ macro_rules! conformance_tests {
 pub(crate) use conformance_tests;
 
 /// Checks that every shard is done, all chains are executed and all buffers are back.
-pub(crate) async fn nothing_is_left<V: Probed>(v: &V, barrier: &Barrier<V>) {
+pub(crate) async fn nothing_is_left<V: ClientPool>(v: &V, barrier: &Barrier<V>) {
     while v.chains_in_flight() > 0 {
         v.pause(10_000).await;
     }

@@ -1,15 +1,15 @@
 //! Order on one queue pair, as the shard itself and other shards see it.
 
 use farwood_runtime::chain::Op;
-use farwood_runtime::{Chain, Completion, Message, Meter, Port, RemotePtr, ShardId};
+use farwood_runtime::{Chain, ClientPool, Completion, Message, Meter, Port, RemotePtr, ShardId};
 use futures::future::join;
 
-use super::exchange::{Barrier, Tally, in_client, read, read_words, spin, words_of, write_words};
-use super::{Probed, Site};
+use super::Site;
+use super::exchange::{Barrier, Tally, read, read_words, spin, words_of, write_words};
 
 /// Checks that every verb behind a WRITE takes effect after it, and a READ after an atomic: inside a chain, between
 /// chains that were posted one behind the other, and between chains that were awaited.
-pub(crate) async fn chains_keep_their_order<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn chains_keep_their_order<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let base = site.own(0, v.shard());
     for n in 1..500 {
         // One chain; several posted at once; several awaited.
@@ -48,7 +48,7 @@ enum Cut {
 const READ: Op = Op::Read { at: 0, to: 0, len: 8 };
 
 /// Executes verbs on the word at `at` in one chain or one chain each; yields what READs and atomics found.
-async fn in_order<V: Probed>(v: &V, at: RemotePtr, ops: &[Op], cut: Cut) -> (Vec<u64>, Vec<u64>) {
+async fn in_order<V: ClientPool>(v: &V, at: RemotePtr, ops: &[Op], cut: Cut) -> (Vec<u64>, Vec<u64>) {
     let meter = Meter::default();
     let per_chain = if matches!(cut, Cut::Nowhere) { ops.len() } else { 1 };
     let mut posted = Vec::new();
@@ -89,7 +89,7 @@ fn take(done: Completion, landed: usize, reads: &mut Vec<u64>, atomics: &mut Vec
 }
 
 /// Lets one shard write data, then a flag that says so; another that reads the flag, then the data, never finds less.
-pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn order_is_seen_by_others<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 20_000;
     let (flag, data) = (site.common(), site.common().add(4096));
     let writes = v.shard().0 == 0;
@@ -132,7 +132,7 @@ pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, barrier
             }
         }
     };
-    join(in_client(&v, writer), in_client(&v, reader)).await;
+    join(v.spawn(writer), v.spawn(reader)).await;
 }
 
 /// Runs WRITE x; READ y beside WRITE y; READ x: both READs must never miss the other's WRITE.
@@ -143,7 +143,7 @@ pub(crate) async fn order_is_seen_by_others<V: Probed>(v: V, site: Site, barrier
 ///   READ y  < j         READ x  < i     <- forbidden: whichever WRITE came second follows the other
 /// ```
 /// Neither shard waits for the other: every pair of rounds `(i, j)` is judged afterwards.
-pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn store_buffer_litmus<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 12_000;
     let me = u64::from(v.shard().0);
     let words = [site.common(), site.common().add(1024)];
@@ -177,7 +177,13 @@ pub(crate) async fn store_buffer_litmus<V: Probed>(v: V, site: Site, barrier: Ba
     }
 }
 
-async fn write_then_read<V: Probed>(v: &V, own: RemotePtr, stamp: u64, other: RemotePtr, split: bool) -> u64 {
+async fn write_then_read<V: ClientPool>(
+    v: &V,
+    own: RemotePtr,
+    stamp: u64,
+    other: RemotePtr,
+    split: bool,
+) -> u64 {
     let meter = Meter::default();
     let mut chain = Chain::with_buffer(own.server(), v.lease(8));
     if split {
@@ -192,7 +198,7 @@ async fn write_then_read<V: Probed>(v: &V, own: RemotePtr, stamp: u64, other: Re
 }
 
 /// Checks that a message follows what its sender wrote and awaited before: the receiver's READ sees it.
-pub(crate) async fn messages_follow_writes<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn messages_follow_writes<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     const ROUNDS: u64 = 3000;
     let at = site.common();
     let received = Tally::listen(&v, Port(1));

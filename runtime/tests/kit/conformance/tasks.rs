@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use farwood_runtime::{Chain, Message, Meter, Port, ShardId, TimedOut, Waiter};
+use farwood_runtime::{Chain, ClientPool, Message, Meter, Port, ShardId, TimedOut, Waiter};
 use futures::future::{join, join_all, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use super::exchange::{Barrier, Tally, counted, in_client, maybe_in_client, read_words, run};
-use super::{Probed, Site};
+use super::Site;
+use super::exchange::{Barrier, Tally, counted, maybe_in_client, read_words, run};
 
 /// Checks that a pause lasts at least its time, and that pauses of many clients end in the order of their deadlines.
-pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Barrier<V>) {
+pub(crate) async fn pauses<V: ClientPool>(v: V, _: Site, _: Barrier<V>) {
     for ns in [0, 1, 999, 50_000, 150_000, 250_000, 1_000_000, 5_000_000] {
         let before = v.now();
         v.pause(ns).await;
@@ -35,7 +35,7 @@ pub(crate) async fn pauses<V: Probed>(v: V, _: Site, _: Barrier<V>) {
 
 /// Checks that an operation that ends in time has its outcome; another one is dropped, and what it had posted is
 /// executed.
-pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn timeouts<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let (limit, at) = (Duration::from_micros(200), site.own(0, v.shard()));
     let before = v.now();
     assert_eq!(v.timeout(limit, pending::<()>()).await, Err(TimedOut { limit }));
@@ -59,7 +59,7 @@ pub(crate) async fn timeouts<V: Probed>(v: V, site: Site, _: Barrier<V>) {
 }
 
 /// Lets 50 clients pause; tells whether they went on in the order of their deadlines.
-async fn many_pauses<V: Probed>(v: &V) -> bool {
+async fn many_pauses<V: ClientPool>(v: &V) -> bool {
     let ended = Rc::new(RefCell::new(Vec::new()));
     let start = v.now();
     let clients = (0..50u64).map(|i| {
@@ -71,14 +71,14 @@ async fn many_pauses<V: Probed>(v: &V) -> bool {
             ended.borrow_mut().push(until);
         }
     });
-    join_all(clients.map(|client| in_client(v, client))).await;
+    join_all(clients.map(|client| v.spawn(client))).await;
     let ended = ended.take();
     assert_eq!(ended.len(), 50);
     ended.is_sorted()
 }
 
 /// Checks that time does not go back, for clients and handlers.
-pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, barrier: Barrier<V>) {
+pub(crate) async fn time_never_goes_back<V: ClientPool>(v: V, site: Site, barrier: Barrier<V>) {
     let latest = Rc::new(Cell::new(0));
     let clock = (v.clone(), Rc::clone(&latest));
     let look = Rc::new(move || {
@@ -109,7 +109,7 @@ pub(crate) async fn time_never_goes_back<V: Probed>(v: V, site: Site, barrier: B
 
 /// Checks that waiters resume clients, tasks and futures inside combinators, from clients and from tasks; late, early
 /// and double wakes do no harm.
-pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Barrier<V>) {
+pub(crate) async fn waiters<V: ClientPool>(v: V, _: Site, _: Barrier<V>) {
     for waiting_in_client in [false, true] {
         for waking_in_client in [false, true] {
             for combined in [false, true] {
@@ -143,13 +143,10 @@ pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Barrier<V>) {
     // One that waits no longer, and one that is woken twice.
     let kept: Rc<RefCell<Vec<Waiter>>> = Rc::default();
     let keeping = (Rc::clone(&kept), v.clone());
-    in_client(
-        &v,
-        poll_fn(move |cx| {
-            keeping.0.borrow_mut().push(keeping.1.waiter(cx));
-            Poll::Ready(())
-        }),
-    )
+    v.spawn(poll_fn(move |cx| {
+        keeping.0.borrow_mut().push(keeping.1.waiter(cx));
+        Poll::Ready(())
+    }))
     .await;
     let once = poll_fn(|cx| Poll::Ready(v.waiter(cx))).await;
     let twice = poll_fn(|cx| Poll::Ready(v.waiter(cx))).await;
@@ -160,7 +157,7 @@ pub(crate) async fn waiters<V: Probed>(v: V, _: Site, _: Barrier<V>) {
 }
 
 /// Checks that a deferred task runs by itself, apart from its caller, also when it defers more.
-pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn deferred_tasks<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     let at = site.own(0, v.shard());
     let tally = Rc::new(Tally::new(v.clone()));
     for _ in 0..100 {
@@ -183,7 +180,7 @@ pub(crate) async fn deferred_tasks<V: Probed>(v: V, site: Site, _: Barrier<V>) {
 }
 
 /// Checks that futures that are polled with wakers of a combinator's own complete, in the pool and outside.
-pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Barrier<V>) {
+pub(crate) async fn combinators<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
     for inside in [false, true] {
         let inner = v.clone();
         let at = site.own(0, v.shard()).add(if inside { 4096 } else { 0 });
@@ -212,7 +209,7 @@ pub(crate) async fn combinators<V: Probed>(v: V, site: Site, _: Barrier<V>) {
             assert_eq!(all.len(), 100);
             assert_eq!(counted(&v, at).await, 664);
             // A pool client waits for others through their handles.
-            let clients = (0..50u64).map(|n| in_client(&v, std::future::ready(n)));
+            let clients = (0..50u64).map(|n| v.spawn(std::future::ready(n)));
             let mut ends: FuturesUnordered<_> = clients.collect();
             let mut sum = 0;
             while let Some(n) = ends.next().await {
