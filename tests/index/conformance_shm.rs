@@ -44,5 +44,5 @@ fn server() -> ShmServer {
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     let name = ShmName::new(&format!("index-test-{}-{number}", std::process::id())).unwrap();
     let parts = ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() };
-    ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 64 << 20) }).unwrap()
+    ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 8 << 20) }).unwrap()
 }
