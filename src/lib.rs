@@ -50,9 +50,10 @@ pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
-    IndexStats, KeyRange, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
-    ShermanIndex, Smart, SmartIndex, Spec, Switches, Techniques, TreeShape, Value, Violation,
+    AccessError, AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError,
+    IndexKind, IndexSpec, IndexStats, KeyRange, Limits, LoadError, NodeSize, Nodes, OpKind, OpenError,
+    Options, Pair, RangeIndex, ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Spec, Switches,
+    Techniques, TreeShape, Value, Violation, WriteError,
 };
 pub use farwood_runtime::{
     Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig,
