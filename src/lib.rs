@@ -56,8 +56,9 @@ pub use farwood_index::{
     Techniques, TreeShape, Value, Violation, WriteError,
 };
 pub use farwood_runtime::{
-    Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, Host, NodeConfig,
-    NodeError, Shard, ShmCluster, ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs, run_executor,
+    Cluster, ClusterConfig, ClusterName, ClusterNameError, ClusterOpenError, ComputeNode, ControlError,
+    EmbeddedConfig, Fabric, Host, NodeConfig, NodeError, OnCluster, Shard, ShmCluster, ShmName, ShmServer,
+    ShmServerConfig, TimedOut, Verbs, run_executor,
 };
 
 #[cfg(feature = "verbs")]

@@ -48,7 +48,9 @@ pub use executor::run_executor;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
-pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm, sim};
+pub use fabric::{
+    ClusterConfig, ClusterName, ClusterNameError, ClusterOpenError, DeviceError, Fabric, OnCluster, shm, sim,
+};
 pub use host::Host;
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};

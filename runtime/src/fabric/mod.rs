@@ -8,10 +8,12 @@
 //! - [`sim`]: a whole cluster in one thread and in virtual time. Its nodes are no [`crate::ComputeNode`]s, which have
 //!   executors: it has its own, and no [`Fabric`].
 //!
-//! [`ClusterName`] is how text names one of the first three.
+//! [`ClusterName`] is how text names one of the first three, and opens it for code that is generic over the fabric
+//! ([`OnCluster`]).
 
 pub mod embedded;
 mod name;
+mod open;
 pub mod shm;
 pub mod sim;
 #[cfg(feature = "verbs")]
@@ -23,9 +25,10 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use self::name::{ClusterName, ClusterNameError};
+pub use self::open::{ClusterConfig, ClusterOpenError, OnCluster};
 use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
-use crate::control::{Control, ControlError};
+use crate::control::{Control, ControlError, RemoteControl};
 use crate::engine::Device;
 use crate::message::ShardId;
 use crate::shard::Unpark;
@@ -37,6 +40,11 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// The control services of its memory servers.
     fn control(self: &Arc<Self>) -> Arc<dyn Control>;
+
+    /// The control services as other processes serve them, for what only such can tell; none if they are of this process.
+    fn remote(&self) -> Option<&Arc<RemoteControl>> {
+        None
+    }
 
     /// The id for one more compute node of this cluster, never 0 and never given to two that are alive.
     ///
