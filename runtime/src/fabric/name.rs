@@ -11,7 +11,7 @@ use crate::shm::{ShmError, ShmName};
 /// Names a cluster: `embedded`, `shm:NAME[,NAME..]` or `verbs:HOST:PORT[,HOST:PORT..]`. All compute nodes of a cluster
 /// name the same servers in the same order.
 ///
-/// What runs on a cluster is generic over its [`Fabric`](super::Fabric): [`ClusterName::open`] chooses it.
+/// Code that runs on a cluster is generic over its [`Fabric`](super::Fabric): [`ClusterName::open`] chooses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterName {
     /// Memory of this process.
