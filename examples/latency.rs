@@ -11,9 +11,8 @@ use std::error::Error;
 use std::sync::Arc;
 
 use farwood::runtime::{Chain, FabricError, Meter, RemotePtr, ServerId};
-use farwood::{
-    ClusterName, ComputeNode, Fabric, Geometry, NodeConfig, OnCluster, Options, RangeIndex, Sherman, Verbs,
-};
+use farwood::sherman::{Geometry, Options};
+use farwood::{ClusterName, ComputeNode, Fabric, NodeConfig, OnCluster, RangeIndex, Sherman, Verbs};
 use futures::executor::block_on;
 
 type Failure = Box<dyn Error + Send + Sync>;

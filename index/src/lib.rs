@@ -42,7 +42,7 @@ pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, TreeShape};
 pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
 pub use shell::{Algorithm, Limits, Nodes, Switches};
-pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
+pub use sherman::{Sherman, ShermanIndex};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind, SharingCounters};
 pub use step::Budget;

@@ -5,10 +5,8 @@ use std::error::Error;
 
 use farwood::index::layout::LayoutError;
 use farwood::runtime::alloc::AllocError;
-use farwood::{
-    ControlError, Geometry, LoadError, NodeSize, OpenError, Options, RangeIndex, ReadError, Sherman,
-    WriteError,
-};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{ControlError, LoadError, OpenError, RangeIndex, ReadError, Sherman, WriteError};
 use futures::executor::block_on;
 
 use crate::kit;

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use farwood::index::layout::{Malformed, Rejection};
 use farwood::runtime::RemotePtr;
+use farwood::sherman::Options;
 use farwood::{
-    AccessError, Backoff, ComputeNode, IndexError, Options, RangeIndex, ReadError, Shard, Sherman,
-    ShermanIndex, WriteError,
+    AccessError, Backoff, ComputeNode, IndexError, RangeIndex, ReadError, Shard, Sherman, ShermanIndex,
+    WriteError,
 };
 use futures::TryStreamExt;
 use futures::executor::block_on;
@@ -20,7 +21,7 @@ use crate::kit::damaged_tree::{CHILD, DamagedTree, HIGH, HIGH_LEN, LOW, SEPARATO
 use crate::kit::{NAME, TINY, key};
 
 const FEW: Options = Options {
-    techniques: farwood::Techniques::ALL,
+    techniques: farwood::sherman::Techniques::ALL,
     cache_bytes: 1 << 20,
     eviction: farwood::cache::Policy::TwoChoices,
     retries_max: 200,
@@ -135,11 +136,10 @@ fn pointers_that_are_not_aligned() {
                 let key = key(u64::MAX);
                 let last = index.get(&key).await;
                 if node == tree.root() && field == SIBLING {
-                    let malformed = Rejection::Malformed(Malformed::MisalignedSibling);
-                    assert!(
-                        matches!(last, Err(ReadError::Access(AccessError::RetriesExhausted { last, .. })) if last == Some(malformed)),
-                        "{last:?}"
-                    );
+                    let Err(ReadError::Access(AccessError::RetriesExhausted { last, .. })) = last else {
+                        panic!("{last:?}");
+                    };
+                    assert_eq!(last, Some(Rejection::Malformed(Malformed::MisalignedSibling)));
                     assert!(errors > 0);
                 }
                 rest(&tree.shard, &index).await;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use farwood::lock::{LockError, LockWord};
 use farwood::runtime::control::LockRegion;
 use farwood::runtime::{Chain, Meter, RemotePtr};
-use farwood::{
-    AccessError, Backoff, Cluster, EmbeddedConfig, Options, RangeIndex, Shard, Sherman, Techniques, Verbs,
-    WriteError,
-};
+use farwood::sherman::{Options, Techniques};
+use farwood::{AccessError, Backoff, Cluster, EmbeddedConfig, RangeIndex, Shard, Sherman, Verbs, WriteError};
 use futures::executor::block_on;
 
 use crate::kit;

@@ -9,7 +9,8 @@ use farwood::index::check::CheckReport;
 use farwood::index::layout::{NodeHeader, NodeVersion};
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation};
 use farwood::runtime::{Buf, Chain, Meter, RemotePtr};
-use farwood::{CheckOptions, Host, OpKind, Options, RangeIndex, Sherman, ShermanIndex, Verbs};
+use farwood::sherman::Options;
+use farwood::{CheckOptions, Host, OpKind, RangeIndex, Sherman, ShermanIndex, Verbs};
 use futures::FutureExt;
 
 use crate::kit::{NAME, TINY, key};

@@ -14,10 +14,8 @@ use farwood::runtime::verbs::Handler;
 use farwood::runtime::{
     Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
 };
-use farwood::{
-    AccessError, Geometry, NodeSize, OpKind, Options, RangeIndex, ReadError, Shard, Sherman, ShermanIndex,
-    Verbs,
-};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{AccessError, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 
