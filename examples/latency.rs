@@ -10,11 +10,9 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use farwood::runtime::{Chain, Fabric, FabricError, Meter, RemotePtr, ServerId};
-use farwood::{
-    Cluster, ClusterName, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman,
-    ShmCluster, Verbs,
-};
+use farwood::runtime::{Chain, FabricError, Meter, RemotePtr, ServerId};
+use farwood::sherman::{Geometry, Options};
+use farwood::{ClusterName, ComputeNode, Fabric, NodeConfig, OnCluster, RangeIndex, Sherman, Verbs};
 use futures::executor::block_on;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -27,16 +25,19 @@ fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
     let fabric = words.next().unwrap_or_else(|| "embedded".to_owned());
     let batches: usize = words.next().map_or(Ok(100), |count| count.parse())?;
-    match fabric.parse()? {
-        ClusterName::Embedded => compare(Cluster::embedded(EmbeddedConfig::default())?, batches),
-        ClusterName::Shm(names) => compare(ShmCluster::connect(&names)?, batches),
-        #[cfg(feature = "verbs")]
-        ClusterName::Verbs(addresses) => {
-            use farwood::{VerbsCluster, VerbsConfig};
-            compare(VerbsCluster::connect(&addresses, &VerbsConfig::default())?, batches)
-        }
-        #[cfg(not(feature = "verbs"))]
-        ClusterName::Verbs(_) => Err("verbs: build the example with --features verbs".into()),
+    fabric.parse::<ClusterName>()?.open(Compare { batches })?
+}
+
+/// The measurement, to be made on any cluster.
+struct Compare {
+    batches: usize,
+}
+
+impl OnCluster for Compare {
+    type Output = Result<(), Failure>;
+
+    fn run<F: Fabric>(self, cluster: Arc<F>) -> Result<(), Failure> {
+        compare(cluster, self.batches)
     }
 }
 

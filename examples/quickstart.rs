@@ -7,10 +7,8 @@
 
 use std::error::Error;
 
-use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Shard, Sherman,
-    ShermanIndex,
-};
+use farwood::sherman::{Geometry, Options};
+use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, RangeIndex, Shard, Sherman, ShermanIndex};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 

@@ -6,26 +6,28 @@
 //! This crate is the facade: everything a user needs, re-exported from the crates that make it up.
 //!
 //! - [`Cluster`] (memory of this process), [`ShmCluster`] (memory servers on this host), `VerbsCluster` (behind RDMA
-//!   NICs, feature `verbs`): where the memory is; [`ShmServer`] and `VerbsServer` are memory servers of your own.
+//!   NICs, feature `verbs`): where the memory is; [`ClusterName::open`] makes any of them from its name. [`ShmServer`]
+//!   and `VerbsServer` are memory servers of your own.
 //! - [`ComputeNode`], [`Shard`]: the executors that work on it.
-//! - [`Sherman`] (a B+tree) and [`Smart`] (a radix tree): the indexes; [`RangeIndex`]: what they do. What goes with the
-//!   first is re-exported here, what goes with the second is in [`smart`].
+//! - [`Sherman`] (a B+tree) and [`Smart`] (a radix tree): the indexes; [`RangeIndex`]: what they do. What differs from
+//!   one to the other (`Geometry`, `Options`, `Techniques`) is in [`sherman`] and [`smart`].
+//! - [`ReadError`], [`WriteError`] and so on: what each kind of call can fail with; [`IndexError`]: any of them.
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, to build an index of one's own.
 //!
 //! An index is created once, opened by each compute node, and attached to each of its shards:
 //!
 //! ```
-//! use farwood::{Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, Options, RangeIndex, Sherman};
-//! use farwood::{Smart, smart};
+//! use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, RangeIndex};
+//! use farwood::{Sherman, Smart, sherman, smart};
 //! use futures::executor::block_on;
 //!
 //! # type Failure = Box<dyn std::error::Error + Send + Sync>;
 //! # fn main() -> Result<(), Failure> {
 //! let cluster = Cluster::embedded(EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() })?;
 //! let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
-//! let geometry = Geometry { max_key: 16, max_value: 32, ..Default::default() };
-//! block_on(Sherman::create(&node, "users", geometry, Options::default()))?;
-//! let users = block_on(Sherman::open(&node, "users", Options::default()))?;
+//! let geometry = sherman::Geometry { max_key: 16, max_value: 32, ..Default::default() };
+//! block_on(Sherman::create(&node, "users", geometry, sherman::Options::default()))?;
+//! let users = block_on(Sherman::open(&node, "users", sherman::Options::default()))?;
 //! let words = Smart::create(&node, "words", smart::Geometry::default(), smart::Options::default());
 //! let words = block_on(words)?;
 //! node.try_run(move |shard| {
@@ -45,19 +47,20 @@
 
 pub use farwood_cache as cache;
 pub use farwood_index as index;
-pub use farwood_index::smart;
+pub use farwood_index::{sherman, smart};
 pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Geometry, IndexError, IndexKind, IndexSpec,
-    IndexStats, KeyRange, Limits, NodeSize, Nodes, OpKind, Options, Pair, RangeIndex, Scan, Sherman,
-    ShermanIndex, Smart, SmartIndex, Spec, Switches, Techniques, TreeShape, Value, Violation,
+    AccessError, AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, IndexError, IndexKind,
+    IndexSpec, IndexStats, KeyRange, Limits, LoadError, Nodes, OpKind, OpenError, Pair, RangeIndex,
+    ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Spec, Switches, TreeShape, Value, Violation,
+    WriteError,
 };
 pub use farwood_runtime::{
-    Cluster, ClusterName, ClusterNameError, ComputeNode, ControlError, EmbeddedConfig, NodeConfig,
-    NodeContext, NodeError, Shard, ShmCluster, ShmName, ShmServer, ShmServerConfig, TimedOut, Verbs,
-    run_executor,
+    Cluster, ClusterConfig, ClusterName, ClusterNameError, ClusterOpenError, ComputeNode, ControlError,
+    EmbeddedConfig, Fabric, NodeConfig, NodeContext, NodeError, OnCluster, Shard, ShmCluster, ShmName,
+    ShmServer, ShmServerConfig, TimedOut, Verbs, run_executor,
 };
 
 #[cfg(feature = "verbs")]

@@ -10,7 +10,6 @@ use std::future::Future;
 
 use farwood::runtime::ServerParts;
 use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsDevice, VerbsServer, VerbsServerConfig};
-use farwood::runtime::service::ServiceTimes;
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
@@ -45,12 +44,8 @@ impl Fabric for Verbs {
 /// Yields a small server at a port of its own.
 fn server() -> VerbsServer {
     let config = VerbsServerConfig {
-        listen: "127.0.0.1:0".into(),
-        memory_bytes: 32 << 20,
         parts: ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() },
-        reserved_huge_pages: false,
-        verbs: VerbsConfig::default(),
-        times: ServiceTimes::default(),
+        ..VerbsServerConfig::new("127.0.0.1:0", 32 << 20)
     };
     VerbsServer::start(&config).unwrap_or_else(|error| panic!("this test needs an RDMA device: {error}"))
 }

@@ -1,29 +1,18 @@
 //! Connections to running memory servers: from their names to a cluster, whatever kind it is. Work on a cluster is an
-//! [`Action`]: written once, generic over the fabric, and chosen here. No other file of the command names a kind of
-//! cluster that other processes serve.
+//! [`Action`]: written once, generic over the fabric.
 
 use std::sync::Arc;
 
+use farwood::ClusterName;
 use farwood::runtime::control::wire::ConnectedNode;
-#[cfg(feature = "verbs")]
-use farwood::runtime::ibverbs::VerbsCluster;
-use farwood::runtime::shm::{Remains, ShmCluster};
-use farwood::runtime::{ConnectConfig, Fabric, RemoteControl, ServerId};
+use farwood::runtime::shm::Remains;
+use farwood::runtime::{ClusterConfig, ConnectConfig, Fabric, OnCluster, ServerId};
 use futures::executor::block_on;
 
 use crate::error::CliError;
 use crate::fabric::Servers;
 use crate::note;
 use crate::units::show_bytes;
-
-/// A cluster of memory servers that run already.
-pub(crate) trait Connected: Fabric {
-    /// Lists the connections to it, this one included.
-    ///
-    /// # Errors
-    /// If a memory server does not answer.
-    fn nodes(&self) -> Result<Vec<Peer>, CliError>;
-}
 
 /// A connection: a compute node, or a command that only asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,32 +27,16 @@ pub(crate) struct Peer {
     pub(crate) silent: bool,
 }
 
-impl Connected for ShmCluster {
-    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
-        nodes(self.remote())
-    }
-}
-
-#[cfg(feature = "verbs")]
-impl Connected for VerbsCluster {
-    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
-        nodes(self.remote().expect("the command connects by sockets"))
-    }
-}
-
-/// Lists the connections of the first server of a list, which knows all compute nodes and their ids.
-fn nodes(control: &RemoteControl) -> Result<Vec<Peer>, CliError> {
+/// Lists the connections of the first server of a cluster, which knows all compute nodes and their ids; this process
+/// is one of them. Memory servers of this process, which tests have, know none.
+///
+/// # Errors
+/// If the memory server does not answer.
+pub(crate) fn nodes(cluster: &impl Fabric) -> Result<Vec<Peer>, CliError> {
+    let Some(control) = cluster.remote() else { return Ok(Vec::new()) };
     let nodes = block_on(control.nodes(ServerId(0))).map_err(CliError::failed)?;
     let peer = |ConnectedNode { id, name, seconds, silent }| Peer { id, name, seconds, silent };
     Ok(nodes.into_iter().map(peer).collect())
-}
-
-/// Memory servers of this process, for tests: they know no connections.
-#[cfg(test)]
-impl Connected for farwood::Cluster {
-    fn nodes(&self) -> Result<Vec<Peer>, CliError> {
-        Ok(Vec::new())
-    }
 }
 
 /// Work to be done on a cluster.
@@ -77,7 +50,7 @@ pub(crate) trait Action {
     ///
     /// # Errors
     /// Any failure, put for the person at the terminal.
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Self::Output, CliError>;
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Self::Output, CliError>;
 }
 
 /// Connects to the memory servers and does the work there.
@@ -85,24 +58,32 @@ pub(crate) trait Action {
 /// # Errors
 /// If they cannot be connected to, or as the action has it.
 pub(crate) fn with_cluster<A: Action>(servers: &Servers, action: A) -> Result<A::Output, CliError> {
-    match servers {
-        Servers::Shm(names) => {
-            let cluster = ShmCluster::connect_with(names, config::<A>()).map_err(CliError::failed)?;
-            let done = action.on(Arc::clone(&cluster));
-            for server in cluster.remote().lost() {
-                if let Some(remains) = cluster.remains(server) {
+    // It names this process in usage reports.
+    let name = format!("farwood, {}", ConnectConfig::default().name);
+    let connect = ConnectConfig { name, temporary_indexes: A::TEMPORARY, ..ConnectConfig::default() };
+    let config = ClusterConfig { connect, ..servers.config() };
+    servers.cluster.open_with(config, Work { action, name: &servers.cluster }).map_err(CliError::failed)?
+}
+
+/// An action on the cluster of that name, and what is to be said of memory servers that ended meanwhile.
+struct Work<'n, A> {
+    action: A,
+    name: &'n ClusterName,
+}
+
+impl<A: Action> OnCluster for Work<'_, A> {
+    type Output = Result<A::Output, CliError>;
+
+    fn run<F: Fabric>(self, cluster: Arc<F>) -> Self::Output {
+        let done = self.action.on(Arc::clone(&cluster));
+        if let (ClusterName::Shm(names), Some(control)) = (self.name, cluster.remote()) {
+            for server in control.lost() {
+                if let Some(remains) = Remains::of(control, server) {
                     note(epitaph(server, &names[usize::from(server.0)], &remains));
                 }
             }
-            done
         }
-        #[cfg(feature = "verbs")]
-        Servers::Verbs(addresses, options) => {
-            let cluster = VerbsCluster::connect_with(addresses, &options.config(), config::<A>());
-            action.on(cluster.map_err(CliError::failed)?)
-        }
-        #[cfg(not(feature = "verbs"))]
-        Servers::Verbs(..) => Err(crate::fabric::without_verbs()),
+        done
     }
 }
 
@@ -119,11 +100,4 @@ fn epitaph(server: ServerId, name: &str, remains: &Remains) -> String {
         show_bytes(remains.bytes),
         files.join(" "),
     )
-}
-
-/// Names this process for usage reports, and says what becomes of its indexes.
-fn config<A: Action>() -> ConnectConfig {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = format!("farwood, process {} on {}", std::process::id(), host.trim());
-    ConnectConfig { name, temporary_indexes: A::TEMPORARY, ..ConnectConfig::default() }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 #[cfg(feature = "verbs")]
 use farwood::runtime::ibverbs::VerbsConfig;
 use farwood::runtime::sim::Profile;
-use farwood::{ClusterName, ClusterNameError, EmbeddedConfig};
+use farwood::{ClusterConfig, ClusterName, ClusterNameError, EmbeddedConfig};
 
 use crate::error::CliError;
 
@@ -28,11 +28,10 @@ pub(crate) enum Fabric {
 
 /// Memory servers that run already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Servers {
-    /// On this host, by the names of their regions.
-    Shm(Vec<String>),
-    /// Behind NICs, by the addresses of their control services.
-    Verbs(Vec<String>, VerbsOptions),
+pub(crate) struct Servers {
+    /// Their cluster, which is not of this process.
+    pub(crate) cluster: ClusterName,
+    options: VerbsOptions,
 }
 
 /// Options of this side of the fabric verbs.
@@ -79,10 +78,10 @@ impl Fabric {
         }
         let fabric = match text.parse() {
             Ok(ClusterName::Embedded) => Fabric::Embedded,
-            Ok(ClusterName::Shm(names)) => Fabric::Connected(Servers::Shm(names)),
-            Ok(ClusterName::Verbs(addresses)) => {
-                return Ok(Fabric::Connected(Servers::Verbs(addresses, options)));
+            Ok(cluster @ ClusterName::Verbs(_)) => {
+                return Ok(Fabric::Connected(Servers { cluster, options }));
             }
+            Ok(cluster) => Fabric::Connected(Servers { cluster, options: VerbsOptions::default() }),
             Err(ClusterNameError::Unknown { .. }) => match text.split_once(':').unwrap_or((text, "")) {
                 ("sim", profile) => sim(profile)?,
                 _ => {
@@ -147,9 +146,15 @@ impl Servers {
 
     /// Returns their names as the command line spells them.
     pub(crate) fn name(&self) -> String {
-        match self {
-            Servers::Shm(names) => ClusterName::Shm(names.clone()).to_string(),
-            Servers::Verbs(addresses, _) => ClusterName::Verbs(addresses.clone()).to_string(),
+        self.cluster.to_string()
+    }
+
+    /// Yields what they are connected with.
+    pub(crate) fn config(&self) -> ClusterConfig {
+        ClusterConfig {
+            #[cfg(feature = "verbs")]
+            verbs: self.options.config(),
+            ..ClusterConfig::default()
         }
     }
 }

@@ -74,12 +74,11 @@ pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn 
         #[cfg(feature = "verbs")]
         Place::Verbs(listen, options) => {
             let config = VerbsServerConfig {
-                listen: listen.to_string(),
-                memory_bytes: plan.memory_bytes,
                 parts,
                 reserved_huge_pages: plan.huge_pages,
                 verbs: options.config(),
                 times,
+                ..VerbsServerConfig::new(listen.to_string(), plan.memory_bytes)
             };
             Ok(Box::new(VerbsServer::start(&config).map_err(CliError::failed)?))
         }

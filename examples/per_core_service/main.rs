@@ -21,9 +21,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use farwood::sherman::{Geometry, NodeSize, Options};
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, NodeSize, Options, RangeIndex, Shard,
-    Sherman, ShermanIndex, run_executor,
+    Cluster, ComputeNode, EmbeddedConfig, NodeConfig, RangeIndex, Shard, Sherman, ShermanIndex, run_executor,
 };
 use futures::executor::block_on;
 use futures::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, TryStreamExt};

@@ -13,7 +13,7 @@ use farwood_lock::LockWord;
 use farwood_runtime::{RemotePtr, ServerInfo};
 use thiserror::Error;
 
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
 use crate::range_index::TreeShape;
 
@@ -105,11 +105,11 @@ impl CheckReport {
     ///
     /// # Errors
     /// The first violation: the shape of a damaged index means nothing.
-    pub fn shape(self) -> Result<TreeShape, IndexError> {
+    pub fn shape(self) -> Result<TreeShape, AccessError> {
         match self.violations.first() {
             None => Ok(self.survey),
             Some(Violation { node, broken, .. }) => {
-                Err(IndexError::Corrupt { node: *node, what: broken.to_string() })
+                Err(AccessError::Corrupt { node: *node, what: broken.to_string() })
             }
         }
     }

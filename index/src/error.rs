@@ -1,5 +1,17 @@
-//! Errors of an index, for its users. Contention, torn reads and stale cache entries are steps of an operation, not
-//! errors; they show here only when a budget is spent.
+//! Errors of an index, for its users: one type for each kind of call, so that a call names what it can fail with, and
+//! one for all of them. Contention, torn reads and stale cache entries are steps of an operation, not errors; they show
+//! here only when a budget is spent.
+//!
+//! ```text
+//!   AccessError  of every operation: the fabric, a lock, a node   survey, check
+//!    + ReadError    a key that is too long                        get, multi_get, scan
+//!       + WriteError   a value that is too long, no memory        put, insert, update, remove
+//!          + LoadError    input that cannot be loaded             bulk_load
+//!   OpenError    of the catalog and the sizes                     create, open
+//!   IndexError   any of them
+//! ```
+//!
+//! Each converts into those below it in that list.
 
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
@@ -8,14 +20,71 @@ use thiserror::Error;
 
 use crate::layout::{LayoutError, Rejection};
 
-/// Why an operation failed. Unless it says otherwise the index is intact. An operation that failed on the fabric has an
-/// unknown outcome ([`IndexError::outcome_unknown`]), and a write may still take effect within seconds: what broke off
-/// half-way is completed in the background if the server answers again. A queue pair that breaks is no error by itself:
-/// reads are done again, and so are writes.
-#[derive(Clone, Debug, Error, PartialEq)]
+/// Failures of reaching the nodes of an index, which every operation can have. Unless it says otherwise the index is
+/// intact. A queue pair that breaks is no error by itself: reads are done again, and so are writes.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
-pub enum IndexError {
+pub enum AccessError {
+    /// A chain failed, and doing it again would not help or did not.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A lock could not be had or given back.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Too many retries: the node is damaged, or contention exceeds what the budget was made for.
+    #[error("gave up after {retries} retries at node {node}{}", .last.map(|r| format!(" ({r})")).unwrap_or_default())]
+    RetriesExhausted { node: RemotePtr, retries: u32, last: Option<Rejection> },
+    /// The tree breaks one of its own rules.
+    #[error("node {node} breaks an invariant: {what}")]
+    Corrupt { node: RemotePtr, what: String },
+}
+
+impl AccessError {
+    /// Tells what [`WriteError::outcome_unknown`] tells of a put, insert, update or remove that failed so.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            AccessError::Lock(LockError::Contended { .. } | LockError::ShardEnded { .. }) => false,
+            AccessError::Fabric(_)
+            | AccessError::Lock(_)
+            | AccessError::RetriesExhausted { .. }
+            | AccessError::Corrupt { .. } => true,
+        }
+    }
+}
+
+impl From<Failed> for AccessError {
+    fn from(failed: Failed) -> Self {
+        AccessError::Fabric(failed.into())
+    }
+}
+
+/// Failures of a get or a scan.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum ReadError {
+    /// The key exceeds the index's maximum.
+    #[error("the key has {len} bytes, this index takes {max} at most: create it with a larger max_key")]
+    KeyTooLong { len: usize, max: usize },
+    /// The fabric, a lock or a node.
+    #[error(transparent)]
+    Access(AccessError),
+}
+
+impl<E: Into<AccessError>> From<E> for ReadError {
+    fn from(error: E) -> Self {
+        ReadError::Access(error.into())
+    }
+}
+
+/// Failures of a put, insert, update or remove. One that failed on the fabric has an unknown outcome
+/// ([`WriteError::outcome_unknown`]), and may still take effect within seconds: what broke off half-way is completed in
+/// the background if the server answers again.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum WriteError {
     /// The key exceeds the index's maximum. Nothing is ever truncated.
     #[error("the key has {len} bytes, this index takes {max} at most: create it with a larger max_key")]
     KeyTooLong { len: usize, max: usize },
@@ -25,12 +94,61 @@ pub enum IndexError {
     /// No memory for a node. The operation had no effect.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A chain failed, and doing it again would not help or did not; the operation may or may not have taken effect.
+    /// The fabric, a lock or a node.
     #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// A lock could not be had or given back.
+    Access(AccessError),
+}
+
+impl WriteError {
+    /// Tells whether a put, insert, update or remove that failed so may have taken effect all the same, or may do so
+    /// within seconds. If not, it had no effect and never will: it can be done again without looking.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            WriteError::Access(error) => error.outcome_unknown(),
+            WriteError::KeyTooLong { .. } | WriteError::ValueTooLong { .. } | WriteError::Alloc(_) => false,
+        }
+    }
+}
+
+impl<E: Into<ReadError>> From<E> for WriteError {
+    fn from(error: E) -> Self {
+        match error.into() {
+            ReadError::KeyTooLong { len, max } => WriteError::KeyTooLong { len, max },
+            ReadError::Access(error) => WriteError::Access(error),
+        }
+    }
+}
+
+/// Failures of a bulk load. Readers see all of its pairs or none, then too.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum LoadError {
+    /// Bulk loading needs an index that nothing was ever written to.
+    #[error("bulk_load needs an empty index: use put, or create a new one")]
+    NotEmpty,
+    /// The input does not ascend strictly.
+    #[error("the input of bulk_load is not in ascending order at pair {position} (counted from 0)")]
+    Unsorted { position: u64 },
+    /// A fill outside (0, 1].
+    #[error("a fill of {fill} is not in (0, 1]")]
+    Fill { fill: f64 },
+    /// A pair could not be written.
     #[error(transparent)]
-    Lock(#[from] LockError),
+    Write(WriteError),
+}
+
+impl<E: Into<WriteError>> From<E> for LoadError {
+    fn from(error: E) -> Self {
+        LoadError::Write(error.into())
+    }
+}
+
+/// Failures of creating an index, or of opening one.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum OpenError {
     /// The control service refused.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -46,52 +164,34 @@ pub enum IndexError {
     /// The cluster is not one that this kind of index can work on.
     #[error("{what}")]
     Cluster { what: String },
-    /// Too many retries: the node is damaged, or contention exceeds what the budget was made for.
-    #[error("gave up after {retries} retries at node {node}{}", .last.map(|r| format!(" ({r})")).unwrap_or_default())]
-    RetriesExhausted { node: RemotePtr, retries: u32, last: Option<Rejection> },
-    /// The tree breaks one of its own rules.
-    #[error("node {node} breaks an invariant: {what}")]
-    Corrupt { node: RemotePtr, what: String },
-    /// Bulk loading needs an index that nothing was ever written to.
-    #[error("bulk_load needs an empty index: use put, or create a new one")]
-    NotEmpty,
-    /// The input of a bulk load does not ascend strictly.
-    #[error("the input of bulk_load is not in ascending order at pair {position} (counted from 0)")]
-    Unsorted { position: u64 },
-    /// A fill outside (0, 1].
-    #[error("a fill of {fill} is not in (0, 1]")]
-    Fill { fill: f64 },
+}
+
+/// Failures of any call of an index, for functions that make calls of several kinds: `?` converts each.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error(transparent)]
+pub enum IndexError {
+    /// Of a survey or a check.
+    Access(#[from] AccessError),
+    /// Of a get or a scan.
+    Read(#[from] ReadError),
+    /// Of a put, insert, update or remove.
+    Write(#[from] WriteError),
+    /// Of a bulk load.
+    Load(#[from] LoadError),
+    /// Of creating or opening an index.
+    Open(#[from] OpenError),
 }
 
 impl IndexError {
-    /// Tells whether a put, insert, update or remove that failed so may have taken effect all the same, or may do so
-    /// within seconds. If not, it had no effect and never will: it can be done again without looking. Of creating,
-    /// opening and loading an index it says nothing.
-    pub fn outcome_unknown(&self) -> bool {
+    /// Yields the failure of the fabric, a lock or a node, whatever the call, if it was one.
+    pub fn access(&self) -> Option<&AccessError> {
         match self {
-            IndexError::Lock(LockError::Contended { .. } | LockError::ShardEnded { .. }) => false,
-            IndexError::Fabric(_)
-            | IndexError::Lock(_)
-            | IndexError::Control(_)
-            | IndexError::RetriesExhausted { .. }
-            | IndexError::Corrupt { .. } => true,
-            IndexError::KeyTooLong { .. }
-            | IndexError::ValueTooLong { .. }
-            | IndexError::Alloc(_)
-            | IndexError::Layout(_)
-            | IndexError::WrongKind { .. }
-            | IndexError::Config { .. }
-            | IndexError::Cluster { .. }
-            | IndexError::NotEmpty
-            | IndexError::Unsorted { .. }
-            | IndexError::Fill { .. } => false,
+            IndexError::Access(error)
+            | IndexError::Read(ReadError::Access(error))
+            | IndexError::Write(WriteError::Access(error))
+            | IndexError::Load(LoadError::Write(WriteError::Access(error))) => Some(error),
+            _ => None,
         }
-    }
-}
-
-impl From<Failed> for IndexError {
-    fn from(failed: Failed) -> Self {
-        IndexError::Fabric(failed.into())
     }
 }
 
@@ -100,6 +200,8 @@ mod tests {
     use farwood_runtime::{ServerId, ShardId};
 
     use super::*;
+    use crate::range_index::Pair;
+    use crate::value::Value;
 
     #[test]
     fn only_the_fabric_leaves_it_open_what_a_write_did() {
@@ -115,17 +217,44 @@ mod tests {
             attempts: 1,
             waited_ns: 1,
         };
+        let gone = ControlError::ServerGone { server };
         for (error, is_unknown) in [
-            (IndexError::Fabric(broken.clone()), true),
-            (IndexError::Lock(LockError::Fabric(broken)), true),
-            (IndexError::RetriesExhausted { node, retries: 1, last: None }, true),
-            (IndexError::Corrupt { node, what: String::new() }, true),
-            (IndexError::Lock(contended), false),
-            (IndexError::Lock(LockError::ShardEnded { shard: ShardId(0) }), false),
-            (IndexError::KeyTooLong { len: 9, max: 8 }, false),
-            (IndexError::NotEmpty, false),
+            (WriteError::from(broken.clone()), true),
+            (LockError::Fabric(broken).into(), true),
+            (AccessError::RetriesExhausted { node, retries: 1, last: None }.into(), true),
+            (AccessError::Corrupt { node, what: String::new() }.into(), true),
+            (contended.into(), false),
+            (LockError::ShardEnded { shard: ShardId(0) }.into(), false),
+            (WriteError::Alloc(AllocError::Control(gone)), false),
+            (ReadError::KeyTooLong { len: 9, max: 8 }.into(), false),
+            (WriteError::ValueTooLong { len: 9, max: 8 }, false),
         ] {
             assert_eq!(error.outcome_unknown(), is_unknown, "{error}");
         }
+    }
+
+    /// Converting an error neither changes its message nor loses its cause.
+    #[test]
+    fn errors_of_one_call_are_errors_of_larger_ones() {
+        let access = AccessError::Fabric(FabricError::QueuePair { server: ServerId(3) });
+        let read = ReadError::from(access.clone());
+        let write = WriteError::from(read.clone());
+        let load = LoadError::from(write.clone());
+        for error in [access.clone().into(), read.into(), write.into(), IndexError::from(load)] {
+            assert_eq!((error.access(), error.to_string()), (Some(&access), access.to_string()));
+        }
+        let long = ReadError::KeyTooLong { len: 9, max: 8 };
+        assert_eq!(LoadError::from(long.clone()).to_string(), long.to_string());
+        assert_eq!(IndexError::from(long).access(), None);
+    }
+
+    /// Futures of operations carry their results, and each await moves one: these are the sizes of when all calls had
+    /// one error, of 64 bytes.
+    #[test]
+    fn errors_make_results_no_larger() {
+        assert!(size_of::<ReadError>() <= 56 && size_of::<WriteError>() <= 64);
+        assert!(
+            size_of::<Result<Option<Value>, ReadError>>() <= 64 && size_of::<Result<Pair, ReadError>>() <= 72
+        );
     }
 }

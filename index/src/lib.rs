@@ -35,13 +35,14 @@ pub mod value;
 pub mod write_op;
 
 pub use check::{CheckOptions, CheckReport, Violation};
-pub use error::IndexError;
+pub use error::{AccessError, IndexError, LoadError, OpenError, ReadError, WriteError};
+pub use farwood_lock::Backoff;
 pub use key_range::KeyRange;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, TreeShape};
 pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
-pub use shell::{Algorithm, Backoff, Limits, Nodes, Switches};
-pub use sherman::{Geometry, NodeSize, Options, Sherman, ShermanIndex, Techniques};
+pub use shell::{Algorithm, Limits, Nodes, Switches};
+pub use sherman::{Sherman, ShermanIndex};
 pub use smart::{Smart, SmartIndex};
 pub use stats::{IndexStats, KindStats, OpKind};
 pub use step::Budget;

@@ -8,7 +8,7 @@ use std::future::Future;
 
 use futures::stream::LocalBoxStream;
 
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, ReadError, WriteError};
 use crate::key_range::KeyRange;
 use crate::layout::Bytes;
 use crate::stats::IndexStats;
@@ -20,7 +20,7 @@ macro_rules! example {
         concat!(
             "```\n",
             "# use farwood_index::sherman::{Geometry, Options, Sherman};\n",
-            "# use farwood_index::{CheckOptions, IndexError, OpKind, RangeIndex};\n",
+            "# use farwood_index::{CheckOptions, OpKind, RangeIndex};\n",
             "# use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};\n",
             "# use futures::TryStreamExt;\n",
             "# type Failure = Box<dyn std::error::Error + Send + Sync>;\n",
@@ -43,7 +43,7 @@ macro_rules! example {
 pub type Pair = (Bytes, Bytes);
 
 /// The pairs of a scan. Dropping it ends the scan.
-pub type Scan = LocalBoxStream<'static, Result<Pair, IndexError>>;
+pub type Scan = LocalBoxStream<'static, Result<Pair, ReadError>>;
 
 /// An ordered index, as one shard's clients use it. Clones are handles to the same index on the same shard.
 pub trait RangeIndex: Clone + 'static {
@@ -55,7 +55,7 @@ let value = index.get(b"anna").await?;
 assert_eq!(value.as_deref(), Some(&b"1"[..]));
 assert!(index.get(b"berta").await?.is_none());"#
     )]
-    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+    fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, ReadError>>;
 
     /// Sets the value of `key`, whether it is present or not.
     ///
@@ -64,7 +64,7 @@ assert!(index.get(b"berta").await?.is_none());"#
 index.put(b"anna", b"2").await?;
 assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"2"[..]));"#
     )]
-    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), IndexError>>;
+    fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>>;
 
     /// Sets the value of `key` if it is absent; false, and no effect, if it is present.
     ///
@@ -73,7 +73,7 @@ assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"2"[..]));"#
 assert!(!index.insert(b"anna", b"2").await?);
 assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"1"[..]));"#
     )]
-    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Sets the value of `key` if it is present; false, and no effect, if it is absent.
     ///
@@ -82,7 +82,7 @@ assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"1"[..]));"#
 index.put(b"anna", b"1").await?;
 assert!(index.update(b"anna", b"2").await?);"#
     )]
-    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Removes `key`; false if it was absent.
     ///
@@ -91,7 +91,7 @@ assert!(index.update(b"anna", b"2").await?);"#
 assert!(index.remove(b"anna").await?);
 assert!(!index.remove(b"anna").await?);"#
     )]
-    fn remove(&self, key: &[u8]) -> impl Future<Output = Result<bool, IndexError>>;
+    fn remove(&self, key: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Streams the pairs with keys in `range` ([`KeyRange`]), ascending, at most `limit` of them.
     ///
@@ -140,7 +140,7 @@ assert!(values[0].is_some() && values[1].is_none());"#
     fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
-    ) -> impl Future<Output = Result<Vec<Option<Value>>, IndexError>>;
+    ) -> impl Future<Output = Result<Vec<Option<Value>>, ReadError>>;
 
     /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of
     /// their slots. Yields the number of pairs. Readers see all of them or none.
@@ -154,7 +154,7 @@ assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,
         fill: f64,
-    ) -> impl Future<Output = Result<u64, IndexError>>;
+    ) -> impl Future<Output = Result<u64, LoadError>>;
 
     /// Walks the whole tree and reports its shape. Meant for an index at rest: concurrent changes may show or not.
     ///
@@ -163,7 +163,7 @@ assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
 let survey = index.survey().await?;
 assert_eq!((survey.keys, survey.leaves, survey.height), (1, 1, 1));"#
     )]
-    fn survey(&self) -> impl Future<Output = Result<TreeShape, IndexError>>;
+    fn survey(&self) -> impl Future<Output = Result<TreeShape, AccessError>>;
 
     /// Yields what this shard's operations have counted so far.
     ///

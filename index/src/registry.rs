@@ -5,19 +5,19 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use farwood_lock::LockConfig;
+use farwood_lock::{Backoff, LockConfig};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::shell::handle::{Index, Tree};
-use crate::shell::options::{Backoff, Options};
+use crate::shell::options::Options;
 use crate::shell::techniques::Switches;
 use crate::sherman::ShermanAlgorithm;
 use crate::smart::SmartAlgorithm;
@@ -116,7 +116,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// If it is of another kind, or its configuration cannot be read.
-            pub fn limits_of(self, entry: &CatalogEntry) -> Result<Limits, IndexError> {
+            pub fn limits_of(self, entry: &CatalogEntry) -> Result<Limits, OpenError> {
                 match self {
                     $(IndexKind::$kind => Ok(Tree::<$algorithm>::geometry_of(entry)?.limits()),)+
                 }
@@ -327,7 +327,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
-            pub async fn create(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, IndexError> {
+            pub async fn create(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, OpenError> {
                 match *self {
                     $(IndexSpec::$kind(Spec { geometry, options }) => {
                         Tree::create(node, name, geometry, options).await.map(AnyTree::$kind)
@@ -340,7 +340,7 @@ macro_rules! registry {
             /// # Errors
             /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot
             /// be on this cluster.
-            pub async fn open(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, IndexError> {
+            pub async fn open(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, OpenError> {
                 match *self {
                     $(IndexSpec::$kind(Spec { options, .. }) => {
                         Tree::open(node, name, options).await.map(AnyTree::$kind)
@@ -427,7 +427,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// Only if a memory server cannot be read; whatever it holds is in the report.
-            pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+            pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, AccessError> {
                 self.check_each(options, |_, _| {}).await
             }
 
@@ -439,7 +439,7 @@ macro_rules! registry {
                 &self,
                 options: &CheckOptions,
                 visit: impl FnMut(&[u8], &[u8]),
-            ) -> Result<CheckReport, IndexError> {
+            ) -> Result<CheckReport, AccessError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.check_each(options, visit).await,)+
                 }
@@ -447,31 +447,31 @@ macro_rules! registry {
         }
 
         impl<V: Verbs> RangeIndex for AnyIndex<V> {
-            async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+            async fn get(&self, key: &[u8]) -> Result<Option<Value>, ReadError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.get(key).await,)+
                 }
             }
 
-            async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+            async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.put(key, value).await,)+
                 }
             }
 
-            async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+            async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, WriteError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.insert(key, value).await,)+
                 }
             }
 
-            async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+            async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, WriteError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.update(key, value).await,)+
                 }
             }
 
-            async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
+            async fn remove(&self, key: &[u8]) -> Result<bool, WriteError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.remove(key).await,)+
                 }
@@ -483,7 +483,7 @@ macro_rules! registry {
                 }
             }
 
-            async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+            async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, ReadError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.multi_get(keys).await,)+
                 }
@@ -493,13 +493,13 @@ macro_rules! registry {
                 &self,
                 pairs: impl IntoIterator<Item = (K, U)>,
                 fill: f64,
-            ) -> Result<u64, IndexError> {
+            ) -> Result<u64, LoadError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.bulk_load(pairs, fill).await,)+
                 }
             }
 
-            async fn survey(&self) -> Result<TreeShape, IndexError> {
+            async fn survey(&self) -> Result<TreeShape, AccessError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.survey().await,)+
                 }

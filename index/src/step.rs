@@ -3,7 +3,7 @@
 
 use farwood_runtime::{Chain, Failed, Meter, RemotePtr};
 
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::Rejection;
 
 /// Next step after reading a node.
@@ -47,20 +47,20 @@ impl Budget {
     /// Spends one retry at `node`.
     ///
     /// # Errors
-    /// [`IndexError::RetriesExhausted`] with what was wrong last.
+    /// [`AccessError::RetriesExhausted`] with what was wrong last.
     pub fn spend(
         &mut self,
         meter: &Meter,
         node: RemotePtr,
         last: Option<Rejection>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         meter.retry();
         if last == Some(Rejection::Torn) {
             tracing::debug!(name: "index.torn", %node, "a READ met a write: it is done again");
         }
         self.spent += 1;
         if self.spent > self.max {
-            return Err(IndexError::RetriesExhausted { node, retries: self.spent - 1, last });
+            return Err(AccessError::RetriesExhausted { node, retries: self.spent - 1, last });
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Budget {
         meter: &Meter,
         node: RemotePtr,
         failed: Failed,
-    ) -> Result<Chain, IndexError> {
+    ) -> Result<Chain, AccessError> {
         tracing::debug!(name: "index.failed", %node, cause = %failed, "a chain failed");
         if failed.cause().is_passing() && self.spend(meter, node, None).is_ok() {
             return Ok(failed.into_parts().1);
@@ -152,7 +152,7 @@ mod tests {
         let node = RemotePtr::from_bits(64);
         assert!(budget.spend(&meter, node, None).is_ok() && budget.spend(&meter, node, None).is_ok());
         let error = budget.spend(&meter, node, Some(Rejection::Torn)).unwrap_err();
-        assert_eq!(error, IndexError::RetriesExhausted { node, retries: 2, last: Some(Rejection::Torn) });
+        assert_eq!(error, AccessError::RetriesExhausted { node, retries: 2, last: Some(Rejection::Torn) });
         assert_eq!(meter.usage().retries, 3);
     }
 }

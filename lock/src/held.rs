@@ -453,14 +453,14 @@ impl<V: Verbs> Held<V> {
                     }
                     (cas_failures, fabric_failures) = (cas_failures + 1, 0);
                     self.cas_failed(meter, cas_failures, found)?;
-                    let (config, verbs) = (&self.table.config, &self.table.verbs);
+                    let (pauses, verbs) = (&self.table.pauses, &self.table.verbs);
                     let now_ns = verbs.now();
                     if word != found {
                         (word, since_ns) = (found, now_ns);
                     }
                     let unchanged_ns = now_ns - since_ns;
                     self.table.suspect(self.lock, found, unchanged_ns, now_ns);
-                    verbs.pause(config.pause_ns(cas_failures, unchanged_ns, verbs.random())).await;
+                    verbs.pause(pauses.after_cas(cas_failures, unchanged_ns, verbs.random())).await;
                 }
                 Err(failed) => {
                     fabric_failures += 1;
@@ -513,7 +513,7 @@ impl<V: Verbs> Held<V> {
         if !failed.cause().is_passing() || is_last {
             return Err(failed.into());
         }
-        verbs.pause(config.backoff_ns(fabric_failures, verbs.random())).await;
+        verbs.pause(self.table.pauses.after_chain(fabric_failures, verbs.random())).await;
         Ok(failed.into_parts().1.into_buffer())
     }
 

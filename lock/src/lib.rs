@@ -31,7 +31,7 @@
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
 //! their codec. `place` says where a node's lock is, `word` what it holds, and what a free one carries; `audit` reads
-//! them all. `patience` ends waits.
+//! them all. `backoff` paces attempts, `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share
@@ -43,6 +43,7 @@
 
 mod audit;
 mod backlog;
+mod backoff;
 mod config;
 mod deaths;
 mod error;
@@ -60,6 +61,7 @@ mod wait_list;
 pub mod window;
 mod word;
 
+pub use backoff::Backoff;
 pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;

@@ -10,7 +10,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
+use farwood_runtime::clock::nanoseconds;
 use farwood_runtime::{Meter, Verbs, Waiter};
 
 /// The longest time between two looks, in ns: a wait may end late by that much.
@@ -28,8 +30,9 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Makes the bound; `u64::MAX` is for ever.
-    pub(crate) fn new(wait_ns_max: u64) -> Self {
+    /// Makes the bound; [`Duration::MAX`] is for ever.
+    pub(crate) fn new(wait_max: Duration) -> Self {
+        let wait_ns_max = nanoseconds(wait_max);
         let (looking, looked_ns, resumed_ns) = (Cell::new(false), Cell::new(0), Cell::new(0));
         Patience { wait_ns_max, looking, looked_ns, resumed_ns }
     }

@@ -11,7 +11,8 @@ use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Ver
 
 use crate::audit;
 use crate::backlog::Backlog;
-use crate::config::{LONG_NS, LockConfig};
+use crate::backoff::{LONG_NS, Pauses};
+use crate::config::LockConfig;
 use crate::deaths::{self, Deaths};
 use crate::error::LockError;
 use crate::handover::{Action, Home, WaiterId};
@@ -49,7 +50,8 @@ impl<V: Verbs> LockTable<V> {
             shards: verbs.shards(),
             port,
             places: Places::new(verbs.control().servers(), config.on_chip),
-            patience: Patience::new(config.wait_ns_max),
+            patience: Patience::new(config.wait_max),
+            pauses: Pauses::new(config.backoff),
             config,
             nonces: Nonces::new(verbs.shard(), verbs.shards(), port),
             own: own_word,
@@ -74,7 +76,7 @@ impl<V: Verbs> LockTable<V> {
     /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
     ///
     /// # Errors
-    /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_ns_max`]): the owner is the compute node
+    /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_max`]): the owner is the compute node
     /// that holds the global lock, or this one, where one of its clients holds the lock and does not go on.
     /// [`LockError::Fabric`] if the owner cannot be read. [`LockError::ShardEnded`] if the lock's queue is on a shard
     /// of this compute node that has ended.
@@ -193,6 +195,7 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) config: LockConfig,
     pub(crate) counters: Counters<LockStats>,
     pub(crate) patience: Patience,
+    pub(crate) pauses: Pauses,
     pub(crate) backlog: Rc<Backlog>,
     pub(crate) deaths: Deaths,
     me: ShardId,

@@ -52,7 +52,9 @@ pub use fabric::embedded::{Cluster, EmbeddedConfig};
 pub use fabric::sim;
 #[cfg(feature = "verbs")]
 pub use fabric::verbs as ibverbs;
-pub use fabric::{ClusterName, ClusterNameError, DeviceError, Fabric, shm};
+pub use fabric::{
+    ClusterConfig, ClusterName, ClusterNameError, ClusterOpenError, DeviceError, Fabric, OnCluster, shm,
+};
 pub use mapped::prefetch::prefetch;
 pub use memory::{MemoryServer, ServerParts};
 pub use message::{Message, Port, PortLease, ShardId};

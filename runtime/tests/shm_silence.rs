@@ -128,7 +128,7 @@ fn a_client() {
                 String::new()
             }
             "goodbye" => {
-                cluster.remote().goodbye();
+                cluster.remote().unwrap().goodbye();
                 String::new()
             }
             other => panic!("{other}"),
@@ -235,13 +235,13 @@ fn a_client_that_has_waited_too_long_goes_on_with_a_server_that_lives() {
     let (ping, silence) = (Duration::from_secs(3600), SILENCE / 3);
     let config = ConnectConfig { ping, silence, ..ConnectConfig::default() };
     let cluster = ShmCluster::connect_with(&[server.name().as_str()], config).unwrap();
-    let (control, gone) = (cluster.control(), cluster.remote().gone(ServerId(0)));
+    let (control, gone) = (cluster.control(), cluster.remote().unwrap().gone(ServerId(0)));
     let entry = block_on(control.create("a", "sherman", b"")).unwrap();
     let mut others = 0;
     eventually("it has been resumed three times", || {
         others += 1;
         // Connections have numbers, also those that resume another.
-        lively(&[&server]).remote().welcome(ServerId(0)).connection > 1 + others + 3
+        lively(&[&server]).remote().unwrap().welcome(ServerId(0)).connection > 1 + others + 3
     });
     // At that very moment it may break off once more.
     eventually("it goes on", || block_on(control.open("a")) == Ok(entry.clone()));

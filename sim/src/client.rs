@@ -8,9 +8,10 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::task::Poll;
 
-use farwood_index::{AnyIndex, IndexError, RangeIndex};
+use farwood_index::{AccessError, AnyIndex, IndexError, LoadError, OpenError, RangeIndex, WriteError};
 use farwood_lock::LockError;
 use farwood_runtime::alloc::AllocError;
+use farwood_runtime::clock::nanoseconds;
 use farwood_runtime::sim::{Fault, FaultMix, SimShard};
 use farwood_runtime::{ControlError, FabricError, Verbs};
 use futures::future::{Either, select};
@@ -97,7 +98,7 @@ pub(crate) struct Client<V: Verbs> {
 impl Crew {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let &Scenario { work, mix, seed, adversary, ref nodes, .. } = scenario;
-        let lock_wait_ns = nodes.iter().map(|node| node.locks().wait_ns_max).max().unwrap_or(0);
+        let lock_wait_ns = nodes.iter().map(|node| nanoseconds(node.locks().wait_max)).max().unwrap_or(0);
         Crew {
             recorder: Recorder::default(),
             keys: keys(&work, scenario.spec().limits().max_key, seed),
@@ -151,26 +152,32 @@ impl Crew {
 
     /// Tells whether an operation may fail so while faults strike.
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
+        let is_lost = |error: &ControlError| {
+            self.mix.has(|fault| matches!(fault, Fault::LostReply | Fault::FailedRequest))
+                && matches!(error, ControlError::ServerGone { .. })
+        };
         match error {
-            IndexError::Fabric(error) | IndexError::Lock(LockError::Fabric(error)) => match error {
-                FabricError::ServerGone { .. } => may_lose_servers(&self.mix),
+            IndexError::Write(WriteError::Alloc(error))
+            | IndexError::Load(LoadError::Write(WriteError::Alloc(error))) => match error {
+                AllocError::OutOfMemory { .. } => self.mix.has(|fault| fault == Fault::NoMemory),
+                AllocError::Control(error) => is_lost(error),
                 _ => false,
             },
-            IndexError::Alloc(AllocError::OutOfMemory { .. }) => {
-                self.mix.has(|fault| fault == Fault::NoMemory)
-            }
-            IndexError::Alloc(AllocError::Control(error)) | IndexError::Control(error) => {
-                self.mix.has(|fault| matches!(fault, Fault::LostReply | Fault::FailedRequest))
-                    && matches!(error, ControlError::ServerGone { .. })
-            }
-            _ => self.is_of_dead(error),
+            IndexError::Open(OpenError::Control(error)) => is_lost(error),
+            _ => match error.access() {
+                Some(AccessError::Fabric(error) | AccessError::Lock(LockError::Fabric(error))) => {
+                    matches!(error, FabricError::ServerGone { .. }) && may_lose_servers(&self.mix)
+                }
+                _ => self.is_of_dead(error),
+            },
         }
     }
 
     /// Tells whether an error is about a lock that is not had, after a compute node has stopped or a client stood
     /// still. [`Crew::unexplained`] asks later whether that one holds it.
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
-        matches!(error, IndexError::Lock(LockError::Contended { .. })) && !self.in_the_way().is_empty()
+        matches!(error.access(), Some(AccessError::Lock(LockError::Contended { .. })))
+            && !self.in_the_way().is_empty()
     }
 
     /// Yields the ids of the compute nodes that have stopped.
@@ -341,7 +348,7 @@ impl<V: Verbs> Client<V> {
         match &done {
             Some(Ok(())) => {}
             // It had no effect: no value of its may ever be seen.
-            Some(Err(error)) if is_write(action) && !error.outcome_unknown() => recorder.forget(self.who),
+            Some(Err(IndexError::Write(error))) if !error.outcome_unknown() => recorder.forget(self.who),
             Some(Err(_)) | None => recorder.give_up(self.who, self.verbs.now()),
         }
         done.unwrap_or(Ok(()))

@@ -4,7 +4,8 @@
 use std::num::NonZero;
 use std::time::Duration;
 
-use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Nodes, Options, Spec};
+use farwood_index::sherman::{Geometry, NodeSize, Options};
+use farwood_index::{Backoff, IndexKind, IndexSpec, Limits, Nodes, Spec};
 use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};

@@ -1,9 +1,12 @@
 //! Requests that an index or its catalog refuses, with a typed error that says what to do. That every index refuses
 //! the same input, and stays as it was, is in `kit/conformance/input.rs` and `bulk.rs`.
 
+use std::error::Error;
+
 use farwood::index::layout::LayoutError;
 use farwood::runtime::alloc::AllocError;
-use farwood::{ControlError, Geometry, IndexError, NodeSize, Options, RangeIndex, Sherman};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{ControlError, LoadError, OpenError, RangeIndex, ReadError, Sherman, WriteError};
 use futures::executor::block_on;
 
 use crate::kit;
@@ -11,7 +14,7 @@ use crate::kit::TINY;
 
 /// Asserts that the error's message tells what to do: it has all these words.
 #[track_caller]
-fn assert_says(error: &IndexError, words: &[&str]) {
+fn assert_says(error: &impl Error, words: &[&str]) {
     let message = error.to_string();
     for word in words {
         assert!(message.contains(word), "{message:?} does not mention {word:?}");
@@ -20,11 +23,12 @@ fn assert_says(error: &IndexError, words: &[&str]) {
 
 #[test]
 fn refusals_say_what_to_do() {
-    assert_says(&IndexError::KeyTooLong { len: 9, max: 8 }, &["9 bytes", "8", "max_key"]);
-    assert_says(&IndexError::ValueTooLong { len: 200, max: 8 }, &["200 bytes", "8", "max_value"]);
-    assert_says(&IndexError::Unsorted { position: 4 }, &["ascending", "pair 4"]);
-    assert_says(&IndexError::Fill { fill: 1.001 }, &["(0, 1]"]);
-    assert_says(&IndexError::NotEmpty, &["empty", "put"]);
+    assert_says(&ReadError::KeyTooLong { len: 9, max: 8 }, &["9 bytes", "8", "max_key"]);
+    assert_says(&WriteError::KeyTooLong { len: 9, max: 8 }, &["9 bytes", "8", "max_key"]);
+    assert_says(&WriteError::ValueTooLong { len: 200, max: 8 }, &["200 bytes", "8", "max_value"]);
+    assert_says(&LoadError::Unsorted { position: 4 }, &["ascending", "pair 4"]);
+    assert_says(&LoadError::Fill { fill: 1.001 }, &["(0, 1]"]);
+    assert_says(&LoadError::NotEmpty, &["empty", "put"]);
 }
 
 #[test]
@@ -35,10 +39,10 @@ fn names_that_are_taken_and_names_that_are_not() {
     let open = |name: &str| block_on(Sherman::open(&node, name, Options::default()));
     create("a").unwrap();
     let twice = create("a").err().expect("the name is taken");
-    assert_eq!(twice, IndexError::Control(ControlError::Exists { name: "a".into() }));
+    assert_eq!(twice, OpenError::Control(ControlError::Exists { name: "a".into() }));
     assert_says(&twice, &["\"a\"", "open"]);
     let missing = open("b").err().expect("there is none");
-    assert_eq!(missing, IndexError::Control(ControlError::NotFound { name: "b".into() }));
+    assert_eq!(missing, OpenError::Control(ControlError::NotFound { name: "b".into() }));
     assert_says(&missing, &["\"b\"", "create"]);
     assert_eq!(open("a").unwrap().geometry(), TINY);
     // What could not be created has left no entry.
@@ -56,7 +60,7 @@ fn names_that_are_taken_and_names_that_are_not() {
     for n in 0.. {
         let name = format!("n{n}");
         if let Err(full) = create(&name) {
-            assert!(matches!(full, IndexError::Control(ControlError::CatalogFull { .. })));
+            assert!(matches!(full, OpenError::Control(ControlError::CatalogFull { .. })));
             assert_says(&full, &["full", "drop"]);
             break;
         }
@@ -87,13 +91,13 @@ fn geometries_that_make_no_node() {
         (8, 8, slots(usize::MAX, 4), &["multiple of 64"]),
     ] {
         let error = refused(Geometry { max_key, max_value, size });
-        assert!(matches!(error, IndexError::Layout(_)), "{error:?}");
+        assert!(matches!(error, OpenError::Layout(_)), "{error:?}");
         assert_says(&error, words);
     }
     // The size that the message asks for is one that works.
     let geometry = |bytes| Geometry { max_key: 300, max_value: 300, size: NodeSize::Bytes(bytes) };
     let mut bytes = 64;
-    while let IndexError::Layout(LayoutError::TooFewSlots { least_node_bytes, .. }) = refused(geometry(bytes))
+    while let OpenError::Layout(LayoutError::TooFewSlots { least_node_bytes, .. }) = refused(geometry(bytes))
     {
         assert!(least_node_bytes > bytes);
         bytes = least_node_bytes;
@@ -118,7 +122,7 @@ fn nodes_larger_than_chunks() {
     let recipe = kit::IndexSpec::from(kit::Spec { geometry, options: Options::default() });
     kit::with_parties_on(&cluster, kit::Parties::Shards(1), recipe, |cluster| async move {
         let error = cluster.index.put(b"k", b"v").await.unwrap_err();
-        assert_eq!(error, IndexError::Alloc(AllocError::TooLarge { bytes: 8192, chunk_bytes: 4096 }));
+        assert_eq!(error, WriteError::Alloc(AllocError::TooLarge { bytes: 8192, chunk_bytes: 4096 }));
         assert_says(&error, &["larger chunks"]);
         assert!(cluster.index.get(b"k").await.unwrap().is_none());
         cluster.rest().await;

@@ -7,7 +7,8 @@ use farwood::index::check::{AddressFault, Broken, CheckOptions, Pairs};
 use farwood::index::layout::{Malformed, NodeHeader, Rejection, bump_node_version};
 use farwood::lock::{LockConfig, LockTable, LockWord};
 use farwood::runtime::{Port, RemotePtr, ServerId};
-use farwood::{AnyIndex, IndexError, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
+use farwood::sherman::Options;
+use farwood::{AccessError, AnyIndex, RangeIndex, Shard, Sherman, ShermanIndex, Verbs};
 use futures::executor::block_on;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -298,7 +299,7 @@ fn garbage() {
             let report = tree.check().await;
             assert!(report.survey.leaves as usize <= tree.levels[0].len());
             if let Err(error) = tree.index.survey().await {
-                assert!(matches!(error, IndexError::Corrupt { .. }) && !report.is_intact(), "{error}");
+                assert!(matches!(error, AccessError::Corrupt { .. }) && !report.is_intact(), "{error}");
             }
             tree.write(node, &image).await;
         }
@@ -313,7 +314,7 @@ fn survey_fails_on_a_broken_tree() {
         let image = tree.read(node, tree.bytes(node)).await;
         tree.write(node, &[0x55; 64]).await;
         let error = tree.index.survey().await.unwrap_err();
-        assert!(matches!(error, IndexError::Corrupt { node: named, .. } if named == node), "{error}");
+        assert!(matches!(error, AccessError::Corrupt { node: named, .. } if named == node), "{error}");
         tree.write(node, &image).await;
         assert_eq!(tree.index.survey().await.unwrap().keys, 150);
     });

@@ -1,7 +1,8 @@
 //! Many clients that begin at the same moment with an empty index of the smallest nodes: what its first node is, and
 //! how it grows from there, is raced for again and again.
 
-use farwood::{Geometry, NodeSize, Nodes, RangeIndex};
+use farwood::sherman::{Geometry, NodeSize};
+use farwood::{Nodes, RangeIndex};
 
 use crate::kit;
 use crate::kit::cluster::Model;

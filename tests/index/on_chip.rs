@@ -6,9 +6,8 @@ use std::sync::Arc;
 use farwood::lock::{LockError, LockWord};
 use farwood::runtime::control::LockRegion;
 use farwood::runtime::{Chain, Meter, RemotePtr};
-use farwood::{
-    Backoff, Cluster, EmbeddedConfig, IndexError, Options, RangeIndex, Shard, Sherman, Techniques, Verbs,
-};
+use farwood::sherman::{Options, Techniques};
+use farwood::{AccessError, Backoff, Cluster, EmbeddedConfig, RangeIndex, Shard, Sherman, Verbs, WriteError};
 use futures::executor::block_on;
 
 use crate::kit;
@@ -67,7 +66,9 @@ async fn fails_at(shard: &Shard, tree: &impl RangeIndex, on_chip: bool, key: &[u
     set_everywhere(shard, on_chip, false).await;
     match put {
         Ok(()) => None,
-        Err(IndexError::Lock(LockError::Contended { lock, owner, attempts, .. })) => {
+        Err(WriteError::Access(AccessError::Lock(LockError::Contended {
+            lock, owner, attempts, ..
+        }))) => {
             assert_eq!((owner, attempts), (DEAD, ATTEMPTS));
             let servers = shard.control().servers();
             let server = &servers[usize::from(lock.server().0)];

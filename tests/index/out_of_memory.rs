@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use farwood::runtime::alloc::AllocError;
-use farwood::{Cluster, EmbeddedConfig, IndexError, NodeContext, RangeIndex};
+use farwood::{Cluster, EmbeddedConfig, LoadError, NodeContext, RangeIndex, WriteError};
 
 use crate::kit;
 use crate::kit::cluster::Model;
@@ -29,9 +29,9 @@ fn small_cluster(kind: IndexKind) -> Arc<Cluster> {
     .unwrap()
 }
 
-fn is_full(error: &IndexError) -> bool {
+fn is_full(error: impl Into<LoadError>) -> bool {
     // An index may want a node where others of it are.
-    matches!(error, IndexError::Alloc(AllocError::OutOfMemory { servers: 1 | 2 }))
+    matches!(error.into(), LoadError::Write(WriteError::Alloc(AllocError::OutOfMemory { servers: 1 | 2 })))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ async fn fill(cluster: TestCluster, order: Order, client: u64, clients: u64, don
                 done.lock().unwrap().0.insert(key(n).to_vec(), key(!n).to_vec());
             }
             Err(error) => {
-                assert!(is_full(&error), "{error:?}");
+                assert!(is_full(error.clone()), "{error:?}");
                 assert!(error.to_string().contains("add memory"), "{error}");
                 done.lock().unwrap().1.push(n);
                 failures += 1;
@@ -126,14 +126,14 @@ async fn fill_and_use(cluster: TestCluster, recipe: IndexSpec, order: Order, don
 
 /// Tells whether a possible change took effect. One `in_place` takes no memory, so it must have.
 #[track_caller]
-fn took_effect(done: Result<bool, IndexError>, in_place: bool) -> bool {
+fn took_effect(done: Result<bool, WriteError>, in_place: bool) -> bool {
     match done {
         Ok(done) => {
             assert!(done);
             true
         }
         Err(error) => {
-            assert!(is_full(&error) && !in_place, "{error:?}");
+            assert!(is_full(error.clone()) && !in_place, "{error:?}");
             false
         }
     }
@@ -193,7 +193,7 @@ fn a_bulk_load_that_does_not_fit() {
                 for count in [100_000, 20_000, 6_000] {
                     let pairs = (0..count).map(|n| (key(n), key(n)));
                     let error = cluster.index.bulk_load(pairs, 1.0).await.unwrap_err();
-                    assert!(is_full(&error), "{error:?}");
+                    assert!(is_full(error.clone()), "{error:?}");
                     assert_eq!(cluster.index.survey().await.unwrap(), empty);
                     for n in (0..count).step_by(97) {
                         assert!(cluster.index.get(&key(n)).await.unwrap().is_none());
@@ -223,9 +223,9 @@ fn no_memory_at_all() {
                 while control.chunk(server.id, hog.id).await.is_ok() {}
             }
             for _ in 0..3 {
-                assert!(is_full(&cluster.index.put(&key(1), b"").await.unwrap_err()));
-                assert!(is_full(&cluster.index.insert(&key(1), b"").await.unwrap_err()));
-                assert!(is_full(&cluster.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
+                assert!(is_full(cluster.index.put(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(cluster.index.insert(&key(1), b"").await.unwrap_err()));
+                assert!(is_full(cluster.index.bulk_load([(key(1), b"")], 1.0).await.unwrap_err()));
                 assert!(!cluster.index.update(&key(1), b"").await.unwrap());
                 assert!(!cluster.index.remove(&key(1)).await.unwrap());
                 assert!(cluster.index.get(&key(1)).await.unwrap().is_none());

@@ -1,7 +1,8 @@
 //! Costs of Sherman's operations where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and values.
 //! The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
-use farwood::{Geometry, OpKind, Options, RangeIndex, Shard, ShermanIndex, Switches, Techniques};
+use farwood::sherman::{Geometry, Options, Techniques};
+use farwood::{OpKind, RangeIndex, Shard, ShermanIndex, Switches};
 
 use crate::kit;
 

@@ -9,7 +9,8 @@ use farwood::index::check::CheckReport;
 use farwood::index::layout::{NodeHeader, NodeVersion};
 use farwood::runtime::sim::{Profile, SimConfig, SimShard, Simulation};
 use farwood::runtime::{Buf, Chain, ClientPool, Meter, RemotePtr};
-use farwood::{CheckOptions, NodeContext, OpKind, Options, RangeIndex, Sherman, ShermanIndex, Verbs};
+use farwood::sherman::Options;
+use farwood::{CheckOptions, NodeContext, OpKind, RangeIndex, Sherman, ShermanIndex, Verbs};
 use futures::FutureExt;
 
 use crate::kit::{NAME, TINY, key};

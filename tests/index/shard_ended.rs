@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use farwood::lock::LockError;
-use farwood::{IndexError, RangeIndex, run_executor};
+use farwood::{AccessError, RangeIndex, WriteError, run_executor};
 use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
@@ -47,7 +47,7 @@ fn operations_that_need_a_shard_that_has_ended_say_so() {
                         Ok(()) => {
                             assert_eq!(index.get(&key(n)).await.unwrap().as_deref(), Some(&b"second"[..]))
                         }
-                        Err(IndexError::Lock(error @ LockError::ShardEnded { .. })) => {
+                        Err(WriteError::Access(AccessError::Lock(error @ LockError::ShardEnded { .. }))) => {
                             assert!(error.to_string().contains("its executor returned before"), "{error}");
                             refused += 1;
                         }

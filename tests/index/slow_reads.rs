@@ -14,9 +14,8 @@ use farwood::runtime::verbs::Handler;
 use farwood::runtime::{
     Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
 };
-use farwood::{
-    Geometry, IndexError, NodeSize, OpKind, Options, RangeIndex, Shard, Sherman, ShermanIndex, Verbs,
-};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{AccessError, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 
@@ -333,7 +332,9 @@ fn a_budget_that_slow_reads_have_spent_says_so() {
             let before = index.stats().kind(OpKind::Get).reads;
             fabric.slow_down(0, u32::MAX);
             let error = index.get(&key(n)).await.unwrap_err();
-            assert!(matches!(error, IndexError::RetriesExhausted { retries: 3, .. }), "{error:?}");
+            let ReadError::Access(AccessError::RetriesExhausted { retries: 3, .. }) = error else {
+                panic!("{error:?}")
+            };
             assert!(error.to_string().contains("took longer than versions vouch for"), "{error}");
             let scan = index.scan(&key(n)[..].., Some(100)).try_collect::<Vec<_>>().await;
             assert!(scan.unwrap_err().to_string().contains("took longer"));

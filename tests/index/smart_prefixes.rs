@@ -2,7 +2,7 @@
 //! are as long as can be, nodes for every byte, and values that grow out of their leaf and shrink again.
 
 use farwood::smart::{Geometry, Options, Techniques, Types};
-use farwood::{IndexError, RangeIndex};
+use farwood::{OpenError, RangeIndex, ReadError, WriteError};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -175,9 +175,9 @@ fn the_longest_keys() {
     alone(recipes(LONGEST, 8), |cluster| async move {
         let (longest, longer) = (vec![0xff; LONGEST], vec![0xff; LONGEST + 1]);
         assert!(cluster.index.insert(&longest, b"v").await.unwrap());
-        let error = IndexError::KeyTooLong { len: 256, max: 255 };
-        assert_eq!(cluster.index.put(&longer, b"v").await, Err(error.clone()));
+        let error = ReadError::KeyTooLong { len: 256, max: 255 };
         assert_eq!(cluster.index.get(&longer).await.unwrap_err(), error);
+        assert_eq!(cluster.index.put(&longer, b"v").await, Err(WriteError::from(error)));
         cluster.rest().await;
         cluster.holds(&[(longest, b"v".to_vec())].into()).await;
     });
@@ -185,7 +185,7 @@ fn the_longest_keys() {
     for max_key in [0, LONGEST + 1, 1 << 20] {
         for recipe in recipes(max_key, 8) {
             let created = futures::executor::block_on(recipe.create(&node, "x"));
-            assert!(matches!(created, Err(IndexError::Layout(_))), "keys of {max_key} bytes were taken");
+            assert!(matches!(created, Err(OpenError::Layout(_))), "keys of {max_key} bytes were taken");
         }
     }
 }

@@ -9,7 +9,7 @@ use farwood::lock::LockError;
 use farwood::runtime::sim::SimShard;
 use farwood::runtime::{Chain, Meter, RemotePtr};
 use farwood::smart::{Geometry, Options, Techniques, Types};
-use farwood::{IndexError, OpKind, RangeIndex, Verbs};
+use farwood::{AccessError, OpKind, RangeIndex, ReadError, Verbs};
 use futures::TryStreamExt;
 
 use crate::kit::cluster::Common;
@@ -50,13 +50,13 @@ impl TornLeaf {
         word
     }
 
-    async fn get(&self) -> Result<(), IndexError> {
+    async fn get(&self) -> Result<(), ReadError> {
         let found = self.cluster.index.get(b"key").await?;
         assert_eq!(found.as_deref(), Some(&VALUE[..]));
         Ok(())
     }
 
-    async fn scan(&self) -> Result<(), IndexError> {
+    async fn scan(&self) -> Result<(), ReadError> {
         let pairs: Vec<_> = self.cluster.index.scan(.., None).try_collect().await?;
         assert_eq!(pairs.len(), 1);
         assert_eq!((&pairs[0].0[..], &pairs[0].1[..]), (&b"key"[..], &VALUE[..]));
@@ -95,7 +95,9 @@ fn a_writer_that_stopped_for_good() {
     with_torn_leaf(Techniques::ALL, |torn| async move {
         torn.tear().await;
         torn.set(torn.lock, DEAD).await;
-        let is_named = |error| matches!(error, IndexError::Lock(LockError::Contended { owner: 77, .. }));
+        let is_named = |error| {
+            matches!(error, ReadError::Access(AccessError::Lock(LockError::Contended { owner: 77, .. })))
+        };
         assert!(is_named(torn.get().await.unwrap_err()));
         assert!(is_named(torn.scan().await.unwrap_err()));
         assert!(torn.round_trips() < 1000);
@@ -124,10 +126,10 @@ fn damaged_bytes() {
     for techniques in [Techniques::ALL, replaced] {
         with_torn_leaf(techniques, |torn| async move {
             torn.tear().await;
-            let names =
-                |error: &IndexError| matches!(error, IndexError::Corrupt { node, .. } if *node == torn.leaf);
             for error in [torn.get().await.unwrap_err(), torn.scan().await.unwrap_err()] {
-                assert!(names(&error) && error.to_string().contains("checksum"), "{error}");
+                assert!(error.to_string().contains("checksum"), "{error}");
+                let ReadError::Access(AccessError::Corrupt { node, .. }) = error else { panic!("{error:?}") };
+                assert_eq!(node, torn.leaf);
             }
             assert!(torn.round_trips() < 1000);
             assert_eq!(torn.word(torn.lock).await, 0);

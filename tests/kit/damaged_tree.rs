@@ -3,7 +3,8 @@
 use farwood::index::check::{Broken, CheckOptions, CheckReport};
 use farwood::index::layout::{NodeHeader, Rejection};
 use farwood::runtime::{Chain, Meter, RemotePtr};
-use farwood::{Options, RangeIndex, Shard, ShermanIndex, Verbs};
+use farwood::sherman::Options;
+use farwood::{RangeIndex, Shard, ShermanIndex, Verbs};
 
 /// Where the header's fields are in an image with keys of 8 bytes: all in line 0, behind its control word.
 pub(crate) const LEVEL: usize = 2 + 1;

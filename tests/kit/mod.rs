@@ -14,10 +14,8 @@ pub(crate) mod tree;
 use std::future::Future;
 use std::sync::Arc;
 
-use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, Geometry, NodeConfig, NodeSize, Options, Shard, Sherman,
-    ShermanIndex,
-};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Sherman, ShermanIndex};
 use futures::executor::block_on;
 
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use farwood::index::layout::Header;
 use farwood::runtime::{Buf, Chain, Meter, RemotePtr};
-use farwood::{Geometry, RangeIndex, Verbs};
+use farwood::sherman::Geometry;
+use farwood::{RangeIndex, Verbs};
 
 type Bytes = Vec<u8>;
 

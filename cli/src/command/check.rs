@@ -7,10 +7,10 @@ use std::sync::Arc;
 use farwood::IndexKind;
 use farwood::index::check::Broken;
 use farwood::index::shell::Filled;
-use farwood::{CheckOptions, CheckReport, Violation};
+use farwood::{CheckOptions, CheckReport, Fabric, Violation};
 
 use crate::args::CheckArgs;
-use crate::connect::{Action, Connected, Peer, with_cluster};
+use crate::connect::{Action, Peer, nodes, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -54,7 +54,7 @@ struct Check {
 impl Action for Check {
     type Output = Found;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Found, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Found, CliError> {
         let walk = |dead: BTreeSet<u16>, silent: BTreeSet<u16>| {
             let undone = "the walk was not finished";
             on_index(Arc::clone(&cluster), &self.name, &self.interrupt, undone, move |index| {
@@ -72,7 +72,7 @@ impl Action for Check {
             return Ok(found);
         }
         // Asked after the walk: an owner that is not connected now will not give its lock back, or not soon.
-        let (orphaned, silent) = parted(owners, &cluster.nodes()?);
+        let (orphaned, silent) = parted(owners, &nodes(&*cluster)?);
         if orphaned.is_empty() { Ok(found) } else { walk(orphaned, silent) }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use farwood::{IndexSpec, Limits};
+use farwood::{Fabric, IndexSpec, Limits};
 use futures::executor::block_on;
 
 use crate::args::CreateArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
@@ -49,7 +49,7 @@ struct Create {
 impl Action for Create {
     type Output = String;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<String, CliError> {
         // The index that is opened here is not used.
         const CACHE_BYTES: usize = 0;
         let spec = self.spec.with_cache_bytes(CACHE_BYTES);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use farwood::ControlError;
+use farwood::{ControlError, Fabric};
 use futures::executor::block_on;
 
 use crate::args::DropArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -33,7 +33,7 @@ struct Drop {
 impl Action for Drop {
     type Output = String;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<String, CliError> {
         let freed = block_on(cluster.control().drop_index(&self.name)).map_err(explain)?;
         Ok(format!("dropped index {:?}: {} freed\n", self.name, show_bytes(freed)))
     }

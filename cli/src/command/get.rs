@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use farwood::RangeIndex;
+use farwood::{Fabric, RangeIndex};
 
 use crate::args::GetArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -40,7 +40,7 @@ struct Get {
 impl Action for Get {
     type Output = Vec<u8>;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Vec<u8>, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Vec<u8>, CliError> {
         let Get { name, key, interrupt } = self;
         let absent = absent(&name, &key);
         let value = on_index(cluster, &name, &interrupt, NOTHING, move |index| {

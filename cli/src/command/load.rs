@@ -12,13 +12,13 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use farwood::{ComputeNode, NodeConfig};
+use farwood::{ComputeNode, Fabric, NodeConfig};
 use futures::executor::block_on;
 
 use self::reader::Reader;
 use self::store::{Loaded, Shared, store};
 use crate::args::LoadArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::{self, check_name};
 use crate::interrupt::Interrupt;
@@ -103,7 +103,7 @@ impl Outcome {
 impl Action for Load {
     type Output = Outcome;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
         let Load { name, source, shards, interrupt } = self;
         let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
         let node = node.map_err(CliError::failed)?;

@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use farwood::RangeIndex;
+use farwood::{Fabric, RangeIndex};
 
 use crate::args::PutArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -40,7 +40,7 @@ pub(crate) struct Put {
 impl Action for Put {
     type Output = ();
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<(), CliError> {
         let Put { name, key, value, interrupt } = self;
         let undone = "the value may be stored or not";
         on_index(cluster, &name, &interrupt, undone, move |index| {

@@ -3,11 +3,11 @@
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use farwood::RangeIndex;
+use farwood::{Fabric, RangeIndex};
 
 use crate::args::RemoveArgs;
 use crate::command::get::absent;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -39,7 +39,7 @@ pub(crate) struct Remove {
 impl Action for Remove {
     type Output = ();
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<(), CliError> {
         let Remove { name, key, interrupt } = self;
         let absent = absent(&name, &key);
         let undone = "the key may be removed or not";

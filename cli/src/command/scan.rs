@@ -5,11 +5,11 @@ use std::ops::Bound;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use farwood::RangeIndex;
+use farwood::{Fabric, RangeIndex};
 use futures::StreamExt;
 
 use crate::args::ScanArgs;
-use crate::connect::{Action, Connected, with_cluster};
+use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
@@ -67,7 +67,7 @@ struct Scan {
 impl Action for Scan {
     type Output = ();
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<(), CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<(), CliError> {
         let Scan { name, range, interrupt } = self;
         on_index(cluster, &name, &interrupt, EARLY, move |index| {
             let range = range.clone();

@@ -3,13 +3,13 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use farwood::Limits;
 use farwood::runtime::control::ServerUsage;
 use farwood::runtime::{CatalogEntry, ServerInfo};
+use farwood::{Fabric, Limits};
 use futures::executor::block_on;
 
 use crate::args::StatArgs;
-use crate::connect::{Action, Connected, Peer, with_cluster};
+use crate::connect::{Action, Peer, nodes, with_cluster};
 use crate::error::CliError;
 use crate::index::limits_of;
 use crate::interrupt::Interrupt;
@@ -39,7 +39,7 @@ struct Listed {
 impl Action for Stat {
     type Output = String;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<String, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<String, CliError> {
         let control = cluster.control();
         let usage = block_on(control.usage()).map_err(CliError::failed)?;
         let entries = block_on(control.list()).map_err(CliError::failed)?;
@@ -51,7 +51,7 @@ impl Action for Stat {
         let mut indexes: Vec<Listed> = entries.into_iter().map(listed).collect();
         indexes.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
         let mut out = String::new();
-        let nodes = cluster.nodes()?;
+        let nodes = nodes(&*cluster)?;
         write_all((control.servers(), &usage), &nodes, &indexes, &mut out)
             .expect("a string takes everything");
         Ok(out)

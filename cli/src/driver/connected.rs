@@ -4,12 +4,12 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use farwood::ControlError;
 use farwood::runtime::Control;
+use farwood::{ControlError, Fabric};
 use futures::executor::block_on;
 
 use crate::config::BenchConfig;
-use crate::connect::{Action, Connected};
+use crate::connect::Action;
 use crate::driver::plan::Plan;
 use crate::driver::{Finished, executors, finish, not_started};
 use crate::error::CliError;
@@ -32,7 +32,7 @@ impl Action for ConnectedRun {
     type Output = Finished;
     const TEMPORARY: bool = true;
 
-    fn on<F: Connected>(self, cluster: Arc<F>) -> Result<Finished, CliError> {
+    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Finished, CliError> {
         let ConnectedRun { mut config, progress, interrupt } = self;
         let control = cluster.control();
         let usage = block_on(control.usage()).map_err(|error| not_started(&error))?;

@@ -2,11 +2,13 @@
 //! value belongs to its key; scans ascend.
 
 use std::cell::Cell;
+use std::error::Error;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::index::{IndexError, OpKind, RangeIndex};
+use farwood::RangeIndex;
+use farwood::index::OpKind;
 use futures::StreamExt;
 use futures::future::{FutureExt, LocalBoxFuture};
 use rand::rngs::SmallRng;
@@ -372,7 +374,7 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
 }
 
 #[cold]
-fn failed(what: &str, error: &IndexError) -> CliError {
+fn failed(what: &str, error: &dyn Error) -> CliError {
     CliError::Run(format!("{what}: {error}"))
 }
 

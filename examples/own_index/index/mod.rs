@@ -41,7 +41,8 @@ use farwood_index::layout::Bytes;
 use farwood_index::shell::{Algorithm, Filled, Geometry, Options, Trial};
 use farwood_index::stats::OpKind;
 use farwood_index::write_op::WriteOp;
-use farwood_index::{IndexError, Pair, Scan, TreeShape, Value, techniques};
+use farwood_index::{AccessError, LoadError, OpenError, ReadError, WriteError};
+use farwood_index::{Pair, Scan, TreeShape, Value, techniques};
 use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
@@ -90,7 +91,7 @@ impl Algorithm for OwnIndex {
     type NodeState = Box<[AtomicU64]>;
     type ShardState = ();
 
-    fn agree(sizes: Sizes, _: Techniques, _: &[ServerInfo]) -> Result<Sizes, IndexError> {
+    fn agree(sizes: Sizes, _: Techniques, _: &[ServerInfo]) -> Result<Sizes, OpenError> {
         sizes.check()?;
         Ok(sizes)
     }
@@ -116,7 +117,7 @@ impl Algorithm for OwnIndex {
         )
     }
 
-    fn node_state(sizes: &Sizes, _: &Options<Self>, _: u64) -> Result<Box<[AtomicU64]>, IndexError> {
+    fn node_state(sizes: &Sizes, _: &Options<Self>, _: u64) -> Result<Box<[AtomicU64]>, OpenError> {
         sizes.check()?;
         Ok((0..=sizes.chains).map(|_| AtomicU64::new(0)).collect())
     }
@@ -131,7 +132,7 @@ impl Algorithm for OwnIndex {
         local: &Rc<Here<V>>,
         meter: &Meter,
         key: &[u8],
-    ) -> Result<Option<Value>, IndexError> {
+    ) -> Result<Option<Value>, AccessError> {
         Operation::new(local, meter).lookup(key).await
     }
 
@@ -140,7 +141,7 @@ impl Algorithm for OwnIndex {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, WriteError> {
         Operation::new(local, meter).write(key, op).await
     }
 
@@ -164,7 +165,7 @@ impl Algorithm for OwnIndex {
             let count = pairs.len() as u64;
             let ended = stream::poll_fn(move |_| {
                 local.record(OpKind::Scan, &meter, true, count);
-                None::<Result<Pair, IndexError>>.into()
+                None::<Result<Pair, ReadError>>.into()
             });
             Ok(stream::iter(pairs.into_iter().map(Ok)).chain(ended))
         };
@@ -175,18 +176,18 @@ impl Algorithm for OwnIndex {
         local: &Rc<Here<V>>,
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
-    ) -> Result<u64, IndexError> {
+    ) -> Result<u64, LoadError> {
         let (sizes, meter, mut last) = (local.shared.persisted, Meter::default(), None::<Bytes>);
         let mut operation = Operation::new(local, &meter);
-        if operation.table(false).await?.is_some() {
-            return Err(IndexError::NotEmpty);
+        if operation.table().await?.is_some() {
+            return Err(LoadError::NotEmpty);
         }
         let (mut chains, mut position) = (BTreeMap::<usize, Vec<(K, U)>>::new(), 0);
         for (key, value) in pairs {
             local.check_key(key.as_ref())?;
             local.check_value(value.as_ref())?;
             if last.is_some_and(|last| *last >= *key.as_ref()) {
-                return Err(IndexError::Unsorted { position });
+                return Err(LoadError::Unsorted { position });
             }
             last = Some(Bytes::from_slice(key.as_ref()));
             chains.entry(sizes.chain_of(key.as_ref())).or_default().push((key, value));
@@ -212,7 +213,7 @@ impl Algorithm for OwnIndex {
         }
         let table = unpublished.write(&mut operation, None, words).await?;
         if operation.claim(unpublished).await? != table {
-            return Err(IndexError::NotEmpty);
+            return Err(LoadError::NotEmpty);
         }
         for (place, node) in heads.into_iter().chain([(sizes.chains, table)]) {
             local.shared.state[place].store(node.to_bits(), Ordering::Relaxed);
@@ -220,7 +221,7 @@ impl Algorithm for OwnIndex {
         Ok(position)
     }
 
-    async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<TreeShape, IndexError> {
+    async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<TreeShape, AccessError> {
         let (meter, mut report) = (Meter::default(), CheckReport::new(1));
         Operation::new(local, &meter).walk(true, &mut report, &BTreeSet::new()).await?;
         report.shape()
@@ -230,7 +231,7 @@ impl Algorithm for OwnIndex {
         local: &Rc<Here<V>>,
         options: &CheckOptions,
         mut visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, IndexError> {
+    ) -> Result<CheckReport, AccessError> {
         let (meter, mut report) = (Meter::default(), CheckReport::new(options.kept_max));
         let held = local.locks.words_held(&meter).await?;
         let exempt = report.note_locks(options, held, |word| local.locks.is_foreign(word));

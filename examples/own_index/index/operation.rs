@@ -10,7 +10,7 @@ use farwood_index::check::{Broken, CheckReport, Link, Violation, inside};
 use farwood_index::layout::Bytes;
 use farwood_index::shell::Local;
 use farwood_index::write_op::WriteOp;
-use farwood_index::{Budget, IndexError, Value};
+use farwood_index::{AccessError, Budget, Value, WriteError};
 use farwood_runtime::alloc::AllocError;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
 
@@ -47,7 +47,7 @@ impl<V: Verbs> Unpublished<V> {
         operation: &mut Operation<'_, V>,
         near: Option<ServerId>,
         image: Buf,
-    ) -> Result<RemotePtr, IndexError> {
+    ) -> Result<RemotePtr, WriteError> {
         let bytes = image.len();
         let at = allocate(&self.local, near, bytes).await?;
         self.nodes.push((at, bytes as u64));
@@ -84,7 +84,7 @@ async fn allocate<V: Verbs>(
     local: &Here<V>,
     near: Option<ServerId>,
     bytes: usize,
-) -> Result<RemotePtr, IndexError> {
+) -> Result<RemotePtr, WriteError> {
     let Some(server) = near else { return Ok(local.allocator.allocate(bytes as u64).await?) };
     let at = local.allocator.allocate_near(server, bytes as u64).await?.at;
     if at.server() != server {
@@ -108,7 +108,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
     }
 
     /// Awaits a chain to `at` that may be posted again if it fails.
-    async fn done(&mut self, at: RemotePtr, mut posted: V::Submission) -> Result<Completion, IndexError> {
+    async fn done(&mut self, at: RemotePtr, mut posted: V::Submission) -> Result<Completion, AccessError> {
         loop {
             match posted.await {
                 Ok(done) => return Ok(done),
@@ -120,13 +120,13 @@ impl<'o, V: Verbs> Operation<'o, V> {
         }
     }
 
-    async fn read(&mut self, at: RemotePtr, bytes: usize) -> Result<Buf, IndexError> {
+    async fn read(&mut self, at: RemotePtr, bytes: usize) -> Result<Buf, AccessError> {
         let posted = self.local.verbs.read(self.meter, at, bytes);
         Ok(self.done(at, posted).await?.into_buf())
     }
 
     /// Sets the word to lead to the last of the unpublished nodes, unless it leads elsewhere; yields where it leads.
-    pub(super) async fn claim(&mut self, mut unpublished: Unpublished<V>) -> Result<RemotePtr, IndexError> {
+    pub(super) async fn claim(&mut self, mut unpublished: Unpublished<V>) -> Result<RemotePtr, AccessError> {
         let (at, new) = (unpublished.word, unpublished.nodes.last().expect("a node was written").0);
         let mut cas = Chain::new(at.server());
         cas.cas(at, 0, new.to_bits());
@@ -140,49 +140,79 @@ impl<'o, V: Verbs> Operation<'o, V> {
         Ok(RemotePtr::from_bits(found))
     }
 
-    /// Yields where the word at `at` leads, to a node of `bytes` bytes. If it leads nowhere yet, to what `make` makes.
+    /// Yields where the word at `at` leads, to a node of `bytes` bytes, if it leads anywhere yet.
     async fn follow(
         &mut self,
         known: &AtomicU64,
         at: RemotePtr,
         bytes: usize,
-        make: Option<fn(&mut [u8])>,
-    ) -> Result<Option<RemotePtr>, IndexError> {
-        let mut node = RemotePtr::from_bits(known.load(Ordering::Relaxed));
+    ) -> Result<Option<RemotePtr>, AccessError> {
+        let node = RemotePtr::from_bits(known.load(Ordering::Relaxed));
         if !node.is_null() {
             return Ok(Some(node));
         }
-        node = RemotePtr::from_bits(word(&self.read(at, 8).await?, 0));
-        if node.is_null() {
-            let Some(make) = make else { return Ok(None) };
-            let mut image = self.local.verbs.lease(bytes);
-            make(&mut image);
-            let mut unpublished = Unpublished::new(self.local, at);
-            unpublished.write(self, None, image).await?;
-            node = self.claim(unpublished).await?;
-        }
+        let node = RemotePtr::from_bits(word(&self.read(at, 8).await?, 0));
+        if node.is_null() { Ok(None) } else { self.learn(known, at, node, bytes).map(Some) }
+    }
+
+    /// Makes the word at `at`, which led nowhere, lead to a node with this image, unless another client was first;
+    /// yields where it leads.
+    async fn make(&mut self, known: &AtomicU64, at: RemotePtr, image: Buf) -> Result<RemotePtr, WriteError> {
+        let (bytes, mut unpublished) = (image.len(), Unpublished::new(self.local, at));
+        unpublished.write(self, None, image).await?;
+        let node = self.claim(unpublished).await?;
+        Ok(self.learn(known, at, node, bytes)?)
+    }
+
+    /// Remembers where the word at `at` leads: for good.
+    fn learn(
+        &self,
+        known: &AtomicU64,
+        at: RemotePtr,
+        node: RemotePtr,
+        bytes: usize,
+    ) -> Result<RemotePtr, AccessError> {
         inside(self.local.verbs.control().servers(), node, bytes).map_err(|fault| corrupt(at, fault))?;
         known.store(node.to_bits(), Ordering::Relaxed);
-        Ok(Some(node))
+        Ok(node)
     }
 
-    pub(super) async fn table(&mut self, create: bool) -> Result<Option<RemotePtr>, IndexError> {
-        let (shared, make) = (&self.local.shared, |image: &mut [u8]| image.fill(0));
-        let make = create.then_some(make as fn(&mut [u8]));
-        self.follow(&shared.state[self.sizes.chains], shared.entry.root, self.sizes.table_bytes(), make).await
+    pub(super) async fn table(&mut self) -> Result<Option<RemotePtr>, AccessError> {
+        let shared = &self.local.shared;
+        self.follow(&shared.state[self.sizes.chains], shared.entry.root, self.sizes.table_bytes()).await
     }
 
-    /// Yields the first bucket of the chain of `key`.
-    async fn head(&mut self, key: &[u8], create: bool) -> Result<Option<RemotePtr>, IndexError> {
-        let Some(table) = self.table(create).await? else { return Ok(None) };
+    /// Yields the first bucket of the chain of `key`, if there is one.
+    async fn head(&mut self, key: &[u8]) -> Result<Option<RemotePtr>, AccessError> {
+        let Some(table) = self.table().await? else { return Ok(None) };
         let chain = self.sizes.chain_of(key);
-        let make = create.then_some((|image: &mut [u8]| build(image, RemotePtr::NULL, [])) as fn(&mut [u8]));
-        let (known, at) = (&self.local.shared.state[chain], table.add(8 * chain as u64));
-        self.follow(known, at, self.sizes.bucket_bytes(), make).await
+        let known = &self.local.shared.state[chain];
+        self.follow(known, table.add(8 * chain as u64), self.sizes.bucket_bytes()).await
+    }
+
+    /// Yields the first bucket of the chain of `key`, which is made if there is none.
+    async fn new_head(&mut self, key: &[u8]) -> Result<RemotePtr, WriteError> {
+        let (shared, verbs) = (&self.local.shared, &self.local.verbs);
+        let table = match self.table().await? {
+            Some(table) => table,
+            None => {
+                let mut image = verbs.lease(self.sizes.table_bytes());
+                image.fill(0);
+                self.make(&shared.state[self.sizes.chains], shared.entry.root, image).await?
+            }
+        };
+        let chain = self.sizes.chain_of(key);
+        let (known, at) = (&shared.state[chain], table.add(8 * chain as u64));
+        if let Some(head) = self.follow(known, at, self.sizes.bucket_bytes()).await? {
+            return Ok(head);
+        }
+        let mut image = verbs.lease(self.sizes.bucket_bytes());
+        build(&mut image, RemotePtr::NULL, []);
+        self.make(known, at, image).await
     }
 
     /// Yields a bucket as one writer has left it: read again under the lock of `head`, its chain, if `image` is not so.
-    async fn whole(&mut self, head: RemotePtr, at: RemotePtr, image: Buf) -> Result<Buf, IndexError> {
+    async fn whole(&mut self, head: RemotePtr, at: RemotePtr, image: Buf) -> Result<Buf, AccessError> {
         let Err(rejection) = examine(&image) else { return Ok(image) };
         self.budget.spend(self.meter, at, Some(rejection))?;
         let mut held = self.local.locks.acquire(self.meter, head).await?;
@@ -193,8 +223,8 @@ impl<'o, V: Verbs> Operation<'o, V> {
         Ok(image)
     }
 
-    pub(super) async fn lookup(&mut self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        let Some(head) = self.head(key, false).await? else { return Ok(None) };
+    pub(super) async fn lookup(&mut self, key: &[u8]) -> Result<Option<Value>, AccessError> {
+        let Some(head) = self.head(key).await? else { return Ok(None) };
         let mut at = head;
         for _ in 0..CHAIN_MAX {
             let image = self.read(at, self.sizes.bucket_bytes()).await?;
@@ -211,8 +241,12 @@ impl<'o, V: Verbs> Operation<'o, V> {
         Err(corrupt(head, "its chain has no end"))
     }
 
-    pub(super) async fn write(&mut self, key: &[u8], op: WriteOp<'_>) -> Result<bool, IndexError> {
-        let Some(head) = self.head(key, op.creates()).await? else { return Ok(false) };
+    pub(super) async fn write(&mut self, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
+        let head = match op.creates() {
+            true => Some(self.new_head(key).await?),
+            false => self.head(key).await?,
+        };
+        let Some(head) = head else { return Ok(false) };
         let (local, meter, bytes) = (self.local, self.meter, self.sizes.bucket_bytes());
         let mut held = local.locks.acquire(meter, head).await?;
         let buf = local.verbs.lease(bytes);
@@ -266,8 +300,8 @@ impl<'o, V: Verbs> Operation<'o, V> {
         &mut self,
         may_lock: bool,
         mut see: impl FnMut(usize, RemotePtr, RemotePtr, Result<&[u8], Broken>),
-    ) -> Result<(), IndexError> {
-        let Some(table) = self.table(false).await? else { return Ok(()) };
+    ) -> Result<(), AccessError> {
+        let Some(table) = self.table().await? else { return Ok(()) };
         let words = self.read(table, self.sizes.table_bytes()).await?;
         let heads = (0..self.sizes.chains).map(|chain| RemotePtr::from_bits(word(&words, 8 * chain)));
         let mut level: Vec<_> = heads.enumerate().map(|(chain, head)| (chain, head, head)).collect();
@@ -320,7 +354,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
         may_lock: bool,
         report: &mut CheckReport,
         exempt: &BTreeSet<RemotePtr>,
-    ) -> Result<BTreeMap<Bytes, Bytes>, IndexError> {
+    ) -> Result<BTreeMap<Bytes, Bytes>, AccessError> {
         let (sizes, locks, mut pairs) = (self.sizes, self.local.locks.clone(), BTreeMap::new());
         let mut depths = vec![1u8; sizes.chains];
         let see = |chain: usize, head, node, found: Result<&[u8], Broken>| {
@@ -346,7 +380,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
             report.survey.leaves += 1;
         };
         let table = match self.each(may_lock, see).await {
-            Ok(()) => self.table(false).await,
+            Ok(()) => self.table().await,
             Err(error) => Err(error),
         };
         let survey = &mut report.survey;
@@ -359,7 +393,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
             }
             Ok(None) => {}
             // A root word that leads nowhere is a finding, too.
-            Err(IndexError::Corrupt { node, what }) => {
+            Err(AccessError::Corrupt { node, what }) => {
                 report.violations.push(Violation { node, level: None, broken: Broken::Rule { what } });
             }
             Err(error) => return Err(error),
@@ -368,6 +402,6 @@ impl<'o, V: Verbs> Operation<'o, V> {
     }
 }
 
-fn corrupt(node: RemotePtr, what: impl ToString) -> IndexError {
-    IndexError::Corrupt { node, what: what.to_string() }
+fn corrupt(node: RemotePtr, what: impl ToString) -> AccessError {
+    AccessError::Corrupt { node, what: what.to_string() }
 }

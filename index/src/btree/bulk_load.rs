@@ -12,7 +12,7 @@ use farwood_cache::Root;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::{BTree, LeafFormat};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, WriteError};
 use crate::layout::Bytes;
 use crate::shell::handle::Local;
 
@@ -24,10 +24,10 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Local<A, V>>,
     pairs: impl IntoIterator<Item = (K, U)>,
     fill: f64,
-) -> Result<u64, IndexError> {
+) -> Result<u64, LoadError> {
     let meter = Meter::default();
     if tree.read_root(&meter).await?.is_some() {
-        return Err(IndexError::NotEmpty);
+        return Err(LoadError::NotEmpty);
     }
     let mut loader =
         Loader { tree, meter, writes: VecDeque::new(), allocated: Vec::new(), inner_images: Vec::new() };
@@ -45,7 +45,7 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let root = Root { ptr: children[0].1, level };
     let allocated = std::mem::take(&mut loader.allocated);
     if !tree.cas_root(&loader.meter, None, root, allocated).await? {
-        return Err(IndexError::NotEmpty);
+        return Err(LoadError::NotEmpty);
     }
     for (node, image) in &loader.inner_images {
         tree.cache_node(*node, image);
@@ -84,7 +84,7 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         &mut self,
         pairs: impl IntoIterator<Item = (K, U)>,
         slots: usize,
-    ) -> Result<(u64, Vec<Child>), IndexError> {
+    ) -> Result<(u64, Vec<Child>), LoadError> {
         let mut leaves: Vec<Child> = Vec::new();
         let mut pending: Vec<(K, U)> = Vec::with_capacity(slots);
         let mut count = 0;
@@ -92,7 +92,7 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
             self.tree.check_key(key.as_ref())?;
             self.tree.check_value(value.as_ref())?;
             if pending.last().is_some_and(|(last, _)| last.as_ref() >= key.as_ref()) {
-                return Err(IndexError::Unsorted { position: count });
+                return Err(LoadError::Unsorted { position: count });
             }
             if pending.len() == slots {
                 self.leaf(&mut leaves, &pending, Some(key.as_ref())).await?;
@@ -113,13 +113,14 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         leaves: &mut Vec<Child>,
         pairs: &[(K, U)],
         high: Option<&[u8]>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), WriteError> {
         let layout = self.tree.leaf();
         let (low, node, sibling) = self.chain_up(leaves, high, layout.node_bytes()).await?;
         let mut buf = self.tree.verbs.lease(layout.node_bytes());
         let header = self.tree.new_header(0, &low, high, sibling);
         layout.build(&mut buf, &header, pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
-        self.write(node, buf).await
+        self.write(node, buf).await?;
+        Ok(())
     }
 
     async fn inner_level(
@@ -127,7 +128,7 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         level: u8,
         children: Vec<Child>,
         slots: usize,
-    ) -> Result<Vec<Child>, IndexError> {
+    ) -> Result<Vec<Child>, WriteError> {
         let layout = self.tree.inner();
         let mut nodes: Vec<Child> = Vec::with_capacity(children.len().div_ceil(slots));
         let mut rest = children.as_slice();
@@ -155,7 +156,7 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         nodes: &mut Vec<Child>,
         high: Option<&[u8]>,
         bytes: usize,
-    ) -> Result<(Bytes, RemotePtr, RemotePtr), IndexError> {
+    ) -> Result<(Bytes, RemotePtr, RemotePtr), WriteError> {
         if nodes.is_empty() {
             // The leftmost node of a level answers for everything below.
             nodes.push((Bytes::new(), self.allocate(bytes).await?));
@@ -172,13 +173,13 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         Ok((low, node, sibling))
     }
 
-    async fn allocate(&mut self, bytes: usize) -> Result<RemotePtr, IndexError> {
+    async fn allocate(&mut self, bytes: usize) -> Result<RemotePtr, WriteError> {
         let node = self.tree.allocator.allocate(bytes as u64).await?;
         self.allocated.push((node, bytes as u64));
         Ok(node)
     }
 
-    async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), IndexError> {
+    async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), AccessError> {
         self.drain(WRITES_IN_FLIGHT - 1).await?;
         let bytes = buf.len();
         let mut chain = Chain::with_buffer(node.server(), buf);
@@ -188,7 +189,7 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
     }
 
     /// Waits until at most `left` writes are in flight.
-    async fn drain(&mut self, left: usize) -> Result<(), IndexError> {
+    async fn drain(&mut self, left: usize) -> Result<(), AccessError> {
         while self.writes.len() > left {
             let (node, first) = self.writes.pop_front().expect("there are more than `left`");
             self.tree.until_written(&self.meter, node, first).await?;

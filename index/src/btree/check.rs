@@ -15,7 +15,7 @@ use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
 use super::{BTree, LeafFormat};
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
 use crate::range_index::TreeShape;
 use crate::shell::handle::Local;
@@ -30,7 +30,7 @@ pub(crate) async fn run<A: BTree, V: Verbs>(
     tree: &Local<A, V>,
     options: &CheckOptions,
     visit: impl FnMut(&[u8], &[u8]),
-) -> Result<CheckReport, IndexError> {
+) -> Result<CheckReport, AccessError> {
     let meter = Meter::default();
     let mut report = CheckReport::new(options.kept_max);
     let exempt =
@@ -40,7 +40,7 @@ pub(crate) async fn run<A: BTree, V: Verbs>(
 }
 
 /// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<TreeShape, IndexError> {
+pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<TreeShape, AccessError> {
     let meter = Meter::default();
     // Writers may be at work: a torn node is read again for as long as the budget lasts.
     let policy = CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
@@ -80,7 +80,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     }
 
     /// Walks, and adds to the report what it finds.
-    async fn run(mut self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<CheckReport, IndexError> {
+    async fn run(mut self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
         let mut next = self.root().await?;
         if let Some(root) = &next {
             self.report.survey.height = root.number().saturating_add(1);
@@ -100,7 +100,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     }
 
     /// Yields the level that the root word leads to; none if the tree has no node or the word leads nowhere.
-    async fn root(&mut self) -> Result<Option<Level>, IndexError> {
+    async fn root(&mut self) -> Result<Option<Level>, AccessError> {
         let at = self.tree.shared.entry.root;
         let buf = self.fetch(at, 8).await?.into_buf();
         let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
@@ -130,7 +130,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         level: &mut Level,
         step: &Step,
         visit: &mut impl FnMut(&[u8], &[u8]),
-    ) -> Result<Option<Step>, IndexError> {
+    ) -> Result<Option<Step>, AccessError> {
         let (node, number) = (step.to, level.number());
         let look = self.look(number, node).await?;
         let exempt = || self.policy.exempt.contains(&self.tree.locks.word_of(node));
@@ -159,7 +159,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     }
 
     /// Reads a node until it can be trusted, or the rereads are spent. One round trip per attempt.
-    async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, IndexError> {
+    async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, AccessError> {
         let bytes = self.tree.node_bytes(level);
         for attempt in 0.. {
             let (image, span_ns) = match self.read(node, bytes).await? {
@@ -203,7 +203,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         &mut self,
         at: RemotePtr,
         bytes: usize,
-    ) -> Result<Result<(Buf, u32), AddressFault>, IndexError> {
+    ) -> Result<Result<(Buf, u32), AddressFault>, AccessError> {
         if let Err(fault) = inside(self.tree.verbs.control().servers(), at, bytes) {
             return Ok(Err(fault));
         }
@@ -212,14 +212,14 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 let span_ns = read.span_ns;
                 Ok(Ok((read.into_buf(), span_ns)))
             }
-            Err(IndexError::Fabric(FabricError::OutOfBounds { .. })) => Ok(Err(AddressFault::OutsideRegion)),
-            Err(IndexError::Fabric(FabricError::NoSuchServer { .. })) => Ok(Err(AddressFault::NoSuchServer)),
+            Err(AccessError::Fabric(FabricError::OutOfBounds { .. })) => Ok(Err(AddressFault::OutsideRegion)),
+            Err(AccessError::Fabric(FabricError::NoSuchServer { .. })) => Ok(Err(AddressFault::NoSuchServer)),
             Err(error) => Err(error),
         }
     }
 
     /// Reads: one round trip, and one more after each transient failure.
-    async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, IndexError> {
+    async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, AccessError> {
         loop {
             match self.tree.verbs.read(self.meter, at, bytes).await {
                 Ok(read) => return Ok(read),

@@ -5,7 +5,7 @@ use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use super::BTree;
 use super::node::RETRIES_BEFORE_LOCK;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Bytes, InnerRoute, Rejection};
 use crate::shell::handle::Local;
 use crate::step::{Budget, Step};
@@ -42,7 +42,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         key: &[u8],
         budget: &mut Budget,
-    ) -> Result<Option<Target>, IndexError> {
+    ) -> Result<Option<Target>, AccessError> {
         match self.reader().find(key) {
             Some(route) if route.child_level == 0 => {
                 Ok(Some(Target { ptr: route.child, level: 0, via: Via::Cached(route.via) }))
@@ -62,7 +62,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         key: &[u8],
         level: u8,
         budget: &mut Budget,
-    ) -> Result<Option<Target>, IndexError> {
+    ) -> Result<Option<Target>, AccessError> {
         let known = self.cache().root().filter(|root| root.level >= level);
         let root = match known {
             Some(root) => Some(root),
@@ -81,7 +81,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         level: u8,
         from: Target,
         budget: &mut Budget,
-    ) -> Result<Target, IndexError> {
+    ) -> Result<Target, AccessError> {
         let mut at = from;
         // Of the node `at` only: they decide when it is read under its lock.
         let mut rereads = 0;
@@ -139,7 +139,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         high: impl FnOnce() -> Option<Bytes>,
         sibling: RemotePtr,
         budget: &mut Budget,
-    ) -> Result<Target, IndexError> {
+    ) -> Result<Target, AccessError> {
         budget.spend(meter, from.ptr, None)?;
         let right = self.step_right(meter, key, from, high, sibling).await?;
         if budget.count_move_right() != MOVES_BEFORE_DESCENT {
@@ -152,9 +152,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Yields the root, to begin anew there after a wrong pointer led to `node`. One round trip.
-    pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, IndexError> {
+    pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, AccessError> {
         let root = self.read_root(meter).await?;
-        let root = root.ok_or_else(|| IndexError::Corrupt { node, what: "the tree lost its root".into() })?;
+        let root =
+            root.ok_or_else(|| AccessError::Corrupt { node, what: "the tree lost its root".into() })?;
         Ok(Target { ptr: root.ptr, level: root.level, via: Via::Nothing })
     }
 

@@ -52,7 +52,7 @@ use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
 use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
@@ -76,7 +76,7 @@ pub trait BTree: Algorithm {
         local: &Local<Self, V>,
         meter: &Meter,
         leaf: RemotePtr,
-    ) -> impl Future<Output = Result<(), IndexError>>;
+    ) -> impl Future<Output = Result<(), AccessError>>;
 }
 
 /// The bytes of a tree's leaves. Pure.

@@ -7,7 +7,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
 
 use super::{BTree, LeafFormat};
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::{EntryVersion, LINE_BYTES, NodeHeader, NodeVersion};
 use crate::shell::handle::Local;
 use crate::step::Budget;
@@ -55,12 +55,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         node: RemotePtr,
         failed: Failed,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         budget.post_again(meter, node, failed).map(drop)
     }
 
     /// Allocates a node of `bytes` bytes.
-    pub(crate) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, A, V>, IndexError> {
+    pub(crate) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, A, V>, WriteError> {
         let node = self.allocator.allocate(bytes as u64).await?;
         Ok(Unpublished { tree: self, node, bytes, published: false })
     }
@@ -88,7 +88,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         node: RemotePtr,
         buf: Buf,
         range: Range<usize>,
-    ) -> Result<Buf, IndexError> {
+    ) -> Result<Buf, AccessError> {
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, range);
         self.until_written(meter, node, self.verbs.submit(meter, chain)).await
@@ -100,7 +100,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         node: RemotePtr,
         mut write: V::Submission,
-    ) -> Result<Buf, IndexError> {
+    ) -> Result<Buf, AccessError> {
         let mut budget = self.budget();
         loop {
             match write.await {
@@ -119,7 +119,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         node: RemotePtr,
         bytes: usize,
-    ) -> Result<(Held<V>, Buf), IndexError> {
+    ) -> Result<(Held<V>, Buf), AccessError> {
         let mut held = self.locks.acquire(meter, node).await?;
         let buf = self.verbs.lease(bytes);
         let read = held.lock_and_read(meter, buf, bytes, self.chains().fused).await?;
@@ -133,7 +133,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         node: RemotePtr,
         bytes: usize,
-    ) -> Result<Buf, IndexError> {
+    ) -> Result<Buf, AccessError> {
         tracing::debug!(name: "btree.read.locked", %node, "a reader takes the lock");
         let (held, image) = self.lock_node(meter, node, bytes).await?;
         self.unlock(meter, held).await?;
@@ -141,14 +141,14 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Takes a node's lock and gives it back: afterwards, all that its previous holder began has taken effect.
-    pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), IndexError> {
+    pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), AccessError> {
         let mut held = self.locks.acquire(meter, node).await?;
         held.lock(meter).await?;
         self.unlock(meter, held).await
     }
 
     /// Gives a lock back under which nothing was changed.
-    pub(crate) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
+    pub(crate) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), AccessError> {
         let chain = Chain::new(held.node().server());
         held.release(meter, chain, self.chains().combine).await?;
         Ok(())

@@ -17,7 +17,7 @@ use super::descend::{Target, Via};
 use super::node::RETRIES_BEFORE_LOCK;
 use super::observed_node::Depth;
 use super::separator::{Owed, Separator, separator_is_missing};
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::{Bytes, Rejection};
 use crate::shell::handle::Local;
 use crate::step::Budget;
@@ -92,7 +92,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         from: Target,
         high: impl FnOnce() -> Option<Bytes>,
         sibling: RemotePtr,
-    ) -> Result<Target, IndexError> {
+    ) -> Result<Target, AccessError> {
         let is_known = self.missing().knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
         // The next operation on a leaf reads its parent again, unless one on another leaf has done so. An inner node is
@@ -139,7 +139,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Puts a separator in if it is missing, and in turn those that the levels above then owe.
-    async fn repair(self: &Rc<Self>, left: RemotePtr, separator: Separator) -> Result<(), IndexError> {
+    async fn repair(self: &Rc<Self>, left: RemotePtr, separator: Separator) -> Result<(), WriteError> {
         self.verbs.pause(PAUSE_NS + self.verbs.random() % PAUSE_NS).await;
         let meter = Meter::default();
         let (level, child) = (separator.level - 1, separator.child);
@@ -150,7 +150,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         }
         if !self.begins_at(&meter, level, child, &separator.key).await? {
             let what = format!("it ends where its right neighbour {child} does not begin");
-            return Err(IndexError::Corrupt { node: left, what });
+            return Err(AccessError::Corrupt { node: left, what }.into());
         }
         let owed = Owed::new(self, left, separator);
         if owed.pay(&meter).await? {
@@ -166,7 +166,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         level: u8,
         node: RemotePtr,
         key: &[u8],
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, AccessError> {
         // Under a dead client's lock it may be torn for good.
         let mut budget = Budget::new(RETRIES_BEFORE_LOCK);
         let bytes = self.node_bytes(level);

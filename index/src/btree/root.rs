@@ -20,7 +20,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::descend::{Target, Via};
 use super::{BTree, LeafFormat};
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -35,7 +35,7 @@ const PAUSE_NS_MAX: u64 = 1 << 28;
 
 impl<A: BTree, V: Verbs> Local<A, V> {
     /// Reads the root word. One round trip.
-    pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, IndexError> {
+    pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, AccessError> {
         let word = self.shared.entry.root;
         let mut budget = self.budget();
         let buf = loop {
@@ -49,7 +49,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         if let Some(root) = root {
             if root.ptr.is_null() {
                 let node = self.shared.entry.root;
-                return Err(IndexError::Corrupt { node, what: format!("the root word is {word:#x}") });
+                return Err(AccessError::Corrupt { node, what: format!("the root word is {word:#x}") });
             }
             self.cache().set_root(root);
         }
@@ -57,7 +57,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Gives an empty tree its first leaf, unless another client does at the same time.
-    pub(crate) async fn create_root_leaf(&self, meter: &Meter) -> Result<(), IndexError> {
+    pub(crate) async fn create_root_leaf(&self, meter: &Meter) -> Result<(), WriteError> {
         let bytes = self.leaf().node_bytes();
         let leaf = self.new_node(bytes).await?;
         let mut buf = self.verbs.lease(bytes);
@@ -89,7 +89,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         old: Option<Root>,
         new: Root,
         nodes: Vec<(RemotePtr, u64)>,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, AccessError> {
         let word = self.shared.entry.root;
         let tree = self.me.upgrade().expect("a tree that is at work is alive");
         let pending = NewRoot { tree, root: new, nodes };
@@ -118,7 +118,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     }
 
     /// Tells whether `node` is the leftmost of its level, as each former root is.
-    async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, IndexError> {
+    async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, AccessError> {
         let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
             return Ok(false);
         };

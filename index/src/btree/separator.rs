@@ -12,7 +12,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use super::BTree;
 use super::descend::{Target, Via};
 use super::split::{OldNode, halve};
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::{Bytes, InnerLayout, Position, Rejection};
 use crate::shell::handle::Local;
 use crate::step::Budget;
@@ -54,7 +54,7 @@ impl<A: BTree, V: Verbs> Owed<A, V> {
     ///
     /// An error goes to the caller and nothing is tried again: it would meet the same error. Later operations try again
     /// (`repair.rs`).
-    pub(crate) async fn pay(mut self, meter: &Meter) -> Result<bool, IndexError> {
+    pub(crate) async fn pay(mut self, meter: &Meter) -> Result<bool, WriteError> {
         let mut budget = self.tree.budget();
         let mut was_missing = false;
         while let Some(separator) = self.separator.clone() {
@@ -75,7 +75,7 @@ impl<A: BTree, V: Verbs> Owed<A, V> {
     /// Pays for an operation that was dropped, maybe while the split itself was in flight, or whose split the janitor
     /// has to complete. The split releases the node's lock last: once that lock could be taken, the sibling may be made
     /// reachable.
-    async fn pay_later(mut self) -> Result<(), IndexError> {
+    async fn pay_later(mut self) -> Result<(), WriteError> {
         let meter = Meter::default();
         // Not owed while it waits: an error would be met again and again.
         let separator = self.separator.take();
@@ -106,7 +106,7 @@ impl<A: BTree, V: Verbs> Drop for Owed<A, V> {
 }
 
 /// Logs that a separator could not be put in.
-pub(crate) fn separator_is_missing(error: &IndexError) {
+pub(crate) fn separator_is_missing(error: &WriteError) {
     tracing::warn!(name: "btree.separator.missing", %error, "a node stays reachable over its neighbour only");
 }
 
@@ -166,7 +166,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         separator: &Separator,
         budget: &mut Budget,
-    ) -> Result<Put, IndexError> {
+    ) -> Result<Put, WriteError> {
         let bytes = self.inner().node_bytes();
         let mut at = loop {
             if let Some(ptr) = self.reader().node_of(separator.level, &separator.key) {
@@ -216,7 +216,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         held: Held<V>,
         image: Buf,
         entries: &[(Bytes, RemotePtr)],
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let node = held.node();
         let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
         let mut buf = image;
@@ -237,7 +237,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         image: Buf,
         entries: Vec<(Bytes, RemotePtr)>,
         level: u8,
-    ) -> Result<Separator, IndexError> {
+    ) -> Result<Separator, WriteError> {
         let node = held.node();
         let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
         let bytes = self.inner().node_bytes();
@@ -267,7 +267,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
 
     /// Puts a new root above the current one, for a separator of a level that the tree does not have. Yields false if
     /// the tree has grown meanwhile.
-    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, IndexError> {
+    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, WriteError> {
         let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
             return Ok(false);
         };

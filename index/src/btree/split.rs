@@ -17,7 +17,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use super::BTree;
 use super::node::Unpublished;
 use super::separator::{Owed, Separator};
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Bytes, Header, NodeHeader, NodeVersion};
 use crate::shell::handle::Local;
 
@@ -42,7 +42,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         sibling: Unpublished<'_, A, V>,
         mut buf: Buf,
         separator: Separator,
-    ) -> Result<Owed<A, V>, IndexError> {
+    ) -> Result<Owed<A, V>, AccessError> {
         let node = held.node();
         let bytes = sibling.bytes;
         let together = self.chains().combine && node.server() == sibling.node.server();

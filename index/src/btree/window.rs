@@ -4,7 +4,7 @@
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use super::BTree;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -18,7 +18,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         most: usize,
         leaves: &mut impl Extend<RemotePtr>,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         if self.reader().children_in(key, most, leaves) == 0
             && let Some(target) = self.locate_leaf(meter, key, budget).await?
             && self.reader().children_in(key, most, leaves) == 0

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::check::{CheckOptions, CheckReport};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{Scan, TreeShape};
 use crate::shell::handle::Local;
@@ -170,7 +170,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         geometry: Self::Geometry,
         techniques: Self::Techniques,
         servers: &[ServerInfo],
-    ) -> Result<Self::PersistedConfig, IndexError>;
+    ) -> Result<Self::PersistedConfig, OpenError>;
 
     /// Checks the configuration that a catalog holds. By default all that can be read is good.
     ///
@@ -188,7 +188,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         _name: &str,
         _persisted: &Self::PersistedConfig,
         _servers: &[ServerInfo],
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), OpenError> {
         Ok(())
     }
 
@@ -225,7 +225,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         persisted: &Self::PersistedConfig,
         options: &Options<Self>,
         seed: u64,
-    ) -> Result<Self::NodeState, IndexError>;
+    ) -> Result<Self::NodeState, OpenError>;
 
     /// Makes the state of one shard.
     fn shard_state(node: &Self::NodeState) -> Self::ShardState;
@@ -243,7 +243,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         local: &Rc<Local<Self, V>>,
         meter: &Meter,
         key: &[u8],
-    ) -> impl Future<Output = Result<Option<Value>, IndexError>>;
+    ) -> impl Future<Output = Result<Option<Value>, AccessError>>;
 
     /// Applies `op` to `key`; yields whether that had an effect.
     fn write<V: Verbs>(
@@ -251,7 +251,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> impl Future<Output = Result<bool, IndexError>>;
+    ) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Yields the pairs between two bounds ([`crate::RangeIndex::scan`]). The stream has a meter of its own, and enters
     /// itself into the statistics when it ends ([`Local::record`]).
@@ -267,10 +267,10 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         local: &Rc<Local<Self, V>>,
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
-    ) -> impl Future<Output = Result<u64, IndexError>>;
+    ) -> impl Future<Output = Result<u64, LoadError>>;
 
     /// Reports the shape ([`crate::RangeIndex::survey`]).
-    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<TreeShape, IndexError>>;
+    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<TreeShape, AccessError>>;
 
     /// Checks the index, which is at rest, shows `visit` every key with its value, and reports what is wrong.
     ///
@@ -280,5 +280,5 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         local: &Rc<Local<Self, V>>,
         options: &CheckOptions,
         visit: impl FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, IndexError>>;
+    ) -> impl Future<Output = Result<CheckReport, AccessError>>;
 }

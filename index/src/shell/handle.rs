@@ -13,7 +13,7 @@ use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
 use crate::check::{CheckOptions, CheckReport};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::{KeyRange, owned_bounds};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Geometry};
@@ -59,7 +59,7 @@ impl<A: Algorithm> Tree<A> {
         name: &str,
         geometry: A::Geometry,
         options: Options<A>,
-    ) -> Result<Self, IndexError> {
+    ) -> Result<Self, OpenError> {
         let control = node.control();
         let persisted = A::agree(geometry, options.techniques, control.servers())?;
         let config = serde_json::to_vec(&persisted).expect("numbers are always representable");
@@ -72,7 +72,7 @@ impl<A: Algorithm> Tree<A> {
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
     /// this cluster.
-    pub async fn open(node: &impl NodeContext, name: &str, options: Options<A>) -> Result<Self, IndexError> {
+    pub async fn open(node: &impl NodeContext, name: &str, options: Options<A>) -> Result<Self, OpenError> {
         let entry = node.control().open(name).await?;
         Self::from_entry(node, entry, options)
     }
@@ -81,7 +81,7 @@ impl<A: Algorithm> Tree<A> {
     ///
     /// # Errors
     /// If it is of another kind, or its configuration cannot be read.
-    pub fn geometry_of(entry: &CatalogEntry) -> Result<A::Geometry, IndexError> {
+    pub fn geometry_of(entry: &CatalogEntry) -> Result<A::Geometry, OpenError> {
         Ok(A::geometry(&persisted::<A>(entry)?))
     }
 
@@ -89,7 +89,7 @@ impl<A: Algorithm> Tree<A> {
         node: &impl NodeContext,
         entry: CatalogEntry,
         options: Options<A>,
-    ) -> Result<Self, IndexError> {
+    ) -> Result<Self, OpenError> {
         let persisted = persisted::<A>(&entry)?;
         A::check_cluster(&entry.name, &persisted, node.control().servers())?;
         let state = A::node_state(&persisted, &options, node.seed())?;
@@ -133,12 +133,12 @@ impl<A: Algorithm> Tree<A> {
 }
 
 /// Reads the configuration of the index of that catalog entry.
-fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, IndexError> {
+fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, OpenError> {
     let CatalogEntry { name, kind, config, .. } = entry;
     if kind != A::KIND {
-        return Err(IndexError::WrongKind { name: name.clone(), kind: kind.clone() });
+        return Err(OpenError::WrongKind { name: name.clone(), kind: kind.clone() });
     }
-    let error = |cause| IndexError::Config { name: name.clone(), cause };
+    let error = |cause| OpenError::Config { name: name.clone(), cause };
     let persisted = serde_json::from_slice(config).map_err(|cause| error(cause.to_string()))?;
     A::check_persisted(&persisted).map_err(error)?;
     Ok(persisted)
@@ -146,7 +146,7 @@ fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, I
 
 /// Reads the configuration from a catalog entry that holds these bytes.
 #[cfg(test)]
-pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedConfig, IndexError> {
+pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedConfig, OpenError> {
     persisted::<A>(&CatalogEntry {
         name: "x".into(),
         id: farwood_runtime::IndexId(1),
@@ -189,9 +189,9 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
-    pub fn check_key(&self, key: &[u8]) -> Result<(), IndexError> {
+    pub fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {
         let max = A::geometry(&self.shared.persisted).limits().max_key;
-        if key.len() > max { Err(IndexError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
+        if key.len() > max { Err(ReadError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
 
     /// Checks the length of a value.
@@ -199,9 +199,9 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
-    pub fn check_value(&self, value: &[u8]) -> Result<(), IndexError> {
+    pub fn check_value(&self, value: &[u8]) -> Result<(), WriteError> {
         let max = A::geometry(&self.shared.persisted).limits().max_value;
-        if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
+        if value.len() > max { Err(WriteError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
 
     /// Counts an operation that ended: whether it found its key or took effect, and the pairs it returned.
@@ -241,7 +241,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     ///
     /// # Errors
     /// Only if a memory server cannot be read; whatever it holds is in the report.
-    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, IndexError> {
+    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, AccessError> {
         self.check_each(options, |_, _| {}).await
     }
 
@@ -254,11 +254,11 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         &self,
         options: &CheckOptions,
         visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, IndexError> {
+    ) -> Result<CheckReport, AccessError> {
         A::check(&self.0, options, visit).await
     }
 
-    async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, IndexError> {
+    async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
         self.0.check_key(key)?;
         self.0.check_value(op.value())?;
         let meter = Meter::default();
@@ -276,7 +276,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
 }
 
 impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, ReadError> {
         self.0.check_key(key)?;
         let meter = Meter::default();
         let value = match self.0.coalescing.read(&meter, key).await {
@@ -291,19 +291,19 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         Ok(value)
     }
 
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), WriteError> {
         self.write(OpKind::Put, key, WriteOp::Put(value)).await.map(|_| ())
     }
 
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, WriteError> {
         self.write(OpKind::Insert, key, WriteOp::Insert(value)).await
     }
 
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, WriteError> {
         self.write(OpKind::Update, key, WriteOp::Update(value)).await
     }
 
-    async fn remove(&self, key: &[u8]) -> Result<bool, IndexError> {
+    async fn remove(&self, key: &[u8]) -> Result<bool, WriteError> {
         self.write(OpKind::Remove, key, WriteOp::Remove).await
     }
 
@@ -311,7 +311,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         A::scan(Rc::clone(&self.0), owned_bounds(&range), limit)
     }
 
-    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+    async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>, ReadError> {
         futures::future::try_join_all(keys.iter().map(|key| self.get(key.as_ref()))).await
     }
 
@@ -319,14 +319,14 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         &self,
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
-    ) -> Result<u64, IndexError> {
+    ) -> Result<u64, LoadError> {
         if !(fill > 0.0 && fill <= 1.0) {
-            return Err(IndexError::Fill { fill });
+            return Err(LoadError::Fill { fill });
         }
         A::bulk_load(&self.0, pairs, fill).await
     }
 
-    async fn survey(&self) -> Result<TreeShape, IndexError> {
+    async fn survey(&self) -> Result<TreeShape, AccessError> {
         A::survey(&self.0).await
     }
 

@@ -48,7 +48,7 @@ impl Meeting {
         locks: LockConfig,
         windows: WindowConfig,
     ) -> (LockTable<V>, Coalescing<V>) {
-        let windows = WindowConfig { wait_ns_max: locks.wait_ns_max, seed: self.seed, ..windows };
+        let windows = WindowConfig { wait_max: locks.wait_max, seed: self.seed, ..windows };
         let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
         let locks = LockConfig { name, tag: self.tag, dead_owners, ..locks };
         let locks = LockTable::attach(verbs.clone(), self.lock_port.port(), locks);

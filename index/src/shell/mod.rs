@@ -16,5 +16,5 @@ pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 pub use handle::{Index, Local, Shared, Tree};
-pub use options::{Backoff, Options};
+pub use options::Options;
 pub use techniques::Switches;

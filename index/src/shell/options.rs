@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use farwood_cache::Policy;
-use farwood_lock::LockConfig;
-use farwood_runtime::clock::nanoseconds;
+use farwood_lock::{Backoff, LockConfig};
 
 use crate::shell::algorithm::Algorithm;
 
@@ -32,28 +31,13 @@ pub struct Options<A: Algorithm> {
     pub scan_window: usize,
 }
 
-/// Bounds of pauses that double from one attempt to the next. A part of each is random.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Backoff {
-    /// The first pause.
-    pub min: Duration,
-    /// The longest pause.
-    pub max: Duration,
-}
-
-impl Backoff {
-    /// No pauses: attempts follow at once, as in FG+ of Sherman's paper.
-    pub const NONE: Backoff = Backoff { min: Duration::ZERO, max: Duration::ZERO };
-}
-
 impl<A: Algorithm> Options<A> {
     /// Yields the configuration of lock tables by these options. The algorithm decides which kinds of locks there are.
     pub(crate) fn locks(&self) -> LockConfig {
         LockConfig {
-            wait_ns_max: nanoseconds(self.lock_wait_max),
+            wait_max: self.lock_wait_max,
             attempts_max: self.lock_attempts_max,
-            backoff_ns_min: nanoseconds(self.backoff.min),
-            backoff_ns_max: nanoseconds(self.backoff.max),
+            backoff: self.backoff,
             ..LockConfig::default()
         }
     }
@@ -67,11 +51,8 @@ impl<A: Algorithm> Default for Options<A> {
             cache_bytes: 512 << 20,
             eviction: Policy::TwoChoices,
             retries_max: 100_000,
-            backoff: Backoff {
-                min: Duration::from_nanos(locks.backoff_ns_min),
-                max: Duration::from_nanos(locks.backoff_ns_max),
-            },
-            lock_wait_max: Duration::from_nanos(locks.wait_ns_max),
+            backoff: locks.backoff,
+            lock_wait_max: locks.wait_max,
             lock_attempts_max: locks.attempts_max,
             scan_window: A::SCAN_WINDOW,
         }

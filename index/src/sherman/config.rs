@@ -109,7 +109,7 @@ impl Default for Geometry {
 mod tests {
     use std::time::Duration;
 
-    use farwood_lock::LockConfig;
+    use farwood_lock::{Backoff, LockConfig};
     use farwood_runtime::control::LockRegion;
     use farwood_runtime::{RemotePtr, ServerId, ServerInfo};
 
@@ -117,7 +117,6 @@ mod tests {
     use super::*;
     use crate::shell::algorithm::Algorithm;
     use crate::shell::handle::persisted_of;
-    use crate::shell::options::Backoff;
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
@@ -187,7 +186,7 @@ mod tests {
             ..Options::default()
         };
         let locks = ShermanAlgorithm::meet(Techniques::NONE, options.locks()).0;
-        assert_eq!((locks.backoff_ns_min, locks.backoff_ns_max, locks.attempts_max), (0, 7, 3));
+        assert_eq!((locks.backoff, locks.attempts_max), (options.backoff, 3));
         assert!(!locks.hierarchical && !locks.handover && !locks.on_chip);
         assert_eq!(
             ShermanAlgorithm::meet(Techniques::ALL, Options::default().locks()).0,

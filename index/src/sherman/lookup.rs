@@ -5,7 +5,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use super::Tree;
 use crate::btree::descend::Target;
 use crate::btree::node::RETRIES_BEFORE_LOCK;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Bytes, EntryVersion, Found, LeafLookup, Rejection};
 use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
@@ -21,7 +21,7 @@ enum Again {
 }
 
 impl<V: Verbs> Tree<V> {
-    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
+    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         let mut slow = SlowReads::default();
         let mut rereads = 0;
@@ -79,7 +79,7 @@ impl<V: Verbs> Tree<V> {
         (image, span_ns): (&[u8], u32),
         slow: &mut SlowReads,
         budget: &mut Budget,
-    ) -> Result<Again, IndexError> {
+    ) -> Result<Again, AccessError> {
         let slot = match self.leaf().lookup(image, key) {
             Ok(LeafLookup::Found(found)) if self.node_version_holds(0, span_ns) => found.slot,
             _ if self.pause_or_lock(slow).await => return Ok(Again::Locked),
@@ -124,7 +124,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         mut at: Target,
-    ) -> Result<Option<Value>, IndexError> {
+    ) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         loop {
             let buf = self.read_leaf_locked(meter, at.ptr).await?;
@@ -167,7 +167,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Reads a leaf under its lock, so that no client writes it meanwhile.
-    pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, IndexError> {
+    pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, AccessError> {
         self.read_node_locked(meter, leaf, self.leaf().node_bytes()).await
     }
 

@@ -56,7 +56,7 @@ use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use crate::btree::{self, BTree, Chains};
 use crate::check::{CheckOptions, CheckReport};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::{Bytes, LeafLayout};
 use crate::range_index::{Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
@@ -98,7 +98,11 @@ impl BTree for ShermanAlgorithm {
         Chains { fused, combine }
     }
 
-    async fn settle_leaf<V: Verbs>(tree: &Tree<V>, meter: &Meter, leaf: RemotePtr) -> Result<(), IndexError> {
+    async fn settle_leaf<V: Verbs>(
+        tree: &Tree<V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> Result<(), AccessError> {
         tree.settle_node(meter, leaf).await
     }
 }
@@ -151,7 +155,7 @@ impl Algorithm for ShermanAlgorithm {
         geometry: Geometry,
         techniques: Techniques,
         servers: &[ServerInfo],
-    ) -> Result<PersistedConfig, IndexError> {
+    ) -> Result<PersistedConfig, OpenError> {
         geometry.layouts()?;
         Ok(PersistedConfig { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
     }
@@ -160,13 +164,13 @@ impl Algorithm for ShermanAlgorithm {
         name: &str,
         persisted: &PersistedConfig,
         servers: &[ServerInfo],
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), OpenError> {
         if persisted.on_chip && !on_chip_possible(servers) {
             let what = format!(
                 "the index {name:?} has its locks in on-chip memory, which not all memory servers have: open it \
                  where they do, or copy it into a new one"
             );
-            return Err(IndexError::Cluster { what });
+            return Err(OpenError::Cluster { what });
         }
         Ok(())
     }
@@ -205,7 +209,7 @@ impl Algorithm for ShermanAlgorithm {
         persisted: &PersistedConfig,
         options: &Options,
         seed: u64,
-    ) -> Result<Self::NodeState, IndexError> {
+    ) -> Result<Self::NodeState, OpenError> {
         let (leaf, inner) = persisted.geometry.layouts()?;
         let config = CacheConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
         Ok(btree::NodeState::new(leaf, inner, config))
@@ -228,7 +232,7 @@ impl Algorithm for ShermanAlgorithm {
         local: &Rc<Tree<V>>,
         meter: &Meter,
         key: &[u8],
-    ) -> impl Future<Output = Result<Option<Value>, IndexError>> {
+    ) -> impl Future<Output = Result<Option<Value>, AccessError>> {
         local.lookup(meter, key)
     }
 
@@ -238,7 +242,7 @@ impl Algorithm for ShermanAlgorithm {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> impl Future<Output = Result<bool, IndexError>> {
+    ) -> impl Future<Output = Result<bool, WriteError>> {
         local.write(meter, key, op)
     }
 
@@ -250,11 +254,11 @@ impl Algorithm for ShermanAlgorithm {
         local: &Rc<Tree<V>>,
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
-    ) -> impl Future<Output = Result<u64, IndexError>> {
+    ) -> impl Future<Output = Result<u64, LoadError>> {
         btree::bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, IndexError>> {
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, AccessError>> {
         btree::check::survey(local)
     }
 
@@ -262,7 +266,7 @@ impl Algorithm for ShermanAlgorithm {
         local: &Rc<Tree<V>>,
         options: &CheckOptions,
         visit: impl FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, IndexError>> {
+    ) -> impl Future<Output = Result<CheckReport, AccessError>> {
         btree::check::run(local, options, visit)
     }
 }

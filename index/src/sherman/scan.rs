@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use super::Tree;
 use crate::btree::node::RETRIES_BEFORE_LOCK;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
 use crate::stats::OpKind;
@@ -96,7 +96,7 @@ fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
 
 impl<V: Verbs> Cursor<V> {
     /// Yields the next pairs: at least one, or none after the last.
-    async fn next_window(&mut self) -> Result<Option<Vec<Pair>>, IndexError> {
+    async fn next_window(&mut self) -> Result<Option<Vec<Pair>>, AccessError> {
         let mut budget = self.tree.budget();
         while self.ready.is_empty() {
             if self.left == 0 || self.is_past_end() {
@@ -118,7 +118,7 @@ impl<V: Verbs> Cursor<V> {
     }
 
     /// Reads the leaves from the cursor on, in parallel, and consumes them in order.
-    async fn read_window(&mut self, budget: &mut Budget) -> Result<(), IndexError> {
+    async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
         let Some(at) = self.at.clone() else { return Ok(()) };
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
@@ -197,13 +197,13 @@ impl<V: Verbs> Cursor<V> {
         near: RemotePtr,
         mut slow: SlowReads,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
         let Some(key) = self.at.clone() else { return Ok(()) };
         let mut at = match tree.locate_leaf(&self.meter, &key, budget).await? {
             Some(target) => target,
-            None => return Err(IndexError::Corrupt { node: near, what: "the tree lost its root".into() }),
+            None => return Err(AccessError::Corrupt { node: near, what: "the tree lost its root".into() }),
         };
         let (mut lock, mut rereads) = (false, 0);
         loop {
@@ -232,7 +232,7 @@ impl<V: Verbs> Cursor<V> {
                                 .await?;
                         }
                         Err(rejection) => {
-                            return Err(IndexError::Corrupt { node: at.ptr, what: rejection.to_string() });
+                            return Err(AccessError::Corrupt { node: at.ptr, what: rejection.to_string() });
                         }
                     }
                 }

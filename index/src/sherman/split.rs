@@ -9,7 +9,7 @@ use farwood_runtime::{Buf, Meter, Verbs};
 use super::Tree;
 use crate::btree::separator::{Separator, separator_is_missing};
 use crate::btree::split::{OldNode, halve};
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::{Bytes, LeafView, Malformed, NodeHeader, Rejection};
 
 impl<V: Verbs> Tree<V> {
@@ -21,7 +21,7 @@ impl<V: Verbs> Tree<V> {
         image: Buf,
         key: &[u8],
         value: &[u8],
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), WriteError> {
         let node = held.node();
         let parsed = self.leaf().view(&image);
         let parsed = parsed.and_then(|leaf| Ok((leaf_pairs(&leaf, key, value)?, OldNode::of(leaf.header()))));
@@ -29,7 +29,7 @@ impl<V: Verbs> Tree<V> {
             Ok(parsed) => parsed,
             Err(rejection) => {
                 self.unlock(meter, held).await?;
-                return Err(IndexError::Corrupt { node, what: rejection.to_string() });
+                return Err(AccessError::Corrupt { node, what: rejection.to_string() }.into());
             }
         };
         tracing::debug!(name: "sherman.leaf.split", %node, "a leaf is split");

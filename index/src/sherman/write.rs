@@ -6,7 +6,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
 use crate::step::Step;
 use crate::write_op::WriteOp;
@@ -55,7 +55,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, WriteError> {
         let mut budget = self.budget();
         let mut at = loop {
             match self.locate_leaf(meter, key, &mut budget).await? {
@@ -99,7 +99,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         leaf: RemotePtr,
-    ) -> Result<(Held<V>, Buf), IndexError> {
+    ) -> Result<(Held<V>, Buf), AccessError> {
         self.lock_node(meter, leaf, self.leaf().node_bytes()).await
     }
 
@@ -110,7 +110,7 @@ impl<V: Verbs> Tree<V> {
         held: Held<V>,
         mut image: Buf,
         patch: Patch,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let leaf = held.node();
         if !self.techniques.two_level {
             bump_node_version(&mut image);

@@ -13,7 +13,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::Tree;
 use super::new_node::Redirect;
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, WriteError};
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
 };
@@ -27,11 +27,11 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Tree<V>>,
     pairs: impl IntoIterator<Item = (K, U)>,
     fill: f64,
-) -> Result<u64, IndexError> {
+) -> Result<u64, LoadError> {
     let meter = Meter::default();
     let mut budget = tree.budget();
     if tree.read_root(&meter, &mut budget).await?.slot != Slot::EMPTY {
-        return Err(IndexError::NotEmpty);
+        return Err(LoadError::NotEmpty);
     }
     let mut loader =
         Loader { tree, meter, fill, open: Vec::new(), writes: VecDeque::new(), allocated: Vec::new() };
@@ -46,7 +46,7 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let allocated = std::mem::take(&mut loader.allocated);
     if tree.redirect(&loader.meter, &redirect, &mut budget).await?.is_err() {
         loader.allocated = allocated;
-        return Err(IndexError::NotEmpty);
+        return Err(LoadError::NotEmpty);
     }
     tree.cache().set_root(slot.bits());
     Ok(count)
@@ -110,7 +110,7 @@ impl<V: Verbs> Loader<'_, V> {
     async fn load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
         pairs: impl IntoIterator<Item = (K, U)>,
-    ) -> Result<(u64, Option<Pending>), IndexError> {
+    ) -> Result<(u64, Option<Pending>), LoadError> {
         let mut count = 0;
         let mut last: Option<(Bytes, Bytes)> = None;
         for (key, value) in pairs {
@@ -120,7 +120,7 @@ impl<V: Verbs> Loader<'_, V> {
             let pair = (Bytes::from_slice(key), Bytes::from_slice(value));
             if let Some((before, its_value)) = last.replace(pair) {
                 if before.as_slice() >= key {
-                    return Err(IndexError::Unsorted { position: count });
+                    return Err(LoadError::Unsorted { position: count });
                 }
                 let parting = before.iter().zip(key).take_while(|(a, b)| a == b).count();
                 self.add(before, its_value, parting).await?;
@@ -138,7 +138,7 @@ impl<V: Verbs> Loader<'_, V> {
     }
 
     /// Adds a pair, from which the next key parts at byte `parting`: all nodes below that are closed.
-    async fn add(&mut self, key: Bytes, value: Bytes, parting: usize) -> Result<(), IndexError> {
+    async fn add(&mut self, key: Bytes, value: Bytes, parting: usize) -> Result<(), WriteError> {
         let mut child = Pending::Leaf { key: key.clone(), value };
         while let Some(mut node) = self.open.pop_if(|node| node.position > parting) {
             node.children.push((Symbol::of(&key, node.position), child));
@@ -156,7 +156,7 @@ impl<V: Verbs> Loader<'_, V> {
 
     /// Places a node's children, and makes it a child of the node whose slots are about byte `above`, or of the root
     /// word. Bytes in between that do not fit into its header take nodes of their own above it.
-    async fn close(&mut self, node: Open, above: Option<usize>) -> Result<Pending, IndexError> {
+    async fn close(&mut self, node: Open, above: Option<usize>) -> Result<Pending, WriteError> {
         let Open { position, key, children } = node;
         let from = above.map_or(0, |above| above + 1);
         let spans: Vec<(usize, usize)> = super::split::prefixes(from, position).collect();
@@ -177,7 +177,7 @@ impl<V: Verbs> Loader<'_, V> {
         depth: usize,
         prefix: &[u8],
         children: Vec<(Symbol, Pending)>,
-    ) -> Result<Closed, IndexError> {
+    ) -> Result<Closed, WriteError> {
         let slots = ((children.len() as f64 / self.fill).ceil() as usize).clamp(children.len(), 257);
         let node_type = self.tree.types().for_slots(slots);
         let at = self.allocate(None, self.tree.types().node_bytes(node_type)).await?;
@@ -196,7 +196,7 @@ impl<V: Verbs> Loader<'_, V> {
         server: ServerId,
         symbol: Symbol,
         parent: Parent,
-    ) -> Result<(Child, Slot), IndexError> {
+    ) -> Result<(Child, Slot), WriteError> {
         let tree = self.tree;
         match node {
             Pending::Leaf { key, value } => {
@@ -219,7 +219,7 @@ impl<V: Verbs> Loader<'_, V> {
         }
     }
 
-    async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<Child, IndexError> {
+    async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<Child, WriteError> {
         let allocator = &self.tree.allocator;
         let node = match near {
             Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
@@ -230,11 +230,11 @@ impl<V: Verbs> Loader<'_, V> {
             Some(run) if run.bytes == bytes && run.first.add(run.count * bytes) == node => run.count += 1,
             _ => self.allocated.push(Run { first: node, bytes, count: 1 }),
         }
-        Child::new(node)
-            .ok_or_else(|| IndexError::Corrupt { node, what: "it is beyond what slots can name".into() })
+        let beyond = || AccessError::Corrupt { node, what: "it is beyond what slots can name".into() };
+        Ok(Child::new(node).ok_or_else(beyond)?)
     }
 
-    async fn write(&mut self, node: Child, buf: Buf) -> Result<(), IndexError> {
+    async fn write(&mut self, node: Child, buf: Buf) -> Result<(), AccessError> {
         self.drain(WRITES_IN_FLIGHT - 1).await?;
         let (at, bytes) = (node.ptr(), buf.len());
         let mut chain = Chain::with_buffer(at.server(), buf);
@@ -244,7 +244,7 @@ impl<V: Verbs> Loader<'_, V> {
     }
 
     /// Waits until at most `left` writes are in flight.
-    async fn drain(&mut self, left: usize) -> Result<(), IndexError> {
+    async fn drain(&mut self, left: usize) -> Result<(), AccessError> {
         let mut budget = self.tree.budget();
         while self.writes.len() > left {
             let (at, mut write) = self.writes.pop_front().expect("there are more than `left`");

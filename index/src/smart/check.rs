@@ -13,7 +13,7 @@ use farwood_runtime::{Buf, Chain, FabricError, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::radix::{InnerView, Link as NodeLink, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
 use crate::range_index::{Pair, TreeShape};
@@ -29,7 +29,7 @@ pub(super) async fn run<V: Verbs>(
     tree: &Tree<V>,
     options: &CheckOptions,
     mut visit: impl FnMut(&[u8], &[u8]),
-) -> Result<CheckReport, IndexError> {
+) -> Result<CheckReport, AccessError> {
     let meter = Meter::default();
     let mut report = CheckReport::new(options.kept_max);
     let exempt =
@@ -40,7 +40,7 @@ pub(super) async fn run<V: Verbs>(
 }
 
 /// Reports the shape of a tree. A fault that it meets is an error: the shape would mean nothing.
-pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<TreeShape, IndexError> {
+pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<TreeShape, AccessError> {
     let (meter, options) = (Meter::default(), CheckOptions { kept_max: 1, ..CheckOptions::default() });
     let mut walk = Walk::new(tree, &meter, &options, CheckReport::new(1));
     // Writers may be at work: a torn leaf is read again for as long as the budget lasts, and locks are taken.
@@ -103,7 +103,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         }
     }
 
-    async fn run(mut self, visit: &mut impl FnMut(&[u8], &[u8])) -> Result<CheckReport, IndexError> {
+    async fn run(mut self, visit: &mut impl FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
         let from = self.tree.shared.entry.root;
         let slot = Slot::from_bits(self.tree.read_word(self.meter, from, &mut self.budget).await?);
         if slot.child().is_some() {
@@ -133,7 +133,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
     }
 
     /// Reads the first slots of the queue that are ahead, in parallel: one round trip.
-    async fn read_window(&mut self) -> Result<(), IndexError> {
+    async fn read_window(&mut self) -> Result<(), AccessError> {
         let (mut taken, mut window) = (Vec::new(), 0);
         while window < WINDOW
             && let Some(item) = self.queue.pop_front()
@@ -195,7 +195,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         at: RemotePtr,
         bytes: usize,
         cause: FabricError,
-    ) -> Result<Result<Buf, AddressFault>, IndexError> {
+    ) -> Result<Result<Buf, AddressFault>, AccessError> {
         match cause {
             FabricError::OutOfBounds { .. } => Ok(Err(AddressFault::OutsideRegion)),
             FabricError::NoSuchServer { .. } => Ok(Err(AddressFault::NoSuchServer)),
@@ -212,7 +212,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         node: RemotePtr,
         image: &[u8],
         items: &mut Vec<Item>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let judged = match ahead.slot.is_leaf() {
             true => self.judge_leaf(&ahead, node, image, items),
             false => self.judge_inner(&ahead, node, image, items),

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Tree;
 use super::decide::{InnerStep, SlotSnapshot, decide_inner};
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::radix::{Child, Header, InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Malformed, Rejection};
 use crate::step::Budget;
@@ -51,7 +51,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         budget: &mut Budget,
-    ) -> Result<SlotSnapshot, IndexError> {
+    ) -> Result<SlotSnapshot, AccessError> {
         if budget.spent() < CACHED_STARTS
             && let Some(route) = self.reader().find(key)
         {
@@ -83,7 +83,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         budget: &mut Budget,
-    ) -> Result<SlotSnapshot, IndexError> {
+    ) -> Result<SlotSnapshot, AccessError> {
         let root = self.shared.entry.root;
         let word = self.read_word(meter, root, budget).await?;
         self.cache().set_root(word);
@@ -96,7 +96,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         at: RemotePtr,
         budget: &mut Budget,
-    ) -> Result<u64, IndexError> {
+    ) -> Result<u64, AccessError> {
         let buf = self.read(meter, at, 8, budget).await?;
         Ok(u64::from_le_bytes(buf[..8].try_into().expect("eight bytes")))
     }
@@ -109,7 +109,7 @@ impl<V: Verbs> Tree<V> {
         at: RemotePtr,
         bytes: usize,
         budget: &mut Budget,
-    ) -> Result<Buf, IndexError> {
+    ) -> Result<Buf, AccessError> {
         loop {
             match self.verbs.read(meter, at, bytes).await {
                 Ok(read) => return Ok(read.into_buf()),
@@ -126,7 +126,7 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         snapshot: &SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<SlotSnapshot, IndexError> {
+    ) -> Result<SlotSnapshot, AccessError> {
         tracing::debug!(name: "smart.way.stale", "a slot is read again");
         let Parent::Node(holder) = snapshot.holder else {
             budget.spend(meter, self.shared.entry.root, None)?;
@@ -172,7 +172,7 @@ impl<V: Verbs> Tree<V> {
         mut snapshot: SlotSnapshot,
         writes: bool,
         budget: &mut Budget,
-    ) -> Result<DescentResult, IndexError> {
+    ) -> Result<DescentResult, AccessError> {
         loop {
             if !snapshot.slot.is_inner() {
                 return Ok(if snapshot.slot.is_leaf() {
@@ -235,7 +235,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         rejection: Rejection,
         budget: &mut Budget,
-    ) -> Result<SlotSnapshot, IndexError> {
+    ) -> Result<SlotSnapshot, AccessError> {
         let node = snapshot.slot.child().map_or(self.shared.entry.root, Child::ptr);
         budget.spend(meter, node, Some(rejection))?;
         self.refresh(meter, key, snapshot, budget).await

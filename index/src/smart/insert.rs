@@ -22,7 +22,7 @@ use farwood_runtime::{Buf, Chain, Meter, Verbs};
 use super::Tree;
 use super::decide::SlotSnapshot;
 use super::write::Outcome;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot};
 use crate::step::Budget;
 
@@ -36,10 +36,10 @@ impl<V: Verbs> Tree<V> {
         value: &[u8],
         snapshot: SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         if self.is_beyond_room(&snapshot) {
             // Moving the node takes the slot that leads to it, which is not known here.
-            return self.look_again(meter, &snapshot, budget);
+            return Ok(self.look_again(meter, &snapshot, budget)?);
         }
         let held = self.lock_holder(meter, &snapshot).await?;
         let done = self.insert_locked(meter, key, value, snapshot, budget).await;
@@ -54,7 +54,7 @@ impl<V: Verbs> Tree<V> {
         value: &[u8],
         mut snapshot: SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         self.cover_slot(meter, &mut snapshot, budget).await?;
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
@@ -94,7 +94,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         found: Slot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         if let Parent::Node(holder) = snapshot.holder
             && (found.is_frozen() || !found.is_claimed())
         {
@@ -137,7 +137,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         snapshot: &SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
         if let Parent::Node(holder) = snapshot.holder {
             self.cache().invalidate(holder.bits());
@@ -153,7 +153,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         snapshot: &mut SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let Parent::Node(holder) = snapshot.holder else { return Ok(()) };
         if snapshot.slot == Slot::EMPTY && snapshot.index >= self.types().slots(snapshot.holder_type) {
             snapshot.holder_type = self.switch_type(meter, holder, snapshot.index, budget).await?;
@@ -169,9 +169,9 @@ impl<V: Verbs> Tree<V> {
         node: Child,
         index: usize,
         budget: &mut Budget,
-    ) -> Result<u8, IndexError> {
+    ) -> Result<u8, AccessError> {
         let at = node.ptr().add(Header::AT);
-        let corrupt = |what: String| IndexError::Corrupt { node: node.ptr(), what };
+        let corrupt = |what: String| AccessError::Corrupt { node: node.ptr(), what };
         let mut word = self.read_word(meter, at, budget).await?;
         loop {
             let header = Header::from_bits(word, self.types()).map_err(|wrong| corrupt(wrong.to_string()))?;
@@ -203,7 +203,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         snapshot: &SlotSnapshot,
-    ) -> Result<Option<Held<V>>, IndexError> {
+    ) -> Result<Option<Held<V>>, AccessError> {
         if self.techniques.lock_free_nodes {
             return Ok(None);
         }
@@ -217,7 +217,11 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Releases the holder's lock: one round trip.
-    pub(super) async fn unlock_holder(&self, meter: &Meter, held: Option<Held<V>>) -> Result<(), IndexError> {
+    pub(super) async fn unlock_holder(
+        &self,
+        meter: &Meter,
+        held: Option<Held<V>>,
+    ) -> Result<(), AccessError> {
         match held {
             Some(held) => self.unlock(meter, held).await,
             None => Ok(()),

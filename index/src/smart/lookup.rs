@@ -5,7 +5,7 @@ use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
 use super::descend::DescentResult;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::Rejection;
 use crate::layout::radix::Slot;
 use crate::step::Budget;
@@ -19,7 +19,7 @@ const TORN_BEFORE_PAUSE: u32 = 4;
 const TORN_PAUSE_NS: u64 = 500;
 
 impl<V: Verbs> Tree<V> {
-    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, IndexError> {
+    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         let mut torn = 0;
         let mut snapshot = self.begin(meter, key, &mut budget).await?;
@@ -82,7 +82,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         torn: u32,
         budget: &mut Budget,
-    ) -> Result<Result<Buf, Rejection>, IndexError> {
+    ) -> Result<Result<Buf, Rejection>, AccessError> {
         let class = match self.leaf().class_of(snapshot.slot) {
             Ok(class) => class,
             Err(rejection) => return Ok(Err(rejection)),
@@ -113,8 +113,8 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         node: RemotePtr,
         class: u8,
-    ) -> Result<Buf, IndexError> {
-        let damaged = |where_| IndexError::Corrupt {
+    ) -> Result<Buf, AccessError> {
+        let damaged = |where_| AccessError::Corrupt {
             node,
             what: format!("its checksum does not fit its bytes, {where_}: check the index"),
         };

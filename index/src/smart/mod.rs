@@ -69,7 +69,7 @@ use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
 use crate::check::{CheckOptions, CheckReport};
-use crate::error::IndexError;
+use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
 use crate::range_index::{Scan, TreeShape};
@@ -131,7 +131,7 @@ impl<V: Verbs> Tree<V> {
 }
 
 /// Fails if slots cannot name all memory of these servers.
-fn check_servers(servers: &[ServerInfo]) -> Result<(), IndexError> {
+fn check_servers(servers: &[ServerInfo]) -> Result<(), OpenError> {
     let most = Child::REGION_BYTES_MAX;
     if servers.len() > Child::SERVERS_MAX || servers.iter().any(|server| server.region_bytes > most) {
         let what = format!(
@@ -139,7 +139,7 @@ fn check_servers(servers: &[ServerInfo]) -> Result<(), IndexError> {
             Child::SERVERS_MAX,
             most >> 40
         );
-        return Err(IndexError::Cluster { what });
+        return Err(OpenError::Cluster { what });
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ impl Algorithm for SmartAlgorithm {
         geometry: Geometry,
         techniques: Techniques,
         servers: &[ServerInfo],
-    ) -> Result<PersistedConfig, IndexError> {
+    ) -> Result<PersistedConfig, OpenError> {
         geometry.formats()?;
         check_servers(servers)?;
         Ok(PersistedConfig::new(geometry, techniques))
@@ -214,7 +214,7 @@ impl Algorithm for SmartAlgorithm {
         Ok(())
     }
 
-    fn check_cluster(_: &str, _: &PersistedConfig, servers: &[ServerInfo]) -> Result<(), IndexError> {
+    fn check_cluster(_: &str, _: &PersistedConfig, servers: &[ServerInfo]) -> Result<(), OpenError> {
         check_servers(servers)
     }
 
@@ -254,11 +254,7 @@ impl Algorithm for SmartAlgorithm {
         (LockConfig { hierarchical: true, handover: true, on_chip: false, ..locks }, windows)
     }
 
-    fn node_state(
-        persisted: &PersistedConfig,
-        options: &Options,
-        seed: u64,
-    ) -> Result<NodeState, IndexError> {
+    fn node_state(persisted: &PersistedConfig, options: &Options, seed: u64) -> Result<NodeState, OpenError> {
         let (types, leaf) = persisted.geometry.formats()?;
         let config = RadixConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
         Ok(NodeState { types, leaf, cache: RadixCache::new(config), turns: Turns::new() })
@@ -281,7 +277,7 @@ impl Algorithm for SmartAlgorithm {
         local: &Rc<Tree<V>>,
         meter: &Meter,
         key: &[u8],
-    ) -> impl Future<Output = Result<Option<Value>, IndexError>> {
+    ) -> impl Future<Output = Result<Option<Value>, AccessError>> {
         local.lookup(meter, key)
     }
 
@@ -291,7 +287,7 @@ impl Algorithm for SmartAlgorithm {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> impl Future<Output = Result<bool, IndexError>> {
+    ) -> impl Future<Output = Result<bool, WriteError>> {
         local.write(meter, key, op)
     }
 
@@ -303,11 +299,11 @@ impl Algorithm for SmartAlgorithm {
         local: &Rc<Tree<V>>,
         pairs: impl IntoIterator<Item = (K, U)>,
         fill: f64,
-    ) -> impl Future<Output = Result<u64, IndexError>> {
+    ) -> impl Future<Output = Result<u64, LoadError>> {
         bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, IndexError>> {
+    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, AccessError>> {
         check::survey(local)
     }
 
@@ -315,7 +311,7 @@ impl Algorithm for SmartAlgorithm {
         local: &Rc<Tree<V>>,
         options: &CheckOptions,
         visit: impl FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, IndexError>> {
+    ) -> impl Future<Output = Result<CheckReport, AccessError>> {
         check::run(local, options, visit)
     }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::Tree;
 use super::decide::SlotSnapshot;
 use super::pending::Pending;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Link, Slot};
 use crate::step::Budget;
 
@@ -34,20 +34,20 @@ impl<'t, V: Verbs> NewNodes<'t, V> {
     }
 
     /// Allocates one more, on the server of those before it.
-    pub(super) async fn add(&mut self, bytes: usize) -> Result<Child, IndexError> {
+    pub(super) async fn add(&mut self, bytes: usize) -> Result<Child, WriteError> {
         let near = self.nodes.first().map(|(node, _)| node.server());
         let allocator = &self.tree.allocator;
         let node = match near {
             Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
             None => allocator.allocate(bytes as u64).await?,
         };
-        self.keep(node, bytes)
+        Ok(self.keep(node, bytes)?)
     }
 
-    fn keep(&mut self, node: RemotePtr, bytes: usize) -> Result<Child, IndexError> {
+    fn keep(&mut self, node: RemotePtr, bytes: usize) -> Result<Child, AccessError> {
         self.nodes.push((node, bytes));
         Child::new(node)
-            .ok_or_else(|| IndexError::Corrupt { node, what: "it is beyond what slots can name".into() })
+            .ok_or_else(|| AccessError::Corrupt { node, what: "it is beyond what slots can name".into() })
     }
 }
 
@@ -92,7 +92,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         server: ServerId,
         bytes: usize,
-    ) -> Result<NewLeaf<'_, V>, IndexError> {
+    ) -> Result<NewLeaf<'_, V>, WriteError> {
         let mut nodes = self.new_nodes();
         let Allocated { at, zeroed } = self.allocator.allocate_near(server, bytes as u64).await?;
         let at = nodes.keep(at, bytes)?;
@@ -105,7 +105,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         images: impl IntoIterator<Item = (Child, Buf)>,
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         meter.round_trip();
         let posted: SmallVec<[_; 4]> = images
             .into_iter()
@@ -139,7 +139,7 @@ impl<V: Verbs> Tree<V> {
         (leaf, mut buf): (NewLeaf<'t, V>, Buf),
         redirect: &Redirect,
         budget: &mut Budget,
-    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
+    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, AccessError> {
         let bytes = buf.len();
         let NewLeaf { nodes, at, zeroed } = leaf;
         if !(self.techniques.fused && zeroed && redirect.node.server() == redirect.at.server()) {
@@ -174,7 +174,7 @@ impl<V: Verbs> Tree<V> {
         nodes: NewNodes<'t, V>,
         redirect: &Redirect,
         budget: &mut Budget,
-    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, IndexError> {
+    ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, AccessError> {
         let mut pending = Pending::new(self, nodes);
         pending.redirects(redirect);
         let redirected = self.redirect(meter, redirect, budget).await?;
@@ -205,7 +205,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         redirect: &Redirect,
         budget: &mut Budget,
-    ) -> Result<Result<(), u64>, IndexError> {
+    ) -> Result<Result<(), u64>, AccessError> {
         loop {
             let mut chain = Chain::new(redirect.at.server());
             chain.cas(redirect.at, redirect.expected, redirect.desired);
@@ -231,7 +231,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         redirect: &Redirect,
         budget: &mut Budget,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, AccessError> {
         tracing::debug!(name: "smart.swing.settled", at = %redirect.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, redirect.at, budget).await?;
         // The address is in the same bits of a slot and of a link.

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::Tree;
 use super::new_node::{NewNodes, Redirect};
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::radix::{Child, Link};
 
 /// New nodes whose fate is not known yet.
@@ -95,7 +95,7 @@ impl<V: Verbs> Drop for Pending<V> {
 
 impl<V: Verbs> Tree<V> {
     /// Undoes what is left of new nodes, unless they came into the tree.
-    async fn take_back(&self, left: Left) -> Result<(), IndexError> {
+    async fn take_back(&self, left: Left) -> Result<(), AccessError> {
         let (meter, mut budget) = (Meter::default(), self.budget());
         // The READs go behind the CAS, on its queue pair.
         if let Some(redirect) = &left.redirect

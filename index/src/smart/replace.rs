@@ -28,7 +28,7 @@ use super::Tree;
 use super::decide::{InnerStep, SlotSnapshot, decide_inner};
 use super::new_node::NewNodes;
 use super::write::Outcome;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner, slot_at,
 };
@@ -103,16 +103,16 @@ impl<V: Verbs> Tree<V> {
     /// Moves the inner node that `snapshot` leads to, which has no room left, as [`Tree::replace`] does.
     ///
     /// # Errors
-    /// [`IndexError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
+    /// [`WriteError::Alloc`] if there is no memory for a roomier one: then nothing was begun.
     pub(super) async fn make_room(
         self: &Rc<Self>,
         meter: &Meter,
         snapshot: SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let Some(node_type) = self.types().beyond(snapshot.slot.class()) else {
             let what = "it has a slot for every symbol, and lacks one".into();
-            return Err(IndexError::Corrupt { node: snapshot.at(self.shared.entry.root), what });
+            return Err(AccessError::Corrupt { node: snapshot.at(self.shared.entry.root), what }.into());
         };
         tracing::debug!(name: "smart.node.full", node = %snapshot.at(self.shared.entry.root), "a node has to move");
         self.replace_with(meter, snapshot, Some(node_type), budget).await
@@ -125,7 +125,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         snapshot: SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         self.replace_with(meter, snapshot, None, budget).await
     }
 
@@ -137,7 +137,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         roomier: Option<u8>,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let node = snapshot.slot.child().expect("it was read");
         let Some(_turn) = self.turn_at(node).await else { return Ok(Outcome::Again) };
         let reserved = match roomier {
@@ -160,7 +160,7 @@ impl<V: Verbs> Tree<V> {
         mut snapshot: SlotSnapshot,
         reserved: Option<ReservedNode<'_, V>>,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let node = snapshot.slot.child().expect("it was read");
         let (mut frozen, by_us) = self.freeze(meter, node, snapshot.slot.class(), budget).await?;
         if !by_us {
@@ -168,7 +168,7 @@ impl<V: Verbs> Tree<V> {
             let at = snapshot.at(self.shared.entry.root);
             let found = Slot::from_bits(self.read_word(meter, at, budget).await?);
             if found.is_frozen() || !found.leads_as(snapshot.slot) {
-                return self.after_lost_slot(meter, snapshot, found, budget);
+                return Ok(self.after_lost_slot(meter, snapshot, found, budget)?);
             }
             snapshot = snapshot.with(found);
         }
@@ -181,11 +181,11 @@ impl<V: Verbs> Tree<V> {
                         self.estrange(meter, leaf, budget).await?;
                     }
                     let found = self.cas_until_known(meter, &snapshot, slot, budget).await?;
-                    return self.replaced(meter, snapshot, found, slot, &emptied, budget);
+                    return Ok(self.replaced(meter, snapshot, found, slot, &emptied, budget)?);
                 }
                 Replacement::Copy(node_type) => {
                     let place = self.place_for(node_type, frozen.live.len(), reserved).await?;
-                    return self.put_copy(meter, snapshot, frozen, place, &emptied, budget).await;
+                    return Ok(self.put_copy(meter, snapshot, frozen, place, &emptied, budget).await?);
                 }
                 Replacement::Merged { child, node_type, symbol } => {
                     let below = self.header_of(meter, child, budget).await?;
@@ -199,7 +199,9 @@ impl<V: Verbs> Tree<V> {
                         }
                         None => {
                             let place = self.place_for(self.types().for_slots(2), 1, reserved).await?;
-                            return self.put_copy(meter, snapshot, frozen, place, &emptied, budget).await;
+                            return Ok(self
+                                .put_copy(meter, snapshot, frozen, place, &emptied, budget)
+                                .await?);
                         }
                     }
                 }
@@ -214,7 +216,7 @@ impl<V: Verbs> Tree<V> {
         node_type: u8,
         slots: usize,
         reserved: Option<ReservedNode<'t, V>>,
-    ) -> Result<ReservedNode<'t, V>, IndexError> {
+    ) -> Result<ReservedNode<'t, V>, WriteError> {
         let bytes = self.types().node_bytes(node_type);
         match reserved {
             Some(reserved) if self.types().node_bytes(reserved.node_type) == bytes => {
@@ -224,7 +226,7 @@ impl<V: Verbs> Tree<V> {
                 let mut nodes = self.new_nodes();
                 match (nodes.add(bytes).await, reserved) {
                     (Ok(at), _) => Ok(ReservedNode { nodes, at, node_type }),
-                    (Err(error @ IndexError::Alloc(_)), Some(reserved)) => {
+                    (Err(error @ WriteError::Alloc(_)), Some(reserved)) => {
                         let fitting = self.types().with_slot(reserved.node_type, slots.saturating_sub(1));
                         fitting.map(|node_type| ReservedNode { node_type, ..reserved }).ok_or(error)
                     }
@@ -243,7 +245,7 @@ impl<V: Verbs> Tree<V> {
         place: ReservedNode<'_, V>,
         emptied: &[Child],
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         let Frozen { header, live } = frozen;
         let ReservedNode { nodes, at: copy, node_type } = place;
         let header = header.with_type(node_type);
@@ -272,7 +274,7 @@ impl<V: Verbs> Tree<V> {
         wanted: Slot,
         emptied: &[Child],
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         for node in emptied {
             self.cache().invalidate(node.bits());
         }
@@ -298,7 +300,7 @@ impl<V: Verbs> Tree<V> {
     /// ```
     ///
     /// It costs clients that look for other keys there a READ of the parent.
-    async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), IndexError> {
+    async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), AccessError> {
         let unnamed = Link::Live(Parent::Node(leaf)).bits();
         let mut link = self.read_word(meter, leaf.ptr(), budget).await?;
         while link != unnamed && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
@@ -327,7 +329,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         slot: Slot,
         budget: &mut Budget,
-    ) -> Result<Slot, IndexError> {
+    ) -> Result<Slot, AccessError> {
         let at = snapshot.at(self.shared.entry.root);
         loop {
             let mut chain = Chain::new(at.server());
@@ -358,7 +360,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         node: Child,
         budget: &mut Budget,
-    ) -> Result<Option<Header>, IndexError> {
+    ) -> Result<Option<Header>, AccessError> {
         let word = self.read_word(meter, node.ptr().add(Header::AT), budget).await?;
         Ok(Header::from_bits(word, self.types()).ok())
     }
@@ -371,13 +373,13 @@ impl<V: Verbs> Tree<V> {
         node: Child,
         node_type: u8,
         budget: &mut Budget,
-    ) -> Result<(Frozen, bool), IndexError> {
+    ) -> Result<(Frozen, bool), AccessError> {
         let removed = Link::removed(self.verbs.random());
         let mut by_us = false;
         loop {
             let image = self.read(meter, node.ptr(), self.types().node_bytes(node_type), budget).await?;
             let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
-            let corrupt = |what: String| IndexError::Corrupt { node: node.ptr(), what };
+            let corrupt = |what: String| AccessError::Corrupt { node: node.ptr(), what };
             let header = Header::from_bits(word(Header::AT as usize), self.types())
                 .map_err(|rejection| corrupt(rejection.to_string()))?;
             if self.types().room(header.node_type) != self.types().room(node_type) {
@@ -411,7 +413,7 @@ impl<V: Verbs> Tree<V> {
         link: Option<(Link, Link)>,
         slots: &[Slot],
         budget: &mut Budget,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let link = link.map(|(live, removed)| (node.ptr(), live.bits(), removed.bits()));
         let slots = slots.iter().enumerate().filter(|(_, slot)| !slot.is_frozen());
         let slots =
@@ -459,7 +461,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         view: &InnerView<'_>,
         budget: &mut Budget,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, AccessError> {
         let only = view.claimed().map(|(_, slot)| slot).find(|slot| slot.is_inner());
         let Some((symbol, child)) = only.and_then(|slot| Some((slot.symbol(), slot.child()?))) else {
             return Ok(true);
@@ -474,7 +476,7 @@ impl<V: Verbs> Tree<V> {
         key: &[u8],
         holder: Child,
         holder_type: u8,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), WriteError> {
         let meter = Meter::default();
         let mut budget = self.budget();
         let bytes = self.types().read_bytes(holder_type.max(1));

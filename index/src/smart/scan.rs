@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use super::Tree;
 use super::decide::SlotSnapshot;
 use super::lookup::TORN_BEFORE_LOCK;
-use crate::error::IndexError;
+use crate::error::AccessError;
 use crate::layout::radix::{InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
 use crate::range_index::{Pair, Scan};
@@ -214,7 +214,7 @@ pub(super) fn stream<V: Verbs>(
 
 impl<V: Verbs> Cursor<V> {
     /// Yields the next pairs: at least one, or none after the last.
-    async fn next_pairs(&mut self) -> Result<Vec<Pair>, IndexError> {
+    async fn next_pairs(&mut self) -> Result<Vec<Pair>, AccessError> {
         let mut budget = self.tree.budget();
         if self.left == 0 || self.range.is_empty() {
             return Ok(Vec::new());
@@ -248,7 +248,7 @@ impl<V: Verbs> Cursor<V> {
     }
 
     /// Yields the slot that the root word holds, or the root node's, if the cache knows where that node is.
-    async fn first_items(&mut self, budget: &mut Budget) -> Result<VecDeque<Item>, IndexError> {
+    async fn first_items(&mut self, budget: &mut Budget) -> Result<VecDeque<Item>, AccessError> {
         let tree = Rc::clone(&self.tree);
         let (low, high) = self.range.edges();
         let ahead = |slot| Ahead { slot, next: 0, low, high, vain: 0 };
@@ -273,7 +273,7 @@ impl<V: Verbs> Cursor<V> {
     }
 
     /// Reads the first slots of the queue that are ahead, in parallel: one round trip.
-    async fn read_window(&mut self, budget: &mut Budget) -> Result<(), IndexError> {
+    async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
         let tree = Rc::clone(&self.tree);
         let most = tree.shared.options.scan_window.max(1).min(self.left);
         let queue = self.queue.as_mut().expect("it was filled");
@@ -329,7 +329,7 @@ impl<V: Verbs> Cursor<V> {
 
     /// Reads the nodes that these slots lead to: none for a slot that leads to no kind of node. Leaves that stay torn
     /// are read under their locks, one after the other.
-    async fn read_all(&self, window: &[Ahead], budget: &mut Budget) -> Result<Vec<Option<Buf>>, IndexError> {
+    async fn read_all(&self, window: &[Ahead], budget: &mut Budget) -> Result<Vec<Option<Buf>>, AccessError> {
         let tree = &self.tree;
         self.meter.round_trip();
         let posted: SmallVec<[_; 32]> = window

@@ -32,7 +32,7 @@ use super::descend::PrefixMismatch;
 use super::new_node::{NewNodes, Redirect};
 use super::pending::Pending;
 use super::write::Outcome;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, Header, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner};
 use crate::step::Budget;
@@ -67,19 +67,19 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         (old, image): (Child, &Buf),
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let (old_key, old_link) = match self.leaf().view(image).and_then(|view| Ok((view.key()?, view.link)))
         {
             Ok(found) => found,
-            Err(rejection) => return self.not_a_child(meter, key, &snapshot, rejection, budget).await,
+            Err(rejection) => return Ok(self.not_a_child(meter, key, &snapshot, rejection, budget).await?),
         };
         let parting = key.iter().zip(old_key).take_while(|(a, b)| a == b).count();
         if parting < snapshot.next || key == old_key {
             let rejection = Rejection::NotANode { found: 0 };
-            return self.not_a_child(meter, key, &snapshot, rejection, budget).await;
+            return Ok(self.not_a_child(meter, key, &snapshot, rejection, budget).await?);
         }
         if let Some(found) = self.changed_by_others(meter, &snapshot, (old, old_link), budget).await? {
-            return self.after_lost_slot(meter, snapshot, found, budget);
+            return Ok(self.after_lost_slot(meter, snapshot, found, budget)?);
         }
         tracing::debug!(name: "smart.leaf.split", leaf = %old.ptr(), "a node comes above a leaf");
         let held = self.lock_holder(meter, &snapshot).await?;
@@ -99,18 +99,18 @@ impl<V: Verbs> Tree<V> {
         value: &[u8],
         mismatch: PrefixMismatch,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let PrefixMismatch { snapshot, node, header, link, shared, .. } = mismatch;
         let parting = usize::from(header.depth) + shared;
         if parting < snapshot.next {
             let rejection = Rejection::NotANode { found: 0 };
-            return self.not_a_child(meter, key, &snapshot, rejection, budget).await;
+            return Ok(self.not_a_child(meter, key, &snapshot, rejection, budget).await?);
         }
         if let Link::Removed { .. } = link {
             return self.replace(meter, snapshot, budget).await;
         }
         if let Some(found) = self.changed_by_others(meter, &snapshot, (node, link), budget).await? {
-            return self.after_lost_slot(meter, snapshot, found, budget);
+            return Ok(self.after_lost_slot(meter, snapshot, found, budget)?);
         }
         tracing::debug!(name: "smart.header.split", node = %node.ptr(), "a node comes above a node");
         let held = self.lock_holder(meter, &snapshot).await?;
@@ -138,7 +138,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         (old, link): (Child, Link),
         budget: &mut Budget,
-    ) -> Result<Option<Slot>, IndexError> {
+    ) -> Result<Option<Slot>, AccessError> {
         if link == Link::Live(snapshot.holder) || link == Link::Live(Parent::Node(old)) {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         rejection: Rejection,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         Ok(Outcome::On(self.rejected(meter, key, snapshot, rejection, budget).await?))
     }
 
@@ -171,7 +171,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         split: Split<'_>,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let Split { snapshot, key, .. } = split;
         let mut nodes = self.new_nodes();
         let (images, places) = self.new_images(&split, &mut nodes).await?;
@@ -196,7 +196,7 @@ impl<V: Verbs> Tree<V> {
         tracing::debug!(name: "smart.split.lost", at = %redirect.at, "another client has changed the slot");
         pending.lost();
         budget.spend(meter, redirect.at, None)?;
-        self.after_lost_slot(meter, snapshot, Slot::from_bits(found), budget)
+        Ok(self.after_lost_slot(meter, snapshot, Slot::from_bits(found), budget)?)
     }
 
     /// Yields where to go on after the slot of `snapshot` turned out to hold `found`.
@@ -206,7 +206,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         found: Slot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         match found.is_frozen() || !(snapshot.holder == Parent::Root || found.is_of(snapshot.symbol)) {
             true => self.look_again(meter, &snapshot, budget),
             false => Ok(Outcome::On(snapshot.with(found))),
@@ -219,7 +219,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         split: &Split<'_>,
         nodes: &mut NewNodes<'_, V>,
-    ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>), IndexError> {
+    ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>), WriteError> {
         let Split { snapshot, key, value, symbol, parting, old_slot, .. } = *split;
         let spans: SmallVec<[(usize, usize); 2]> = prefixes(snapshot.next, parting).collect();
         let bytes = self.types().node_bytes(NEW_TYPE);
@@ -257,7 +257,7 @@ impl<V: Verbs> Tree<V> {
         link: Link,
         mut linked: V::Submission,
         budget: &mut Budget,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, AccessError> {
         let at = split.old.ptr();
         loop {
             let found = match linked.await {

@@ -27,7 +27,7 @@ use super::Tree;
 use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
 use super::descend::{DescentResult, PrefixMismatch};
 use super::new_node::Redirect;
-use crate::error::IndexError;
+use crate::error::{AccessError, WriteError};
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, LeafFormat, Link, Slot};
 use crate::step::Budget;
@@ -61,7 +61,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<bool, WriteError> {
         let mut budget = self.budget();
         let budget = &mut budget;
         let mut snapshot = self.begin(meter, key, budget).await?;
@@ -102,7 +102,7 @@ impl<V: Verbs> Tree<V> {
                     budget.spend(meter, snapshot.at(self.shared.entry.root), None)?;
                     match self.replace(meter, snapshot, budget).await {
                         // A key that is there can be written all the same.
-                        Err(error @ IndexError::Alloc(_)) => {
+                        Err(error @ WriteError::Alloc(_)) => {
                             stuck = Some(error);
                             Outcome::Again
                         }
@@ -131,7 +131,7 @@ impl<V: Verbs> Tree<V> {
         creates: bool,
         snapshot: SlotSnapshot,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let leaf = match self.take_leaf(meter, &snapshot, op, budget).await? {
             Ok(leaf) => leaf,
             Err(rejection) => {
@@ -175,7 +175,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         op: WriteOp<'_>,
         budget: &mut Budget,
-    ) -> Result<Result<Leaf<V>, Rejection>, IndexError> {
+    ) -> Result<Result<Leaf<V>, Rejection>, AccessError> {
         let class = match self.leaf().class_of(snapshot.slot) {
             Ok(class) => class,
             Err(rejection) => return Ok(Err(rejection)),
@@ -196,7 +196,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         node: RemotePtr,
         class: u8,
-    ) -> Result<(Held<V>, Buf), IndexError> {
+    ) -> Result<(Held<V>, Buf), AccessError> {
         let format = self.leaf();
         let mut held = match self.techniques.rear_lock {
             true => self.locks.acquire_embedded(meter, node, node.add(format.lock_at(class) as u64)).await?,
@@ -208,7 +208,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Releases a lock under which nothing was changed.
-    pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), IndexError> {
+    pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), AccessError> {
         let chain = Chain::new(held.node().server());
         held.release(meter, chain, true).await?;
         Ok(())
@@ -223,11 +223,13 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         leaf: Leaf<V>,
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let Leaf { node, class, image, held } = leaf;
         match (op, held) {
             (WriteOp::Insert(_), _) => Ok(Outcome::Done(false)),
-            (WriteOp::Remove, _) => self.remove_leaf(meter, key, snapshot, (node, &image), budget).await,
+            (WriteOp::Remove, _) => {
+                Ok(self.remove_leaf(meter, key, snapshot, (node, &image), budget).await?)
+            }
             (WriteOp::Put(value) | WriteOp::Update(value), None) => {
                 self.supersede(meter, (key, value), snapshot, (node, &image), budget).await
             }
@@ -239,7 +241,8 @@ impl<V: Verbs> Tree<V> {
                 let done = self.supersede(meter, (key, value), snapshot, (node, &image), budget).await;
                 let unlocked = self.unlock(meter, held).await;
                 let outcome = done?;
-                unlocked.map(|()| outcome)
+                unlocked?;
+                Ok(outcome)
             }
         }
     }
@@ -254,7 +257,7 @@ impl<V: Verbs> Tree<V> {
         class: u8,
         mut image: Buf,
         held: Held<V>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<(), AccessError> {
         let format = self.leaf();
         format.set_value(&mut image, key.len(), value);
         let body = LeafFormat::BODY_AT..format.lock_at(class);
@@ -278,7 +281,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         (old, image): (Child, &Buf),
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, WriteError> {
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
         let mut link = self.leaf().view(image).expect("it was parsed").link;
@@ -312,7 +315,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         (leaf, image): (Child, &Buf),
         budget: &mut Budget,
-    ) -> Result<Outcome, IndexError> {
+    ) -> Result<Outcome, AccessError> {
         let mut link = self.leaf().view(image).expect("it was parsed").link;
         // Its number tells the removal from others': after a CAS of unknown outcome the link says whose it was.
         let removed = Link::removed(self.verbs.random());
@@ -352,10 +355,10 @@ impl<V: Verbs> Tree<V> {
         leaf: Child,
         found: u64,
         budget: &mut Budget,
-    ) -> Result<Link, IndexError> {
+    ) -> Result<Link, AccessError> {
         tracing::debug!(name: "smart.link.lost", leaf = %leaf.ptr(), "another client has changed a link");
         budget.spend(meter, leaf.ptr(), None)?;
-        Link::from_bits(found).map_err(|rejection| IndexError::Corrupt {
+        Link::from_bits(found).map_err(|rejection| AccessError::Corrupt {
             node: leaf.ptr(),
             what: format!("its link became {found:#x}: {rejection}"),
         })

@@ -1,5 +1,7 @@
 //! Settings of a window table, and the kinds of access that clients want.
 
+use std::time::Duration;
+
 /// An operation that a client wants to do with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
@@ -21,9 +23,9 @@ pub struct WindowConfig {
     /// The longest value, in bytes, that is sent to readers on other shards. They read for themselves if it is longer,
     /// so that where all values are longer, `delegation` costs more than it saves.
     pub value_bytes_max: usize,
-    /// The longest time in ns that a client waits, together with what it has waited for locks. After that it is told to
-    /// work alone, up to 10 ms later. `u64::MAX`: it waits for ever.
-    pub wait_ns_max: u64,
+    /// The longest time that a client waits, together with what it has waited for locks. After that it is told to
+    /// work alone, up to 10 ms later. [`Duration::MAX`]: it waits for ever.
+    pub wait_max: Duration,
     /// The seed of the keys' hash. To be drawn at random where keys come from strangers; the same seed gives the same
     /// hashes.
     pub seed: u64,
@@ -35,7 +37,7 @@ impl Default for WindowConfig {
             delegation: true,
             combining: true,
             value_bytes_max: 128,
-            wait_ns_max: 5_000_000_000,
+            wait_max: Duration::from_secs(5),
             seed: 0,
         }
     }

@@ -68,7 +68,7 @@ impl<V: Verbs> WindowTable<V> {
             sent: RefCell::new(vec![0; shards].into()),
             endings: Cell::new(0),
             counters: Counters::default(),
-            patience: Patience::new(config.wait_ns_max),
+            patience: Patience::new(config.wait_max),
             verbs,
         });
         let actor = Rc::clone(&table);
@@ -82,7 +82,7 @@ impl<V: Verbs> WindowTable<V> {
     /// Leads a window of `key`, at once if none is open; or waits for the open one to end, and leads the next or
     /// joins it. No round trip; messages to another shard if the key's home is there.
     ///
-    /// A client works alone if it waits for too long ([`WindowConfig::wait_ns_max`]), or if its window is kept by a
+    /// A client works alone if it waits for too long ([`WindowConfig::wait_max`]), or if its window is kept by a
     /// shard that has ended.
     ///
     /// The client must hold no lock and lead no other window: the client it waits for might wait for it.

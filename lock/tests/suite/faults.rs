@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use farwood_lock::{LockConfig, LockError};
+use farwood_lock::{Backoff, LockConfig, LockError};
 use farwood_runtime::{Buf, Chain, FabricError, Meter, Verbs};
 
 use crate::clients::{Client, Cut, DATA_BYTES, NODE_BYTES, Place, Style, assert_carried, assert_whole};
@@ -411,7 +411,7 @@ fn an_audit_reads_again() {
 #[test]
 fn the_janitor_pauses_whatever_spinners_do() {
     let world = World::new(1, 1, 1);
-    let tables = world.attach(LockConfig { backoff_ns_min: 0, backoff_ns_max: 0, ..LockConfig::default() });
+    let tables = world.attach(LockConfig { backoff: Backoff::NONE, ..LockConfig::default() });
     let client = Client::new(&tables[0], 0, Style::FAST);
     world.fail(1, Fault { verbs: 0, lines: 1, gone: false });
     (2..6).for_each(|chain| world.fail(chain, Fault::GONE));

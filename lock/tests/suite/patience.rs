@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig};
 use farwood_lock::{LockConfig, LockError, LockWord};
@@ -16,7 +17,7 @@ const DEAD: u16 = 77;
 const WAIT_NS: u64 = 2_000_000;
 
 fn patient() -> LockConfig {
-    LockConfig { name: "books".into(), wait_ns_max: WAIT_NS, ..LockConfig::default() }
+    LockConfig { name: "books".into(), wait_max: Duration::from_nanos(WAIT_NS), ..LockConfig::default() }
 }
 
 /// Clients of two compute nodes all want a lock that a dead one holds. Each hears of it after its own time, and not
@@ -109,7 +110,8 @@ fn time_in_which_the_process_stood_still_does_not_count() {
     for hierarchical in [true, false] {
         for seed in 0..20 {
             let world = World::new(seed, 1, 2);
-            let tables = world.attach(LockConfig { hierarchical, wait_ns_max: 2_000_000_000, ..patient() });
+            let tables =
+                world.attach(LockConfig { hierarchical, wait_max: Duration::from_secs(2), ..patient() });
             let (holder, stopped) = (tables[0].clone(), world.clone());
             world.spawn(async move {
                 let meter = Meter::default();
@@ -188,8 +190,8 @@ fn hand_over_and_the_end_of_patience_may_cross() {
     for seed in 0..120 {
         for style in Style::PLACES {
             let world = World::new(seed, 2, 2).with_lines(style.in_order);
-            let wait_ns_max = [1, 300, 3_000, 30_000][seed as usize % 4];
-            let tables = world.attach(LockConfig { wait_ns_max, ..LockConfig::default() });
+            let wait_max = Duration::from_nanos([1, 300, 3_000, 30_000][seed as usize % 4]);
+            let tables = world.attach(LockConfig { wait_max, ..LockConfig::default() });
             world.set_fault_rate(if seed % 3 == 0 { 0.05 } else { 0.0 });
             let clients: Vec<_> = (0..8).map(|word| Client::new(&tables[word % 4], word, style)).collect();
             let counts = Rc::new(Cell::new((0, 0)));
@@ -231,7 +233,7 @@ fn a_leader_that_stands_still_does_not_keep_its_group() {
     for (home, access) in [(0, Access::Read), (1, Access::Read), (0, Access::Write(0)), (1, Access::Write(0))]
     {
         let world = World::new(3, 1, 2);
-        let config = WindowConfig { wait_ns_max: WAIT_NS, ..WindowConfig::default() };
+        let config = WindowConfig { wait_max: Duration::from_nanos(WAIT_NS), ..WindowConfig::default() };
         let tables = world.attach_windows(config);
         // Of two keys that the first client leads one is at home on its shard; both are waited for from both shards.
         let key = [b"left".as_slice(), b"right"][home];
@@ -290,7 +292,7 @@ fn a_lock_that_is_free_costs_no_look_at_the_clock() {
 #[test]
 fn patience_without_end_costs_nothing() {
     let world = World::new(5, 1, 1);
-    let tables = world.attach(LockConfig { wait_ns_max: u64::MAX, ..LockConfig::default() });
+    let tables = world.attach(LockConfig { wait_max: Duration::MAX, ..LockConfig::default() });
     for word in 0..4 {
         let client = Client::new(&tables[0], word, Style::FAST);
         world.spawn(async move { client.add_one(&Meter::default(), node(0)).await.expect("it comes free") });
@@ -303,7 +305,7 @@ fn patience_without_end_costs_nothing() {
 #[test]
 fn each_wait_has_its_own_time() {
     let world = World::new(6, 1, 1);
-    let tables = world.attach(LockConfig { wait_ns_max: 4_000_000, ..LockConfig::default() });
+    let tables = world.attach(LockConfig { wait_max: Duration::from_millis(4), ..LockConfig::default() });
     let (fake, table) = tables[0].clone();
     let freeing = world.clone();
     world.set_locks(LockWord::new(DEAD, 0, 1).to_bits());

@@ -2,6 +2,7 @@
 //! another one: its clients take them over, and the other indexes still find them.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use farwood_lock::{LockConfig, LockError, LockWord};
 use farwood_runtime::{Chain, Meter};
@@ -13,7 +14,7 @@ const DEAD: u16 = 77;
 const CLIENTS: usize = 8;
 const OPERATIONS: u32 = 6;
 /// Long enough that the control plane is asked which compute nodes are dead.
-const WAIT_NS: u64 = 20_000_000;
+const WAIT: Duration = Duration::from_millis(20);
 
 /// Makes a dead owner's word that was taken for the index of the tests, whose tag is 1.
 fn dead_word() -> u64 {
@@ -211,7 +212,7 @@ fn a_word_of_another_index_is_taken_over_once_its_owner_is_dead() {
 fn a_word_of_another_index_is_waited_for_while_its_owner_may_live() {
     let world = World::new(10, 1, 1);
     world.set_locks(others_word());
-    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..LockConfig::default() });
+    let tables = world.attach(LockConfig { wait_max: WAIT, ..LockConfig::default() });
     for word in 0..2 {
         let client = Client::new(&tables[0], word, Style::FAST);
         world.spawn(async move {
@@ -250,7 +251,7 @@ fn a_dead_owner_that_had_taken_a_word_over_is_not_passed_over() {
     world.run();
     world.set_dead(&[DEAD, DEAD + 1]);
     world.set_locks(world.word(word));
-    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..LockConfig::default() });
+    let tables = world.attach(LockConfig { wait_max: WAIT, ..LockConfig::default() });
     let client = Client::new(&tables[0], 0, Style::FAST);
     world.spawn(async move {
         let error = client.add_one(&Meter::default(), node(0)).await.expect_err("a node may be torn");
@@ -279,7 +280,7 @@ fn a_word_of_the_index_itself_is_never_passed_over() {
 }
 
 fn assert_contended(world: &World, config: LockConfig, within: bool) {
-    let tables = world.attach(LockConfig { wait_ns_max: WAIT_NS, ..config });
+    let tables = world.attach(LockConfig { wait_max: WAIT, ..config });
     let table = tables[0].1.clone();
     world.spawn(async move {
         let meter = Meter::default();

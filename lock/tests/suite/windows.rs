@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use farwood_lock::window::{Access, Entered, LeaderGuard, Outcome, WindowConfig, WindowStats, WindowTable};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
@@ -210,8 +211,8 @@ fn dropping_at_every_await_point_forgets_no_client() {
 fn impatience_forgets_no_client() {
     let (mut shared, mut alone) = (0, 0);
     for seed in 0..100 {
-        let wait_ns_max = [300, 100_000, 8_000_000, 100_000_000][seed as usize % 4];
-        let config = WindowConfig { wait_ns_max, ..WindowConfig::default() };
+        let wait_max = Duration::from_nanos([300, 100_000, 8_000_000, 100_000_000][seed as usize % 4]);
+        let config = WindowConfig { wait_max, ..WindowConfig::default() };
         let cut = [None, Some(false), Some(true)][seed as usize % 3];
         let (stats, _) = run(seed, config, 10, cut);
         shared += stats.reads_delegated + stats.writes_combined;

@@ -8,10 +8,12 @@
 //! - `sim`: a whole cluster in one thread and in virtual time (feature `sim`), for tests and predictions. Its nodes are
 //!   no [`crate::ComputeNode`]s, which have executors: it has its own, and no [`Fabric`].
 //!
-//! [`ClusterName`] is how text names one of the first three.
+//! [`ClusterName`] is how text names one of the first three, and opens it for code that is generic over the fabric
+//! ([`OnCluster`]).
 
 pub mod embedded;
 mod name;
+mod open;
 pub mod shm;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -24,9 +26,10 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use self::name::{ClusterName, ClusterNameError};
+pub use self::open::{ClusterConfig, ClusterOpenError, OnCluster};
 use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
-use crate::control::{Control, ControlError};
+use crate::control::{Control, ControlError, RemoteControl};
 use crate::engine::Device;
 use crate::message::ShardId;
 use crate::shard::Unpark;
@@ -38,6 +41,12 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Returns the control services of its memory servers.
     fn control(self: &Arc<Self>) -> Arc<dyn Control>;
+
+    /// Returns the connections to control services in other processes, for requests that only those take; none if the
+    /// services are in this process.
+    fn remote(&self) -> Option<&Arc<RemoteControl>> {
+        None
+    }
 
     /// Yields the id for one more compute node of this cluster, never 0 and never given to two that are alive.
     ///

@@ -11,27 +11,7 @@ use crate::shm::{ShmError, ShmName};
 /// Names a cluster: `embedded`, `shm:NAME[,NAME..]` or `verbs:HOST:PORT[,HOST:PORT..]`. All compute nodes of a cluster
 /// name the same servers in the same order.
 ///
-/// Code that runs on a cluster is generic over its [`Fabric`](super::Fabric), and chosen by the name:
-///
-/// ```
-/// # use std::sync::Arc;
-/// # use farwood_runtime::{Cluster, ClusterName, EmbeddedConfig, Fabric, ShmCluster};
-/// # type Failure = Box<dyn std::error::Error>;
-/// fn serve<F: Fabric>(cluster: Arc<F>) -> Result<usize, Failure> {
-///     Ok(cluster.control().servers().len())
-/// }
-/// fn serve_on(name: &str) -> Result<usize, Failure> {
-///     match name.parse()? {
-///         ClusterName::Embedded => serve(Cluster::embedded(EmbeddedConfig::default())?),
-///         ClusterName::Shm(names) => serve(ShmCluster::connect(&names)?),
-///         // With the feature `verbs`: `serve(VerbsCluster::connect(&addresses, &VerbsConfig::default())?)`.
-///         ClusterName::Verbs(_) => Err("built without the feature verbs".into()),
-///     }
-/// }
-/// assert_eq!(serve_on("embedded")?, 1);
-/// assert!(serve_on("shm:nothing-of-that-name").is_err());
-/// # Ok::<_, Failure>(())
-/// ```
+/// Code that runs on a cluster is generic over its [`Fabric`](super::Fabric): [`ClusterName::open`] chooses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterName {
     /// Memory of this process.

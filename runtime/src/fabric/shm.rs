@@ -225,6 +225,32 @@ pub struct Remains {
     pub bytes: u64,
 }
 
+impl Remains {
+    /// Finds what is left of a memory server of this host whose process has ended. None while there is one that answers
+    /// at its address, and of servers on other fabrics.
+    ///
+    /// # Panics
+    /// If there is no such server among those that `control` is connected to.
+    pub fn of(control: &RemoteControl, server: ServerId) -> Option<Self> {
+        let (ServerAddress::Unix(socket), Offer::Shm { path }) =
+            (control.address(server), &control.welcome(server).offer)
+        else {
+            return None;
+        };
+        if UnixStream::connect(socket).is_ok() {
+            return None;
+        }
+        let mut remains = Remains::default();
+        for file in [Path::new(path), socket] {
+            if let Ok(found) = file.metadata() {
+                remains.files.push(file.to_owned());
+                remains.bytes += found.len();
+            }
+        }
+        Some(remains)
+    }
+}
+
 /// Memory servers of this host that a process is connected to.
 pub struct ShmCluster {
     control: Arc<RemoteControl>,
@@ -269,35 +295,6 @@ impl ShmCluster {
         let servers = mapped.collect::<Result<_, _>>()?;
         Ok(Arc::new(ShmCluster { control, servers }))
     }
-
-    /// Finds what is left of a memory server whose process has ended. None while there is one that answers at its
-    /// address.
-    ///
-    /// # Panics
-    /// If the cluster does not have that server.
-    pub fn remains(&self, server: ServerId) -> Option<Remains> {
-        let (ServerAddress::Unix(socket), Offer::Shm { path }) =
-            (self.control.address(server), &self.control.welcome(server).offer)
-        else {
-            unreachable!("the connection was made over a socket, for servers that offer shm");
-        };
-        if UnixStream::connect(socket).is_ok() {
-            return None;
-        }
-        let mut remains = Remains::default();
-        for file in [Path::new(path), socket] {
-            if let Ok(found) = file.metadata() {
-                remains.files.push(file.to_owned());
-                remains.bytes += found.len();
-            }
-        }
-        Some(remains)
-    }
-
-    /// Returns the servers' control services, for what only they can tell.
-    pub fn remote(&self) -> &Arc<RemoteControl> {
-        &self.control
-    }
 }
 
 impl Fabric for ShmCluster {
@@ -305,6 +302,10 @@ impl Fabric for ShmCluster {
 
     fn control(self: &Arc<Self>) -> Arc<dyn Control> {
         Arc::clone(&self.control) as Arc<dyn Control>
+    }
+
+    fn remote(&self) -> Option<&Arc<RemoteControl>> {
+        Some(&self.control)
     }
 
     fn allocate_node_id(&self) -> Result<u16, ControlError> {

@@ -13,8 +13,8 @@
 //!
 //! - `core`: what a shard owns, and one turn of its work; `driver`: turns, spinning, and how long the shard may sleep;
 //!   `contract`: the fabric contract over it.
-//! - Parts of the core: `clients`, the client pool, and `client_pool`, the trait of shards that have one; `mesh`, rings to the other shards; `timers`, pauses; `parking`,
-//!   waking a shard that sleeps.
+//! - Parts of the core: `clients`, the client pool, and `client_pool`, the trait of shards that have one; `mesh`, rings
+//!   to the other shards; `timers`, pauses; `parking`, waking a shard that sleeps.
 //! - The end: `shutdown` decides on its steps, `closing` carries them out.
 //! - Shared by the shards of a node: `roster`, their places; `port_book`, the ports that are leased.
 //!

@@ -4,8 +4,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
-use farwood_lock::{LockConfig, LockTable};
+use farwood_lock::{Backoff, LockConfig, LockTable};
 use farwood_runtime::sim::{Profile, SimConfig, SimShard, Simulation, Stop};
 use farwood_runtime::{Chain, IndexId, Meter, Port, RemotePtr, Verbs};
 use hdrhistogram::Histogram;
@@ -32,10 +33,9 @@ pub(super) fn fig16(effort: &Effort) -> Result<Vec<Row>, String> {
         hierarchical: false,
         handover: false,
         on_chip: false,
-        wait_ns_max: u64::MAX,
+        wait_max: Duration::MAX,
         attempts_max: u32::MAX,
-        backoff_ns_min: 0,
-        backoff_ns_max: 0,
+        backoff: Backoff::NONE,
         ..LockConfig::default()
     };
     let on_chip = LockConfig { on_chip: true, ..base.clone() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::smart::{self, Types};
-use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, RangeIndex, Spec};
+use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, OpenError, RangeIndex, Spec};
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
@@ -72,7 +72,7 @@ pub(super) fn open(simulation: &Simulation, setup: &Setup, stored: &[Bytes]) -> 
 }
 
 /// Yields the tree as that compute node sees it. The first one creates it.
-async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<AnyTree, IndexError> {
+async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<AnyTree, OpenError> {
     const NAME: &str = "paper";
     let host = &*simulation.node(node);
     let spec = setup.tree.spec(setup.key_bytes, setup.value_bytes);

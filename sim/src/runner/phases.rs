@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use farwood_index::{
-    AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, RangeIndex,
+    AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, OpenError,
+    RangeIndex,
 };
 use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
@@ -141,10 +142,10 @@ impl<'r> Run<'r> {
                     true => spec.create(&*host, INDEX).await,
                     false => spec.open(&*host, INDEX).await,
                 };
-                match opened {
+                match opened.map_err(IndexError::from) {
                     Ok(tree) => return Ok(tree),
                     // The reply to the first attempt was lost.
-                    Err(IndexError::Control(ControlError::Exists { .. })) => creates = false,
+                    Err(IndexError::Open(OpenError::Control(ControlError::Exists { .. }))) => creates = false,
                     Err(error) if crew.is_legal(&error) => verbs.pause(OPEN_PAUSE_NS).await,
                     Err(error) => return Err(format!("the tree cannot be opened: {error}")),
                 }
@@ -181,7 +182,8 @@ impl<'r> Run<'r> {
         let (loaded, crew, verbs) = (pairs.clone(), Rc::clone(&self.crew), shard.clone());
         self.block_on(shard, async move {
             loop {
-                match index.bulk_load(loaded.iter().map(|(key, value)| (key, value)), fill).await {
+                let done = index.bulk_load(loaded.iter().map(|(key, value)| (key, value)), fill).await;
+                match done.map_err(IndexError::from) {
                     Ok(_) => return Ok(()),
                     // A load that failed has left nothing.
                     Err(error) if crew.is_legal(&error) => verbs.pause(OPEN_PAUSE_NS).await,
@@ -554,7 +556,7 @@ async fn check<V: Verbs>(
     crew.recorder.begin_scan(who, verbs.now(), range);
     let visit = |key: &[u8], value: &[u8]| crew.recorder.scanned(who, key, value);
     let report = index.check_each(&options, visit).await;
-    let report = report.map_err(|error: IndexError| format!("the tree cannot be checked: {error}"))?;
+    let report = report.map_err(|error| format!("the tree cannot be checked: {error}"))?;
     if let Some(violation) = report.violations.first() {
         let total = report.violations.total();
         return Err(format!("the tree is not intact ({total} violations): {violation}"));

@@ -11,7 +11,8 @@ mod sabotage;
 use std::num::NonZero;
 use std::time::Duration;
 
-use farwood_index::{Backoff, Geometry, IndexKind, IndexSpec, Limits, NodeSize, Options, Spec};
+use farwood_index::sherman::{Geometry, NodeSize, Options};
+use farwood_index::{Backoff, IndexKind, IndexSpec, Limits, Spec};
 use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use farwood::runtime::ClientPool;
-use farwood::{IndexError, IndexKind, RangeIndex};
+use farwood::{IndexKind, LoadError, RangeIndex, ReadError, WriteError};
 
 use super::{Fabric, on_index};
 use crate::kit::cancel::{Drops, after_polls};
@@ -21,28 +21,30 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
             assert_eq!((empty.keys, empty.leaves), (0, 0));
             let pairs = |numbers: &[u64]| numbers.iter().map(|n| (key(*n), key(*n))).collect::<Vec<_>>();
             let unsorted = index.bulk_load(pairs(&[1, 2, 3, 9, 4, 10]), 1.0).await;
-            assert_eq!(unsorted, Err(IndexError::Unsorted { position: 4 }));
+            assert_eq!(unsorted, Err(LoadError::Unsorted { position: 4 }));
             let twice = index.bulk_load(pairs(&[1, 1]), 1.0).await;
-            assert_eq!(twice, Err(IndexError::Unsorted { position: 1 }));
+            assert_eq!(twice, Err(LoadError::Unsorted { position: 1 }));
             for fill in [0.0, -1.0, 1.001, f64::NAN, f64::INFINITY] {
                 let error = index.bulk_load(pairs(&[1]), fill).await.unwrap_err();
-                assert!(matches!(error, IndexError::Fill { .. }), "{error}");
+                assert!(matches!(error, LoadError::Fill { .. }), "{error}");
             }
             let long: Vec<([u8; 9], [u8; 1])> = vec![([1; 9], [1])];
-            assert_eq!(index.bulk_load(long, 1.0).await, Err(IndexError::KeyTooLong { len: 9, max: 8 }));
+            let too_long = ReadError::KeyTooLong { len: 9, max: 8 };
+            assert_eq!(index.bulk_load(long, 1.0).await, Err(too_long.into()));
             let mut late = (0..1000).map(|n| (key(n).to_vec(), key(n).to_vec())).collect::<Vec<_>>();
             late.push((key(1000).to_vec(), vec![0; 9]));
-            assert_eq!(index.bulk_load(late, 1.0).await, Err(IndexError::ValueTooLong { len: 9, max: 8 }));
+            let too_long = WriteError::ValueTooLong { len: 9, max: 8 };
+            assert_eq!(index.bulk_load(late, 1.0).await, Err(too_long.into()));
             // Nothing of all that is to be seen.
             assert_eq!(index.survey().await.unwrap(), empty);
             assert!(index.get(&key(1)).await.unwrap().is_none());
             cluster.holds(&Model::new()).await;
             assert_eq!(index.bulk_load(pairs(&[]), 1.0).await, Ok(0));
             assert_eq!(index.bulk_load(pairs(&[5]), 1.0).await, Ok(1));
-            assert_eq!(index.bulk_load(pairs(&[6]), 1.0).await, Err(IndexError::NotEmpty));
+            assert_eq!(index.bulk_load(pairs(&[6]), 1.0).await, Err(LoadError::NotEmpty));
             assert!(index.remove(&key(5)).await.unwrap());
             let again = index.bulk_load(pairs(&[6]), 1.0).await;
-            assert_eq!(again, Err(IndexError::NotEmpty), "it was written to once");
+            assert_eq!(again, Err(LoadError::NotEmpty), "it was written to once");
         }
     });
 }
@@ -129,7 +131,7 @@ pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: IndexKind) {
                         assert_eq!(count, 500);
                         expected.extend((0..500).map(|n| (key(2 * n).to_vec(), key(n).to_vec())));
                     }
-                    Err(error) => assert_eq!(error, IndexError::NotEmpty),
+                    Err(error) => assert_eq!(error, LoadError::NotEmpty),
                 }
                 cluster.rest().await;
                 cluster.holds(&expected).await;

@@ -3,7 +3,7 @@
 use farwood::IndexKind;
 use farwood::runtime::ClientPool;
 use farwood::runtime::control::ServerUsage;
-use farwood::{CheckOptions, ControlError, IndexError, NodeContext, RangeIndex};
+use farwood::{CheckOptions, ControlError, NodeContext, OpenError, RangeIndex};
 
 use super::{Fabric, on_index};
 use crate::kit::cluster::{Parties, TestCluster};
@@ -20,8 +20,8 @@ pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
         on_index::<F, _, _>(parties, recipe, || {
             move |cluster: TestCluster<F::V>| async move {
                 let host = &cluster.host;
-                let exists = |name: &str| IndexError::Control(ControlError::Exists { name: name.into() });
-                let missing = |name: &str| IndexError::Control(ControlError::NotFound { name: name.into() });
+                let exists = |name: &str| OpenError::Control(ControlError::Exists { name: name.into() });
+                let missing = |name: &str| OpenError::Control(ControlError::NotFound { name: name.into() });
                 assert_eq!(recipe.create(host, NAME).await.err(), Some(exists(NAME)));
                 assert_eq!(recipe.open(host, OTHER).await.err(), Some(missing(OTHER)));
                 let nothing = ControlError::NotFound { name: OTHER.into() };
@@ -74,7 +74,7 @@ pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
                 assert_eq!(usage(&cluster).await, before);
                 let gone = recipe.open(&cluster.host, OTHER).await.err();
                 let missing = ControlError::NotFound { name: OTHER.into() };
-                assert_eq!(gone, Some(IndexError::Control(missing)));
+                assert_eq!(gone, Some(OpenError::Control(missing)));
             }
             assert_eq!(cluster.index.get(&key(1)).await.unwrap().as_deref(), Some(&key(2)[..]));
         }

@@ -1,7 +1,7 @@
 //! Input that no index can take: a typed error, and an index that is as it was. And input that looks odd and is fine:
 //! empty keys, keys of full length, every byte.
 
-use farwood::{IndexError, IndexKind, Nodes, RangeIndex};
+use farwood::{IndexKind, Nodes, RangeIndex, ReadError, WriteError};
 use futures::TryStreamExt;
 
 use super::{Fabric, on_index};
@@ -17,14 +17,15 @@ pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
                 index.put(&key(n), &key(n)).await.unwrap();
             }
             let (long_key, long_value) = ([7; 9], [7; 200]);
-            let key_error = IndexError::KeyTooLong { len: 9, max: 8 };
-            assert_eq!(index.get(&long_key).await.unwrap_err(), key_error);
+            let read_error = ReadError::KeyTooLong { len: 9, max: 8 };
+            assert_eq!(index.get(&long_key).await.unwrap_err(), read_error);
+            let key_error = WriteError::KeyTooLong { len: 9, max: 8 };
             assert_eq!(index.put(&long_key, b"").await.unwrap_err(), key_error);
             assert_eq!(index.insert(&long_key, b"").await.unwrap_err(), key_error);
             assert_eq!(index.update(&long_key, b"").await.unwrap_err(), key_error);
             assert_eq!(index.remove(&long_key).await.unwrap_err(), key_error);
-            assert_eq!(index.multi_get(&[&key(1)[..], &long_key]).await.unwrap_err(), key_error);
-            let value_error = IndexError::ValueTooLong { len: 200, max: 8 };
+            assert_eq!(index.multi_get(&[&key(1)[..], &long_key]).await.unwrap_err(), read_error);
+            let value_error = WriteError::ValueTooLong { len: 200, max: 8 };
             assert_eq!(index.put(&key(1), &long_value).await.unwrap_err(), value_error);
             assert_eq!(index.insert(&key(99), &long_value).await.unwrap_err(), value_error);
             assert_eq!(index.update(&key(1), &long_value).await.unwrap_err(), value_error);

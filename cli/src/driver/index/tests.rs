@@ -2,7 +2,8 @@
 
 use farwood::runtime::{NodeContext, Verbs};
 use farwood::{
-    Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, NodeConfig, Scan, TreeShape, Value,
+    AccessError, Cluster, ComputeNode, EmbeddedConfig, IndexStats, KeyRange, LoadError, NodeConfig,
+    ReadError, Scan, TreeShape, Value, WriteError,
 };
 
 use super::*;
@@ -16,35 +17,35 @@ use crate::progress::Progress;
 struct Forgetful;
 
 impl RangeIndex for Forgetful {
-    async fn get(&self, _key: &[u8]) -> Result<Option<Value>, IndexError> {
+    async fn get(&self, _key: &[u8]) -> Result<Option<Value>, ReadError> {
         Ok(None)
     }
-    async fn put(&self, _key: &[u8], _value: &[u8]) -> Result<(), IndexError> {
+    async fn put(&self, _key: &[u8], _value: &[u8]) -> Result<(), WriteError> {
         Ok(())
     }
-    async fn insert(&self, _key: &[u8], _value: &[u8]) -> Result<bool, IndexError> {
+    async fn insert(&self, _key: &[u8], _value: &[u8]) -> Result<bool, WriteError> {
         Ok(true)
     }
-    async fn update(&self, _key: &[u8], _value: &[u8]) -> Result<bool, IndexError> {
+    async fn update(&self, _key: &[u8], _value: &[u8]) -> Result<bool, WriteError> {
         Ok(true)
     }
-    async fn remove(&self, _key: &[u8]) -> Result<bool, IndexError> {
+    async fn remove(&self, _key: &[u8]) -> Result<bool, WriteError> {
         Ok(false)
     }
     fn scan(&self, _range: impl KeyRange, _limit: Option<usize>) -> Scan {
         futures::stream::empty().boxed_local()
     }
-    async fn multi_get<K: AsRef<[u8]>>(&self, _keys: &[K]) -> Result<Vec<Option<Value>>, IndexError> {
+    async fn multi_get<K: AsRef<[u8]>>(&self, _keys: &[K]) -> Result<Vec<Option<Value>>, ReadError> {
         Ok(Vec::new())
     }
     async fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,
         _fill: f64,
-    ) -> Result<u64, IndexError> {
+    ) -> Result<u64, LoadError> {
         Ok(pairs.into_iter().count() as u64)
     }
-    async fn survey(&self) -> Result<TreeShape, IndexError> {
+    async fn survey(&self) -> Result<TreeShape, AccessError> {
         Ok(TreeShape::default())
     }
     fn stats(&self) -> IndexStats {

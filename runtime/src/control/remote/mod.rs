@@ -60,7 +60,7 @@ pub struct ConnectConfig {
 impl Default for ConnectConfig {
     fn default() -> Self {
         ConnectConfig {
-            name: format!("process {}", std::process::id()),
+            name: format!("process {} on {}", std::process::id(), host_name()),
             fabric: None,
             timeout: Duration::from_secs(5),
             ping: Duration::from_secs(1),
@@ -68,6 +68,11 @@ impl Default for ConnectConfig {
             temporary_indexes: false,
         }
     }
+}
+
+/// Yields the name that this host gives itself.
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
 /// The control services of a cluster's memory servers, over sockets. Server 0 of the list keeps the catalog.

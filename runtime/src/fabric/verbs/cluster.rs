@@ -64,11 +64,6 @@ impl VerbsCluster {
         }))
     }
 
-    /// Returns the servers' control services, for what only they can tell, if they were connected by sockets.
-    pub fn remote(&self) -> Option<&Arc<RemoteControl>> {
-        self.remote.as_ref()
-    }
-
     /// Opens the device, for another control plane than that of sockets. `exchange` must answer without the help of
     /// the threads that shards run on: a shard waits for its first queue pairs.
     ///
@@ -98,6 +93,10 @@ impl Fabric for VerbsCluster {
 
     fn control(self: &Arc<Self>) -> Arc<dyn Control> {
         Arc::clone(&self.control)
+    }
+
+    fn remote(&self) -> Option<&Arc<RemoteControl>> {
+        self.remote.as_ref()
     }
 
     fn allocate_node_id(&self) -> Result<u16, ControlError> {

@@ -35,6 +35,20 @@ pub struct VerbsServerConfig {
     pub times: ServiceTimes,
 }
 
+impl VerbsServerConfig {
+    /// Makes the configuration of a server with the usual parts, on the device that is chosen by itself.
+    pub fn new(listen: impl Into<String>, memory_bytes: u64) -> Self {
+        VerbsServerConfig {
+            listen: listen.into(),
+            memory_bytes,
+            parts: ServerParts::default(),
+            reserved_huge_pages: false,
+            verbs: VerbsConfig::default(),
+            times: ServiceTimes::default(),
+        }
+    }
+}
+
 /// A memory server that compute nodes can connect to. Dropping it ends the service.
 pub struct VerbsServer {
     service: Service,

@@ -1,6 +1,7 @@
 //! Sherman's table of costs (`index/src/sherman/mod.rs`) with the bytes.
 
-use farwood::{OpKind, Switches, Techniques};
+use farwood::sherman::Techniques;
+use farwood::{OpKind, Switches};
 
 use super::{Cost, Costs, Work};
 
