@@ -38,6 +38,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 pub use self::client_pool::ClientPool;
+#[cfg(feature = "sim")]
 pub(crate) use self::clients::Clients;
 use self::clients::Panic;
 pub use self::clients::{JoinError, JoinHandle};
@@ -47,6 +48,7 @@ use self::core::Core;
 pub(crate) use self::core::{Remains, ShardParts};
 pub(crate) use self::driver::{Driver, Turn};
 pub(crate) use self::mesh::{MeshEnds, mesh};
+#[cfg(feature = "sim")]
 pub(crate) use self::parking::Parking;
 pub use self::parking::Unpark;
 pub(crate) use self::port_book::PortBook;
