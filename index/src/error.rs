@@ -183,6 +183,14 @@ pub enum IndexError {
 }
 
 impl IndexError {
+    /// Tells what [`WriteError::outcome_unknown`] tells of a write, or of one of a bulk load; no other call changes pairs.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            IndexError::Write(error) | IndexError::Load(LoadError::Write(error)) => error.outcome_unknown(),
+            _ => false,
+        }
+    }
+
     /// Yields the failure of the fabric, a lock or a node, whatever the call, if it was one.
     pub fn access(&self) -> Option<&AccessError> {
         match self {

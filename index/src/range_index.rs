@@ -59,6 +59,10 @@ assert!(index.get(b"berta").await?.is_none());"#
 
     /// Sets the value of `key`, whether it is present or not.
     ///
+    /// # Errors
+    /// A put that failed may have taken effect all the same, or may do so within seconds, if
+    /// [`WriteError::outcome_unknown`] says so. This holds for all writes.
+    ///
     #[doc = example!(
         r#"index.put(b"anna", b"1").await?;
 index.put(b"anna", b"2").await?;
