@@ -169,6 +169,7 @@ pub enum OpenError {
 /// Failures of any call of an index, for functions that make calls of several kinds: `?` converts each.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error(transparent)]
+#[non_exhaustive]
 pub enum IndexError {
     /// Of a survey or a check.
     Access(#[from] AccessError),

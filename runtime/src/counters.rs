@@ -31,6 +31,10 @@ macro_rules! counters {
         /// Adds another shard's counters. Those of the whole compute node are taken once.
         impl ::std::ops::AddAssign<&$stats> for $stats {
             fn add_assign(&mut self, other: &$stats) {
+                // A field that is not listed is an error here.
+                let $stats {
+                    $($($sum: _,)+)? $($($each: _,)+)? $($($node: _,)+)? $($($held: _,)+)? $($($node_held: _,)+)?
+                } = other;
                 $($(self.$sum += &other.$sum;)+)?
                 $($(self.$each.iter_mut().zip(&other.$each).for_each(|(own, other)| *own += other);)+)?
                 $($(self.$node = self.$node.max(other.$node);)+)?

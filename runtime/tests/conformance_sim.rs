@@ -4,7 +4,7 @@
 
 #[path = "kit/conformance/mod.rs"]
 mod conformance;
-#[path = "kit/simulated.rs"]
+#[path = "sim/kit.rs"]
 mod kit;
 
 use std::future::Future;

@@ -29,7 +29,7 @@ const COMMON: [&str; 15] = [
     "lock.janitor",
     "lock.redo",
     "lock.taken_over",
-    "window.alone",
+    "window.bypassed",
     "window.combined",
     "window.failed",
     "window.joined",

@@ -127,7 +127,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: &SlotSnapshot,
         budget: &mut Budget,
     ) -> Result<SlotSnapshot, AccessError> {
-        tracing::debug!(name: "smart.way.stale", "a slot is read again");
+        tracing::debug!(name: "smart.snapshot.stale", "a slot is read again");
         let Parent::Node(holder) = snapshot.holder else {
             budget.spend(meter, self.shared.entry.root, None)?;
             return self.read_root(meter, budget).await;

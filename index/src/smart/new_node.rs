@@ -232,7 +232,7 @@ impl<V: Verbs> Tree<V> {
         redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<bool, AccessError> {
-        tracing::debug!(name: "smart.swing.settled", at = %redirect.at, "what is there tells what became of a CAS");
+        tracing::debug!(name: "smart.redirect.settled", at = %redirect.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, redirect.at, budget).await?;
         // The address is in the same bits of a slot and of a link.
         if Slot::from_bits(word).leads_as(Slot::from_bits(redirect.desired)) {

@@ -9,9 +9,9 @@ pub struct WindowStats {
     pub writes_combined: u64,
     /// Operations that waited for a window and then bypassed it: the value is too long to be sent, or the wait took too
     /// long.
-    pub alone: u64,
+    pub bypassed: u64,
     /// Windows that were led, with or without a group.
     pub windows: u64,
 }
 
-farwood_runtime::counters!(WindowStats { sum: reads_delegated writes_combined alone windows; });
+farwood_runtime::counters!(WindowStats { sum: reads_delegated writes_combined bypassed windows; });

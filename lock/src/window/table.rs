@@ -123,8 +123,8 @@ impl<V: Verbs> WindowTable<V> {
                 Entered::Written { applied }
             }
             Response::Bypass => {
-                tracing::debug!(name: "window.alone", home = home.0, "a value is too long to be sent");
-                table.counters.count(|stats| stats.alone += 1);
+                tracing::debug!(name: "window.bypassed", home = home.0, "a value is too long to be sent");
+                table.counters.count(|stats| stats.bypassed += 1);
                 Entered::Bypass
             }
         }

@@ -1,6 +1,6 @@
 //! Tests of region files: what is replaced and what is refused, and what clients are told.
 
-#![expect(unsafe_code, reason = "becomes another user for a while")]
+#![expect(unsafe_code, reason = "touches a page of a mapping")]
 
 use std::os::unix::fs::PermissionsExt;
 

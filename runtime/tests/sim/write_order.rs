@@ -1,9 +1,5 @@
 //! Lines of one WRITE become visible out of address order where the fabric does not promise otherwise, and in order
 //! where it does. WRITEs on one queue pair are visible in order in either case.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +7,7 @@ use std::rc::Rc;
 use farwood_runtime::Verbs;
 use farwood_runtime::sim::Reordering;
 
-use self::kit::{ROUGH, area, run_all, simulation, start, submit, words, write_chain};
+use crate::kit::{ROUGH, area, run_all, simulation, start, submit, words, write_chain};
 
 const BYTES: usize = 4 * 64;
 const READS: u64 = 1000;

@@ -1,9 +1,5 @@
 //! The use of fences: chains whose verbs must take effect in posting order, on NICs that keep fences and on NICs that
 //! ignore them. On the latter some seed catches a READ that brings what a WRITE or an atomic behind it wrote.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +8,7 @@ use farwood_runtime::chain::Op;
 use farwood_runtime::sim::{Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use self::kit::{ROUGH, area, config, faa, read, run_all, start, words};
+use crate::kit::{ROUGH, area, config, faa, read, run_all, start, words};
 
 const SEEDS: u64 = 60;
 const CHAINS: u64 = 40;

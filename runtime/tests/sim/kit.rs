@@ -1,5 +1,5 @@
 //! Tools that the scenarios on the simulated fabric share: small clusters, reordering, and single verbs.
-#![allow(dead_code, clippy::allow_attributes, reason = "every scenario uses a part of it")]
+#![allow(dead_code, clippy::allow_attributes, reason = "`conformance_sim` uses a part of it")]
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,8 +1,4 @@
 //! Faults of the simulated control plane: requests that fail, replies that are lost or late, memory that is not there.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +7,7 @@ use farwood_runtime::alloc::AllocError;
 use farwood_runtime::sim::{Fault, Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{ControlError, IndexId, NodeAllocator, ServerId, Verbs};
 
-use self::kit::{LATE_NS, config, rule, simulation};
+use crate::kit::{LATE_NS, config, rule, simulation};
 
 async fn chunk_bytes(v: &SimShard) -> u64 {
     v.control().usage().await.unwrap().iter().map(|server| server.chunk_bytes).sum()

@@ -1,8 +1,4 @@
 //! Late lines, late messages of the fabric and stalled shards, as they show in virtual time.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,7 +6,8 @@ use std::rc::Rc;
 use farwood_runtime::sim::{Fault, Reordering, Rule};
 use farwood_runtime::{Message, Port, ShardId, Verbs};
 
-use self::kit::{LATE_NS, area, faa, read, rule, run_all, simulation, start};
+use crate::kit;
+use crate::kit::{LATE_NS, area, faa, read, rule, run_all, simulation, start};
 
 /// Measures the longest of 300 READs of 1 KiB, and the longest span that their completions report.
 fn longest(rules: &[Rule]) -> (u64, u32) {

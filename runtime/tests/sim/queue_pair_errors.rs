@@ -1,9 +1,5 @@
 //! Queue pairs that break: every prefix of a chain is an outcome, a WRITE in part, too; after the failure was reported
 //! nothing takes effect; the queue pair is in order again; nothing leaks.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -13,7 +9,8 @@ use std::rc::Rc;
 use farwood_runtime::sim::{Fault, Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{Chain, ClientPool, FabricError, Meter, RemotePtr, ServerId, Verbs};
 
-use self::kit::{LATE_NS, ROUGH, area, cas, config, faa, filled, read, rule, run_all, simulation, start};
+use crate::kit;
+use crate::kit::{LATE_NS, ROUGH, area, cas, config, faa, filled, read, rule, run_all, simulation, start};
 
 const WRITE: usize = 256;
 const GONE: FabricError = FabricError::QueuePair { server: ServerId(0) };

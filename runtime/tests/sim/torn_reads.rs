@@ -1,15 +1,11 @@
 //! The simulated fabric tears READs between lines, in both directions, and never inside a line.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use farwood_runtime::sim::Reordering;
 
-use self::kit::{ROUGH, area, read, run_all, simulation, start, write};
+use crate::kit::{ROUGH, area, read, run_all, simulation, start, write};
 
 const LINES: usize = 8;
 const READS: u64 = 1000;

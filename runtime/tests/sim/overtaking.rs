@@ -1,9 +1,5 @@
 //! Overtaking on one queue pair: WRITEs and atomics overtake READs and atomics unless they are fenced; READs overtake
 //! neither atomics nor READs.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +7,7 @@ use std::rc::Rc;
 use farwood_runtime::sim::{Reordering, SimShard};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use self::kit::{ROUGH, area, faa, run_all, simulation, start, words};
+use crate::kit::{ROUGH, area, faa, run_all, simulation, start, words};
 
 const TRIES: u64 = 400;
 

@@ -1,8 +1,4 @@
 //! One seed determines everything: running it twice gives the same trace and the same end, another seed gives others.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::num::NonZero;
 use std::rc::Rc;
@@ -10,7 +6,7 @@ use std::rc::Rc;
 use farwood_runtime::sim::{FaultMix, Reordering, SimConfig, SimShard, Simulation};
 use farwood_runtime::{Chain, ClientPool, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
-use self::kit::{LATE_NS, ROUGH, area, config};
+use crate::kit::{LATE_NS, ROUGH, area, config};
 
 /// Posts random chains, some of them out of bounds, dropped or awaited late, with messages in between.
 async fn wander(v: SimShard, areas: [RemotePtr; 2]) {

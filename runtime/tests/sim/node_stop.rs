@@ -1,8 +1,4 @@
 //! A compute node that stops: its clients never run again, verbs on the wire take effect or not, other nodes work on.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,7 +7,7 @@ use std::rc::Rc;
 use farwood_runtime::sim::{Fault, Reordering, Simulation};
 use farwood_runtime::{Chain, Message, Meter, Port, RemotePtr, ShardId, Verbs};
 
-use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start, write_chain};
+use crate::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation, start, write_chain};
 
 type Counts = [Rc<Cell<u64>>; 4];
 

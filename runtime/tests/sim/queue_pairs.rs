@@ -1,15 +1,11 @@
 //! There is no order between queue pairs: of two shards, or of one shard to two servers. On one there is.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use farwood_runtime::{Chain, Meter, Verbs};
 
-use self::kit::{ROUGH, area, faa, read, run_all, simulation, start};
+use crate::kit::{ROUGH, area, faa, read, run_all, simulation, start};
 
 const TRIES: u64 = 300;
 

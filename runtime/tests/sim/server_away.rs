@@ -1,14 +1,10 @@
 //! A memory server that cannot be reached: chains to it end with `ServerGone`, executed or not; other servers answer,
 //! and it is back later with its memory.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use farwood_runtime::sim::Fault;
 use farwood_runtime::{ClientPool, FabricError, ServerId, Verbs};
 
-use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
+use crate::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
 
 #[test]
 fn a_server_that_is_away_is_gone_and_comes_back() {

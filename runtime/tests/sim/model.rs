@@ -1,9 +1,5 @@
 //! Predictions of the model of the NICs: atomics on one word are served one by one, waiting atomics hold up others when
 //! they fill the responder's slots, and both roles of a machine share its NIC.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +7,8 @@ use std::rc::Rc;
 use farwood_runtime::sim::{Profile, Reordering, SimConfig, Simulation};
 use farwood_runtime::{RemotePtr, Verbs};
 
-use self::kit::{LATE_NS, area, cas, config, faa, read, run_all, simulation, start};
+use crate::kit;
+use crate::kit::{LATE_NS, area, cas, config, faa, read, run_all, simulation, start};
 
 /// Measures nanoseconds per CAS when 16 clients do 100 each; `next` chooses the word, the expected and the desired
 /// value.

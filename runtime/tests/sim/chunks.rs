@@ -1,5 +1,4 @@
 //! Many clients of one shard that need memory at the same time, while the control service takes its time.
-#![cfg(feature = "sim")]
 
 use std::rc::Rc;
 

@@ -1,14 +1,10 @@
 //! A compute node and a memory server that do not reach each other: its chains to that server end with `ServerGone`,
 //! executed or not; it reaches other servers, and other nodes reach that one.
-#![cfg(feature = "sim")]
-
-#[path = "kit/simulated.rs"]
-mod kit;
 
 use farwood_runtime::sim::Fault;
 use farwood_runtime::{FabricError, ServerId};
 
-use self::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
+use crate::kit::{LATE_NS, ROUGH, area, faa, read, rule, simulation};
 
 #[test]
 fn a_node_and_a_server_lose_each_other_and_no_other() {

@@ -1,0 +1,18 @@
+//! Scenarios on the simulated fabric: each file has one, and all of them one program.
+#![cfg(feature = "sim")]
+
+mod chunks;
+mod control;
+mod delays;
+mod determinism;
+mod fences;
+mod kit;
+mod model;
+mod node_stop;
+mod overtaking;
+mod partition;
+mod queue_pair_errors;
+mod queue_pairs;
+mod server_away;
+mod torn_reads;
+mod write_order;
