@@ -184,7 +184,8 @@ pub enum IndexError {
 }
 
 impl IndexError {
-    /// Tells what [`WriteError::outcome_unknown`] tells of a write, or of one of a bulk load; no other call changes pairs.
+    /// Tells what [`WriteError::outcome_unknown`] tells of a write, or of one of a bulk load. No other call changes
+    /// pairs.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             IndexError::Write(error) | IndexError::Load(LoadError::Write(error)) => error.outcome_unknown(),
