@@ -45,12 +45,20 @@ mod node;
 mod node_cache;
 pub mod radix;
 mod reader;
+mod stats;
 mod sync;
 
 pub use eviction::Policy;
 pub use node::NodeImage;
-pub use node_cache::{CacheConfig, CacheStats, NodeCache, Root};
+pub use node_cache::{CacheConfig, NodeCache, Root};
 pub use reader::{CacheReader, CachedRoute, Located};
+pub use stats::CacheStats;
 
 /// Longest key the cache stores, bytes. Nodes with a longer separator are not cached.
 pub const KEY_BYTES_MAX: usize = keys::LENGTH_MAX;
+
+farwood_runtime::counters!(CacheStats {
+    sum: lookups hits;
+    node: invalidated evicted inserted;
+    node_held: nodes bytes;
+});

@@ -17,6 +17,7 @@ use crate::eviction::{Eviction, Policy};
 use crate::level::{Change, Level};
 use crate::node::{Node, NodeImage};
 use crate::reader::CacheReader;
+use crate::stats::CacheStats;
 
 /// Levels that the cache can hold, leaves included. A tree with more would have 2^32 leaves at the least
 /// possible fan-out.
@@ -47,31 +48,6 @@ pub struct Root {
     /// Its level; 0 while the root is a leaf.
     pub level: u8,
 }
-
-/// Contents of the cache, what has happened to it since it was made, and the lookups of one shard's reader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CacheStats {
-    /// Lookups of the reader; 0 if the cache itself is asked.
-    pub lookups: u64,
-    /// Of these: answered without a node that is not cached.
-    pub hits: u64,
-    /// Nodes in the cache now.
-    pub nodes: u64,
-    /// Bytes that the cache takes now.
-    pub bytes: u64,
-    /// Nodes that were rejected by the tree and dropped.
-    pub invalidated: u64,
-    /// Nodes that left to keep the budget.
-    pub evicted: u64,
-    /// Nodes that came in.
-    pub inserted: u64,
-}
-
-farwood_runtime::counters!(CacheStats {
-    sum: lookups hits;
-    node: invalidated evicted inserted;
-    node_held: nodes bytes;
-});
 
 /// Copies of internal nodes, shared by the shards of a compute node: one per index.
 pub struct NodeCache {

@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 
 use crate::chunk::{Chunk, Slot};
 use crate::directory::Directory;
-use crate::node_cache::{CacheStats, NodeCache};
+use crate::node_cache::NodeCache;
+use crate::stats::CacheStats;
 
 /// A reader moves the use clock on once in this many lookups, so that ages differ even while nothing is
 /// inserted.

@@ -28,26 +28,6 @@ mod eviction;
 #[expect(dead_code, unreachable_pub, unused_imports, reason = "the rest of it is for the index")]
 mod radix;
 
-#[expect(dead_code, unreachable_pub, reason = "the models do not read them")]
-mod node_cache {
-    //! The figures of a cache, as `cache/src/node_cache.rs` has them.
-
-    /// The content of a cache, and the events in it.
-    #[derive(Clone, Copy, Debug, Default)]
-    pub struct CacheStats {
-        /// Lookups of a reader.
-        pub lookups: u64,
-        /// Lookups of a reader that found something.
-        pub hits: u64,
-        /// Number of nodes now.
-        pub nodes: u64,
-        /// Number of bytes now.
-        pub bytes: u64,
-        /// Nodes that were rejected.
-        pub invalidated: u64,
-        /// Nodes that made room.
-        pub evicted: u64,
-        /// Nodes that were inserted.
-        pub inserted: u64,
-    }
-}
+#[path = "../../cache/src/stats.rs"]
+#[expect(unreachable_pub, reason = "the radix cache yields them")]
+mod stats;

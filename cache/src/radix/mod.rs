@@ -39,7 +39,7 @@ mod victim;
 use std::sync::Arc;
 
 use crate::eviction::Policy;
-use crate::node_cache::CacheStats;
+use crate::stats::CacheStats;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 pub use amend::AmendStats;
 use copy::Copy;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::copy::{self, Copy};
 use super::slot::{CHILD, LEAF};
 use super::{RadixCache, RadixImage};
-use crate::node_cache::CacheStats;
+use crate::stats::CacheStats;
 
 /// A reader moves the use clock on once in this many lookups.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
