@@ -35,7 +35,7 @@ pub struct Spec<A: Algorithm> {
 
 macro_rules! registry {
     // The first token is a dollar sign, for the macro that this one defines.
-    ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
+    ($dollar:tt $($(#[doc = $about:literal])+ $kind:ident ($name:ident): $algorithm:ty,)+) => {
         /// Calls a macro once for each kind of index, with its name and its variant behind the arguments given:
         /// `for_each_index_kind!(tests!(a b))` calls `tests!(a b sherman = Sherman)` and so on.
         #[macro_export]
@@ -49,7 +49,7 @@ macro_rules! registry {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum IndexKind {
-            $($(#[$doc])* $kind,)+
+            $($(#[doc = $about])+ $kind,)+
         }
 
         impl IndexKind {
@@ -60,6 +60,13 @@ macro_rules! registry {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(IndexKind::$kind => <$algorithm>::KIND,)+
+                }
+            }
+
+            /// Describes it in a phrase: what its line in the registry is documented with.
+            pub fn about(self) -> &'static str {
+                match self {
+                    $(IndexKind::$kind => concat!($($about),+).trim().trim_end_matches('.'),)+
                 }
             }
 
@@ -77,10 +84,10 @@ macro_rules! registry {
                 }
             }
 
-            /// Lists the names of its techniques.
-            pub fn techniques(self) -> &'static [&'static str] {
+            /// Lists its techniques by name, each as it is by default.
+            pub fn techniques(self) -> Vec<(&'static str, bool)> {
                 match self {
-                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::NAMES,)+
+                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::default().list(),)+
                 }
             }
 
@@ -541,9 +548,10 @@ impl fmt::Display for IndexKind {
 }
 
 registry! { $
-    /// The B+tree of the Sherman paper.
+    /// The B+tree of the Sherman paper: short scans and little memory, but every entry takes room for the longest key
+    /// and value.
     Sherman (sherman): ShermanAlgorithm,
-    /// The radix tree of the SMART paper.
+    /// The radix tree of the SMART paper: fewer bytes per operation, one leaf per key, keys of up to 255 bytes.
     Smart (smart): SmartAlgorithm,
 }
 
@@ -566,7 +574,7 @@ mod tests {
         for &kind in IndexKind::ALL {
             let mut spec = kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny).without_techniques();
             assert!(spec.techniques().iter().all(|(_, on)| !on));
-            for name in kind.techniques() {
+            for (name, _) in kind.techniques() {
                 assert!(spec.set_technique(name, true));
             }
             assert!(spec.techniques().iter().all(|(_, on)| *on));

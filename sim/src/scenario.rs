@@ -483,7 +483,7 @@ mod tests {
             assert!(share(&|scenario| scenario.work.shared_prefixes) > 0.4);
             let is_small = |node: &IndexSpec| node.cache_bytes() < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
-            for name in kind.techniques() {
+            for (name, _) in kind.techniques() {
                 let differ = share(&|scenario| {
                     let mut is_on = scenario.nodes.iter().map(|node| node.technique(name) == Some(true));
                     is_on.clone().any(|on| on) && is_on.any(|on| !on)

@@ -84,13 +84,9 @@ impl Mixes for IndexKind {
             [1 << 20, 1, 2000]
                 .map(|bytes| self.default_mix().with_scan_window(window).with_cache_bytes(bytes))
         });
-        let replaced = self
-            .default_mix()
-            .techniques()
-            .iter()
-            .any(|(name, _)| *name == "in_place_leaves")
-            .then(|| switched(self.default_mix(), "in_place_leaves", false).effective(true));
-        mixes.chain(replaced).collect()
+        let each = self.techniques().into_iter().map(|(name, on)| switched(self.default_mix(), name, !on));
+        let replaced = each.filter(|mix| self.default_mix().updates_in_place() && !mix.updates_in_place());
+        mixes.chain(replaced.map(|mix| mix.effective(true))).collect()
     }
 }
 
