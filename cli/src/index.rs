@@ -94,7 +94,8 @@ pub(crate) async fn open(
         )));
     };
     // Its creator's geometry counts.
-    let spec = kind.spec(kind.usual_limits(), Nodes::Usual).with_cache_bytes(cache_bytes);
+    let spec = kind.spec(kind.usual_limits(), Nodes::Usual);
+    let spec = spec.with_options(|options| options.cache_bytes = cache_bytes);
     spec.open(node, name).await.map_err(CliError::failed)
 }
 

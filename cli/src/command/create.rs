@@ -50,8 +50,7 @@ impl Action for Create {
 
     fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<String, CliError> {
         // The index that is opened here is not used.
-        const CACHE_BYTES: usize = 0;
-        let spec = self.spec.with_cache_bytes(CACHE_BYTES);
+        let spec = self.spec.with_options(|options| options.cache_bytes = 0);
         block_on(index::create(&ControlOnly::at(&cluster), &self.name, &spec))?;
         let (Limits { max_key, max_value }, leaf_bytes) = (spec.limits(), spec.leaf_bytes());
         let up_to = if spec.leaves_differ() { "up to " } else { "" };
