@@ -54,7 +54,7 @@ pub use farwood_runtime as runtime;
 pub use farwood_index::{
     AccessError, AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, IndexError, IndexKind,
     IndexSpec, IndexStats, KeyRange, Limits, LoadError, Nodes, OpKind, OpenError, Pair, RangeIndex,
-    ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Spec, Switches, TreeShape, Value, Violation,
+    ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Switches, TreeShape, Value, Violation,
     WriteError,
 };
 pub use farwood_runtime::{

@@ -2,12 +2,14 @@
 //! together is for [`crate::config`] to say.
 
 mod cluster;
+mod kinds;
 
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use farwood::IndexKind;
 use farwood::runtime::sim::FaultMix;
 use farwood_sim::paper::Experiment;
 
@@ -94,9 +96,9 @@ pub(crate) struct SimPaperArgs {
     the swarm was not started."
 )]
 pub(crate) struct SimRunArgs {
-    /// The index: sherman or smart (chime and dolphin are not in this release)
-    #[arg(long, value_name = "KIND", default_value = "sherman")]
-    pub(crate) index: String,
+    /// The index
+    #[arg(long, value_name = "KIND", default_value_t, value_parser = kinds::parser())]
+    pub(crate) index: IndexKind,
     /// The seeds, from A up to B, which is excluded
     #[arg(long, value_name = "A..B", default_value = "0..100")]
     pub(crate) seeds: String,
@@ -119,8 +121,8 @@ pub(crate) struct SimRunArgs {
 
 /// Run a workload on an index and report throughput, latencies, verbs, bytes and round trips.
 ///
-/// Without flags: Sherman on the embedded fabric, ycsb-a, zipf 0.99, 10 M keys of 8 bytes with values of 8 bytes, one
-/// shard per core, 64 clients per shard, for 10 s.
+/// Without flags: the default index on the embedded fabric, ycsb-a, zipf 0.99, 10 M keys of 8 bytes with values of 8
+/// bytes, one shard per core, 64 clients per shard, for 10 s.
 ///
 /// `--fabric sim:connectx5` runs the same on one simulated compute node, with memory servers on machines of their
 /// own. All times are virtual then, the load's too, and the seed determines the result exactly. A simulated second
@@ -135,10 +137,9 @@ pub(crate) struct SimRunArgs {
     values belong to their keys), 1 if not, 2 if it was not started, 130 after Ctrl-C."
 )]
 pub(crate) struct BenchArgs {
-    /// The index: sherman (B+tree) or smart (radix tree, keys of up to 255 bytes); chime and dolphin are not in this
-    /// release
-    #[arg(long, value_name = "KIND", default_value = "sherman")]
-    pub(crate) index: String,
+    /// The index
+    #[arg(long, value_name = "KIND", default_value_t, value_parser = kinds::parser())]
+    pub(crate) index: IndexKind,
     /// The fabric: embedded, sim:connectx5, sim:connectx6, or running memory servers: shm:NAME[,NAME..] or
     /// verbs:HOST:PORT[,HOST:PORT..]
     #[arg(long, value_name = "FABRIC", default_value = "embedded")]
@@ -193,10 +194,7 @@ pub(crate) struct BenchArgs {
     /// Memory for the compute node's cache of internal nodes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "512MiB")]
     pub(crate) cache: u64,
-    /// Switch a technique of the index. sherman: combine, on_chip, hierarchical, handover, two_level, fused [on],
-    /// delegation, combining [off]; smart: lock_free_nodes, in_place_leaves, rear_lock, delegation, combining, fused
-    /// [on]
-    #[arg(long, value_name = "NAME=on|off")]
+    #[arg(long, value_name = "NAME=on|off", help = kinds::techniques_help())]
     pub(crate) technique: Vec<String>,
     /// Open loop: start that many operations a second, and count latency from the intended start
     #[arg(long, value_name = "OPS", value_parser = parse_count)]

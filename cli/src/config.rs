@@ -125,7 +125,7 @@ impl Output {
 impl BenchConfig {
     /// Decides what the arguments mean together. This process may use `cores` cores.
     pub(crate) fn new(mut args: BenchArgs, cores: usize) -> Result<Self, CliError> {
-        let kind = index::kind(&args.index)?;
+        let kind = args.index;
         let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
         let fabric = Fabric::parse(&args.fabric, options)?;
         let (servers, memory_bytes) = servers(&args, &fabric)?;

@@ -1,5 +1,5 @@
-//! Indexes as the command line speaks of them: by the name of their kind, with `--technique NAME=on|off`, up to some
-//! limits. It knows no kind.
+//! Indexes as the command line speaks of them: of a kind, with `--technique NAME=on|off`, up to some limits. It knows
+//! no kind.
 
 use farwood::IndexKind;
 use farwood::runtime::CatalogEntry;
@@ -10,9 +10,6 @@ use crate::error::CliError;
 /// The longest name of an index, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Kinds that are planned, by name.
-const LATER: [&str; 2] = ["chime", "dolphin"];
-
 /// Fails if no index can have that name.
 pub(crate) fn check_name(name: &str) -> Result<(), CliError> {
     let problem = match name {
@@ -22,21 +19,6 @@ pub(crate) fn check_name(name: &str) -> Result<(), CliError> {
         _ => return Ok(()),
     };
     Err(CliError::Usage(format!("{name:?} cannot be the name of an index: {problem}")))
-}
-
-/// Yields the kind of that name.
-///
-/// # Errors
-/// If there is none in this release.
-pub(crate) fn kind(name: &str) -> Result<IndexKind, CliError> {
-    let known = || IndexKind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" or ");
-    match IndexKind::named(name) {
-        Some(kind) => Ok(kind),
-        None if LATER.contains(&name) => {
-            Err(CliError::Usage(format!("the index {name} is not in this release: choose {}", known())))
-        }
-        None => Err(CliError::Usage(format!("there is no index '{name}': choose {}", known()))),
-    }
 }
 
 /// Yields what `--technique NAME=on|off` of an index of that kind mean, in the order in which they were written.
@@ -61,7 +43,7 @@ fn switch(kind: IndexKind, word: &str) -> Result<(&'static str, bool), CliError>
     };
     // Both two_level and two-level are what people type.
     let spelled = name.replace('-', "_");
-    let known = kind.techniques();
+    let known: Vec<_> = kind.techniques().into_iter().map(|(known, _)| known).collect();
     match known.iter().find(|known| **known == spelled) {
         Some(name) => Ok((name, on)),
         None => {
@@ -112,7 +94,8 @@ pub(crate) async fn open(
         )));
     };
     // Its creator's geometry counts.
-    let spec = kind.spec(kind.usual_limits(), Nodes::Usual).with_cache_bytes(cache_bytes);
+    let spec = kind.spec(kind.usual_limits(), Nodes::Usual);
+    let spec = spec.with_options(|options| options.cache_bytes = cache_bytes);
     spec.open(node, name).await.map_err(CliError::failed)
 }
 
@@ -136,18 +119,6 @@ mod tests {
         }
         for name in ["", "a\nb", "a\tb", &"a".repeat(256)] {
             assert_eq!(check_name(name).unwrap_err().exit_code(), 2, "{name:?}");
-        }
-    }
-
-    #[test]
-    fn kinds_have_names() {
-        for &known in IndexKind::ALL {
-            assert_eq!(kind(known.name()).unwrap(), known);
-        }
-        for (name, part) in
-            [("chime", "not in this release: choose sherman or smart"), ("btree", "choose sherman")]
-        {
-            assert!(kind(name).unwrap_err().one_line().contains(part), "{name}");
         }
     }
 

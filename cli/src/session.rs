@@ -105,7 +105,8 @@ pub(crate) mod kit {
         };
         let cluster = Cluster::embedded(config).unwrap();
         let limits = Limits { max_key: BYTES_MAX, max_value: BYTES_MAX };
-        let spec = index::spec(kind, limits, &[]).unwrap().with_cache_bytes(0);
+        let spec = index::spec(kind, limits, &[]).unwrap();
+        let spec = spec.with_options(|options| options.cache_bytes = 0);
         block_on(index::create(&ControlOnly::at(&cluster), "t", &spec)).unwrap();
         cluster
     }

@@ -27,7 +27,7 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--duration", "10"], "a number with us, ms or s"),
         (&["--memory", "4GB"], "KiB, MiB or GiB"),
         (&["--memory", "99999999999999999999GiB"], "too large"),
-        (&["--index", "btree"], "choose sherman"),
+        (&["--index", "btree"], "[possible values: "),
         (&["--index", "dolphin"], "not in this release"),
         (&["--index", "smart", "--technique", "combine=off"], "it has lock_free_nodes, in_place_leaves"),
         (
@@ -79,7 +79,7 @@ fn commands_that_make_no_sense_are_refused() {
         (&["create", "t", shm, "--index", "chime"], "not in this release"),
         (&["create", "t", shm, "--index", "smart", "--max-key", "256"], "keys of up to 255 bytes, not 256"),
         (&["create", "t", shm, "--index", "smart", "--max-value", "1MiB"], "choose 0 to 4096"),
-        (&["create", "t", shm, "--index", "btree"], "choose sherman"),
+        (&["create", "t", shm, "--index", "btree"], "[possible values: "),
         (&["create", "t", shm, "--index", "sherman", "--max-key", "1GiB"], "choose 1 to 1024"),
         (&["create", "", shm, "--index", "sherman"], "empty"),
         (&["create", "a\nb", shm, "--index", "sherman"], "control character"),

@@ -207,13 +207,13 @@ fn run_benchmarks(kind: &str) {
 #[test]
 fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let server = Server::start(MEMORY);
-    for (kind, get_bytes) in [("sherman", 1024.0), ("smart", 32.0)] {
+    for kind in KINDS {
         // One client from the first operation on: what the cache knows when does not depend on chance.
         let flags = ["--index", kind, "--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
         let flags = bench(&[&flags[..], &["--json", "-"]].concat());
         let (here, there) =
             (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-        let costs = |ran| kit::costs(&json_of(ran), get_bytes);
+        let costs = |ran| kit::costs(&json_of(ran), kit::spec(kind).get_bytes() as f64);
         assert_eq!(costs(&here), costs(&there), "{kind}");
     }
 }

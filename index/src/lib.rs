@@ -40,7 +40,7 @@ pub use farwood_lock::Backoff;
 pub use key_range::KeyRange;
 pub use layout::Bytes;
 pub use range_index::{Pair, RangeIndex, Scan, TreeShape};
-pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec, Spec};
+pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec};
 pub use shell::{Algorithm, Limits, Nodes, Switches};
 pub use sherman::{Sherman, ShermanIndex};
 pub use smart::{Smart, SmartIndex};

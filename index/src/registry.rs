@@ -3,9 +3,8 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
-use farwood_lock::{Backoff, LockConfig};
+use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Verbs};
@@ -24,18 +23,9 @@ use crate::smart::SmartAlgorithm;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// An index of one kind as it is created and opened: its sizes and its options.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Spec<A: Algorithm> {
-    /// Sizes, which count when the index is created.
-    pub geometry: A::Geometry,
-    /// Options of this compute node.
-    pub options: Options<A>,
-}
-
 macro_rules! registry {
     // The first token is a dollar sign, for the macro that this one defines.
-    ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
+    ($dollar:tt $($(#[doc = $about:literal])+ $kind:ident ($name:ident): $algorithm:ty,)+) => {
         /// Calls a macro once for each kind of index, with its name and its variant behind the arguments given:
         /// `for_each_index_kind!(tests!(a b))` calls `tests!(a b sherman = Sherman)` and so on.
         #[macro_export]
@@ -49,7 +39,7 @@ macro_rules! registry {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum IndexKind {
-            $($(#[$doc])* $kind,)+
+            $($(#[doc = $about])+ $kind,)+
         }
 
         impl IndexKind {
@@ -60,6 +50,13 @@ macro_rules! registry {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(IndexKind::$kind => <$algorithm>::KIND,)+
+                }
+            }
+
+            /// Describes it in a phrase: what its line in the registry is documented with.
+            pub fn about(self) -> &'static str {
+                match self {
+                    $(IndexKind::$kind => concat!($($about),+).trim().trim_end_matches('.'),)+
                 }
             }
 
@@ -77,10 +74,10 @@ macro_rules! registry {
                 }
             }
 
-            /// Lists the names of its techniques.
-            pub fn techniques(self) -> &'static [&'static str] {
+            /// Lists its techniques by name, each as it is by default.
+            pub fn techniques(self) -> Vec<(&'static str, bool)> {
                 match self {
-                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::NAMES,)+
+                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::default().list(),)+
                 }
             }
 
@@ -95,20 +92,20 @@ macro_rules! registry {
             /// [`IndexSpec::check`] says whether there can be one.
             pub fn spec(self, limits: Limits, nodes: Nodes) -> IndexSpec {
                 match self {
-                    $(IndexKind::$kind => IndexSpec::$kind(Spec {
+                    $(IndexKind::$kind => IndexSpec::$kind {
                         geometry: Geometry::new(limits, nodes),
                         options: Options::default(),
-                    }),)+
+                    },)+
                 }
             }
 
             /// Draws a geometry for a simulated cluster. `choose(n)` yields a number below n.
             pub fn draw(self, choose: impl FnMut(usize) -> usize) -> IndexSpec {
                 match self {
-                    $(IndexKind::$kind => IndexSpec::$kind(Spec {
+                    $(IndexKind::$kind => IndexSpec::$kind {
                         geometry: Geometry::draw(choose),
                         options: Options::default(),
-                    }),)+
+                    },)+
                 }
             }
 
@@ -123,25 +120,23 @@ macro_rules! registry {
             }
         }
 
-        /// An index of any kind as it is created and opened: its sizes and its options.
+        /// An index of any kind as it is created and opened: its sizes, which count when it is created, and the options
+        /// of this compute node.
         #[derive(Clone, Copy, PartialEq, Debug)]
         #[non_exhaustive]
         #[expect(missing_docs, reason = "named as the kinds")]
         pub enum IndexSpec {
-            $($kind(Spec<$algorithm>),)+
+            $($kind {
+                geometry: <$algorithm as Algorithm>::Geometry,
+                options: Options<<$algorithm as Algorithm>::Techniques>,
+            },)+
         }
-
-        $(impl From<Spec<$algorithm>> for IndexSpec {
-            fn from(spec: Spec<$algorithm>) -> Self {
-                IndexSpec::$kind(spec)
-            }
-        })+
 
         impl IndexSpec {
             /// Yields the kind of the index.
             pub fn kind(&self) -> IndexKind {
                 match self {
-                    $(IndexSpec::$kind(_) => IndexKind::$kind,)+
+                    $(IndexSpec::$kind { .. } => IndexKind::$kind,)+
                 }
             }
 
@@ -151,101 +146,86 @@ macro_rules! registry {
             /// [`LayoutError`] says which size to change.
             pub fn check(&self) -> Result<(), LayoutError> {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.check(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.check(),)+
                 }
             }
 
             /// Yields what the index takes.
             pub fn limits(&self) -> Limits {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.limits(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.limits(),)+
                 }
             }
 
             /// Tells whether leaves are as large as their entries need.
             pub fn leaves_differ(&self) -> bool {
                 match self {
-                    $(IndexSpec::$kind(_) => <$algorithm as Algorithm>::Geometry::LEAVES_DIFFER,)+
+                    $(IndexSpec::$kind { .. } => <$algorithm as Algorithm>::Geometry::LEAVES_DIFFER,)+
                 }
             }
 
             /// Yields the bytes of a leaf: of the largest, where they differ.
             pub fn leaf_bytes(&self) -> usize {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.leaf_bytes(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.leaf_bytes(),)+
                 }
             }
 
             /// Yields the bytes that a get of a key of the longest reads.
             pub fn get_bytes(&self) -> usize {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.get_bytes(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.get_bytes(),)+
                 }
             }
 
             /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
             pub fn leaves(&self, keys: u64, fill: f64) -> u64 {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.leaves(keys, fill),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.leaves(keys, fill),)+
                 }
             }
 
             /// Estimates the bytes on the memory servers for so many keys from above.
             pub fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.bytes_for(keys, fill),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.bytes_for(keys, fill),)+
                 }
             }
 
             /// Yields the bytes of the largest node, if each node that is allocated is in the tree or goes back.
             pub fn kept_node_bytes(&self) -> Option<u64> {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.kept_node_bytes(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.kept_node_bytes(),)+
                 }
             }
 
             /// Chooses so many of the ascending `keys` that gets of them meet every inner node.
             pub fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.geometry.touching(keys),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.touching(keys),)+
                 }
             }
 
-            /// Lists the techniques by name.
-            pub fn techniques(&self) -> Vec<(&'static str, bool)> {
+            /// Yields the options of this compute node.
+            pub fn options(&self) -> &Options<dyn Switches> {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.options.techniques.list(),)+
+                    $(IndexSpec::$kind { options, .. } => options,)+
                 }
             }
 
-            /// Sets the technique with that name; yields false if there is none.
-            pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
+            /// Yields the options of this compute node, to change them.
+            pub fn options_mut(&mut self) -> &mut Options<dyn Switches> {
                 match self {
-                    $(IndexSpec::$kind(spec) => spec.options.techniques.set(name, on),)+
+                    $(IndexSpec::$kind { options, .. } => options,)+
                 }
-            }
-
-            /// Yields the byte budget of the cache ([`Options::cache_bytes`]).
-            pub fn cache_bytes(&self) -> usize {
-                match self {
-                    $(IndexSpec::$kind(spec) => spec.options.cache_bytes,)+
-                }
-            }
-
-            /// Switches all techniques off.
-            pub fn without_techniques(mut self) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.techniques = Switches::NONE,)+
-                }
-                self
             }
 
             /// Yields what remains of it where locks can be in on-chip memory
             /// ([`farwood_lock::on_chip_possible`]) or cannot.
             pub fn effective(mut self, on_chip_possible: bool) -> Self {
                 match &mut self {
-                    $(IndexSpec::$kind(Spec { options: Options { techniques, .. }, .. }) => {
-                        *techniques = <$algorithm>::effective(*techniques, on_chip_possible);
+                    $(IndexSpec::$kind { options, .. } => {
+                        options.techniques = <$algorithm>::effective(options.techniques, on_chip_possible);
                     })+
                 }
                 self
@@ -254,14 +234,14 @@ macro_rules! registry {
             /// Yields the round trips of a get, and those of an update of a present key that has room.
             pub fn round_trips(&self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
                 match self {
-                    $(IndexSpec::$kind(spec) => <$algorithm>::round_trips(spec.options.techniques),)+
+                    $(IndexSpec::$kind { options, .. } => <$algorithm>::round_trips(options.techniques),)+
                 }
             }
 
             /// Tells whether a change of a value, which keeps its length, takes no memory.
             pub fn updates_in_place(&self) -> bool {
                 match self {
-                    $(IndexSpec::$kind(spec) => <$algorithm>::updates_in_place(spec.options.techniques),)+
+                    $(IndexSpec::$kind { options, .. } => <$algorithm>::updates_in_place(options.techniques),)+
                 }
             }
 
@@ -269,7 +249,7 @@ macro_rules! registry {
             /// leaves. The switches are taken as they are ([`IndexSpec::effective`]).
             pub fn locks(&self) -> LockConfig {
                 match self {
-                    $(IndexSpec::$kind(Spec { options, .. }) => {
+                    $(IndexSpec::$kind { options, .. } => {
                         <$algorithm>::meet(options.techniques, options.locks()).0
                     })+
                 }
@@ -278,47 +258,7 @@ macro_rules! registry {
             /// Changes the geometry to one for these limits and nodes; options stay.
             pub fn sized(mut self, limits: Limits, nodes: Nodes) -> Self {
                 match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.geometry = Geometry::new(limits, nodes),)+
-                }
-                self
-            }
-
-            /// Sets the byte budget of the cache ([`Options::cache_bytes`]).
-            pub fn with_cache_bytes(mut self, cache_bytes: usize) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.cache_bytes = cache_bytes,)+
-                }
-                self
-            }
-
-            /// Sets [`Options::retries_max`].
-            pub fn with_retries_max(mut self, retries_max: u32) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.retries_max = retries_max,)+
-                }
-                self
-            }
-
-            /// Sets [`Options::backoff`].
-            pub fn with_backoff(mut self, backoff: Backoff) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.backoff = backoff,)+
-                }
-                self
-            }
-
-            /// Sets [`Options::lock_wait_max`].
-            pub fn with_lock_wait_max(mut self, lock_wait_max: Duration) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.lock_wait_max = lock_wait_max,)+
-                }
-                self
-            }
-
-            /// Sets [`Options::scan_window`].
-            pub fn with_scan_window(mut self, scan_window: usize) -> Self {
-                match &mut self {
-                    $(IndexSpec::$kind(spec) => spec.options.scan_window = scan_window,)+
+                    $(IndexSpec::$kind { geometry, .. } => *geometry = Geometry::new(limits, nodes),)+
                 }
                 self
             }
@@ -329,7 +269,7 @@ macro_rules! registry {
             /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
             pub async fn create(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, OpenError> {
                 match *self {
-                    $(IndexSpec::$kind(Spec { geometry, options }) => {
+                    $(IndexSpec::$kind { geometry, options } => {
                         Tree::create(node, name, geometry, options).await.map(AnyTree::$kind)
                     })+
                 }
@@ -342,7 +282,7 @@ macro_rules! registry {
             /// be on this cluster.
             pub async fn open(&self, node: &impl NodeContext, name: &str) -> Result<AnyTree, OpenError> {
                 match *self {
-                    $(IndexSpec::$kind(Spec { options, .. }) => {
+                    $(IndexSpec::$kind { options, .. } => {
                         Tree::open(node, name, options).await.map(AnyTree::$kind)
                     })+
                 }
@@ -522,9 +462,33 @@ impl IndexKind {
 }
 
 impl IndexSpec {
+    /// Changes the options of this compute node.
+    pub fn with_options(mut self, change: impl FnOnce(&mut Options<dyn Switches>)) -> Self {
+        change(self.options_mut());
+        self
+    }
+
+    /// Lists the techniques by name.
+    pub fn techniques(&self) -> Vec<(&'static str, bool)> {
+        self.options().techniques.list()
+    }
+
     /// Tells whether the technique with that name is on, if there is one.
     pub fn technique(&self, name: &str) -> Option<bool> {
         self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
+    }
+
+    /// Sets the technique with that name; yields false if there is none.
+    pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
+        self.options_mut().techniques.set(name, on)
+    }
+
+    /// Switches all techniques off.
+    pub fn without_techniques(mut self) -> Self {
+        for (name, _) in self.techniques() {
+            self.set_technique(name, false);
+        }
+        self
     }
 }
 
@@ -541,9 +505,10 @@ impl fmt::Display for IndexKind {
 }
 
 registry! { $
-    /// The B+tree of the Sherman paper.
+    /// The B+tree of the Sherman paper: short scans and little memory, but every entry takes room for the longest key
+    /// and value.
     Sherman (sherman): ShermanAlgorithm,
-    /// The radix tree of the SMART paper.
+    /// The radix tree of the SMART paper: fewer bytes per operation, one leaf per key, keys of up to 255 bytes.
     Smart (smart): SmartAlgorithm,
 }
 
@@ -566,7 +531,7 @@ mod tests {
         for &kind in IndexKind::ALL {
             let mut spec = kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny).without_techniques();
             assert!(spec.techniques().iter().all(|(_, on)| !on));
-            for name in kind.techniques() {
+            for (name, _) in kind.techniques() {
                 assert!(spec.set_technique(name, true));
             }
             assert!(spec.techniques().iter().all(|(_, on)| *on));

@@ -181,7 +181,7 @@ impl Scenario {
             true => WAIT_WITH_THE_STILL,
             false => WAIT,
         };
-        let spec = spec.with_lock_wait_max(lock_wait);
+        let spec = spec.with_options(|options| options.lock_wait_max = lock_wait);
         let mut nodes: Vec<IndexSpec> = (0..nodes).map(|_| draw_options(rng, spec, shape)).collect();
         for (name, on) in &overrides.techniques {
             nodes.iter_mut().for_each(|node| {
@@ -217,7 +217,8 @@ impl Scenario {
     /// Yields the index as a compute node works on it, with as many retries as the faults call for.
     pub(crate) fn spec_of(&self, node: u16) -> IndexSpec {
         let retries_max = if may_kill(&self.mix) { RETRIES_WITH_DEATHS } else { RETRIES };
-        self.nodes[usize::from(node) % self.nodes.len()].with_retries_max(retries_max)
+        let spec = self.nodes[usize::from(node) % self.nodes.len()];
+        spec.with_options(|options| options.retries_max = retries_max)
     }
 
     /// Yields the index as its first compute node works on it.
@@ -358,10 +359,11 @@ fn draw_options(rng: &mut SmallRng, spec: IndexSpec, shape: Shape) -> IndexSpec 
         Shape::Plain => &[600, 2_000, 1 << 20, 1 << 20],
         Shape::Hard => spec.kind().trial().cache_bytes,
     };
-    draw_techniques(rng, spec, shape == Shape::Hard)
-        .with_cache_bytes(*budgets.choose(rng).expect("not empty"))
-        .with_backoff(draw_backoff(rng))
-        .with_scan_window(*[1, 3, 32].choose(rng).expect("not empty"))
+    draw_techniques(rng, spec, shape == Shape::Hard).with_options(|options| {
+        options.cache_bytes = *budgets.choose(rng).expect("not empty");
+        options.backoff = draw_backoff(rng);
+        options.scan_window = [1, 3, 32].choose(rng).copied();
+    })
 }
 
 fn draw_backoff(rng: &mut SmallRng) -> Backoff {
@@ -481,9 +483,9 @@ mod tests {
             assert!(share(&|scenario| scenario.adversary.stands_still) > 0.1);
             assert!(share(&|scenario| !scenario.first_rules().is_empty()) > 0.05);
             assert!(share(&|scenario| scenario.work.shared_prefixes) > 0.4);
-            let is_small = |node: &IndexSpec| node.cache_bytes() < 22_000;
+            let is_small = |node: &IndexSpec| node.options().cache_bytes < 22_000;
             assert!(share(&|scenario| scenario.nodes.iter().any(is_small)) > 0.7);
-            for name in kind.techniques() {
+            for (name, _) in kind.techniques() {
                 let differ = share(&|scenario| {
                     let mut is_on = scenario.nodes.iter().map(|node| node.technique(name) == Some(true));
                     is_on.clone().any(|on| on) && is_on.any(|on| !on)

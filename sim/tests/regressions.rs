@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::sherman::{Geometry, NodeSize, Options};
-use farwood_index::{Backoff, IndexKind, IndexSpec, Limits, Nodes, Spec};
+use farwood_index::{Backoff, IndexKind, IndexSpec, Limits, Nodes};
 use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
@@ -19,9 +19,13 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
 
 /// Gives a compute node a small cache, and 20 ms to wait for locks.
-fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
-    let spec = spec.into().with_cache_bytes(2_000).with_backoff(BACKOFF);
-    spec.with_lock_wait_max(Duration::from_millis(20)).with_scan_window(3)
+fn node(spec: IndexSpec) -> IndexSpec {
+    spec.with_options(|options| {
+        options.cache_bytes = 2_000;
+        options.backoff = BACKOFF;
+        options.lock_wait_max = Duration::from_millis(20);
+        options.scan_window = Some(3);
+    })
 }
 
 /// Makes a scenario of one compute node and one memory server, tiny nodes, and mostly inserts into an empty tree.
@@ -38,7 +42,7 @@ fn growing(seed: u64, rules: &'static [Rule]) -> Scenario {
             device_locks: 0,
             slow_control: true,
         },
-        nodes: vec![node(Spec { geometry: LEAST, options: Options::default() })],
+        nodes: vec![node(IndexSpec::Sherman { geometry: LEAST, options: Options::default() })],
         work: Work {
             clients: 3,
             ops: 40,
@@ -86,7 +90,7 @@ fn a_new_node_is_not_written_because_a_queue_pair_breaks() {
         let mut scenario = growing(seed, &BREAKS);
         scenario.cluster.servers = 3;
         assert!(scenario.nodes[0].set_technique("combine", false));
-        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_max(Duration::from_secs(1));
+        scenario.nodes[0].options_mut().lock_wait_max = Duration::from_secs(1);
         passes(&scenario);
     }
 }
@@ -101,7 +105,7 @@ fn keys_behind_a_torn_leaf_are_missed() {
     for seed in 0..30 {
         let mut scenario = growing(seed, &STOPS);
         let geometry = Geometry { max_value: 100, ..LEAST };
-        scenario.nodes = vec![node(Spec { geometry, options: Options::default() })];
+        scenario.nodes = vec![node(IndexSpec::Sherman { geometry, options: Options::default() })];
         assert!(scenario.nodes[0].set_technique("two_level", false));
         passes(&scenario);
     }
@@ -116,7 +120,7 @@ fn a_write_back_is_given_up_because_its_queue_pair_keeps_breaking() {
         scenario.cluster.shards = 1;
         scenario.work.clients = 12;
         scenario.work.ops = 30;
-        scenario.nodes[0] = scenario.nodes[0].with_lock_wait_max(Duration::from_secs(1));
+        scenario.nodes[0].options_mut().lock_wait_max = Duration::from_secs(1);
         passes(&scenario);
     }
 }
@@ -130,8 +134,8 @@ fn an_insert_in_a_chain_that_broke() {
     const BREAKS: [Rule; 1] = [Rule { fault: Fault::QueuePairError(20_000), one_in: 12, most: u32::MAX }];
     for seed in 0..20 {
         let mut scenario = growing(seed, &BREAKS);
-        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
-            .with_lock_wait_max(Duration::from_secs(1));
+        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny));
+        scenario.nodes[0].options_mut().lock_wait_max = Duration::from_secs(1);
         scenario.nodes.push(scenario.nodes[0]);
         scenario.work.keys = 6;
         scenario.work.ops = 60;
@@ -147,8 +151,8 @@ fn the_last_slots_are_claimed_and_never_shown() {
     const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(100_000), one_in: 60, most: u32::MAX }];
     for seed in 0..60 {
         let mut scenario = growing(seed, &AWAY);
-        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny))
-            .with_lock_wait_max(Duration::from_secs(1));
+        scenario.nodes[0] = node(IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny));
+        scenario.nodes[0].options_mut().lock_wait_max = Duration::from_secs(1);
         scenario.work.shares = Shares { get: 1, put: 5, insert: 5, update: 1, remove: 4, scan: 1 };
         passes(&scenario);
     }

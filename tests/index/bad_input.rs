@@ -119,7 +119,7 @@ fn nodes_larger_than_chunks() {
     })
     .unwrap();
     let geometry = Geometry { size: NodeSize::Bytes(8192), ..Geometry::default() };
-    let recipe = kit::IndexSpec::from(kit::Spec { geometry, options: Options::default() });
+    let recipe = kit::IndexSpec::Sherman { geometry, options: Options::default() };
     kit::with_parties_on(&cluster, kit::Parties::Shards(1), recipe, |cluster| async move {
         let error = cluster.index.put(b"k", b"v").await.unwrap_err();
         assert_eq!(error, WriteError::Alloc(AllocError::TooLarge { bytes: 8192, chunk_bytes: 4096 }));

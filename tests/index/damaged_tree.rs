@@ -28,7 +28,7 @@ const FEW: Options = Options {
     backoff: Backoff { min: Duration::from_nanos(100), max: Duration::from_micros(1) },
     lock_wait_max: Duration::from_secs(5),
     lock_attempts_max: 100,
-    scan_window: 4,
+    scan_window: Some(4),
 };
 
 /// Runs `main` with a tree, and with the node, on which more handles to it can be opened.

@@ -6,7 +6,7 @@ use farwood::{Nodes, RangeIndex};
 
 use crate::kit;
 use crate::kit::cluster::Model;
-use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, Spec, TestCluster, key, with_parties};
+use crate::kit::{IndexKind, IndexSpec, Mixes, Parties, Shape, TestCluster, key, with_parties};
 
 const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 
@@ -95,11 +95,11 @@ fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
     for mix in kind.extremes() {
         let least = LEAST.of(mix);
         recipes.push(least);
-        if let IndexSpec::Sherman(Spec { geometry, options }) = least {
+        if let IndexSpec::Sherman { geometry, options } = least {
             let of = |leaf, inner| Geometry { size: NodeSize::Slots { leaf, inner }, ..geometry };
             recipes.extend(
                 [(3, 3), (4, 4)]
-                    .map(|(leaf, inner)| IndexSpec::from(Spec { geometry: of(leaf, inner), options })),
+                    .map(|(leaf, inner)| IndexSpec::Sherman { geometry: of(leaf, inner), options }),
             );
         }
     }
@@ -109,7 +109,7 @@ fn recipes(kind: IndexKind) -> Vec<IndexSpec> {
 /// Asserts the contents by the index's own check, and of Sherman also by a walk that is not the index's.
 async fn holds(cluster: &TestCluster, recipe: IndexSpec, expected: &Model) {
     cluster.holds(expected).await;
-    if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
+    if let IndexSpec::Sherman { geometry, .. } = recipe {
         kit::tree::holds_exactly(&cluster.shard, &cluster.index, geometry, expected).await;
     }
 }

@@ -4,7 +4,7 @@
 use farwood::RangeIndex;
 
 use crate::kit;
-use crate::kit::{IndexKind, IndexSpec, Parties, Shape, Spec, key, with_parties_on};
+use crate::kit::{IndexKind, IndexSpec, Parties, Shape, key, with_parties_on};
 
 /// Inserts the numbers below `keys`, by `clients` clients, in an order that has nothing to do with the
 /// keys'.
@@ -47,7 +47,7 @@ fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, 
             cluster.holds(&numbers.map(|n| (key(n).to_vec(), key(!n).to_vec())).collect()).await;
             let survey = cluster.index.survey().await.unwrap();
             assert!(survey.load_factor > kind.trial().load_factor_min, "{survey:?}");
-            if let IndexSpec::Sherman(Spec { geometry, .. }) = recipe {
+            if let IndexSpec::Sherman { geometry, .. } = recipe {
                 let found = kit::tree::read(&cluster.shard, kit::NAME, geometry).await;
                 assert_eq!((found.pairs.len() as u64, found.orphans), (keys, 0));
             }

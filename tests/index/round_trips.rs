@@ -37,7 +37,8 @@ fn on_loaded_tree<R>(
 fn technique_mixes() -> Vec<Techniques> {
     let mut mixes = vec![Techniques::ALL, Techniques::NONE];
     let left_out = ["on_chip", "delegation", "combining"];
-    for name in Techniques::NAMES.iter().filter(|name| !left_out.contains(name)) {
+    let names = Techniques::ALL.list().into_iter().map(|(name, _)| name);
+    for name in names.filter(|name| !left_out.contains(name)) {
         let mut techniques = Techniques::ALL;
         assert!(techniques.set(name, false));
         mixes.push(techniques);

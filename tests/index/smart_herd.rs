@@ -5,7 +5,7 @@ use farwood::{OpKind, RangeIndex, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Spec};
+use crate::kit::{IndexSpec, Parties};
 
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 8, types: Types::Lines };
 const LEAF_BYTES: u64 = 64;
@@ -14,7 +14,10 @@ const COPIES_BYTES: u64 = 256 + 768;
 const CLIENTS: usize = 32;
 
 fn recipe() -> IndexSpec {
-    Spec { geometry: GEOMETRY, options: Options { techniques: Techniques::ALL, ..Options::default() } }.into()
+    IndexSpec::Smart {
+        geometry: GEOMETRY,
+        options: Options { techniques: Techniques::ALL, ..Options::default() },
+    }
 }
 
 /// Each of them used to write a copy.

@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Spec, TestCluster, all_pairs};
+use crate::kit::{IndexSpec, Parties, TestCluster, all_pairs};
 
 /// Nodes of six slots at least: none has to move.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 8, types: Types::Lines };
@@ -19,7 +19,7 @@ const CLIENTS: usize = 2;
 
 fn recipe(fused: bool) -> IndexSpec {
     let techniques = Techniques { fused, ..Techniques::ALL };
-    Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
+    IndexSpec::Smart { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }
 }
 
 /// Yields the key 30 bytes behind `first`, or one that parts from it so many bytes behind.

@@ -9,7 +9,7 @@ use rand::seq::SliceRandom;
 
 use crate::kit;
 use crate::kit::cluster::Model;
-use crate::kit::{IndexSpec, Parties, Spec, TestCluster, with_parties};
+use crate::kit::{IndexSpec, Parties, TestCluster, with_parties};
 
 const LONGEST: usize = 255;
 
@@ -21,7 +21,7 @@ fn recipes(max_key: usize, max_value: usize) -> Vec<IndexSpec> {
     for types in [Types::Lines, Types::Tiny] {
         for techniques in [Techniques::ALL, elsewhere, replaced, Techniques::NONE] {
             let options = Options { techniques, ..Options::default() };
-            recipes.push(Spec { geometry: Geometry { max_key, max_value, types }, options }.into());
+            recipes.push(IndexSpec::Smart { geometry: Geometry { max_key, max_value, types }, options });
         }
     }
     recipes

@@ -17,7 +17,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use crate::kit;
 use crate::kit::recorder::{self, Recorder};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Spec, TestCluster};
+use crate::kit::{IndexSpec, Parties, TestCluster};
 
 const SEEDS: u64 = 8;
 /// Clients of each shard.
@@ -46,8 +46,8 @@ where
     R: Future<Output = ()> + 'static,
 {
     for techniques in mixes() {
-        let recipe: IndexSpec =
-            Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into();
+        let recipe =
+            IndexSpec::Smart { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } };
         for parties in [Parties::Shards(2), Parties::Nodes(3)] {
             for seed in 0..SEEDS {
                 println!("{techniques:?}, {parties:?}, seed {seed}");

@@ -9,13 +9,13 @@ use farwood::{RangeIndex, Switches, Verbs};
 
 use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::simulated::{calm, simulate_parties};
-use crate::kit::{IndexSpec, Parties, Spec, at_rest, with_parties};
+use crate::kit::{IndexSpec, Parties, at_rest, with_parties};
 
 /// Types of 2; 3, 5; 8, 16; 64, 257 slots, those of one room between semicolons.
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 8, types: Types::Tiny };
 
 fn recipe(techniques: Techniques) -> IndexSpec {
-    Spec { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }.into()
+    IndexSpec::Smart { geometry: GEOMETRY, options: Options { techniques, ..Options::default() } }
 }
 
 /// Dropped after the CAS of the slot, an insert used to stay invisible until another one came to the same node, at any

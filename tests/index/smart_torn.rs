@@ -14,7 +14,7 @@ use futures::TryStreamExt;
 
 use crate::kit::cluster::Common;
 use crate::kit::simulated::{calm, simulate};
-use crate::kit::{NAME, Parties, Spec, TestCluster};
+use crate::kit::{IndexSpec, NAME, Parties, TestCluster};
 
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 200, types: Types::Lines };
 const VALUE: [u8; 200] = [7; 200];
@@ -75,7 +75,8 @@ fn with_torn_leaf<R: Future<Output = ()> + 'static>(techniques: Techniques, main
     simulate(&calm(Parties::ONE), Parties::ONE, move |seat| {
         let common = Arc::clone(&common);
         async move {
-            let cluster = TestCluster::enter(seat, Spec { geometry: GEOMETRY, options }.into(), common).await;
+            let cluster =
+                TestCluster::enter(seat, IndexSpec::Smart { geometry: GEOMETRY, options }, common).await;
             cluster.index.put(b"key", &VALUE).await.unwrap();
             let root = cluster.host.control().open(NAME).await.unwrap().root;
             let mut torn = TornLeaf { cluster, leaf: root, lock: root };

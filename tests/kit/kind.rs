@@ -63,7 +63,7 @@ impl Mixes for IndexKind {
         for (name, on) in self.default_mix().techniques() {
             mixes.push(switched(self.default_mix(), name, !on));
         }
-        mixes.push(self.default_mix().with_cache_bytes(1));
+        mixes.push(self.default_mix().with_options(|options| options.cache_bytes = 1));
         mixes
     }
 
@@ -81,16 +81,16 @@ impl Mixes for IndexKind {
 
     fn scan_mixes(self) -> Vec<IndexSpec> {
         let mixes = [32, 2, 1].into_iter().flat_map(|window| {
-            [1 << 20, 1, 2000]
-                .map(|bytes| self.default_mix().with_scan_window(window).with_cache_bytes(bytes))
+            [1 << 20, 1, 2000].map(|bytes| {
+                self.default_mix().with_options(|options| {
+                    options.scan_window = Some(window);
+                    options.cache_bytes = bytes;
+                })
+            })
         });
-        let replaced = self
-            .default_mix()
-            .techniques()
-            .iter()
-            .any(|(name, _)| *name == "in_place_leaves")
-            .then(|| switched(self.default_mix(), "in_place_leaves", false).effective(true));
-        mixes.chain(replaced).collect()
+        let each = self.techniques().into_iter().map(|(name, on)| switched(self.default_mix(), name, !on));
+        let replaced = each.filter(|mix| self.default_mix().updates_in_place() && !mix.updates_in_place());
+        mixes.chain(replaced.map(|mix| mix.effective(true))).collect()
     }
 }
 
@@ -108,5 +108,5 @@ pub(crate) fn shared(stats: &IndexStats) -> u64 {
 /// Makes an index fit for a fabric of any speed: no client gives up on a lock that others hold in turn. In an emulated
 /// guest each of them takes some 50 ms.
 pub(crate) fn patient(spec: IndexSpec) -> IndexSpec {
-    spec.with_lock_wait_max(Duration::from_secs(600))
+    spec.with_options(|options| options.lock_wait_max = Duration::from_secs(600))
 }

@@ -21,7 +21,7 @@ use futures::executor::block_on;
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 pub(crate) use self::kind::{Mixes, Shape};
 pub(crate) use self::nodes::exit_on_panic;
-pub(crate) use farwood::{IndexKind, IndexSpec, Spec};
+pub(crate) use farwood::{IndexKind, IndexSpec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
 pub(crate) const TINY: Geometry =

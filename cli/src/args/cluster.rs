@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use farwood::IndexKind;
 
+use crate::args::kinds;
 use crate::error::CliError;
 use crate::fabric::{Servers, VerbsOptions};
 use crate::units::{parse_count, parse_size, parse_time};
@@ -92,16 +94,14 @@ pub(crate) struct CreateArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) servers: ServersArgs,
-    /// The kind of index: sherman (a B+tree: short scans and little memory) or smart (a radix tree: fewer bytes per
-    /// operation, one leaf per key); chime and dolphin are not in this release
-    #[arg(long, value_name = "KIND")]
-    pub(crate) index: String,
-    /// Bytes of the longest key [default: 32 with sherman, where every entry takes room for it; 255 with smart, which
-    /// takes no longer ones]
-    #[arg(long, value_name = "N", value_parser = parse_size)]
+    /// The kind of index
+    #[arg(long, value_name = "KIND", value_parser = kinds::parser())]
+    pub(crate) index: IndexKind,
+    #[arg(long, value_name = "N", value_parser = parse_size,
+        help = kinds::limit_help("Bytes of the longest key", |limits| limits.max_key))]
     pub(crate) max_key: Option<u64>,
-    /// Bytes of the longest value [default: 32 with sherman, where every entry takes room for it; 1024 with smart]
-    #[arg(long, value_name = "N", value_parser = parse_size)]
+    #[arg(long, value_name = "N", value_parser = parse_size,
+        help = kinds::limit_help("Bytes of the longest value", |limits| limits.max_value))]
     pub(crate) max_value: Option<u64>,
 }
 

@@ -125,7 +125,7 @@ impl Total {
 
 impl Plan {
     fn new(args: &SimRunArgs) -> Result<Self, CliError> {
-        let kind = index::kind(&args.index)?;
+        let kind = args.index;
         let seeds = seeds(&args.seeds)?;
         let mut rest = String::new();
         if kind != IndexKind::default() {

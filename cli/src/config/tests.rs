@@ -1,8 +1,8 @@
 //! Arguments: what they come to mean, and which are refused.
 
+use farwood::IndexSpec;
 use farwood::index::{sherman, smart};
 use farwood::runtime::sim::Profile;
-use farwood::{IndexSpec, Spec};
 
 use super::*;
 use crate::args::{self, Command, Request};
@@ -37,7 +37,7 @@ fn no_flags_are_the_canonical_run() {
 /// Returns the switches of a benchmark of Sherman.
 fn sherman(config: &BenchConfig) -> sherman::Techniques {
     match config.spec {
-        IndexSpec::Sherman(spec) => spec.options.techniques,
+        IndexSpec::Sherman { options, .. } => options.techniques,
         _ => panic!("it is another"),
     }
 }
@@ -45,7 +45,7 @@ fn sherman(config: &BenchConfig) -> sherman::Techniques {
 #[test]
 fn smart_is_configured_by_its_own_switches() {
     let plain = config("--index smart").unwrap();
-    let IndexSpec::Smart(Spec { geometry, options }) = plain.spec else { panic!("it was asked for") };
+    let IndexSpec::Smart { geometry, options } = plain.spec else { panic!("it was asked for") };
     assert_eq!((geometry.max_key, geometry.max_value, options.techniques), (8, 8, smart::Techniques::ALL));
     // Its locks are in its leaves: nothing is lost where NICs have no memory.
     assert!(!plain.no_on_chip);
@@ -99,7 +99,7 @@ fn simulated_runs_are_short_and_timed_throughout() {
 fn bad_input_says_what_to_do() {
     let cases = [
         ("--index chime", "not in this release"),
-        ("--index btree", "choose sherman or smart"),
+        ("--index btree", "[possible values: "),
         (
             "--index smart --technique two_level=off",
             "smart has no technique 'two_level': it has lock_free_nodes",

@@ -32,7 +32,7 @@ impl BenchSetup {
             Workload::Raw => Ok(BenchSetup::Raw(Arc::default())),
             _ => {
                 let cache_bytes = config.cache_bytes as usize;
-                let spec = config.spec.with_cache_bytes(cache_bytes);
+                let spec = config.spec.with_options(|options| options.cache_bytes = cache_bytes);
                 let created = index::create(node, &plan.index_name, &spec);
                 block_on(created).map(BenchSetup::Index).map_err(|error| not_started(&error))
             }

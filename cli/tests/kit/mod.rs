@@ -6,6 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use farwood::{IndexKind, IndexSpec, Limits, Nodes};
+
 /// Output of a run of the binary.
 pub(crate) struct Ran {
     /// Exit status.
@@ -79,8 +81,22 @@ impl Drop for Scratch {
     }
 }
 
-/// The kinds of indexes.
-pub(crate) const KINDS: [&str; 2] = ["sherman", "smart"];
+/// The kinds of indexes, by name.
+pub(crate) const KINDS: [&str; IndexKind::ALL.len()] = {
+    let mut names = [""; IndexKind::ALL.len()];
+    let mut place = 0;
+    while place < names.len() {
+        names[place] = IndexKind::ALL[place].name();
+        place += 1;
+    }
+    names
+};
+
+/// Yields what the index is that a benchmark makes, for keys and values of 8 bytes.
+pub(crate) fn spec(index: &str) -> IndexSpec {
+    let kind = IndexKind::named(index).expect("one of those above");
+    kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual)
+}
 
 /// Reads what a get and an update cost in a benchmark's run: round trips, READs and bytes read, WRITEs, atomics and
 /// bytes written, apart from what was done again because the system took the core away in the middle of a READ. An

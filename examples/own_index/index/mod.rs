@@ -117,7 +117,7 @@ impl Algorithm for OwnIndex {
         )
     }
 
-    fn node_state(sizes: &Sizes, _: &Options<Self>, _: u64) -> Result<Box<[AtomicU64]>, OpenError> {
+    fn node_state(sizes: &Sizes, _: &Options<Techniques>, _: u64) -> Result<Box<[AtomicU64]>, OpenError> {
         sizes.check()?;
         Ok((0..=sizes.chains).map(|_| AtomicU64::new(0)).collect())
     }

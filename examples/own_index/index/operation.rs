@@ -319,7 +319,7 @@ impl<'o, V: Verbs> Operation<'o, V> {
                 false
             });
             let mut next = Vec::with_capacity(level.len());
-            for window in level.chunks(self.local.shared.options.scan_window.max(1)) {
+            for window in level.chunks(self.local.scan_window()) {
                 self.meter.round_trip();
                 let posted = window.iter().map(|(_, _, at)| {
                     let mut read = Chain::with_buffer(at.server(), self.local.verbs.lease(bytes));

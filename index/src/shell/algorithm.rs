@@ -147,13 +147,13 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     const FILLED: Filled;
     /// Properties of this algorithm that tests and swarms need to know.
     const TRIAL: Trial;
-    /// [`Options::scan_window`] by default.
+    /// The most nodes that a scan reads in parallel, if [`Options::scan_window`] does not say.
     const SCAN_WINDOW: usize;
 
     /// Sizes, which are decided when an index is created.
     type Geometry: Geometry;
     /// The switches.
-    type Techniques: Switches;
+    type Techniques: Switches + Copy + PartialEq + Debug + Default + Send + Sync + 'static;
     /// Settings that all compute nodes of an index have to agree on: decided when it is created, kept in the catalog
     /// as JSON. A geometry, and those switches that say where locks are or what protects a node.
     type PersistedConfig: Copy + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
@@ -223,7 +223,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// If the geometry makes no node.
     fn node_state(
         persisted: &Self::PersistedConfig,
-        options: &Options<Self>,
+        options: &Options<Self::Techniques>,
         seed: u64,
     ) -> Result<Self::NodeState, OpenError>;
 

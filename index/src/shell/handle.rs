@@ -42,7 +42,7 @@ pub struct Shared<A: Algorithm> {
     /// Configuration that all compute nodes agree on.
     pub persisted: A::PersistedConfig,
     /// Options of this compute node.
-    pub options: Options<A>,
+    pub options: Options<A::Techniques>,
     /// The algorithm's own.
     pub state: A::NodeState,
     meeting: Meeting,
@@ -58,7 +58,7 @@ impl<A: Algorithm> Tree<A> {
         node: &impl NodeContext,
         name: &str,
         geometry: A::Geometry,
-        options: Options<A>,
+        options: Options<A::Techniques>,
     ) -> Result<Self, OpenError> {
         let control = node.control();
         let persisted = A::agree(geometry, options.techniques, control.servers())?;
@@ -72,7 +72,11 @@ impl<A: Algorithm> Tree<A> {
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
     /// this cluster.
-    pub async fn open(node: &impl NodeContext, name: &str, options: Options<A>) -> Result<Self, OpenError> {
+    pub async fn open(
+        node: &impl NodeContext,
+        name: &str,
+        options: Options<A::Techniques>,
+    ) -> Result<Self, OpenError> {
         let entry = node.control().open(name).await?;
         Self::from_entry(node, entry, options)
     }
@@ -88,7 +92,7 @@ impl<A: Algorithm> Tree<A> {
     fn from_entry(
         node: &impl NodeContext,
         entry: CatalogEntry,
-        options: Options<A>,
+        options: Options<A::Techniques>,
     ) -> Result<Self, OpenError> {
         let persisted = persisted::<A>(&entry)?;
         A::check_cluster(&entry.name, &persisted, node.control().servers())?;
@@ -182,6 +186,11 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     #[inline]
     pub fn budget(&self) -> Budget {
         Budget::new(self.shared.options.retries_max)
+    }
+
+    /// Yields the most nodes that a scan may read in parallel ([`Options::scan_window`]): at least one.
+    pub fn scan_window(&self) -> usize {
+        self.shared.options.scan_window.unwrap_or(A::SCAN_WINDOW).max(1)
     }
 
     /// Checks the length of a key.

@@ -1,19 +1,16 @@
-//! Options of a compute node that works on an index of any kind. Knows no algorithm.
+//! Options of a compute node that works on an index of any kind. Knows no algorithm, and no technique.
 
 use std::time::Duration;
 
 use farwood_cache::Policy;
 use farwood_lock::{Backoff, LockConfig};
 
-use crate::shell::algorithm::Algorithm;
-
-/// Options of a compute node that works on an index. Compute nodes with different options may work on the same index.
+/// Options of a compute node that works on an index with the techniques `T`. Compute nodes with different options may
+/// work on the same index.
+///
+/// Those of an index of any kind are `Options<dyn Switches>` ([`IndexSpec::options`](crate::IndexSpec::options)).
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Options<A: Algorithm> {
-    /// Techniques that are used. Those that say where locks are or what protects a node count when the index is
-    /// created; opening it with other values is no error and changes nothing
-    /// ([`Index::techniques`](crate::shell::handle::Index::techniques) tells what is in effect).
-    pub techniques: A::Techniques,
+pub struct Options<T: ?Sized> {
     /// Byte budget of the cache of inner nodes, all overhead included.
     pub cache_bytes: usize,
     /// Policy by which cached nodes leave when the budget is full.
@@ -27,11 +24,15 @@ pub struct Options<A: Algorithm> {
     pub lock_wait_max: Duration,
     /// Attempts at a lock before an operation gives up with that error. At least 1.
     pub lock_attempts_max: u32,
-    /// Nodes that a scan reads in parallel at most.
-    pub scan_window: usize,
+    /// Nodes that a scan reads in parallel at most; none: as many as suit the index.
+    pub scan_window: Option<usize>,
+    /// Techniques that are used. Those that say where locks are or what protects a node count when the index is
+    /// created; opening it with other values is no error and changes nothing
+    /// ([`Index::techniques`](crate::shell::handle::Index::techniques) tells what is in effect).
+    pub techniques: T,
 }
 
-impl<A: Algorithm> Options<A> {
+impl<T: ?Sized> Options<T> {
     /// Yields the configuration of lock tables by these options. The algorithm decides which kinds of locks there are.
     pub(crate) fn locks(&self) -> LockConfig {
         LockConfig {
@@ -43,18 +44,18 @@ impl<A: Algorithm> Options<A> {
     }
 }
 
-impl<A: Algorithm> Default for Options<A> {
+impl<T: Default> Default for Options<T> {
     fn default() -> Self {
         let locks = LockConfig::default();
         Options {
-            techniques: A::Techniques::default(),
             cache_bytes: 512 << 20,
             eviction: Policy::TwoChoices,
             retries_max: 100_000,
             backoff: locks.backoff,
             lock_wait_max: locks.wait_max,
             lock_attempts_max: locks.attempts_max,
-            scan_window: A::SCAN_WINDOW,
+            scan_window: None,
+            techniques: T::default(),
         }
     }
 }

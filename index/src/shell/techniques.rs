@@ -1,20 +1,13 @@
 //! Techniques of an algorithm as switches with names, which papers compare and the command line sets. Knows no
 //! algorithm.
 
-use std::fmt::Debug;
-
-/// A set of switches. [`crate::techniques!`] writes the type from a list of them.
-pub trait Switches: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
-    /// The names of the switches, as the command line spells them.
-    const NAMES: &'static [&'static str];
-
-    /// All switches off.
-    const NONE: Self;
-
+/// A set of switches, whose names are those on the command line. [`crate::techniques!`] writes the type from a list of
+/// them.
+pub trait Switches {
     /// Sets the switch with that name; yields false if there is none.
     fn set(&mut self, name: &str, on: bool) -> bool;
 
-    /// Lists the switches by name, in the order of [`Switches::NAMES`].
+    /// Lists the switches by name, always in the same order.
     fn list(&self) -> Vec<(&'static str, bool)>;
 }
 
@@ -64,9 +57,6 @@ macro_rules! techniques {
         }
 
         impl $crate::shell::techniques::Switches for $name {
-            const NAMES: &'static [&'static str] = &[$(stringify!($field),)+];
-            const NONE: Self = $name::NONE;
-
             fn set(&mut self, name: &str, on: bool) -> bool {
                 match name {
                     $(stringify!($field) => self.$field = on,)+

@@ -71,7 +71,7 @@ pub type Sherman = crate::shell::handle::Tree<ShermanAlgorithm>;
 pub type ShermanIndex<V> = Index<ShermanAlgorithm, V>;
 
 /// Options of one compute node for a Sherman tree.
-pub type Options = crate::shell::options::Options<ShermanAlgorithm>;
+pub type Options = crate::shell::options::Options<Techniques>;
 
 /// A tree as one shard works on it.
 type Tree<V> = Local<ShermanAlgorithm, V>;

@@ -58,7 +58,7 @@ pub(super) fn stream<V: Verbs>(
         Bound::Excluded(key) => (key, false),
     };
     let left = limit.unwrap_or(usize::MAX);
-    let window = first_window(tree.leaf(), left, tree.shared.options.scan_window);
+    let window = first_window(tree.leaf(), left, tree.scan_window());
     let cursor = Cursor {
         tree,
         meter: Meter::default(),
@@ -91,7 +91,7 @@ pub(super) fn stream<V: Verbs>(
 fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
     let full = (leaf.slots() * 7).div_ceil(10);
     let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };
-    wanted.clamp(1, most.max(1))
+    wanted.clamp(1, most)
 }
 
 impl<V: Verbs> Cursor<V> {
@@ -128,7 +128,7 @@ impl<V: Verbs> Cursor<V> {
             self.at = None;
             return Ok(());
         };
-        self.window = (self.window * 2).min(tree.shared.options.scan_window.max(1));
+        self.window = (self.window * 2).min(tree.scan_window());
         self.meter.round_trip();
         let reads: SmallVec<[_; 32]> = leaves
             .iter()

@@ -85,7 +85,7 @@ pub type Smart = crate::shell::handle::Tree<SmartAlgorithm>;
 pub type SmartIndex<V> = Index<SmartAlgorithm, V>;
 
 /// Options of one compute node for a SMART tree.
-pub type Options = crate::shell::options::Options<SmartAlgorithm>;
+pub type Options = crate::shell::options::Options<Techniques>;
 
 /// A tree as one shard works on it.
 type Tree<V> = Local<SmartAlgorithm, V>;

@@ -275,7 +275,7 @@ impl<V: Verbs> Cursor<V> {
     /// Reads the first slots of the queue that are ahead, in parallel: one round trip.
     async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
         let tree = Rc::clone(&self.tree);
-        let most = tree.shared.options.scan_window.max(1).min(self.left);
+        let most = tree.scan_window().min(self.left);
         let queue = self.queue.as_mut().expect("it was filled");
         let mut window: SmallVec<[Ahead; 32]> = SmallVec::new();
         // Pairs among them keep their places.

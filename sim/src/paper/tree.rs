@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::smart::{self, Types};
-use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, OpenError, RangeIndex, Spec};
+use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, OpenError, RangeIndex};
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
@@ -23,17 +23,23 @@ impl Tree {
     /// Yields the index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as
     /// it takes.
     fn spec(self, max_key: usize, max_value: usize) -> IndexSpec {
-        let spec: IndexSpec = match self {
+        let spec = match self {
             Tree::Sherman(techniques, size) => {
                 let geometry = sherman::Geometry { max_key, max_value, size };
-                Spec { geometry, options: sherman::Options { techniques, ..Default::default() } }.into()
+                IndexSpec::Sherman {
+                    geometry,
+                    options: sherman::Options { techniques, ..Default::default() },
+                }
             }
             Tree::Smart(techniques) => {
                 let geometry = smart::Geometry { max_key, max_value, types: Types::Lines };
-                Spec { geometry, options: smart::Options { techniques, ..Default::default() } }.into()
+                IndexSpec::Smart { geometry, options: smart::Options { techniques, ..Default::default() } }
             }
         };
-        spec.with_backoff(Backoff::NONE).with_lock_wait_max(Duration::MAX)
+        spec.with_options(|options| {
+            options.backoff = Backoff::NONE;
+            options.lock_wait_max = Duration::MAX;
+        })
     }
 }
 

@@ -393,8 +393,12 @@ impl<'r> Run<'r> {
     /// Looks at all that is left, with a compute node that was not there before.
     fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
-        let spec = self.scenario.spec().with_cache_bytes(1 << 20).with_retries_max(500);
-        let tree = self.open(node, spec.with_lock_wait_max(Duration::from_millis(1)), false)?;
+        let spec = self.scenario.spec().with_options(|options| {
+            options.cache_bytes = 1 << 20;
+            options.retries_max = 500;
+            options.lock_wait_max = Duration::from_millis(1);
+        });
+        let tree = self.open(node, spec, false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
         let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
@@ -485,7 +489,7 @@ impl<'r> Run<'r> {
         (name, lock_wait_max): (&'static str, Duration),
     ) -> Result<AnyTree, String> {
         let (host, shard) = (self.simulation.node(node), self.simulation.shard(node, 0));
-        let spec = self.scenario.spec_of(0).with_lock_wait_max(lock_wait_max);
+        let spec = self.scenario.spec_of(0).with_options(|options| options.lock_wait_max = lock_wait_max);
         let made = self.block_on(&shard, async move { spec.create(&*host, name).await })?;
         made.map_err(|error| format!("the index {name:?} cannot be made: {error}"))
     }

@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use farwood_index::sherman::{Geometry, NodeSize, Options};
-use farwood_index::{Backoff, IndexKind, IndexSpec, Limits, Spec};
+use farwood_index::{Backoff, IndexKind, IndexSpec, Limits};
 use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
 use farwood_sim::runner::run_on;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
@@ -28,9 +28,13 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 const WIDE: Geometry = Geometry { max_value: 100, ..TINY };
 
 /// Gives a compute node a large cache, and 100 ms to wait for locks.
-fn node(spec: impl Into<IndexSpec>) -> IndexSpec {
-    let spec = spec.into().with_cache_bytes(1 << 20).with_backoff(BACKOFF);
-    spec.with_lock_wait_max(Duration::from_millis(100)).with_scan_window(32)
+fn node(spec: IndexSpec) -> IndexSpec {
+    spec.with_options(|options| {
+        options.cache_bytes = 1 << 20;
+        options.backoff = BACKOFF;
+        options.lock_wait_max = Duration::from_millis(100);
+        options.scan_window = Some(32);
+    })
 }
 
 /// Yields two compute nodes on one memory server: tiny leaves, no faults.
@@ -47,7 +51,7 @@ fn plain(seed: u64) -> Scenario {
             device_locks: 0,
             slow_control: false,
         },
-        nodes: vec![node(Spec { geometry: TINY, options: Options::default() }); 2],
+        nodes: vec![node(IndexSpec::Sherman { geometry: TINY, options: Options::default() }); 2],
         work: Work {
             clients: 4,
             ops: 60,
@@ -93,7 +97,7 @@ fn is_caught(act: Act, within: u64, scenario: impl Fn(u64) -> Scenario) {
 fn versions_in_the_first_and_last_line_only() {
     is_caught(Act::Bookends, 20, |seed| {
         let mut scenario = plain(seed);
-        scenario.nodes = vec![node(Spec { geometry: WIDE, options: Options::default() }); 2];
+        scenario.nodes = vec![node(IndexSpec::Sherman { geometry: WIDE, options: Options::default() }); 2];
         scenario.work.shares = Shares { get: 10, put: 10, insert: 0, update: 0, remove: 2, scan: 2 };
         scenario.work.keys = 12;
         scenario
@@ -106,7 +110,7 @@ fn versions_of_four_bits_without_a_time_bound() {
         let mut scenario = plain(seed);
         // One key, a line of which is read long after the others, while the key is written some sixteen times.
         scenario.mix = FaultMix { name: "late lines", about: "", rules: &LATE_LINES };
-        scenario.nodes = vec![node(Spec { geometry: WIDE, options: Options::default() }); 2];
+        scenario.nodes = vec![node(IndexSpec::Sherman { geometry: WIDE, options: Options::default() }); 2];
         scenario.nodes.push(scenario.nodes[0]);
         scenario.cluster.shards = 1;
         scenario.work.shares = Shares { get: 8, put: 10, insert: 0, update: 0, remove: 0, scan: 0 };

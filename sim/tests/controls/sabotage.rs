@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use farwood_index::IndexSpec;
 use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
-use farwood_index::{IndexSpec, Spec};
 use farwood_runtime::buffer::Buf;
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::message::{Message, Port};
@@ -57,10 +57,10 @@ pub(crate) enum Nodes {
 impl Nodes {
     pub(crate) fn of(spec: &IndexSpec) -> Self {
         match spec {
-            IndexSpec::Sherman(Spec { geometry, .. }) => {
+            IndexSpec::Sherman { geometry, .. } => {
                 Nodes::BTree(geometry.layouts().expect("the scenario has a tree").0)
             }
-            IndexSpec::Smart(Spec { geometry, .. }) => Nodes::Radix(Radix::new(*geometry)),
+            IndexSpec::Smart { geometry, .. } => Nodes::Radix(Radix::new(*geometry)),
             other => panic!("the controls know no nodes of {}", other.kind()),
         }
     }

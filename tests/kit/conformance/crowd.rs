@@ -244,7 +244,8 @@ pub(crate) fn small_caches<F: Fabric>(kind: IndexKind) {
     const CLIENTS: u64 = 20;
     let each = F::SIZE.steps(20, 5) as u64;
     for cache_bytes in [500, 1000, 2000, 4000] {
-        let recipe = Shape::TINY.of(kind.default_mix().with_cache_bytes(cache_bytes));
+        let recipe = kind.default_mix().with_options(|options| options.cache_bytes = cache_bytes);
+        let recipe = Shape::TINY.of(recipe);
         on_index::<F, _, _>(Parties::Shards(2), recipe, || {
             move |cluster: TestCluster<F::V>| async move {
                 cluster.meet().await;

@@ -61,9 +61,11 @@ pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: IndexKind) {
 pub(crate) fn a_map_says_the_same<F: Fabric>(kind: IndexKind) {
     let shape = Shape { max_key: 4, ..Shape::TINY };
     let steps = F::SIZE.steps(3000, 300);
-    on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix().with_cache_bytes(1)), || {
-        move |cluster: TestCluster<F::V>| compare(cluster, shape, 7, steps)
-    });
+    on_index::<F, _, _>(
+        Parties::ONE,
+        shape.of(kind.default_mix().with_options(|options| options.cache_bytes = 1)),
+        || move |cluster: TestCluster<F::V>| compare(cluster, shape, 7, steps),
+    );
 }
 
 async fn compare<V: ClientPool>(cluster: TestCluster<V>, shape: Shape, seed: u64, steps: usize) {

@@ -7,7 +7,7 @@ mod smart;
 use farwood::OpKind;
 use farwood::index::KindStats;
 
-use farwood::{IndexSpec, Spec};
+use farwood::IndexSpec;
 
 /// An operation on the loaded index.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +47,8 @@ pub(crate) enum Costs {
 /// Yields what `work` may cost with `mix`.
 pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
-        IndexSpec::Sherman(Spec { options, .. }) => sherman::costs(options.techniques, work),
-        IndexSpec::Smart(Spec { options, .. }) => smart::costs(options.techniques, work),
+        IndexSpec::Sherman { options, .. } => sherman::costs(options.techniques, work),
+        IndexSpec::Smart { options, .. } => smart::costs(options.techniques, work),
         other => own_word(&other, work),
     }
 }
@@ -56,8 +56,8 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
 /// Counts how often `work` always reads again: what a cache says of absent keys may be out of date.
 pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
     match mix {
-        IndexSpec::Sherman(_) => 0,
-        IndexSpec::Smart(_) => smart::second_looks(work),
+        IndexSpec::Sherman { .. } => 0,
+        IndexSpec::Smart { .. } => smart::second_looks(work),
         _ => 0,
     }
 }
