@@ -29,6 +29,9 @@ impl Default for ServerParts {
 }
 
 impl ServerParts {
+    /// Parts of a region of a few MiB, for examples and tests: 1024 locks, and chunks of 64 KiB.
+    pub const SMALL: ServerParts = ServerParts { locks: 1024, device_bytes: 0, chunk_bytes: 64 << 10 };
+
     /// Tells whether a region of `region_bytes` bytes can be divided so.
     ///
     /// # Errors
