@@ -17,7 +17,7 @@ impl Clock {
     /// ```
     /// # use farwood_runtime::clock::Clock;
     /// let clock = Clock::new();
-    /// assert!(clock.now() < 10_000_000_000, "it has just begun");
+    /// assert!(clock.now() < 60_000_000_000, "it has just begun");
     /// ```
     pub fn new() -> Self {
         Self::starting(quanta::Clock::new())

@@ -34,6 +34,12 @@ impl ServerParts {
 
     /// Tells whether a region of `region_bytes` bytes can be divided so.
     ///
+    /// ```
+    /// # use farwood_runtime::ServerParts;
+    /// assert!(ServerParts::SMALL.check(1 << 20).is_ok());
+    /// assert!(ServerParts::default().check(1 << 20).is_err(), "a chunk has 8 MiB");
+    /// ```
+    ///
     /// # Errors
     /// If a part has an impossible size, or no chunk fits.
     pub fn check(&self, region_bytes: u64) -> Result<(), ClusterError> {
