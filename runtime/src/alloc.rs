@@ -88,6 +88,15 @@ struct State {
 
 impl NodeAllocator {
     /// Makes an allocator without a chunk. `first` is the server where its turn begins; shards begin at different ones.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// let entry = shard.control().create("mine", "my kind", b"").await?;
+    /// let nodes = NodeAllocator::new(shard.control().clone(), entry.id, shard.shard().0.into());
+    /// assert_eq!(nodes.used_bytes(), 0);
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
         let state = State { next_server: first, ..State::default() };
         let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
@@ -95,6 +104,17 @@ impl NodeAllocator {
     }
 
     /// Allocates a node of `bytes` bytes, aligned to 64. Its memory is zeroed unless it was returned before.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// let node = nodes.allocate(1000).await?;
+    /// assert_eq!(node.offset() % 64, 0);
+    /// let bytes = shard.read(&Meter::default(), node, 1000).await?.into_buf();
+    /// assert_eq!(bytes[..], [0; 1000]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] if no server has a chunk left.
@@ -104,6 +124,17 @@ impl NodeAllocator {
 
     /// Allocates a node on `server` if that has memory left, so that one chain can write it and other memory of the
     /// server; else on any server. Says whether the memory is zeroed.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// let node = nodes.allocate(1024).await?;
+    /// let sibling = nodes.allocate_near(node.server(), 1024).await?;
+    /// assert!(sibling.zeroed && sibling.at != node);
+    /// assert_eq!(sibling.at.server(), node.server());
+    /// # Ok(()) }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As [`NodeAllocator::allocate`].
@@ -143,6 +174,17 @@ impl NodeAllocator {
     }
 
     /// Takes back a node that was allocated here and never became reachable.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// let node = nodes.allocate(1024).await?;
+    /// nodes.return_extent(node, 1024); // Another client's node was linked first.
+    /// let again = nodes.allocate_near(node.server(), 1024).await?;
+    /// assert_eq!((again.at, again.zeroed), (node, false));
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn return_extent(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
@@ -151,11 +193,31 @@ impl NodeAllocator {
     }
 
     /// Counts the bytes of nodes allocated here and not returned.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// nodes.allocate(1000).await?;
+    /// assert_eq!(nodes.used_bytes(), 1024, "whole lines");
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn used_bytes(&self) -> u64 {
         self.state.borrow().used_bytes
     }
 
     /// Accounts for the chunks that were taken: no byte of them is lost, they are the sum of this.
+    ///
+    /// ```
+    /// # use farwood_runtime::alloc::{Books, NodeAllocator};
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// nodes.allocate(1024).await?;
+    /// let Books { used_bytes, free_bytes, .. } = nodes.books();
+    /// assert_eq!(used_bytes + free_bytes, 64 << 10, "one chunk");
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn books(&self) -> Books {
         let state = self.state.borrow();
         let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();

@@ -50,6 +50,12 @@ struct Arena {
 
 impl BufferPool {
     /// Makes an empty pool.
+    ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let pool = BufferPool::new();
+    /// assert_eq!((pool.leased(), pool.bytes()), (0, 0));
+    /// ```
     pub fn new() -> Self {
         Self::with_arenas(ARENA_BYTES_MIN)
     }
@@ -81,6 +87,14 @@ impl BufferPool {
 
     /// Leases a buffer of `bytes` bytes, aligned to 64. It holds whatever its last user left there.
     ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let mut buf = BufferPool::new().lease(100);
+    /// assert_eq!((buf.len(), buf.as_ptr().addr() % 64), (100, 0));
+    /// buf[..8].copy_from_slice(&7u64.to_le_bytes());
+    /// assert_eq!(buf[0], 7);
+    /// ```
+    ///
     /// # Panics
     /// If `bytes` exceeds [`BUFFER_BYTES_MAX`].
     #[inline]
@@ -94,11 +108,29 @@ impl BufferPool {
     }
 
     /// Counts the buffers that are leased now. Tests use it to show that none got lost.
+    ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let pool = BufferPool::new();
+    /// let buf = pool.lease(64);
+    /// assert_eq!(pool.leased(), 1);
+    /// drop(buf);
+    /// assert_eq!(pool.leased(), 0);
+    /// ```
     pub fn leased(&self) -> usize {
         self.0.leased.get()
     }
 
     /// Counts the bytes that the pool has taken from the system.
+    ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let pool = BufferPool::new();
+    /// drop(pool.lease(64));
+    /// let grown = pool.bytes();
+    /// drop(pool.lease(64));
+    /// assert_eq!(pool.bytes(), grown, "the second lease is the buffer of the first");
+    /// ```
     pub fn bytes(&self) -> usize {
         self.0.arenas.borrow().iter().map(|arena| arena.layout.size()).sum()
     }
@@ -208,6 +240,15 @@ fn class_of(bytes: usize) -> usize {
 }
 
 /// A leased buffer. It goes back to its pool when it is dropped.
+///
+/// ```
+/// # use farwood_runtime::{Verbs, on_one_shard};
+/// # on_one_shard(async |shard| {
+/// let mut buf = shard.lease(64);
+/// buf.fill(7);
+/// assert_eq!(buf[..], [7; 64]);
+/// # Ok(()) }).unwrap();
+/// ```
 pub struct Buf {
     start: NonNull<u8>,
     len: u32,

@@ -36,6 +36,12 @@ pub enum Op {
 
 impl Op {
     /// Tells whether its response brings data back: that of a READ or an atomic, which is what a fence waits for.
+    ///
+    /// ```
+    /// # use farwood_runtime::chain::Op;
+    /// assert!(Op::Cas { at: 64, expected: 0, desired: 1 }.returns_data());
+    /// assert!(!Op::WriteWord { at: 64, word: 1 }.returns_data());
+    /// ```
     #[inline]
     pub fn returns_data(self) -> bool {
         matches!(self, Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. })
@@ -49,6 +55,13 @@ impl Op {
     /// | READ   | in order | may overtake | may overtake |
     /// | WRITE  | in order | in order | in order |
     /// | atomic | in order | may overtake | may overtake |
+    ///
+    /// ```
+    /// # use farwood_runtime::chain::Op;
+    /// let (cas, write) = (Op::Cas { at: 64, expected: 0, desired: 1 }, Op::WriteWord { at: 128, word: 1 });
+    /// assert!(write.may_overtake(cas));
+    /// assert!(!cas.may_overtake(write));
+    /// ```
     #[inline]
     pub fn may_overtake(self, earlier: Op) -> bool {
         earlier.returns_data() && !matches!(self, Op::Read { .. })
@@ -57,6 +70,14 @@ impl Op {
 
 /// Decides whether `op`, posted behind the verbs `earlier` of its chain, needs a fence to take effect after all of
 /// them: if it may overtake one of those that no fence among them has waited for.
+///
+/// ```
+/// # use farwood_runtime::chain::{Op, Verb, needs_fence};
+/// let lock = Op::Cas { at: 64, expected: 0, desired: 1 };
+/// let taken = [Verb { op: lock, fenced: false }];
+/// assert!(needs_fence(&taken, Op::WriteWord { at: 128, word: 1 }));
+/// assert!(!needs_fence(&taken, Op::Read { at: 128, to: 0, len: 64 }));
+/// ```
 pub fn needs_fence(earlier: &[Verb], op: Op) -> bool {
     let unfenced = earlier.iter().rposition(|verb| verb.fenced).unwrap_or(0);
     earlier[unfenced..].iter().any(|verb| op.may_overtake(verb.op))
@@ -85,12 +106,32 @@ enum Fence {
 
 impl Chain {
     /// Makes an empty chain to `server` without a buffer: for atomics and word writes.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// let mut chain = Chain::new(ServerId(0));
+    /// chain.write_word(RemotePtr::new(ServerId(0), 4096), 7);
+    /// assert_eq!(chain.verbs().len(), 1);
+    /// ```
     #[inline]
     pub fn new(server: ServerId) -> Self {
         Chain { server, buf: None, verbs: SmallVec::new(), next: Fence::No }
     }
 
     /// Makes an empty chain to `server` whose payloads live in `buf`. The buffer comes back with the completion.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let mut buf = shard.lease(64);
+    /// buf.fill(7);
+    /// let mut chain = Chain::with_buffer(at.server(), buf);
+    /// chain.write(at, 0..64);
+    /// let done = shard.submit(&Meter::default(), chain).await?;
+    /// assert_eq!(done.into_buf()[..], [7; 64]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn with_buffer(server: ServerId, buf: Buf) -> Self {
         Chain { server, buf: Some(buf), verbs: SmallVec::new(), next: Fence::No }
@@ -106,6 +147,17 @@ impl Chain {
     }
 
     /// Appends a READ of `local.len()` bytes at `at` into that range of the buffer.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let mut chain = Chain::with_buffer(at.server(), shard.lease(128));
+    /// chain.read(at, 0..64).read(at.add(1024), 64..128); // Two lines in one round trip.
+    /// let lines = shard.submit(&Meter::default(), chain).await?.into_buf();
+    /// assert_eq!(lines[..], [0; 128]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn read(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (to, len) = self.local(&local);
@@ -113,6 +165,20 @@ impl Chain {
     }
 
     /// Appends a WRITE of that range of the buffer to `at`.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// # let meter = Meter::default();
+    /// let mut node = shard.lease(64);
+    /// node.fill(7);
+    /// let mut chain = Chain::with_buffer(at.server(), node);
+    /// chain.write(at, 0..64);
+    /// shard.submit(&meter, chain).await?;
+    /// assert_eq!(shard.read(&meter, at, 64).await?.into_buf()[..], [7; 64]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn write(&mut self, at: RemotePtr, local: Range<usize>) -> &mut Self {
         let (from, len) = self.local(&local);
@@ -120,6 +186,18 @@ impl Chain {
     }
 
     /// Appends a WRITE of one word to `at`, without the buffer.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// # let meter = Meter::default();
+    /// let mut chain = Chain::new(at.server());
+    /// chain.write_word(at, 7);
+    /// shard.submit(&meter, chain).await?;
+    /// assert_eq!(shard.read(&meter, at, 8).await?.into_buf()[..], 7u64.to_le_bytes());
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn write_word(&mut self, at: RemotePtr, word: u64) -> &mut Self {
         self.push(at, Op::WriteWord { at: at.offset(), word })
@@ -127,6 +205,19 @@ impl Chain {
 
     /// Appends a compare-and-swap of the word at `at`. The word found is the next of
     /// [`crate::verbs::Completion::atomics`].
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// # let meter = Meter::default();
+    /// for (owner, found) in [(7, 0), (8, 7)] {
+    ///     let mut take = Chain::new(at.server());
+    ///     take.cas(at, 0, owner);
+    ///     assert_eq!(shard.submit(&meter, take).await?.atomics[..], [found]); // The second has lost.
+    /// }
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn cas(&mut self, at: RemotePtr, expected: u64, desired: u64) -> &mut Self {
         self.push(at, Op::Cas { at: at.offset(), expected, desired })
@@ -134,34 +225,84 @@ impl Chain {
 
     /// Appends a fetch-and-add to the word at `at`. The word found is the next of
     /// [`crate::verbs::Completion::atomics`].
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let mut chain = Chain::new(at.server());
+    /// chain.faa(at, 5).fence().faa(at, 5);
+    /// let done = shard.submit(&Meter::default(), chain).await?;
+    /// assert_eq!(done.atomics[..], [0, 5]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn faa(&mut self, at: RemotePtr, add: u64) -> &mut Self {
         self.push(at, Op::Faa { at: at.offset(), add })
     }
 
     /// Fences the next verb: it takes effect after every READ and atomic before it, those of earlier chains included.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// # let word = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::new(word.server());
+    /// chain.faa(word, 1).fence().write_word(word.add(64), 7); // Not before the word was counted up.
+    /// assert!(!chain.verbs()[0].fenced && chain.verbs()[1].fenced);
+    /// ```
     pub fn fence(&mut self) -> &mut Self {
         self.next = Fence::Yes;
         self
     }
 
     /// Fences the next verb if it needs that to take effect after all verbs of this chain ([`needs_fence`]).
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// # let word = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::new(word.server());
+    /// chain.write_word(word, 1).fence_if_needed().faa(word, 1); // Nothing overtakes a WRITE.
+    /// chain.fence_if_needed().write_word(word, 7);
+    /// let fenced: Vec<bool> = chain.verbs().iter().map(|verb| verb.fenced).collect();
+    /// assert_eq!(fenced, [false, false, true]);
+    /// ```
     pub fn fence_if_needed(&mut self) -> &mut Self {
         self.next = self.next.max(Fence::IfNeeded);
         self
     }
 
     /// Returns the memory server that the chain goes to.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, ServerId};
+    /// assert_eq!(Chain::new(ServerId(2)).server(), ServerId(2));
+    /// ```
     pub fn server(&self) -> ServerId {
         self.server
     }
 
     /// Returns the verbs in posting order.
+    ///
+    /// ```
+    /// # use farwood_runtime::chain::{Chain, Op};
+    /// # use farwood_runtime::{RemotePtr, ServerId};
+    /// let mut chain = Chain::new(ServerId(0));
+    /// chain.faa(RemotePtr::new(ServerId(0), 4096), 1);
+    /// assert_eq!(chain.verbs()[0].op, Op::Faa { at: 4096, add: 1 });
+    /// ```
     pub fn verbs(&self) -> &[Verb] {
         &self.verbs
     }
 
     /// Tells whether no verb was added yet.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// let mut chain = Chain::new(ServerId(0));
+    /// assert!(chain.is_empty());
+    /// chain.faa(RemotePtr::new(ServerId(0), 4096), 1);
+    /// assert!(!chain.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.verbs.is_empty()
     }
@@ -169,16 +310,42 @@ impl Chain {
     /// Tells whether executing the chain, or any part of it, once more changes nothing, provided that no other client
     /// writes there in between: WRITEs only. A READ would replace what a WRITE behind it may send, an atomic acts on
     /// what it finds.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// # let word = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::new(word.server());
+    /// chain.write_word(word, 7);
+    /// assert!(chain.is_idempotent());
+    /// chain.faa(word, 1);
+    /// assert!(!chain.is_idempotent());
+    /// ```
     pub fn is_idempotent(&self) -> bool {
         self.verbs.iter().all(|verb| matches!(verb.op, Op::Write { .. } | Op::WriteWord { .. }))
     }
 
     /// Removes the first `verbs` verbs, which a failed chain need not do again.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, RemotePtr, ServerId};
+    /// # let word = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::new(word.server());
+    /// chain.cas(word, 0, 7).write_word(word.add(64), 1);
+    /// chain.skip(1); // The CAS is known to have taken effect.
+    /// assert!(chain.is_idempotent());
+    /// ```
     pub fn skip(&mut self, verbs: usize) {
         self.verbs.drain(..verbs);
     }
 
     /// Returns the chain's buffer, if it has one.
+    ///
+    /// ```
+    /// # use farwood_runtime::{BufferPool, Chain, ServerId};
+    /// let chain = Chain::with_buffer(ServerId(0), BufferPool::new().lease(64));
+    /// assert_eq!(chain.buffer().map(|buf| buf.len()), Some(64));
+    /// assert!(Chain::new(ServerId(0)).buffer().is_none());
+    /// ```
     pub fn buffer(&self) -> Option<&Buf> {
         self.buf.as_ref()
     }
@@ -192,6 +359,14 @@ impl Chain {
     }
 
     /// Gives the buffer back without posting anything.
+    ///
+    /// ```
+    /// # use farwood_runtime::{BufferPool, Chain, ServerId};
+    /// let pool = BufferPool::new();
+    /// let chain = Chain::with_buffer(ServerId(0), pool.lease(64));
+    /// drop(chain.into_buffer());
+    /// assert_eq!(pool.leased(), 0);
+    /// ```
     pub fn into_buffer(self) -> Option<Buf> {
         self.buf
     }

@@ -13,6 +13,12 @@ pub struct Clock {
 
 impl Clock {
     /// Makes a clock that reads about 0 now.
+    ///
+    /// ```
+    /// # use farwood_runtime::clock::Clock;
+    /// let clock = Clock::new();
+    /// assert!(clock.now() < 60_000_000_000, "it has just begun");
+    /// ```
     pub fn new() -> Self {
         Self::starting(quanta::Clock::new())
     }
@@ -30,6 +36,13 @@ impl Clock {
     }
 
     /// Yields the nanoseconds since the clock was made.
+    ///
+    /// ```
+    /// # use farwood_runtime::clock::Clock;
+    /// let clock = Clock::new();
+    /// let (before, after) = (clock.now(), clock.clone().now());
+    /// assert!(before <= after);
+    /// ```
     #[inline]
     pub fn now(&self) -> u64 {
         self.source.delta_as_nanos(self.origin, self.source.raw())
@@ -38,6 +51,13 @@ impl Clock {
 
 /// Counts the nanoseconds of `span`, the unit of all times below configurations. More than 584 years are `u64::MAX`,
 /// which never comes.
+///
+/// ```
+/// # use farwood_runtime::clock::nanoseconds;
+/// # use std::time::Duration;
+/// assert_eq!(nanoseconds(Duration::from_micros(3)), 3_000);
+/// assert_eq!(nanoseconds(Duration::MAX), u64::MAX);
+/// ```
 pub fn nanoseconds(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@
 //!   (feature `verbs`), `fabric::sim` (feature `sim`).
 //! - [`shard`]: client pool, timers, mailboxes and chains of one core, driven from outside. [`executor`]: glommio
 //!   executors that do begin, and the poller that drives a shard on one. [`node`]: a [`ComputeNode`] is a set of
-//!   shards, and to an index a [`NodeContext`].
+//!   shards, and to an index a [`NodeContext`]. [`on_one_shard`] makes all of it, for examples and tests.
 //!
 //! Only this crate names a clock or a thread, and only [`executor`] uses glommio.
 
@@ -31,6 +31,7 @@ pub mod message;
 pub mod meter;
 pub mod node;
 mod node_context;
+mod one_shard;
 pub mod pointer;
 mod ports;
 pub mod service;
@@ -61,6 +62,7 @@ pub use message::{Message, Port, PortLease, ShardId};
 pub use meter::{Meter, Usage};
 pub use node::{NodeConfig, NodeError};
 pub use node_context::NodeContext;
+pub use one_shard::on_one_shard;
 pub use pointer::{RemotePtr, ServerId};
 pub use service::{ListenAt, Served, Service, ServiceConfig, ServiceError};
 pub use shard::{Abandoned, ClientPool, JoinError, JoinHandle};

@@ -45,16 +45,46 @@ struct Lease {
 
 impl PortLease {
     /// Makes a lease at whose end `ended` is called.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Port, PortLease};
+    /// # use std::sync::atomic::{AtomicU32, Ordering};
+    /// # use std::sync::Arc;
+    /// let ends = Arc::new(AtomicU32::new(0));
+    /// let counted = Arc::clone(&ends);
+    /// let lease = PortLease::new(Port(7), move || drop(counted.fetch_add(1, Ordering::Relaxed)));
+    /// let clone = lease.clone();
+    /// drop(lease);
+    /// assert_eq!(ends.load(Ordering::Relaxed), 0);
+    /// drop(clone);
+    /// assert_eq!(ends.load(Ordering::Relaxed), 1);
+    /// ```
     pub fn new(port: Port, ended: impl Fn() + Send + Sync + 'static) -> Self {
         PortLease(Arc::new(Lease { port, ended: Box::new(ended) }))
     }
 
     /// Makes a lease for nodes that give each port once.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Port, PortLease};
+    /// let lease = PortLease::for_ever(Port(7));
+    /// drop(lease.clone());
+    /// assert_eq!(lease.port(), Port(7));
+    /// ```
     pub fn for_ever(port: Port) -> Self {
         Self::new(port, || {})
     }
 
     /// Returns the port.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
+    /// let node = ComputeNode::new(cluster, NodeConfig::default())?;
+    /// let (locks, windows) = (node.allocate_port(), node.allocate_port());
+    /// assert_ne!(locks.port(), windows.port());
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     pub fn port(&self) -> Port {
         self.0.port
     }

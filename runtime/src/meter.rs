@@ -43,6 +43,20 @@ pub struct Usage {
 
 impl Meter {
     /// Counts one round trip. [`crate::verbs::Verbs::submit`] does so by itself.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let meter = Meter::default();
+    /// let mut chains = [Chain::new(at.server()), Chain::new(at.server())];
+    /// chains[0].write_word(at, 1);
+    /// chains[1].write_word(at.add(64), 2);
+    /// futures::future::try_join_all(chains.map(|chain| shard.post(&meter, chain))).await?;
+    /// meter.round_trip(); // Both chains were under way at the same time.
+    /// assert_eq!((meter.usage().round_trips, meter.usage().writes), (1, 2));
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn round_trip(&self) {
         count(&self.round_trips);
@@ -50,6 +64,13 @@ impl Meter {
 
     /// Returns since when the operation waits for others, in ns of its shard's clock: since `now_ns`, unless a wait
     /// began before and has not ended ([`Meter::waits_no_more`]).
+    ///
+    /// ```
+    /// # use farwood_runtime::Meter;
+    /// let meter = Meter::default();
+    /// assert_eq!(meter.waits_since(1_000), 1_000);
+    /// assert_eq!(meter.waits_since(3_000), 1_000, "it has waited for 2 us");
+    /// ```
     pub fn waits_since(&self, now_ns: u64) -> u64 {
         if self.waits_since_ns.get() == 0 {
             self.waits_since_ns.set(now_ns.max(1));
@@ -58,17 +79,42 @@ impl Meter {
     }
 
     /// Ends the wait: what the operation waited for has come.
+    ///
+    /// ```
+    /// # use farwood_runtime::Meter;
+    /// let meter = Meter::default();
+    /// meter.waits_since(1_000);
+    /// meter.waits_no_more();
+    /// assert_eq!(meter.waits_since(3_000), 3_000, "another wait");
+    /// ```
     #[inline]
     pub fn waits_no_more(&self) {
         self.waits_since_ns.set(0);
     }
 
     /// Counts one step that has to be done again.
+    ///
+    /// ```
+    /// # use farwood_runtime::Meter;
+    /// let meter = Meter::default();
+    /// meter.retry();
+    /// assert_eq!(meter.usage().retries, 1);
+    /// ```
     pub fn retry(&self) {
         count(&self.retries);
     }
 
     /// Counts the verbs of a chain that is being posted.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, Meter, RemotePtr, ServerId};
+    /// let at = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::new(at.server());
+    /// chain.cas(at, 0, 7).write_word(at.add(8), 1);
+    /// let meter = Meter::default();
+    /// meter.verbs(chain.verbs());
+    /// assert_eq!((meter.usage().cas, meter.usage().writes, meter.usage().bytes_written), (1, 1, 8));
+    /// ```
     #[inline]
     pub fn verbs(&self, verbs: &[Verb]) {
         for verb in verbs {
@@ -92,6 +138,17 @@ impl Meter {
     }
 
     /// Returns the counts so far.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let meter = Meter::default();
+    /// shard.read(&meter, at, 1024).await?;
+    /// let Usage { round_trips, reads, bytes_read, .. } = meter.usage();
+    /// assert_eq!((round_trips, reads, bytes_read), (1, 1, 1024));
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     pub fn usage(&self) -> Usage {
         Usage {

@@ -68,6 +68,15 @@ pub struct Completion {
 impl Completion {
     /// Returns the buffer of a chain that was posted with one.
     ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let done = shard.read(&Meter::default(), at, 64).await?;
+    /// assert_eq!(done.into_buf()[..], [0; 64]);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
     /// # Panics
     /// If the chain had none.
     pub fn into_buf(self) -> Buf {
@@ -123,11 +132,26 @@ pub enum FabricError {
 impl FabricError {
     /// Tells whether the very next chain may succeed, so that a chain that only reads is simply posted again. The
     /// fabric has already waited for a server that is gone.
+    ///
+    /// ```
+    /// # use farwood_runtime::{FabricError, ServerId};
+    /// assert!(FabricError::QueuePair { server: ServerId(0) }.is_passing());
+    /// assert!(!FabricError::ServerGone { server: ServerId(0) }.is_passing());
+    /// ```
     pub fn is_passing(&self) -> bool {
         matches!(self, FabricError::QueuePair { .. })
     }
 
     /// Tells whether the request itself was wrong: it fails however often it is posted.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// let nowhere = RemotePtr::new(ServerId(0), 1 << 40);
+    /// let failed = shard.read(&Meter::default(), nowhere, 64).await.unwrap_err();
+    /// assert!(failed.cause().is_refusal());
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn is_refusal(&self) -> bool {
         use FabricError::{ChainTooLong, NoSuchServer, OutOfBounds};
         matches!(self, OutOfBounds { .. } | NoSuchServer { .. } | ChainTooLong { .. })
@@ -155,22 +179,58 @@ const _: () = assert!(size_of::<Result<Completion, Failed>>() <= 64);
 
 impl Failed {
     /// Makes the failure of `chain`.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Chain, FabricError, Failed, ServerId};
+    /// let broken = FabricError::QueuePair { server: ServerId(0) };
+    /// let failed = Failed::new(broken.clone(), Chain::new(ServerId(0)));
+    /// assert_eq!(failed.to_string(), broken.to_string());
+    /// ```
     #[cold]
     pub fn new(cause: FabricError, chain: Chain) -> Self {
         Failed(Box::new(Failure { cause, chain }))
     }
 
     /// Returns the cause of the failure.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// let nowhere = RemotePtr::new(ServerId(7), 4096);
+    /// let failed = shard.read(&Meter::default(), nowhere, 64).await.unwrap_err();
+    /// assert_eq!(*failed.cause(), FabricError::NoSuchServer { server: ServerId(7), servers: 1 });
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn cause(&self) -> &FabricError {
         &self.0.cause
     }
 
     /// Returns the chain as it was posted.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// let nowhere = RemotePtr::new(ServerId(7), 4096);
+    /// let failed = shard.read(&Meter::default(), nowhere, 64).await.unwrap_err();
+    /// assert_eq!((failed.chain().server(), failed.chain().verbs().len()), (ServerId(7), 1));
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn chain(&self) -> &Chain {
         &self.0.chain
     }
 
     /// Returns the cause and the chain as it was posted.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// let nowhere = RemotePtr::new(ServerId(7), 4096);
+    /// let failed = shard.read(&Meter::default(), nowhere, 64).await.unwrap_err();
+    /// let (cause, chain) = failed.into_parts();
+    /// assert!(!cause.is_passing(), "else the chain could be submitted again");
+    /// assert_eq!(chain.into_buffer().map(|buf| buf.len()), Some(64));
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn into_parts(self) -> (FabricError, Chain) {
         let Failure { cause, chain } = *self.0;
         (cause, chain)
@@ -211,25 +271,105 @@ pub type AtRest = Rc<dyn Fn() -> bool>;
 pub trait Verbs: Clone + 'static {
     /// A posted chain. Dropping it orphans the chain, which is executed all the same.
     type Submission: Future<Output = Result<Completion, Failed>> + Unpin + 'static;
+
     /// A wait for a span of time.
     type Pause: Future<Output = ()> + Unpin + 'static;
 
     /// Returns this shard's place in its compute node.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShardId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_eq!(shard.shard(), ShardId(0));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn shard(&self) -> ShardId;
+
     /// Counts the shards of the compute node.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_eq!(shard.shards(), 1);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn shards(&self) -> usize;
+
     /// Returns the compute node's id in the cluster, never 0: lock words name their owner by it.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_ne!(shard.node_id(), 0);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn node_id(&self) -> u16;
+
     /// Returns the capabilities of the fabric.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_eq!(shard.capabilities().fabric, "embedded");
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn capabilities(&self) -> &Capabilities;
+
     /// Returns the memory servers' control services.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let servers = shard.control().servers();
+    /// assert_eq!((servers.len(), servers[0].region_bytes), (1, 4 << 20));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn control(&self) -> &Arc<dyn Control>;
 
     /// Leases a registered buffer of `bytes` bytes.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let mut buf = shard.lease(64);
+    /// buf.fill(7);
+    /// assert_eq!(buf.len(), 64);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn lease(&self, bytes: usize) -> Buf;
+
     /// Posts a chain without counting a round trip: for chains in parallel, of which the caller counts one.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let meter = Meter::default();
+    /// let [first, second] = [at, at.add(64)].map(|word| {
+    ///     let mut chain = Chain::new(word.server());
+    ///     chain.faa(word, 1);
+    ///     shard.post(&meter, chain)
+    /// });
+    /// futures::future::try_join(first, second).await?;
+    /// assert_eq!((meter.usage().faa, meter.usage().round_trips), (2, 0));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn post(&self, meter: &Meter, chain: Chain) -> Self::Submission;
+
     /// Posts a chain and counts one round trip. The `.await` of what it returns is that round trip.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let meter = Meter::default();
+    /// let mut chain = Chain::with_buffer(at.server(), shard.lease(64));
+    /// chain.cas(at, 0, 7).read(at, 0..64);
+    /// let done = shard.submit(&meter, chain).await?;
+    /// assert_eq!((done.atomics[0], done.into_buf()[0]), (0, 7));
+    /// assert_eq!(meter.usage().round_trips, 1);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline(always)]
     fn submit(&self, meter: &Meter, chain: Chain) -> Self::Submission {
         meter.round_trip();
@@ -238,6 +378,18 @@ pub trait Verbs: Clone + 'static {
 
     /// Submits the chain to `server` that `build` makes, with `buf`, as [`Verbs::submit`] does. A fabric may build it
     /// where it stays: moving a chain costs as much as the rest of posting it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// # let meter = Meter::default();
+    /// let added = shard.submit_built(&meter, at.server(), None, |chain| {
+    ///     chain.write_word(at, 7).faa(at, 1);
+    /// });
+    /// assert_eq!(added.await?.atomics[..], [7]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline]
     fn submit_built(
         &self,
@@ -255,6 +407,15 @@ pub trait Verbs: Clone + 'static {
     }
 
     /// READs `bytes` bytes at `at` into a fresh lease: one round trip.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let node = shard.read(&Meter::default(), at, 1024).await?.into_buf();
+    /// assert_eq!(node[..], [0; 1024]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     #[inline(always)]
     fn read(&self, meter: &Meter, at: RemotePtr, bytes: usize) -> Self::Submission {
         let buf = self.lease(bytes);
@@ -264,30 +425,51 @@ pub trait Verbs: Clone + 'static {
     }
 
     /// Returns the nanoseconds since some fixed moment, monotonic.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let before = shard.now();
+    /// assert!(shard.now() >= before);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn now(&self) -> u64;
+
     /// Draws a random word from the shard's seeded generator.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_ne!(shard.random(), shard.random());
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn random(&self) -> u64;
+
     /// Waits for at least `ns` nanoseconds.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let before = shard.now();
+    /// shard.pause(100_000).await;
+    /// assert!(shard.now() - before >= 100_000);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn pause(&self, ns: u64) -> Self::Pause;
+
     /// Awaits `operation`, but no longer than `limit` from this call on: then it is dropped. That is safe at any time,
     /// and leaves no lock, buffer or waiter behind. A read that is dropped has no effect. A write may have taken effect
     /// or not, and what it had posted last may take effect within a round trip after the error: read before you decide
     /// whether to write again, or write what may be written twice.
     ///
     /// ```
-    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-    /// # let cluster = Cluster::embedded(config)?;
-    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
-    /// use std::time::Duration;
-    ///
-    /// let outcomes = node.run(async |shard: Shard| {
-    ///     let limit = Duration::from_millis(1);
-    ///     assert!(shard.timeout(limit, std::future::pending::<()>()).await.is_err());
-    ///     shard.timeout(limit, async { "in time" }).await
-    /// })?;
-    /// assert_eq!(outcomes, [Ok("in time")]);
-    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # use std::{future::pending, time::Duration};
+    /// # on_one_shard(async |shard| {
+    /// let limit = Duration::from_millis(1);
+    /// assert!(shard.timeout(limit, pending::<()>()).await.is_err());
+    /// assert_eq!(shard.timeout(limit, async { "in time" }).await, Ok("in time"));
+    /// # Ok(()) }).unwrap();
     /// ```
     ///
     /// # Errors
@@ -307,26 +489,123 @@ pub trait Verbs: Clone + 'static {
     }
 
     /// Makes a handle with which the task that is being polled can be resumed.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, Waiter, on_one_shard};
+    /// # use std::future::poll_fn;
+    /// # use std::task::Poll;
+    /// # on_one_shard(async |shard| {
+    /// let me = shard.clone();
+    /// let client = shard.spawn(poll_fn(move |cx| Poll::Ready(me.waiter(cx))));
+    /// assert!(matches!(client.await, Waiter::Client(_)));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn waiter(&self, cx: &mut Context<'_>) -> Waiter;
+
     /// Resumes a waiter.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # use std::cell::Cell;
+    /// # use std::future::poll_fn;
+    /// # use std::task::Poll;
+    /// # on_one_shard(async |shard| {
+    /// let (done, waiter) = (Cell::new(false), Cell::new(None));
+    /// let waits = poll_fn(|cx| {
+    ///     waiter.set(Some(shard.waiter(cx)));
+    ///     if done.get() { Poll::Ready("woken") } else { Poll::Pending }
+    /// });
+    /// let wakes = async {
+    ///     done.set(true);
+    ///     shard.wake(waiter.take().unwrap());
+    /// };
+    /// assert_eq!(futures::join!(waits, wakes).0, "woken");
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn wake(&self, waiter: Waiter);
+
     /// Runs `task` on this shard, after and apart from the caller: the janitor, for what a cancelled operation leaves
     /// to do (`Drop` itself does no remote work).
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # use futures::channel::oneshot;
+    /// # on_one_shard(async |shard| {
+    /// let (tells, hears) = oneshot::channel();
+    /// shard.defer(async move { tells.send("tidied up").unwrap() });
+    /// assert_eq!(hears.await, Ok("tidied up"));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn defer(&self, task: impl Future<Output = ()> + 'static);
 
     /// Sends a message to the actor at `port` of shard `to` (this one included). Never blocks; messages between two
     /// shards arrive in order, also before their receiver listens.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Message, Port, Verbs, on_one_shard};
+    /// # use futures::{StreamExt, channel::mpsc};
+    /// # use std::rc::Rc;
+    /// # on_one_shard(async |shard| {
+    /// let (tells, mut hears) = mpsc::unbounded();
+    /// shard.send(shard.shard(), Port(0), Message([7, 0, 0])); // It waits for its receiver.
+    /// shard.listen(Port(0), Rc::new(move |_from, message| tells.unbounded_send(message).unwrap()));
+    /// assert_eq!(hears.next().await, Some(Message([7, 0, 0])));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn send(&self, to: ShardId, port: Port, message: Message);
+
     /// Tells whether shard `to` of this compute node has ended while others of it are at work, by an executor that
     /// returned without closing it, or by dropping it: messages to it are never answered.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert!(!shard.has_ended(shard.shard()));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn has_ended(&self, _to: ShardId) -> bool {
         false
     }
+
     /// Passes the messages that come to `port` of this shard to `handler`, those that came already first.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Message, Port, ShardId, Verbs, on_one_shard};
+    /// # use futures::{StreamExt, channel::mpsc};
+    /// # use std::rc::Rc;
+    /// # on_one_shard(async |shard| {
+    /// let (tells, mut hears) = mpsc::unbounded();
+    /// shard.listen(Port(0), Rc::new(move |from, message| {
+    ///     tells.unbounded_send((from, message.0[0])).unwrap();
+    /// }));
+    /// shard.send(shard.shard(), Port(0), Message([7, 0, 0]));
+    /// assert_eq!(hears.next().await, Some((ShardId(0), 7)));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn listen(&self, port: Port, handler: Handler);
+
     /// Passes messages to an actor that may be removed when the lease of its port has gone
     /// ([`PortLease`](crate::message::PortLease)): it is removed when the actors of the port are at rest on all shards.
     /// A fabric whose shards do not live for long may keep it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use std::rc::Rc;
+    /// # let config = NodeConfig { shards: 1, ..Default::default() };
+    /// # let node = ComputeNode::new(Cluster::embedded(EmbeddedConfig::small())?, config)?;
+    /// # let cloned = node.clone();
+    /// # node.run(move |shard: Shard| { let node = cloned.clone(); async move {
+    /// let lease = node.allocate_port();
+    /// shard.listen_while_leased(lease.port(), Rc::new(|_from, _message| ()), Rc::new(|| true));
+    /// assert_eq!(shard.actors(), 1);
+    /// drop(lease);
+    /// while node.ports_in_use() > 0 {
+    ///     shard.pause(1_000).await;
+    /// }
+    /// assert_eq!(shard.actors(), 0);
+    /// # } })?;
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
     fn listen_while_leased(&self, port: Port, handler: Handler, _at_rest: AtRest) {
         self.listen(port, handler);
     }

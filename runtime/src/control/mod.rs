@@ -63,11 +63,24 @@ pub struct LockRegion {
 
 impl LockRegion {
     /// Returns the length in bytes.
+    ///
+    /// ```
+    /// # use farwood_runtime::{LockRegion, RemotePtr, ServerId};
+    /// let locks = LockRegion { base: RemotePtr::new(ServerId(0), 4096), count: 16 };
+    /// assert_eq!(locks.bytes(), 128);
+    /// ```
     pub fn bytes(&self) -> u64 {
         self.count * WORD_BYTES
     }
 
     /// Tells whether the byte at `at` is part of the range.
+    ///
+    /// ```
+    /// # use farwood_runtime::{LockRegion, RemotePtr, ServerId};
+    /// let locks = LockRegion { base: RemotePtr::new(ServerId(0), 4096), count: 16 };
+    /// assert!(locks.contains(locks.base.add(120)));
+    /// assert!(!locks.contains(locks.base.add(128)));
+    /// ```
     pub fn contains(&self, at: RemotePtr) -> bool {
         let (server, start) = (self.base.server(), self.base.offset());
         at.server() == server && (start..start + self.bytes()).contains(&at.offset())
@@ -120,31 +133,136 @@ pub struct ServerUsage {
 /// The control services of a cluster's memory servers.
 pub trait Control: Send + Sync {
     /// Lists the cluster's servers, in the order of their ids.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let first = &shard.control().servers()[0];
+    /// assert!(first.locks.contains(first.locks.base));
+    /// assert_eq!((first.region_bytes, first.chunk_bytes), (4 << 20, 64 << 10));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn servers(&self) -> &[ServerInfo];
+
     /// Hands out a chunk of `server`'s region for `index`, all zero: rests of chunks that were returned come first.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let entry = control.create("mine", "my kind", b"").await?;
+    /// let chunk = control.chunk(ServerId(0), entry.id).await?;
+    /// assert_eq!((chunk.start.server(), chunk.bytes), (ServerId(0), 64 << 10));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn chunk(&self, server: ServerId, index: IndexId)
     -> LocalBoxFuture<'static, Result<Chunk, ControlError>>;
+
     /// Returns the part of a chunk that the caller took for `index` and never wrote to, so that the next request for a
     /// chunk gets it. Waits for nothing and is only an attempt: a part of less than 4096 bytes, a server that is gone
     /// or an index that was dropped leave it as it was.
+    ///
+    /// ```
+    /// # use farwood_runtime::{control::Chunk, ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// # let id = control.create("mine", "my kind", b"").await?.id;
+    /// let chunk = control.chunk(ServerId(0), id).await?;
+    /// let unused = Chunk { start: chunk.start.add(8192), bytes: chunk.bytes - 8192 };
+    /// control.return_extent(id, unused);
+    /// assert_eq!(control.chunk(ServerId(0), id).await?, unused);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn return_extent(&self, index: IndexId, rest: Chunk);
+
     /// Adds an index to the catalog.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ControlError, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let entry = control.create("mine", "my kind", b"its sizes").await?;
+    /// assert_eq!((entry.name.as_str(), &entry.config[..]), ("mine", &b"its sizes"[..]));
+    /// let again = control.create("mine", "my kind", b"").await;
+    /// assert_eq!(again, Err(ControlError::Exists { name: "mine".into() }));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn create(
         &self,
         name: &str,
         kind: &str,
         config: &[u8],
     ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
+
     /// Looks an index up by its name.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ControlError, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let created = control.create("mine", "my kind", b"").await?;
+    /// assert_eq!(control.open("mine").await?, created);
+    /// let other = control.open("other").await;
+    /// assert_eq!(other, Err(ControlError::NotFound { name: "other".into() }));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>>;
+
     /// Lists all indexes of the catalog, by name.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// control.create("b", "my kind", b"").await?;
+    /// control.create("a", "my kind", b"").await?;
+    /// let names: Vec<_> = control.list().await?.into_iter().map(|entry| entry.name).collect();
+    /// assert_eq!(names, ["a", "b"]);
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>>;
+
     /// Takes an index out of the catalog and its chunks back; yields the bytes freed. The caller ensures that no client
     /// of its own process uses the index any more; a control service refuses while other processes have it open.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let entry = control.create("mine", "my kind", b"").await?;
+    /// let chunk = control.chunk(ServerId(0), entry.id).await?;
+    /// assert_eq!(control.drop_index("mine").await?, chunk.bytes);
+    /// assert!(control.open("mine").await.is_err());
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
+
     /// Reports the usage of each server, in the order of their ids.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let entry = control.create("mine", "my kind", b"").await?;
+    /// control.chunk(ServerId(0), entry.id).await?;
+    /// let usage = control.usage().await?[0];
+    /// assert_eq!((usage.indexes, usage.chunk_bytes), (1, 64 << 10));
+    /// # Ok(()) }).unwrap();
+    /// ```
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>>;
+
     /// Lists the ids of the compute nodes, ascending, that have died so far, and none of whose operations can take
     /// effect any more.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, Control, EmbeddedConfig, Fabric};
+    /// # use futures::executor::block_on;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let node = cluster.allocate_node_id()?;
+    /// assert!(block_on(cluster.dead())?.is_empty());
+    /// cluster.died(node);
+    /// assert_eq!(block_on(cluster.dead())?[..], [node]);
+    /// # Ok::<_, farwood_runtime::ControlError>(())
+    /// ```
     fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>>;
 }

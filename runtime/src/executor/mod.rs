@@ -48,8 +48,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 ///
 /// ```
 /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-/// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-/// # let cluster = Cluster::embedded(config)?;
+/// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
 /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
 /// let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
 /// farwood_runtime::run_executor(&executor, async {

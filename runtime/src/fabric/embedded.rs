@@ -58,6 +58,19 @@ impl Default for EmbeddedConfig {
 }
 
 impl EmbeddedConfig {
+    /// Lays out one server of 4 MiB ([`ServerParts::SMALL`]), for examples and tests.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, Control, EmbeddedConfig};
+    /// let cluster = Cluster::embedded(EmbeddedConfig { servers: 2, ..EmbeddedConfig::small() }).unwrap();
+    /// assert_eq!(cluster.servers()[1].region_bytes, 4 << 20);
+    /// ```
+    pub fn small() -> Self {
+        let ServerParts { locks: locks_per_server, device_bytes, chunk_bytes } = ServerParts::SMALL;
+        let (servers, bytes_per_server, line_mode) = (1, 4 << 20, LineMode::Auto);
+        EmbeddedConfig { servers, bytes_per_server, locks_per_server, device_bytes, chunk_bytes, line_mode }
+    }
+
     fn parts(&self) -> ServerParts {
         let EmbeddedConfig { locks_per_server: locks, device_bytes, chunk_bytes, .. } = *self;
         ServerParts { locks, device_bytes, chunk_bytes }
@@ -73,6 +86,15 @@ pub struct Cluster {
 
 impl Cluster {
     /// Makes memory servers in this process, their memory zeroed.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, Control, EmbeddedConfig};
+    /// let (bytes_per_server, chunk_bytes) = (16 << 20, 1 << 20);
+    /// let config = EmbeddedConfig { bytes_per_server, chunk_bytes, ..Default::default() };
+    /// let cluster = Cluster::embedded(config)?;
+    /// assert_eq!(cluster.servers()[0].chunk_bytes, 1 << 20);
+    /// # Ok::<_, farwood_runtime::memory::ClusterError>(())
+    /// ```
     ///
     /// # Errors
     /// If the configuration makes no sense or the system refuses the memory.
@@ -92,6 +114,12 @@ impl Cluster {
     }
 
     /// Returns the mapped servers.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig};
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// assert_eq!(cluster.mapped()[0].region().bytes(), 4 << 20);
+    /// ```
     pub fn mapped(&self) -> &Arc<[MemoryServer]> {
         &self.servers
     }
@@ -103,6 +131,16 @@ impl Cluster {
 
     /// Declares a compute node dead: from now on nothing of it takes effect. Nodes of this process do not die by
     /// themselves; those of a simulation do. Indexes that are created from now on know it.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, Control, EmbeddedConfig, Fabric};
+    /// # use futures::executor::block_on;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let node = cluster.allocate_node_id()?;
+    /// cluster.died(node);
+    /// assert_eq!(block_on(cluster.dead())?[..], [node]);
+    /// # Ok::<_, farwood_runtime::ControlError>(())
+    /// ```
     pub fn died(&self, node: u16) {
         let mut ids = self.node_ids();
         if !ids.dead().contains(&node) {

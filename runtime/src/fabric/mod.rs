@@ -40,15 +40,35 @@ pub trait Fabric: Send + Sync + 'static {
     type Device: Device;
 
     /// Returns the control services of its memory servers.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, Fabric};
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// assert_eq!(cluster.control().servers().len(), 1);
+    /// ```
     fn control(self: &Arc<Self>) -> Arc<dyn Control>;
 
     /// Returns the connections to control services in other processes, for requests that only those take; none if the
     /// services are in this process.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, Fabric};
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// assert!(cluster.remote().is_none(), "its servers are in this process");
+    /// ```
     fn remote(&self) -> Option<&Arc<RemoteControl>> {
         None
     }
 
     /// Yields the id for one more compute node of this cluster, never 0 and never given to two that are alive.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, Fabric};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let (first, second) = (cluster.allocate_node_id()?, cluster.allocate_node_id()?);
+    /// assert!(first != 0 && second != 0 && first != second);
+    /// # Ok::<_, farwood_runtime::ControlError>(())
+    /// ```
     ///
     /// # Errors
     /// If the cluster takes no more, or does not answer.
@@ -56,6 +76,16 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// Takes note that the compute node with that id, which was admitted, has ended well: it holds no lock, so its id
     /// may be used again.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, Fabric};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// for _ in 0..100_000 {
+    ///     let node = cluster.allocate_node_id()?; // There are 65,535.
+    ///     cluster.release_node_id(node);
+    /// }
+    /// # Ok::<_, farwood_runtime::ControlError>(())
+    /// ```
     fn release_node_id(&self, _node: u16) {}
 
     /// Makes a device for one shard, on the shard's own thread.

@@ -12,6 +12,15 @@ use crate::shm::{ShmError, ShmName};
 /// name the same servers in the same order.
 ///
 /// Code that runs on a cluster is generic over its [`Fabric`](super::Fabric): [`ClusterName::open`] chooses it.
+///
+/// ```
+/// # use farwood_runtime::ClusterName;
+/// let name: ClusterName = "shm:left,right".parse()?;
+/// assert_eq!(name, ClusterName::Shm(vec!["left".into(), "right".into()]));
+/// assert_eq!(name.to_string(), "shm:left,right");
+/// assert!("tcp:left".parse::<ClusterName>().is_err());
+/// # Ok::<_, farwood_runtime::ClusterNameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterName {
     /// Memory of this process.

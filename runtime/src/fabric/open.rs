@@ -21,6 +21,23 @@ pub trait OnCluster {
     type Output;
 
     /// Does the work on that cluster.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, Fabric, OnCluster};
+    /// # use std::sync::Arc;
+    /// struct NewNode;
+    ///
+    /// impl OnCluster for NewNode {
+    ///     type Output = u16;
+    ///
+    ///     fn run<F: Fabric>(self, cluster: Arc<F>) -> u16 {
+    ///         cluster.allocate_node_id().unwrap()
+    ///     }
+    /// }
+    ///
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// assert_ne!(NewNode.run(cluster.clone()), NewNode.run(cluster));
+    /// ```
     fn run<F: Fabric>(self, cluster: Arc<F>) -> Self::Output;
 }
 
@@ -86,6 +103,22 @@ impl ClusterName {
     }
 
     /// Does `work` on the cluster, as [`ClusterName::open`] does, with a configuration.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ClusterConfig, ClusterName, EmbeddedConfig, Fabric, OnCluster};
+    /// # use std::sync::Arc;
+    /// # struct CountServers;
+    /// # impl OnCluster for CountServers {
+    /// #     type Output = usize;
+    /// #     fn run<F: Fabric>(self, cluster: Arc<F>) -> usize {
+    /// #         cluster.control().servers().len()
+    /// #     }
+    /// # }
+    /// let embedded = EmbeddedConfig { servers: 3, ..EmbeddedConfig::small() };
+    /// let config = ClusterConfig { embedded, ..Default::default() };
+    /// assert_eq!(ClusterName::Embedded.open_with(config, CountServers)?, 3);
+    /// # Ok::<_, farwood_runtime::ClusterOpenError>(())
+    /// ```
     ///
     /// # Errors
     /// See [`ClusterName::open`].

@@ -66,6 +66,13 @@ pub struct ShmName(String);
 impl ShmName {
     /// Takes a name as the command line has it behind `shm:`.
     ///
+    /// ```
+    /// # use farwood_runtime::ShmName;
+    /// assert_eq!(ShmName::new("demo")?.to_string(), "shm:demo");
+    /// assert!(ShmName::new("two,names").is_err());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
+    ///
     /// # Errors
     /// If it is empty, has a control character or a comma in it, or is too long for a socket's address.
     pub fn new(name: &str) -> Result<Self, ShmError> {
@@ -91,21 +98,49 @@ impl ShmName {
     }
 
     /// Returns the name, without `shm:`.
+    ///
+    /// ```
+    /// # use farwood_runtime::ShmName;
+    /// assert_eq!(ShmName::new("demo")?.as_str(), "demo");
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the path of the file or device that is to be the region.
+    ///
+    /// ```
+    /// # use farwood_runtime::ShmName;
+    /// # use std::path::Path;
+    /// assert_eq!(ShmName::new("demo")?.region_path(), Path::new("/dev/shm/farwood-demo"));
+    /// assert_eq!(ShmName::new("/dev/dax0.0")?.region_path(), Path::new("/dev/dax0.0"));
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn region_path(&self) -> PathBuf {
         if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(FOLDER) }
     }
 
     /// Returns the path of the region's file on reserved huge pages. A path names its file system itself.
+    ///
+    /// ```
+    /// # use farwood_runtime::ShmName;
+    /// # use std::path::Path;
+    /// assert_eq!(ShmName::new("demo")?.huge_region_path(), Path::new("/dev/hugepages/farwood-demo"));
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn huge_region_path(&self) -> PathBuf {
         if self.0.contains('/') { PathBuf::from(&self.0) } else { self.in_folder(HUGE_FOLDER) }
     }
 
     /// Returns the path of the control service's socket.
+    ///
+    /// ```
+    /// # use farwood_runtime::ShmName;
+    /// # use std::path::Path;
+    /// assert_eq!(ShmName::new("demo")?.socket_path(), Path::new("/dev/shm/farwood.demo.sock"));
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn socket_path(&self) -> PathBuf {
         let escaped = self.0.replace('%', "%25").replace('/', "%2F");
         Path::new(FOLDER).join(format!("farwood.{escaped}.sock"))
@@ -143,10 +178,29 @@ pub struct ShmServerConfig {
 
 impl ShmServerConfig {
     /// Makes the configuration of a server with the usual parts.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerParts, ShmName, ShmServerConfig};
+    /// let config = ShmServerConfig::new(ShmName::new("demo")?, 1 << 30);
+    /// assert_eq!(config.parts, ServerParts::default());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn new(name: ShmName, memory_bytes: u64) -> Self {
         let (parts, line_mode, times) = (ServerParts::default(), LineMode::Auto, ServiceTimes::default());
         let (reserved_huge_pages, stop) = (false, None);
         ShmServerConfig { name, memory_bytes, parts, reserved_huge_pages, line_mode, stop, times }
+    }
+
+    /// Makes the configuration of a server of 4 MiB ([`ServerParts::SMALL`]), for examples and tests.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServerConfig};
+    /// let config = ShmServerConfig::small(ShmName::new("demo")?);
+    /// assert_eq!(config.memory_bytes, 4 << 20);
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
+    pub fn small(name: ShmName) -> Self {
+        ShmServerConfig { parts: ServerParts::SMALL, ..Self::new(name, 4 << 20) }
     }
 }
 
@@ -161,6 +215,16 @@ pub struct ShmServer {
 
 impl ShmServer {
     /// Makes the region, which takes seconds if it is large, and starts the control service.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-start-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// assert!(name.region_path().exists());
+    /// drop(server);
+    /// assert!(!name.region_path().exists());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     ///
     /// # Errors
     /// If the region or the socket cannot be had.
@@ -186,31 +250,82 @@ impl ShmServer {
     }
 
     /// Returns the name by which compute nodes connect to it.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-name-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// assert_eq!(*server.name(), name);
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn name(&self) -> &ShmName {
         &self.name
     }
 
     /// Returns the path of the region's file.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-path-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// assert_eq!(server.path(), name.region_path());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the region.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-region-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name))?;
+    /// assert_eq!(server.region().bytes(), 4 << 20);
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn region(&self) -> &Region {
         &self.region
     }
 
     /// Returns what the server holds.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-usage-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name))?;
+    /// assert_eq!((server.usage().chunk_bytes, server.usage().indexes), (0, 0));
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn usage(&self) -> ServerUsage {
         self.service.usage()
     }
 
     /// Lists the compute nodes that are connected.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-nodes-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// assert_eq!(server.nodes().len(), 1);
+    /// # drop(cluster);
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         self.service.nodes()
     }
 
     /// Ends it. What it holds is lost.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-stop-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// server.stop();
+    /// assert!(ShmCluster::connect(&[name.as_str()]).is_err());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn stop(self) {
         drop(self);
     }
@@ -228,6 +343,16 @@ pub struct Remains {
 impl Remains {
     /// Finds what is left of a memory server of this host whose process has ended. None while there is one that answers
     /// at its address, and of servers on other fabrics.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ServerId, ShmCluster, ShmName, ShmServer, ShmServerConfig, shm};
+    /// # let name = ShmName::new(&format!("doc-of-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// let control = cluster.remote().expect("it is in another process, as a rule");
+    /// assert_eq!(shm::Remains::of(control, ServerId(0)), None, "it is alive");
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     ///
     /// # Panics
     /// If there is no such server among those that `control` is connected to.
@@ -262,6 +387,15 @@ impl ShmCluster {
     /// Connects to the servers with these names and maps their regions. Blocks. All compute nodes list the same servers
     /// in the same order: it makes the servers' ids.
     ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-connect-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// assert_eq!(cluster.control().servers()[0].region_bytes, server.region().bytes());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
+    ///
     /// # Errors
     /// If one of the servers is not there, or its region is not what it should be.
     pub fn connect<S: AsRef<str>>(names: &[S]) -> Result<Arc<Self>, ShmError> {
@@ -269,6 +403,17 @@ impl ShmCluster {
     }
 
     /// Connects as [`ShmCluster::connect`] does, with another name or patience.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ConnectConfig, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-connect-with-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let config = ConnectConfig { name: "nightly import".into(), ..Default::default() };
+    /// let cluster = ShmCluster::connect_with(&[name.as_str()], config)?;
+    /// assert_eq!(server.nodes()[0].name, "nightly import");
+    /// # drop(cluster);
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     ///
     /// # Errors
     /// As there.

@@ -24,11 +24,30 @@ pub enum BadAccess {
 
 impl<'region> Access<'region> {
     /// Makes accesses to `region` possible.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, line::LineMode, region::Region};
+    /// let region = Region::anonymous(1 << 20, LineMode::Auto)?;
+    /// let mut word = [1; 8];
+    /// assert_eq!(Access::to(&region).read(4096, &mut word), Ok(()));
+    /// assert_eq!(word, [0; 8]);
+    /// # Ok::<_, farwood_runtime::mapped::error::RegionError>(())
+    /// ```
     pub fn to(region: &'region Region) -> Self {
         Access(region)
     }
 
     /// Executes a READ of `to.len()` bytes at `at`.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, line::LineMode, region::Region};
+    /// # let region = Region::anonymous(1 << 20, LineMode::Auto).unwrap();
+    /// let mut line = [1; 64];
+    /// Access::to(&region).read(4096, &mut line)?;
+    /// assert_eq!(line, [0; 64]);
+    /// assert!(Access::to(&region).read(1 << 20, &mut line).is_err());
+    /// # Ok::<_, farwood_runtime::mapped::access::BadAccess>(())
+    /// ```
     ///
     /// # Errors
     /// If it is not aligned to 8 bytes, or not inside the region, or a process is stopped in the middle of a line. As
@@ -40,6 +59,16 @@ impl<'region> Access<'region> {
 
     /// Executes a WRITE of `from` at `at`.
     ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, line::LineMode, region::Region};
+    /// # let region = Region::anonymous(1 << 20, LineMode::Auto).unwrap();
+    /// let mut line = [0; 64];
+    /// Access::to(&region).write(4096, &[7; 64])?;
+    /// Access::to(&region).read(4096, &mut line)?;
+    /// assert_eq!(line, [7; 64]);
+    /// # Ok::<_, farwood_runtime::mapped::access::BadAccess>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`Access::read`].
     pub fn write(self, at: u64, from: &[u8]) -> Result<(), BadAccess> {
@@ -48,6 +77,14 @@ impl<'region> Access<'region> {
 
     /// Executes a CAS of the word at `at`; yields what was there.
     ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, line::LineMode, region::Region};
+    /// # let region = Region::anonymous(1 << 20, LineMode::Auto).unwrap();
+    /// assert_eq!(Access::to(&region).cas(4096, 0, 7)?, 0);
+    /// assert_eq!(Access::to(&region).cas(4096, 0, 8)?, 7, "it was not replaced");
+    /// # Ok::<_, farwood_runtime::mapped::access::BadAccess>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`Access::read`].
     pub fn cas(self, at: u64, expected: u64, desired: u64) -> Result<u64, BadAccess> {
@@ -55,6 +92,14 @@ impl<'region> Access<'region> {
     }
 
     /// Executes an FAA of the word at `at`; yields what was there.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, line::LineMode, region::Region};
+    /// # let region = Region::anonymous(1 << 20, LineMode::Auto).unwrap();
+    /// assert_eq!(Access::to(&region).faa(4096, 5)?, 0);
+    /// assert_eq!(Access::to(&region).faa(4096, 5)?, 5);
+    /// # Ok::<_, farwood_runtime::mapped::access::BadAccess>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`Access::read`].

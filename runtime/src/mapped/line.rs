@@ -82,6 +82,13 @@ pub enum LineModeRefused {
 impl LineMode {
     /// Chooses the mechanism that this mode means on this CPU.
     ///
+    /// ```
+    /// # use farwood_runtime::mapped::line::LineMode;
+    /// let mode = LineMode::Auto.detect()?;
+    /// assert!(mode == LineMode::Vector || mode == LineMode::Sequence);
+    /// # Ok::<_, farwood_runtime::mapped::line::LineModeRefused>(())
+    /// ```
+    ///
     /// # Errors
     /// If it would not keep lines whole here, or the environment asks for a mode that does not exist.
     pub fn detect(self) -> Result<LineMode, LineModeRefused> {

@@ -3,6 +3,13 @@
 #![expect(unsafe_code, reason = "the intrinsic is declared unsafe")]
 
 /// Asks the CPU to bring the cache line of `target`'s first byte closer. Does nothing where it does not know how.
+///
+/// ```
+/// # use farwood_runtime::prefetch;
+/// let nodes = vec![7u64; 1024];
+/// prefetch(&nodes[1000]); // Its line comes closer while other work is done.
+/// assert_eq!(nodes[1000], 7);
+/// ```
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(target: *const T) {
     #[cfg(target_arch = "x86_64")]

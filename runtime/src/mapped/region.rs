@@ -75,6 +75,12 @@ pub struct RegionConfig {
 
 impl RegionConfig {
     /// Configures a region of `bytes` bytes for the user's own processes.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::region::RegionConfig;
+    /// let config = RegionConfig::new(1 << 20, 7);
+    /// assert_eq!((config.bytes, config.instance, config.permissions), (1 << 20, 7, 0o600));
+    /// ```
     pub fn new(bytes: u64, instance: u128) -> Self {
         let (line_mode, huge_pages) = (LineMode::Auto, HugePages::Try);
         RegionConfig { bytes, line_mode, instance, huge_pages, permissions: 0o600, stop: None }
@@ -103,6 +109,13 @@ impl From<WriterStopped> for AccessError {
 
 impl Region {
     /// Makes a region of `bytes` bytes (rounded up to whole pages) of this process's memory.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{line::LineMode, region::Region};
+    /// let region = Region::anonymous(5000, LineMode::Auto)?;
+    /// assert_eq!(region.bytes(), 8192);
+    /// # Ok::<_, farwood_runtime::mapped::error::RegionError>(())
+    /// ```
     ///
     /// # Errors
     /// If the system refuses to map that much, or the CPU the mode.
@@ -135,6 +148,16 @@ impl Region {
     /// there is replaced if it is empty or the region of a server that has ended, and nothing else. All its memory is
     /// allocated, which takes seconds if it is large. Dropping the region removes the file.
     ///
+    /// ```
+    /// # use farwood_runtime::mapped::{error::RegionError, region::{Region, RegionConfig}};
+    /// # let path = std::env::temp_dir().join(format!("farwood-doc-create-{}", std::process::id()));
+    /// let region = Region::create(&path, &RegionConfig::new(1 << 20, 7))?;
+    /// assert!(path.exists());
+    /// drop(region);
+    /// assert!(!path.exists());
+    /// # Ok::<_, RegionError>(())
+    /// ```
+    ///
     /// # Errors
     /// If something else is at `path`, a memory server runs on it, the CPU refuses the line mode, there is not enough
     /// memory, or it was told to stop.
@@ -156,6 +179,17 @@ impl Region {
 
     /// Maps the region at `path`, which the memory server's run `instance` made, as one of its clients. Writing threads
     /// take a place each in `Sequence` mode, of which a region has 4096. A process that forks must open it anew.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{access::Access, error::RegionError, region::{Region, RegionConfig}};
+    /// # let path = std::env::temp_dir().join(format!("farwood-doc-open-{}", std::process::id()));
+    /// let made = Region::create(&path, &RegionConfig::new(1 << 20, 7))?;
+    /// let opened = Region::open(&path, 7)?;
+    /// assert_eq!(Access::to(&made).faa(4096, 5), Ok(0));
+    /// assert_eq!(Access::to(&opened).faa(4096, 5), Ok(5));
+    /// assert!(Region::open(&path, 8).is_err(), "another run of the server");
+    /// # Ok::<_, RegionError>(())
+    /// ```
     ///
     /// # Errors
     /// If there is none, it may not be opened, or it is not that server's, each with its remedy.
@@ -194,6 +228,16 @@ impl Region {
     /// latest when the process ends, however it ends, and never before its last thread has. Memory of this process
     /// needs none.
     ///
+    /// ```
+    /// # use farwood_runtime::mapped::{error::RegionError, region::{Region, RegionConfig}};
+    /// # let path = std::env::temp_dir().join(format!("farwood-doc-claim-{}", std::process::id()));
+    /// let server = Region::create(&path, &RegionConfig::new(1 << 20, 7))?;
+    /// let (one, other) = (Region::open(&path, 7)?, Region::open(&path, 7)?);
+    /// one.claim(3)?;
+    /// assert!(other.claim(3).is_err());
+    /// # Ok::<_, RegionError>(())
+    /// ```
+    ///
     /// # Errors
     /// If the system refuses, or another mapping has it.
     pub fn claim(&self, number: u64) -> Result<(), RegionError> {
@@ -217,11 +261,24 @@ impl Region {
     }
 
     /// Returns its size in bytes.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{line::LineMode, region::Region};
+    /// assert_eq!(Region::anonymous(1 << 20, LineMode::Auto)?.bytes(), 1 << 20);
+    /// # Ok::<_, farwood_runtime::mapped::error::RegionError>(())
+    /// ```
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Counts the bytes of it that this process reaches through huge pages at this moment. Takes milliseconds.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{line::LineMode, region::Region};
+    /// let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// assert!(region.huge_bytes()? <= region.bytes());
+    /// # Ok::<_, std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If /proc/self/smaps cannot be read.
@@ -240,6 +297,13 @@ impl Region {
     }
 
     /// Returns the mechanism that keeps its lines whole.
+    ///
+    /// ```
+    /// # use farwood_runtime::mapped::{line::LineMode, region::Region};
+    /// let region = Region::anonymous(1 << 20, LineMode::Sequence)?;
+    /// assert_eq!(region.line_mode(), LineMode::Sequence);
+    /// # Ok::<_, farwood_runtime::mapped::error::RegionError>(())
+    /// ```
     pub fn line_mode(&self) -> LineMode {
         self.mode
     }

@@ -29,7 +29,16 @@ impl Default for ServerParts {
 }
 
 impl ServerParts {
+    /// Parts of a region of a few MiB, for examples and tests: 1024 locks, and chunks of 64 KiB.
+    pub const SMALL: ServerParts = ServerParts { locks: 1024, device_bytes: 0, chunk_bytes: 64 << 10 };
+
     /// Tells whether a region of `region_bytes` bytes can be divided so.
+    ///
+    /// ```
+    /// # use farwood_runtime::ServerParts;
+    /// assert!(ServerParts::SMALL.check(1 << 20).is_ok());
+    /// assert!(ServerParts::default().check(1 << 20).is_err(), "a chunk has 8 MiB");
+    /// ```
     ///
     /// # Errors
     /// If a part has an impossible size, or no chunk fits.

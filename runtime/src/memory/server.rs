@@ -45,6 +45,15 @@ impl Drop for Root<'_> {
 impl MemoryServer {
     /// Makes a server without indexes over a region whose bytes are all zero.
     ///
+    /// ```
+    /// # use farwood_runtime::{MemoryServer, ServerParts};
+    /// # use farwood_runtime::mapped::{line::LineMode, region::Region};
+    /// let region = Region::anonymous(4 << 20, LineMode::Auto)?;
+    /// let server = MemoryServer::new(region.into(), ServerParts::SMALL)?;
+    /// assert_eq!(server.region().bytes(), 4 << 20);
+    /// # Ok::<_, farwood_runtime::memory::ClusterError>(())
+    /// ```
+    ///
     /// # Errors
     /// If the region cannot be divided so.
     pub fn new(region: Arc<Region>, parts: ServerParts) -> Result<Self, ClusterError> {
@@ -55,11 +64,26 @@ impl MemoryServer {
     }
 
     /// Returns the memory that verbs reach.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig};
+    /// # use farwood_runtime::mapped::access::Access;
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let memory = Access::to(cluster.mapped()[0].region());
+    /// assert_eq!(memory.faa(1 << 20, 7), Ok(0));
+    /// ```
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
     /// Describes what it offers as server `id` of a cluster.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, EmbeddedConfig, ServerId};
+    /// let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let info = cluster.mapped()[0].info(ServerId(3));
+    /// assert_eq!((info.locks.base.server(), info.locks.count), (ServerId(3), 1024));
+    /// ```
     pub fn info(&self, id: ServerId) -> ServerInfo {
         let locks = |start, count| LockRegion { base: RemotePtr::new(id, start), count };
         let device_words = self.parts.device_bytes / 8;

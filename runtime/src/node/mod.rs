@@ -134,8 +134,7 @@ impl<F: Fabric> ComputeNode<F> {
     ///
     /// ```
     /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-    /// # let cluster = Cluster::embedded(config)?;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
     /// let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..NodeConfig::default() })?;
     /// assert_eq!(node.shards(), 2);
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
@@ -159,22 +158,62 @@ impl<F: Fabric> ComputeNode<F> {
     }
 
     /// Counts the node's shards, attached or not.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let node = ComputeNode::new(cluster, NodeConfig { shards: 3, ..Default::default() })?;
+    /// assert_eq!(node.shards(), 3);
+    /// # Ok::<_, farwood_runtime::NodeError>(())
+    /// ```
     pub fn shards(&self) -> usize {
         self.config.shards
     }
 
     /// Yields the node's id in its cluster, never 0.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let one = ComputeNode::new(cluster.clone(), NodeConfig::default())?;
+    /// let other = ComputeNode::new(cluster, NodeConfig::default())?;
+    /// assert_ne!(one.id(), other.id());
+    /// # Ok::<_, farwood_runtime::NodeError>(())
+    /// ```
     pub fn id(&self) -> u16 {
         self.id
     }
 
     /// Counts ports that are leased, or that actors still listen on.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, NodeContext};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// # let node = ComputeNode::new(cluster, NodeConfig::default())?;
+    /// let lease = node.allocate_port();
+    /// assert_eq!(node.ports_in_use(), 1);
+    /// drop(lease);
+    /// assert_eq!(node.ports_in_use(), 0);
+    /// # Ok::<_, farwood_runtime::NodeError>(())
+    /// ```
     pub fn ports_in_use(&self) -> usize {
         self.ports.in_use()
     }
 
     /// Yields the work that the shards that have ended so far had not done. The node's id is given to another only if
     /// no lock may be left that bears it ([`Abandoned::may_hold_locks`]).
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard};
+    /// # use std::future::pending;
+    /// # use std::time::Duration;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// let config = NodeConfig { shards: 1, close_timeout: Duration::ZERO, ..Default::default() };
+    /// let node = ComputeNode::new(cluster, config)?;
+    /// node.run(async |shard: Shard| drop(shard.spawn(pending::<()>())))?;
+    /// assert_eq!(node.abandoned().clients, 1);
+    /// # Ok::<_, farwood_runtime::NodeError>(())
+    /// ```
     pub fn abandoned(&self) -> Abandoned {
         self.roster.abandoned()
     }
@@ -182,6 +221,20 @@ impl<F: Fabric> ComputeNode<F> {
     /// Makes the next shard on the glommio executor that this runs on, waits until all shards of the node are attached,
     /// and starts this one's poller. The executor should have been begun by
     /// [`run_executor`](crate::executor::run_executor).
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, NodeError, run_executor};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..Default::default() })?;
+    /// let executor = glommio::LocalExecutorBuilder::default().make().unwrap();
+    /// run_executor(&executor, async {
+    ///     let shard = node.attach().await?;
+    ///     assert!(matches!(node.attach().await, Err(NodeError::AllAttached { shards: 1 })));
+    ///     shard.close().await;
+    ///     Ok::<_, NodeError>(())
+    /// })?;
+    /// # Ok::<_, NodeError>(())
+    /// ```
     ///
     /// # Errors
     /// When all shards are attached, the shard cannot be connected, others are not attached within
@@ -244,8 +297,7 @@ impl<F: Fabric> ComputeNode<F> {
     ///
     /// ```
     /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-    /// # let cluster = Cluster::embedded(config)?;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
     /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
     /// let numbers = node.run(async |shard: Shard| shard.id().0)?;
     /// assert_eq!(numbers, [0, 1]);
@@ -272,8 +324,7 @@ impl<F: Fabric> ComputeNode<F> {
     ///
     /// ```
     /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-    /// # let cluster = Cluster::embedded(config)?;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
     /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
     /// type Failure = Box<dyn std::error::Error + Send + Sync>;
     /// let ran = node.try_run(async |shard: Shard| match shard.id().0 {

@@ -82,6 +82,16 @@ impl ServiceConfig {
     pub const CONNECTIONS_MAX: u32 = 1024;
 
     /// Makes a configuration with the usual patience and limits.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let config = ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]);
+    /// assert_eq!(config.connections_max, ServiceConfig::CONNECTIONS_MAX);
+    /// ```
     pub fn new(served: Served, listeners: Vec<ListenAt>) -> Self {
         let (times, connections_max) = (ServiceTimes::default(), Self::CONNECTIONS_MAX);
         ServiceConfig { served, listeners, times, connections_max }
@@ -146,6 +156,19 @@ struct Shared {
 impl Service {
     /// Starts listening.
     ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// let control = RemoteControl::connect(service.addresses(), &ConnectConfig::default()).unwrap();
+    /// assert_eq!(control.servers()[0].region_bytes, 4 << 20);
+    /// # drop(control);
+    /// # Ok::<_, ServiceError>(())
+    /// ```
+    ///
     /// # Errors
     /// If one of the addresses cannot be had; then none is kept.
     pub fn start(config: ServiceConfig) -> Result<Service, ServiceError> {
@@ -181,26 +204,87 @@ impl Service {
     }
 
     /// Returns the addresses at which the service listens; port 0 has become the one that the system chose.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// let address = service.addresses()[0].to_string();
+    /// assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"));
+    /// # Ok::<_, ServiceError>(())
+    /// ```
     pub fn addresses(&self) -> &[ServerAddress] {
         &self.addresses
     }
 
     /// Reports what the server holds.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// assert_eq!((service.usage().chunk_bytes, service.usage().indexes), (0, 0));
+    /// # Ok::<_, ServiceError>(())
+    /// ```
     pub fn usage(&self) -> ServerUsage {
         self.core.usage()
     }
 
     /// Lists the connections that have joined.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// let config = ConnectConfig { name: "nightly import".into(), ..Default::default() };
+    /// let control = RemoteControl::connect(service.addresses(), &config).unwrap();
+    /// assert_eq!(service.nodes()[0].name, "nightly import");
+    /// # drop(control);
+    /// # Ok::<_, ServiceError>(())
+    /// ```
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         self.core.nodes()
     }
 
     /// Counts the open connections, those included that have not joined.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// assert_eq!(service.connections(), 0);
+    /// # Ok::<_, ServiceError>(())
+    /// ```
     pub fn connections(&self) -> u32 {
         self.shared.connections.count()
     }
 
     /// Ends all connections and removes the socket files. The content of the memory server is lost with it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # use farwood_runtime::{control::wire::Offer, mapped::{line::LineMode, region::Region}};
+    /// # let region = Region::anonymous(4 << 20, LineMode::Auto).unwrap();
+    /// # let memory = MemoryServer::new(region.into(), ServerParts::SMALL).unwrap();
+    /// # let served = Served { memory, instance: 7, offer: Offer::Verbs, responder: None };
+    /// let service = Service::start(ServiceConfig::new(served, vec![ListenAt::Tcp("127.0.0.1:0".into())]))?;
+    /// let addresses = service.addresses().to_vec();
+    /// service.stop();
+    /// assert!(RemoteControl::connect(&addresses, &ConnectConfig::default()).is_err());
+    /// # Ok::<_, ServiceError>(())
+    /// ```
     pub fn stop(self) {
         drop(self);
     }
@@ -260,6 +344,12 @@ impl Shared {
 }
 
 /// Draws a number for [`Served::instance`] that no other run of a server has, and that cannot be guessed.
+///
+/// ```
+/// # use farwood_runtime::service::random_instance;
+/// assert_ne!(random_instance()?, random_instance()?);
+/// # Ok::<_, std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// If the system has no random bytes.

@@ -312,6 +312,15 @@ impl<T: 'static> JoinHandle<T> {
 
     /// Waits for the end of the client, by a result or a panic.
     ///
+    /// ```
+    /// # use farwood_runtime::{JoinError, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_eq!(shard.spawn(async { 7 }).outcome().await?, 7);
+    /// let buggy = shard.spawn(async { panic!("a bug") });
+    /// assert!(matches!(buggy.outcome().await, Err::<(), _>(JoinError::Panicked(_))));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// If the client has no result.
     pub async fn outcome(self) -> Result<T, JoinError> {

@@ -34,6 +34,15 @@ pub struct Abandoned {
 
 impl Abandoned {
     /// Tells whether a lock may be left that bears the id of the node.
+    ///
+    /// ```
+    /// # use farwood_runtime::Abandoned;
+    /// let mut abandoned = Abandoned::default();
+    /// abandoned.clients = 3;
+    /// assert!(!abandoned.may_hold_locks());
+    /// abandoned.chains = 1;
+    /// assert!(abandoned.may_hold_locks());
+    /// ```
     pub fn may_hold_locks(&self) -> bool {
         let Abandoned { clients: _, panicked: _, deferred, chains, handles, shards } = *self;
         deferred + chains + handles + shards > 0

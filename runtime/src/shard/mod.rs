@@ -77,6 +77,13 @@ impl<D: Device> Shard<D> {
     }
 
     /// Yields the shard's place in its node.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShardId, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// assert_eq!(shard.id(), ShardId(0));
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn id(&self) -> ShardId {
         self.0.id
     }
@@ -90,8 +97,7 @@ impl<D: Device> Shard<D> {
     ///
     /// ```
     /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Verbs};
-    /// # let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };
-    /// # let cluster = Cluster::embedded(config)?;
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small())?;
     /// # let node = ComputeNode::new(cluster, NodeConfig { shards: 2, ..Default::default() })?;
     /// let sums = node.run(async |shard: Shard| {
     ///     let clients: Vec<_> = (0..100).map(|n| shard.spawn(async move { n })).collect();
@@ -140,6 +146,15 @@ impl<D: Device> Shard<D> {
     }
 
     /// Counts actors that listen on this shard.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Port, Verbs, on_one_shard};
+    /// # use std::rc::Rc;
+    /// # on_one_shard(async |shard| {
+    /// shard.listen(Port(0), Rc::new(|_from, _message| ()));
+    /// assert_eq!(shard.actors(), 1);
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn actors(&self) -> usize {
         self.0.ports.actors()
     }

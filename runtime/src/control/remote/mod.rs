@@ -115,6 +115,17 @@ impl RemoteControl {
     /// Connects to all servers of a list. Blocks. The order of the list determines the servers' ids: all clients of the
     /// cluster have to use one order.
     ///
+    /// ```
+    /// # use farwood_runtime::{ConnectConfig, Control, RemoteControl, ServerAddress};
+    /// # use farwood_runtime::{ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-control-{}", std::process::id())).unwrap();
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone())).unwrap();
+    /// let addresses = [ServerAddress::Unix(name.socket_path())];
+    /// let control = RemoteControl::connect(&addresses, &ConnectConfig::default())?;
+    /// assert_eq!(control.servers()[0].region_bytes, server.region().bytes());
+    /// # Ok::<_, farwood_runtime::ConnectError>(())
+    /// ```
+    ///
     /// # Errors
     /// If one of the servers cannot be connected.
     pub fn connect(addresses: &[ServerAddress], config: &ConnectConfig) -> Result<Arc<Self>, ConnectError> {
@@ -147,6 +158,16 @@ impl RemoteControl {
 
     /// Returns a server's description of itself. There is one for every address of the list.
     ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ServerId, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-welcome-{}", std::process::id()))?;
+    /// let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// let welcome = cluster.remote().unwrap().welcome(ServerId(0));
+    /// assert_eq!(welcome.region_bytes, server.region().bytes());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
+    ///
     /// # Panics
     /// If the list does not have that server.
     pub fn welcome(&self, server: ServerId) -> &Welcome {
@@ -154,6 +175,16 @@ impl RemoteControl {
     }
 
     /// Returns the address by which a server of the list was connected.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ServerId, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-address-{}", std::process::id()))?;
+    /// # let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// let address = cluster.remote().unwrap().address(ServerId(0));
+    /// assert_eq!(address.to_string(), name.socket_path().to_str().unwrap());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     ///
     /// # Panics
     /// If the list does not have that server.
@@ -163,6 +194,17 @@ impl RemoteControl {
 
     /// Returns the flag that is set as soon as a server of the list is gone.
     ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ServerId, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # use std::sync::atomic::Ordering;
+    /// # let name = ShmName::new(&format!("doc-gone-{}", std::process::id()))?;
+    /// # let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// let gone = cluster.remote().unwrap().gone(ServerId(0));
+    /// assert!(!gone.load(Ordering::Acquire));
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
+    ///
     /// # Panics
     /// If the list does not have that server.
     pub fn gone(&self, server: ServerId) -> Arc<AtomicBool> {
@@ -170,6 +212,15 @@ impl RemoteControl {
     }
 
     /// Lists the servers that have ended, or are silent.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # let name = ShmName::new(&format!("doc-lost-{}", std::process::id()))?;
+    /// # let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// assert!(cluster.remote().unwrap().lost().is_empty());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn lost(&self) -> Vec<ServerId> {
         let lost = |(id, server): (u16, &Server)| server.connection.is_lost().then_some(ServerId(id));
         (0..).zip(self.servers.iter()).filter_map(lost).collect()
@@ -178,6 +229,17 @@ impl RemoteControl {
     /// Tells the servers that the compute nodes of this process have ended well: they hold no lock, and their ids may
     /// be given to others. Blocks until the servers know. Without it a client that ends counts as dead, and its ids are
     /// not used again. Calls that come later fail.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # use futures::executor::block_on;
+    /// # let name = ShmName::new(&format!("doc-goodbye-{}", std::process::id()))?;
+    /// # let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// cluster.remote().unwrap().goodbye();
+    /// assert!(block_on(cluster.control().list()).is_err());
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn goodbye(&self) {
         self.servers.iter().for_each(|server| server.connection.leave());
         let said: Vec<_> =
@@ -191,6 +253,17 @@ impl RemoteControl {
     }
 
     /// Lists the connections to a server.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Fabric, ServerId, ShmCluster, ShmName, ShmServer, ShmServerConfig};
+    /// # use futures::executor::block_on;
+    /// # let name = ShmName::new(&format!("doc-peers-{}", std::process::id()))?;
+    /// # let server = ShmServer::start(&ShmServerConfig::small(name.clone()))?;
+    /// let cluster = ShmCluster::connect(&[name.as_str()])?;
+    /// let nodes = block_on(cluster.remote().unwrap().nodes(ServerId(0))).unwrap();
+    /// assert_eq!(nodes.len(), 1, "this process");
+    /// # Ok::<_, farwood_runtime::shm::ShmError>(())
+    /// ```
     pub fn nodes(
         &self,
         server: ServerId,

@@ -122,6 +122,13 @@ pub enum Stop {
 impl Simulation {
     /// Makes a cluster at rest, its memory zeroed.
     ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { nodes: 3, ..Default::default() })?;
+    /// assert_eq!((simulation.nodes(), simulation.now()), (3, 0));
+    /// # Ok::<_, farwood_runtime::memory::ClusterError>(())
+    /// ```
+    ///
     /// # Errors
     /// If the configuration makes no sense, or the system refuses the memory.
     pub fn new(config: &SimConfig) -> Result<Self, ClusterError> {
@@ -166,6 +173,13 @@ impl Simulation {
 
     /// Adds a compute node, with an id of its own: on the machine of another, whose id and clients it knows nothing
     /// of, or on a new one. Yields its place.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// let place = simulation.add_node(Some(0)); // On the machine of the first.
+    /// assert_eq!((place, simulation.nodes()), (1, 2));
+    /// ```
     pub fn add_node(&self, beside: Option<u16>) -> u16 {
         let machine = match beside {
             Some(node) => self.node(node).machine,
@@ -215,21 +229,49 @@ impl Simulation {
     }
 
     /// Counts the compute nodes that there are, and have been.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { nodes: 3, ..Default::default() }).unwrap();
+    /// simulation.stop_node(1);
+    /// assert_eq!(simulation.nodes(), 3);
+    /// ```
     pub fn nodes(&self) -> u16 {
         self.nodes.borrow().len() as u16
     }
 
     /// Counts those of them that have stopped.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { nodes: 3, ..Default::default() }).unwrap();
+    /// simulation.stop_node(1);
+    /// assert_eq!(simulation.nodes_stopped(), 1);
+    /// ```
     pub fn nodes_stopped(&self) -> u16 {
         self.world.nodes_stopped()
     }
 
     /// Returns a compute node as a whole.
+    ///
+    /// ```
+    /// # use farwood_runtime::NodeContext;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { nodes: 2, ..Default::default() }).unwrap();
+    /// assert_ne!(simulation.node(0).seed(), simulation.node(1).seed());
+    /// ```
     pub fn node(&self, node: u16) -> Rc<SimNode> {
         Rc::clone(&self.nodes.borrow()[usize::from(node)])
     }
 
     /// Returns a shard of a compute node.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ShardId, Verbs};
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { shards: 4, ..Default::default() }).unwrap();
+    /// assert_eq!(simulation.shard(0, 3).shard(), ShardId(3));
+    /// ```
     pub fn shard(&self, node: u16, shard: u16) -> SimShard {
         let shards = self.config.shards;
         assert!(shard < shards, "nodes have {shards} shards");
@@ -237,21 +279,55 @@ impl Simulation {
     }
 
     /// Returns the memory servers.
+    ///
+    /// ```
+    /// # use farwood_runtime::Control;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { servers: 2, ..Default::default() }).unwrap();
+    /// assert_eq!(simulation.cluster().servers().len(), 2);
+    /// ```
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
     /// Counts the bytes that control services have handed out as chunks in replies that were lost.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// assert_eq!(simulation.bytes_lost(), 0);
+    /// ```
     pub fn bytes_lost(&self) -> u64 {
         self.control.bytes_lost()
     }
 
     /// Returns the virtual time in ns.
+    ///
+    /// ```
+    /// # use farwood_runtime::Verbs;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// let hour_ns = 3_600_000_000_000;
+    /// simulation.block_on(&shard, u64::MAX, shard.pause(hour_ns)).unwrap();
+    /// assert!(simulation.now() >= hour_ns);
+    /// ```
     pub fn now(&self) -> u64 {
         self.world.now()
     }
 
     /// Lets things happen until `done` says so, at most until `until_ns`.
+    ///
+    /// ```
+    /// # use farwood_runtime::Verbs;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation, Stop};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// drop(shard.spawn(shard.pause(5_000)));
+    /// assert_eq!(simulation.run(1_000, || false), Err(Stop::Late));
+    /// assert_eq!(simulation.run(u64::MAX, || simulation.now() >= 3_000), Ok(()));
+    /// assert_eq!(simulation.run(u64::MAX, || false), Err(Stop::Idle));
+    /// ```
     ///
     /// # Errors
     /// [`Stop::Idle`] if nothing is left to happen, [`Stop::Late`] if the time is over.
@@ -268,6 +344,17 @@ impl Simulation {
     }
 
     /// Runs `client` on `shard`, and the simulation until it has ended.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// let shard = simulation.shard(0, 0);
+    /// let at = shard.control().servers()[0].locks.base;
+    /// let read = simulation.block_on(&shard, 1_000_000, shard.read(&Meter::default(), at, 64));
+    /// assert_eq!(read.unwrap().unwrap().into_buf()[..], [0; 64]);
+    /// assert!(simulation.now() > 1_000, "a round trip takes its time");
+    /// ```
     ///
     /// # Errors
     /// If the simulation stops before, see [`Simulation::run`].
@@ -289,12 +376,36 @@ impl Simulation {
     }
 
     /// Lets these faults strike from now on, and no others. Servers that are away stay so.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{Fault, Rule, SimConfig, Simulation};
+    /// # use farwood_runtime::{FabricError, Meter, ServerId, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// # let at = shard.control().servers()[0].locks.base;
+    /// simulation.set_faults(&[Rule { fault: Fault::QueuePairError(1_000), one_in: 1, most: 1 }]);
+    /// let read = simulation.block_on(&shard, 1_000_000_000, shard.read(&Meter::default(), at, 64));
+    /// let failed = read.unwrap().unwrap_err();
+    /// assert_eq!(*failed.cause(), FabricError::QueuePair { server: ServerId(0) });
+    /// ```
     pub fn set_faults(&self, rules: &[Rule]) {
         self.control.set_rules(rules);
         self.world.fabric.borrow_mut().set_rules(rules);
     }
 
     /// Ends all faults, and brings servers back that were away.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{Fault, Rule, SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// # let at = shard.control().servers()[0].locks.base;
+    /// simulation.set_faults(&[Rule { fault: Fault::QueuePairError(1_000), one_in: 1, most: u32::MAX }]);
+    /// simulation.heal();
+    /// let read = simulation.block_on(&shard, 1_000_000_000, shard.read(&Meter::default(), at, 64));
+    /// assert!(read.unwrap().is_ok());
+    /// ```
     pub fn heal(&self) {
         self.control.set_rules(&[]);
         let mut fabric = self.world.fabric.borrow_mut();
@@ -303,27 +414,79 @@ impl Simulation {
     }
 
     /// Stops compute node `node` for good.
+    ///
+    /// ```
+    /// # use farwood_runtime::Verbs;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation, Stop};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// simulation.stop_node(0);
+    /// let client = simulation.block_on(&shard, u64::MAX, shard.pause(1_000));
+    /// assert_eq!(client, Err(Stop::Idle), "it is not polled any more");
+    /// ```
     pub fn stop_node(&self, node: u16) {
         self.world.stop_node(node);
     }
 
     /// Returns a number for everything that has happened so far.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// let hash = |seed| {
+    ///     let simulation = Simulation::new(&SimConfig { seed, ..Default::default() }).unwrap();
+    ///     let shard = simulation.shard(0, 0);
+    ///     let at = shard.control().servers()[0].locks.base;
+    ///     let read = shard.read(&Meter::default(), at, 64);
+    ///     simulation.block_on(&shard, 1_000_000, read).unwrap().unwrap();
+    ///     simulation.trace_hash()
+    /// };
+    /// assert_eq!(hash(7), hash(7));
+    /// ```
     pub fn trace_hash(&self) -> u64 {
         self.world.fabric.borrow().trace.hash()
     }
 
     /// Lets something of the caller's be part of the trace: a result that a client got.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// let before = simulation.trace_hash();
+    /// simulation.mark(1, 7);
+    /// assert_ne!(simulation.trace_hash(), before);
+    /// ```
     pub fn mark(&self, what: u64, value: u64) {
         let now = self.world.now();
         self.world.fabric.borrow_mut().trace.mark(now, Mark::Caller, what, value);
     }
 
     /// Keeps the last `most` notable events (faults that struck) as text from now on.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// simulation.keep_notes(10);
+    /// assert!(simulation.notes().is_empty(), "no fault has struck");
+    /// ```
     pub fn keep_notes(&self, most: usize) {
         self.world.fabric.borrow_mut().trace.keep_notes(most);
     }
 
     /// Returns what [`Simulation::keep_notes`] has kept.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{Fault, Rule, SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// # let at = shard.control().servers()[0].locks.base;
+    /// simulation.keep_notes(10);
+    /// simulation.set_faults(&[Rule { fault: Fault::QueuePairError(1_000), one_in: 1, most: 1 }]);
+    /// let read = simulation.block_on(&shard, 1_000_000_000, shard.read(&Meter::default(), at, 64));
+    /// assert!(read.unwrap().is_err());
+    /// assert_eq!(simulation.notes().len(), 1);
+    /// ```
     pub fn notes(&self) -> Vec<String> {
         self.world.fabric.borrow().trace.notes().map(String::from).collect()
     }

@@ -104,6 +104,12 @@ impl Profile {
     pub const ALL: [Profile; 2] = [Profile::CONNECTX5, Profile::CONNECTX6];
 
     /// Finds the profile of that name.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::Profile;
+    /// assert_eq!(Profile::named("connectx6"), Some(Profile::CONNECTX6));
+    /// assert_eq!(Profile::named("carrier pigeon"), None);
+    /// ```
     pub fn named(name: &str) -> Option<Profile> {
         Self::ALL.into_iter().find(|profile| profile.name == name)
     }

@@ -65,11 +65,23 @@ pub enum Fault {
 
 impl Fault {
     /// Tells whether it strikes accesses and messages, which take longer for it.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::Fault;
+    /// assert!(Fault::LatencySpike(1_000).is_delay());
+    /// assert!(!Fault::NodeStop.is_delay());
+    /// ```
     pub fn is_delay(self) -> bool {
         matches!(self, Fault::DelayedLine(_) | Fault::OvertakenRead { .. } | Fault::LatencySpike(_))
     }
 
     /// Tells whether it strikes requests to control services, not verbs.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::Fault;
+    /// assert!(Fault::LostReply.is_of_control());
+    /// assert!(!Fault::NodeStop.is_of_control());
+    /// ```
     pub fn is_of_control(self) -> bool {
         matches!(self, Fault::LateReply(_) | Fault::LostReply | Fault::FailedRequest | Fault::NoMemory)
     }
@@ -201,11 +213,23 @@ impl FaultMix {
     ];
 
     /// Tells whether one of its rules is of a fault like that.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{Fault, FaultMix};
+    /// let memory = FaultMix::named("memory").unwrap();
+    /// assert!(memory.has(Fault::is_of_control) && !memory.has(Fault::is_delay));
+    /// ```
     pub fn has(&self, is_like: impl Fn(Fault) -> bool) -> bool {
         self.rules.iter().any(|rule| is_like(rule.fault))
     }
 
     /// Finds the mix of that name.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::FaultMix;
+    /// assert_eq!(FaultMix::named("memory").map(|mix| mix.name), Some("memory"));
+    /// assert!(FaultMix::named("good luck").is_none());
+    /// ```
     pub fn named(name: &str) -> Option<FaultMix> {
         Self::ALL.into_iter().find(|mix| mix.name == name)
     }

@@ -24,6 +24,14 @@ pub struct SimShard(pub(super) Rc<HostCore>);
 impl SimShard {
     /// Runs `client` as one of the shard's clients. It runs to its end also if the handle is dropped, unless its node
     /// stops or the simulation ends.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// let mut client = simulation.shard(0, 0).spawn(async { 7 });
+    /// assert_eq!(simulation.run(1_000_000, || false), Err(farwood_runtime::sim::Stop::Idle));
+    /// assert_eq!(futures::FutureExt::now_or_never(&mut client), Some(7));
+    /// ```
     pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (task, handle) = JoinHandle::around(client);
         self.0.clients.spawn(task);
@@ -32,27 +40,81 @@ impl SimShard {
     }
 
     /// Lets the core compute for `ns` nanoseconds: what a client does beside posting and waiting.
+    ///
+    /// ```
+    /// # use farwood_runtime::Verbs;
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// let me = shard.clone();
+    /// let took = simulation.block_on(&shard, 1_000_000, async move {
+    ///     let before = me.now();
+    ///     me.work(5_000);
+    ///     me.pause(0).await;
+    ///     me.now() - before
+    /// });
+    /// assert!(took.unwrap() >= 5_000);
+    /// ```
     pub fn work(&self, ns: u64) {
         self.0.work(ns);
     }
 
     /// Returns the compute node's place in the simulation.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig { nodes: 2, ..Default::default() }).unwrap();
+    /// assert_eq!(simulation.shard(1, 0).node(), 1);
+    /// ```
     pub fn node(&self) -> u16 {
         self.0.node
     }
 
     /// Tells whether its compute node has stopped.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// let shard = simulation.shard(0, 0);
+    /// assert!(!shard.is_dead());
+    /// simulation.stop_node(0);
+    /// assert!(shard.is_dead());
+    /// ```
     pub fn is_dead(&self) -> bool {
         self.0.is_dead()
     }
 
     /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
     /// are its round trips.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// let at = shard.control().servers()[0].locks.base;
+    /// let read = shard.read(&Meter::default(), at, 64);
+    /// assert!(simulation.block_on(&shard, 1_000_000, read).unwrap().is_ok());
+    /// assert_eq!(shard.chains_posted(), 1);
+    /// ```
     pub fn chains_posted(&self) -> u64 {
         self.0.posted.get()
     }
 
     /// Counts the payload bytes that those chains write, unlocks included.
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// # use farwood_runtime::{Meter, Verbs};
+    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// # let shard = simulation.shard(0, 0);
+    /// let at = shard.control().servers()[0].locks.base;
+    /// let write = shard.submit_built(&Meter::default(), at.server(), None, |chain| {
+    ///     chain.write_word(at, 7);
+    /// });
+    /// assert!(simulation.block_on(&shard, 1_000_000, write).unwrap().is_ok());
+    /// assert_eq!(shard.bytes_written(), 8);
+    /// ```
     pub fn bytes_written(&self) -> u64 {
         self.0.written.get()
     }
