@@ -1,0 +1,48 @@
+//! The surroundings of examples in documentation, in hidden lines of which there should be few: a shard of a small
+//! embedded cluster, and an index there. A dev-dependency of the crates above the runtime, for nothing else. It names an
+//! index in a macro, and depends on none: the crates that it serves are not built before themselves.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+
+use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard};
+
+/// Any error of an example.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// Runs an example on the one shard of a compute node, on one memory server of 4 MiB.
+///
+/// # Panics
+/// If the example fails.
+pub fn run<R>(example: impl Fn(Arc<ComputeNode>, Shard) -> R + Clone + Send + 'static)
+where
+    R: Future<Output = Result<(), Failure>> + 'static,
+{
+    let config = EmbeddedConfig {
+        bytes_per_server: 4 << 20,
+        locks_per_server: 1 << 10,
+        chunk_bytes: 64 << 10,
+        ..Default::default()
+    };
+    let cluster = Cluster::embedded(config).expect("4 MiB are to be had");
+    let node = NodeConfig { shards: 1, ..Default::default() };
+    let node = ComputeNode::new(cluster, node).expect("one shard is possible");
+    let of_shard = Arc::clone(&node);
+    node.try_run(move |shard| example(Arc::clone(&of_shard), shard)).expect("examples succeed");
+}
+
+/// Runs the lines of an example that use a new Sherman tree by that name.
+#[macro_export]
+macro_rules! index {
+    (|$index:ident| { $($lines:tt)* }) => {
+        $crate::run(async |node, shard| {
+            use farwood_index::{RangeIndex as _, Sherman};
+            let tree = Sherman::create(&node, "example", Default::default(), Default::default());
+            let $index = tree.await?.attach(shard);
+            $($lines)*
+            Ok(())
+        })
+    };
+}
