@@ -181,6 +181,15 @@ pub trait RangeIndex: Clone + 'static {
 }
 
 /// The shape of a tree.
+///
+/// ```
+/// # farwood_doctest::index!(|index| {
+/// index.bulk_load((0..1000_u64).map(|n| (n.to_be_bytes(), "")), 1.0).await?;
+/// let shape = index.survey().await?;
+/// assert_eq!((shape.keys, shape.height, shape.inner_nodes), (1000, 2, 1));
+/// assert!(shape.load_factor > 0.9 && shape.used_bytes == (shape.leaves + 1) * 1024);
+/// # });
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct TreeShape {
     /// Keys.

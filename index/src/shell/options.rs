@@ -8,6 +8,18 @@ use farwood_lock::{Backoff, LockConfig};
 use crate::shell::algorithm::Algorithm;
 
 /// Options of a compute node that works on an index. Compute nodes with different options may work on the same index.
+///
+/// ```
+/// # use farwood_index::Sherman;
+/// use farwood_index::sherman::{Options, Techniques};
+///
+/// # farwood_doctest::run(async |node, shard| {
+/// let techniques = Techniques { fused: false, ..Techniques::ALL };
+/// let options = Options { techniques, cache_bytes: 64 << 20, ..Options::default() };
+/// let tree = Sherman::create(&node, "users", Default::default(), options).await?;
+/// assert!(!tree.attach(shard).techniques().fused);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options<A: Algorithm> {
     /// Techniques that are used. Those that say where locks are or what protects a node count when the index is

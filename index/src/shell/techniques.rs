@@ -12,9 +12,23 @@ pub trait Switches: Copy + PartialEq + Debug + Default + Send + Sync + 'static {
     const NONE: Self;
 
     /// Sets the switch with that name; yields false if there is none.
+    ///
+    /// ```
+    /// # use farwood_index::{Switches, sherman::Techniques};
+    /// let mut techniques = Techniques::ALL;
+    /// assert!(techniques.set("fused", false) && !techniques.fused);
+    /// assert!(!techniques.set("warp", true));
+    /// ```
     fn set(&mut self, name: &str, on: bool) -> bool;
 
     /// Lists the switches by name, in the order of [`Switches::NAMES`].
+    ///
+    /// ```
+    /// # use farwood_index::{Switches, sherman::Techniques};
+    /// let names: Vec<_> = Techniques::ALL.list().into_iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, Techniques::NAMES);
+    /// assert!(Techniques::NONE.list().iter().all(|(_, on)| !on));
+    /// ```
     fn list(&self) -> Vec<(&'static str, bool)>;
 }
 
