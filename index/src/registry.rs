@@ -33,6 +33,19 @@ pub struct Spec<A: Algorithm> {
     pub options: Options<A>,
 }
 
+/// Makes a documentation test of lines that ask a specification.
+macro_rules! example {
+    ($($line:literal),+) => {
+        concat!(
+            "```\n# use std::time::Duration;\n# use farwood_index::*;\n",
+            "let limits = Limits { max_key: 8, max_value: 8 };\n",
+            "let spec = IndexKind::Sherman.spec(limits, Nodes::Usual);\n",
+            $($line, "\n",)+
+            "```"
+        )
+    };
+}
+
 macro_rules! registry {
     // The first token is a dollar sign, for the macro that this one defines.
     ($dollar:tt $($(#[$doc:meta])* $kind:ident ($name:ident): $algorithm:ty,)+) => {
@@ -57,6 +70,11 @@ macro_rules! registry {
             pub const ALL: &[IndexKind] = &[$(IndexKind::$kind,)+];
 
             /// Yields the name in catalogs and on the command line.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert_eq!(IndexKind::Smart.name(), "smart");
+            /// ```
             pub const fn name(self) -> &'static str {
                 match self {
                     $(IndexKind::$kind => <$algorithm>::KIND,)+
@@ -78,6 +96,11 @@ macro_rules! registry {
             }
 
             /// Lists the names of its techniques.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert!(IndexKind::Sherman.techniques().contains(&"fused"));
+            /// ```
             pub fn techniques(self) -> &'static [&'static str] {
                 match self {
                     $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::NAMES,)+
@@ -85,6 +108,11 @@ macro_rules! registry {
             }
 
             /// Yields what an index takes if its creator does not say.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert_eq!(IndexKind::Sherman.usual_limits().max_key, 32);
+            /// ```
             pub fn usual_limits(self) -> Limits {
                 match self {
                     $(IndexKind::$kind => <$algorithm as Algorithm>::Geometry::USUAL_LIMITS,)+
@@ -93,6 +121,13 @@ macro_rules! registry {
 
             /// Makes what an index of this kind is created with by default, for keys and values up to those limits.
             /// [`IndexSpec::check`] says whether there can be one.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// let limits = Limits { max_key: 1000, max_value: 8 };
+            /// assert!(IndexKind::Sherman.spec(limits, Nodes::Usual).check().is_ok());
+            /// assert!(IndexKind::Smart.spec(limits, Nodes::Usual).check().is_err(), "of 255 bytes at most");
+            /// ```
             pub fn spec(self, limits: Limits, nodes: Nodes) -> IndexSpec {
                 match self {
                     $(IndexKind::$kind => IndexSpec::$kind(Spec {
@@ -113,6 +148,17 @@ macro_rules! registry {
             }
 
             /// Reads what an index takes from its catalog entry, without opening it.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// spec.create(&node, "users").await?;
+            /// # use farwood_runtime::NodeContext;
+            /// let entry = node.control().open("users").await?;
+            /// assert_eq!(IndexKind::Smart.limits_of(&entry)?, spec.limits());
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If it is of another kind, or its configuration cannot be read.
@@ -139,6 +185,8 @@ macro_rules! registry {
 
         impl IndexSpec {
             /// Yields the kind of the index.
+            ///
+            #[doc = example!("assert_eq!(spec.kind(), IndexKind::Sherman);")]
             pub fn kind(&self) -> IndexKind {
                 match self {
                     $(IndexSpec::$kind(_) => IndexKind::$kind,)+
@@ -146,6 +194,8 @@ macro_rules! registry {
             }
 
             /// Checks whether the geometry makes a node.
+            ///
+            #[doc = example!("assert_eq!(spec.check(), Ok(()));")]
             ///
             /// # Errors
             /// [`LayoutError`] says which size to change.
@@ -156,6 +206,8 @@ macro_rules! registry {
             }
 
             /// Yields what the index takes.
+            ///
+            #[doc = example!("assert_eq!(spec.limits(), limits);")]
             pub fn limits(&self) -> Limits {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.limits(),)+
@@ -163,6 +215,8 @@ macro_rules! registry {
             }
 
             /// Tells whether leaves are as large as their entries need.
+            ///
+            #[doc = example!("assert!(!spec.leaves_differ());")]
             pub fn leaves_differ(&self) -> bool {
                 match self {
                     $(IndexSpec::$kind(_) => <$algorithm as Algorithm>::Geometry::LEAVES_DIFFER,)+
@@ -170,6 +224,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes of a leaf: of the largest, where they differ.
+            ///
+            #[doc = example!("assert_eq!(spec.leaf_bytes(), 1024);")]
             pub fn leaf_bytes(&self) -> usize {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.leaf_bytes(),)+
@@ -177,6 +233,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes that a get of a key of the longest reads.
+            ///
+            #[doc = example!("assert_eq!(spec.get_bytes(), spec.leaf_bytes());")]
             pub fn get_bytes(&self) -> usize {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.get_bytes(),)+
@@ -184,6 +242,8 @@ macro_rules! registry {
             }
 
             /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+            ///
+            #[doc = example!("assert_eq!(spec.leaves(2, 1.0), 1);")]
             pub fn leaves(&self, keys: u64, fill: f64) -> u64 {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.leaves(keys, fill),)+
@@ -191,6 +251,8 @@ macro_rules! registry {
             }
 
             /// Estimates the bytes on the memory servers for so many keys from above.
+            ///
+            #[doc = example!("assert!(spec.bytes_for(1_000_000, 0.8) > 16_000_000);")]
             pub fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.bytes_for(keys, fill),)+
@@ -198,6 +260,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes of the largest node, if each node that is allocated is in the tree or goes back.
+            ///
+            #[doc = example!("assert_eq!(spec.kept_node_bytes(), Some(1024));")]
             pub fn kept_node_bytes(&self) -> Option<u64> {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.kept_node_bytes(),)+
@@ -205,6 +269,11 @@ macro_rules! registry {
             }
 
             /// Chooses so many of the ascending `keys` that gets of them meet every inner node.
+            ///
+            #[doc = example!(
+                r#"let keys = [Bytes::from_slice(b"anna")];"#,
+                "assert_eq!(spec.touching(&keys), keys);"
+            )]
             pub fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.geometry.touching(keys),)+
@@ -212,6 +281,8 @@ macro_rules! registry {
             }
 
             /// Lists the techniques by name.
+            ///
+            #[doc = example!(r#"assert!(spec.techniques().contains(&("fused", true)));"#)]
             pub fn techniques(&self) -> Vec<(&'static str, bool)> {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.options.techniques.list(),)+
@@ -219,6 +290,11 @@ macro_rules! registry {
             }
 
             /// Sets the technique with that name; yields false if there is none.
+            ///
+            #[doc = example!(
+                "let mut spec = spec;",
+                r#"assert!(spec.set_technique("fused", false) && !spec.set_technique("warp", true));"#
+            )]
             pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.options.techniques.set(name, on),)+
@@ -226,6 +302,8 @@ macro_rules! registry {
             }
 
             /// Yields the byte budget of the cache ([`Options::cache_bytes`]).
+            ///
+            #[doc = example!("assert_eq!(spec.cache_bytes(), 512 << 20);")]
             pub fn cache_bytes(&self) -> usize {
                 match self {
                     $(IndexSpec::$kind(spec) => spec.options.cache_bytes,)+
@@ -233,6 +311,8 @@ macro_rules! registry {
             }
 
             /// Switches all techniques off.
+            ///
+            #[doc = example!("assert!(spec.without_techniques().techniques().iter().all(|(_, on)| !on));")]
             pub fn without_techniques(mut self) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.techniques = Switches::NONE,)+
@@ -242,6 +322,8 @@ macro_rules! registry {
 
             /// Yields what remains of it where locks can be in on-chip memory
             /// ([`farwood_lock::on_chip_possible`]) or cannot.
+            ///
+            #[doc = example!(r#"assert_eq!(spec.effective(false).technique("on_chip"), Some(false));"#)]
             pub fn effective(mut self, on_chip_possible: bool) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(Spec { options: Options { techniques, .. }, .. }) => {
@@ -252,6 +334,8 @@ macro_rules! registry {
             }
 
             /// Yields the round trips of a get, and those of an update of a present key that has room.
+            ///
+            #[doc = example!("assert_eq!(spec.round_trips(), (1..=1, 2..=2));")]
             pub fn round_trips(&self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
                 match self {
                     $(IndexSpec::$kind(spec) => <$algorithm>::round_trips(spec.options.techniques),)+
@@ -259,6 +343,8 @@ macro_rules! registry {
             }
 
             /// Tells whether a change of a value, which keeps its length, takes no memory.
+            ///
+            #[doc = example!("assert!(spec.updates_in_place());")]
             pub fn updates_in_place(&self) -> bool {
                 match self {
                     $(IndexSpec::$kind(spec) => <$algorithm>::updates_in_place(spec.options.techniques),)+
@@ -267,6 +353,8 @@ macro_rules! registry {
 
             /// Yields the configuration of the locks that the index uses; for SMART of those that stand in for locks in
             /// leaves. The switches are taken as they are ([`IndexSpec::effective`]).
+            ///
+            #[doc = example!("assert!(spec.locks().handover && !spec.without_techniques().locks().handover);")]
             pub fn locks(&self) -> LockConfig {
                 match self {
                     $(IndexSpec::$kind(Spec { options, .. }) => {
@@ -276,6 +364,8 @@ macro_rules! registry {
             }
 
             /// Changes the geometry to one for these limits and nodes; options stay.
+            ///
+            #[doc = example!("assert!(spec.sized(limits, Nodes::Tiny).leaf_bytes() < spec.leaf_bytes());")]
             pub fn sized(mut self, limits: Limits, nodes: Nodes) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.geometry = Geometry::new(limits, nodes),)+
@@ -284,6 +374,8 @@ macro_rules! registry {
             }
 
             /// Sets the byte budget of the cache ([`Options::cache_bytes`]).
+            ///
+            #[doc = example!("assert_eq!(spec.with_cache_bytes(1 << 20).cache_bytes(), 1 << 20);")]
             pub fn with_cache_bytes(mut self, cache_bytes: usize) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.cache_bytes = cache_bytes,)+
@@ -292,6 +384,11 @@ macro_rules! registry {
             }
 
             /// Sets [`Options::retries_max`].
+            ///
+            #[doc = example!(
+                "let changed = spec.with_retries_max(9);",
+                "assert!(matches!(changed, IndexSpec::Sherman(spec) if spec.options.retries_max == 9));"
+            )]
             pub fn with_retries_max(mut self, retries_max: u32) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.retries_max = retries_max,)+
@@ -300,6 +397,11 @@ macro_rules! registry {
             }
 
             /// Sets [`Options::backoff`].
+            ///
+            #[doc = example!(
+                "let none = Backoff { min: Duration::ZERO, max: Duration::ZERO };",
+                "assert_eq!(spec.with_backoff(none).locks().backoff, none);"
+            )]
             pub fn with_backoff(mut self, backoff: Backoff) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.backoff = backoff,)+
@@ -308,6 +410,8 @@ macro_rules! registry {
             }
 
             /// Sets [`Options::lock_wait_max`].
+            ///
+            #[doc = example!("assert_eq!(spec.with_lock_wait_max(Duration::MAX).locks().wait_max, Duration::MAX);")]
             pub fn with_lock_wait_max(mut self, lock_wait_max: Duration) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.lock_wait_max = lock_wait_max,)+
@@ -316,6 +420,11 @@ macro_rules! registry {
             }
 
             /// Sets [`Options::scan_window`].
+            ///
+            #[doc = example!(
+                "let changed = spec.with_scan_window(9);",
+                "assert!(matches!(changed, IndexSpec::Sherman(spec) if spec.options.scan_window == 9));"
+            )]
             pub fn with_scan_window(mut self, scan_window: usize) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind(spec) => spec.options.scan_window = scan_window,)+
@@ -324,6 +433,15 @@ macro_rules! registry {
             }
 
             /// Creates the index in the catalog under `name` and opens it ([`Tree::create`]).
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes, RangeIndex};
+            /// # farwood_doctest::run(async |node, shard| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// let index = spec.create(&node, "users").await?.attach(shard);
+            /// assert!(index.insert(b"anna", b"1").await?);
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
@@ -336,6 +454,17 @@ macro_rules! registry {
             }
 
             /// Opens the index that the catalog has under `name` with the options; its creator's geometry counts.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// spec.create(&node, "users").await?;
+            /// assert_eq!(spec.open(&node, "users").await?.limits(), spec.limits());
+            /// let other = IndexKind::Sherman.spec(spec.limits(), Nodes::Usual);
+            /// assert!(other.open(&node, "users").await.is_err());
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot
@@ -359,6 +488,16 @@ macro_rules! registry {
         impl AnyTree {
             /// Makes the handle for the clients of one shard. Call it once per shard.
             ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes, RangeIndex};
+            /// # farwood_doctest::run(async |node, shard| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// let users = spec.create(&node, "users").await?.attach(shard);
+            /// users.put(b"anna", b"1").await?;
+            /// assert!(users.get(b"anna").await?.is_some());
+            /// # Ok(()) });
+            /// ```
+            ///
             /// # Panics
             /// If it was called on this shard before.
             pub fn attach<V: Verbs>(&self, verbs: V) -> AnyIndex<V> {
@@ -368,6 +507,14 @@ macro_rules! registry {
             }
 
             /// Yields what the index takes.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// assert_eq!(spec.create(&node, "users").await?.limits(), spec.limits());
+            /// # Ok(()) });
+            /// ```
             pub fn limits(&self) -> Limits {
                 match self {
                     $(AnyTree::$kind(tree) => tree.geometry().limits(),)+
@@ -403,6 +550,13 @@ macro_rules! registry {
 
         impl<V: Verbs> AnyIndex<V> {
             /// Yields the kind of the index.
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// assert_eq!(index.kind(), farwood_index::IndexKind::Sherman);
+            /// # });
+            /// ```
             pub fn kind(&self) -> IndexKind {
                 match self {
                     $(AnyIndex::$kind(_) => IndexKind::$kind,)+
@@ -410,6 +564,14 @@ macro_rules! registry {
             }
 
             /// Tells what became of the memory that this shard has taken ([`Index::books`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert!(index.books().used_bytes > 0);
+            /// # });
+            /// ```
             pub fn books(&self) -> Books {
                 match self {
                     $(AnyIndex::$kind(index) => index.books(),)+
@@ -417,6 +579,14 @@ macro_rules! registry {
             }
 
             /// Counts local locks and windows that are held or waited for here ([`Index::locks_in_use`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert_eq!(index.locks_in_use(), 0);
+            /// # });
+            /// ```
             pub fn locks_in_use(&self) -> usize {
                 match self {
                     $(AnyIndex::$kind(index) => index.locks_in_use(),)+
@@ -425,6 +595,14 @@ macro_rules! registry {
 
             /// Checks the index, which is at rest, and reports what is wrong with it ([`Index::check`]).
             ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert!(index.check(&Default::default()).await?.is_intact());
+            /// # });
+            /// ```
+            ///
             /// # Errors
             /// Only if a memory server cannot be read; whatever it holds is in the report.
             pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, AccessError> {
@@ -432,6 +610,15 @@ macro_rules! registry {
             }
 
             /// Checks the index and shows `visit` every key with its value ([`Index::check_each`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// let visit = |key: &[u8], value: &[u8]| assert_eq!((key, value), (&b"anna"[..], &b"1"[..]));
+            /// assert_eq!(index.check_each(&Default::default(), visit).await?.survey.keys, 1);
+            /// # });
+            /// ```
             ///
             /// # Errors
             /// Only if a memory server cannot be read.
@@ -516,6 +703,12 @@ macro_rules! registry {
 
 impl IndexKind {
     /// Yields the kind with that name, if there is one.
+    ///
+    /// ```
+    /// # use farwood_index::IndexKind;
+    /// assert_eq!(IndexKind::named("smart"), Some(IndexKind::Smart));
+    /// assert_eq!(IndexKind::named("warp"), None);
+    /// ```
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
     }
@@ -523,6 +716,8 @@ impl IndexKind {
 
 impl IndexSpec {
     /// Tells whether the technique with that name is on, if there is one.
+    ///
+    #[doc = example!(r#"assert_eq!((spec.technique("fused"), spec.technique("warp")), (Some(true), None));"#)]
     pub fn technique(&self, name: &str) -> Option<bool> {
         self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
     }
