@@ -46,3 +46,47 @@ macro_rules! index {
         })
     };
 }
+
+/// Runs the lines of an example that use the layout and the image of a leaf. It is for keys from `a` to below `m`, and
+/// holds two.
+#[macro_export]
+macro_rules! leaf {
+    (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        $crate::node!(LeafLayout::for_slots(4, 8, 8)?, 0, [(&b"anna"[..], &b"1"[..]), (b"clara", b"3")],
+            |$layout, $image| { $($lines)* })
+    };
+}
+
+/// Runs the lines of an example that use the layout and the image of an inner node, above that leaf and another.
+#[macro_export]
+macro_rules! inner {
+    (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        $crate::node!(InnerLayout::for_slots(4, 8)?, 1,
+            [(&b"a"[..], RemotePtr::from_bits(64)), (b"f", RemotePtr::from_bits(128))],
+            |$layout, $image| { $($lines)* })
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! node {
+    ($new:expr, $level:literal, $entries:expr, |$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        (|| -> Result<(), $crate::Failure> {
+            use farwood_index::layout::*;
+            use farwood_runtime::RemotePtr;
+            let $layout = $new;
+            let mut $image = vec![0; $layout.node_bytes()];
+            let header = NodeHeader {
+                level: $level,
+                low: b"a",
+                high: Some(b"m"),
+                sibling: RemotePtr::from_bits(640),
+                incarnation: 1,
+                node_version: NodeVersion::new(7),
+            };
+            $layout.build(&mut $image, &header, $entries);
+            $($lines)*
+            Ok(())
+        })().expect("examples succeed")
+    };
+}
