@@ -10,7 +10,7 @@ use std::sync::Arc;
 use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard};
 
 /// Any error of an example.
-pub type Failure = Box<dyn Error + Send + Sync>;
+pub type Failure = Box<dyn Error>;
 
 /// Runs an example on the one shard of a compute node, on one memory server of 4 MiB.
 ///
@@ -30,7 +30,11 @@ where
     let node = NodeConfig { shards: 1, ..Default::default() };
     let node = ComputeNode::new(cluster, node).expect("one shard is possible");
     let of_shard = Arc::clone(&node);
-    node.try_run(move |shard| example(Arc::clone(&of_shard), shard)).expect("examples succeed");
+    let end = node.run(move |shard| {
+        let example = example(Arc::clone(&of_shard), shard);
+        async move { example.await.expect("examples succeed") }
+    });
+    end.expect("an executor can be started");
 }
 
 /// Runs the lines of an example that use a new Sherman tree by that name.
@@ -41,6 +45,42 @@ macro_rules! index {
             use farwood_index::{RangeIndex as _, Sherman};
             let tree = Sherman::create(&node, "example", Default::default(), Default::default());
             let $index = tree.await?.attach(shard);
+            $($lines)*
+            Ok(())
+        })
+    };
+}
+
+/// Runs the lines of an example that use a lock table on a shard, a node of 64 bytes, and an operation's meter. The table
+/// is of the configuration that stands before them, or of the default.
+#[macro_export]
+macro_rules! locks {
+    (|$shard:ident, $locks:ident, $node:ident, $meter:ident| { $($lines:tt)* }) => {
+        $crate::locks!(LockConfig::default(), |$shard, $locks, $node, $meter| { $($lines)* })
+    };
+    ($config:expr, |$shard:ident, $locks:ident, $node:ident, $meter:ident| { $($lines:tt)* }) => {
+        $crate::run(async |compute_node, $shard| {
+            use farwood_lock::{LockConfig, LockError, LockTable, LockWord, WordCodec};
+            use farwood_runtime::{Chain, Meter, NodeContext, RemotePtr, ServerId, Verbs};
+            let port = compute_node.allocate_port();
+            let $locks = LockTable::attach($shard.clone(), port.port(), $config);
+            let ($node, $meter) = (RemotePtr::new(ServerId(0), (4 << 20) - 64), Meter::default());
+            $($lines)*
+            Ok(())
+        })
+    };
+}
+
+/// Runs the lines of an example that use a table of windows on a shard, and an operation's meter.
+#[macro_export]
+macro_rules! windows {
+    (|$shard:ident, $windows:ident, $meter:ident| { $($lines:tt)* }) => {
+        $crate::run(async |node, $shard| {
+            use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
+            use farwood_runtime::{Meter, NodeContext, Verbs};
+            let port = node.allocate_port();
+            let $windows = WindowTable::attach($shard.clone(), port.port(), WindowConfig::default());
+            let $meter = Meter::default();
             $($lines)*
             Ok(())
         })
