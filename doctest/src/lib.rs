@@ -87,6 +87,45 @@ macro_rules! windows {
     };
 }
 
+/// Runs the lines of an example that use a cache of 1 MiB and a reader of it. It knows the root, of level 2, and two nodes
+/// of level 1: at 640 for keys below `m`, with leaves at 64 and 128, and at 704 for the others, with one at 192.
+#[macro_export]
+macro_rules! cache {
+    (|$cache:ident, $reader:ident| { $($lines:tt)* }) => {{
+        use farwood_cache::{CacheConfig, CachedRoute, NodeCache, NodeImage, Policy, Root};
+        use farwood_runtime::RemotePtr;
+        let config = CacheConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 };
+        fn at(bits: u64) -> RemotePtr {
+            RemotePtr::from_bits(bits)
+        }
+        let $cache = NodeCache::new(config);
+        $cache.set_root(Root { ptr: at(768), level: 2 });
+        let left = [(&b""[..], at(64)), (b"f", at(128))];
+        $cache.insert(&NodeImage { address: at(640), level: 1, low: b"", high: Some(b"m"), separators: &left });
+        let right = [(&b"m"[..], at(192))];
+        $cache.insert(&NodeImage { address: at(704), level: 1, low: b"m", high: None, separators: &right });
+        let $reader = $cache.reader();
+        $($lines)*
+    }};
+}
+
+/// Runs the lines of an example that use a cache of 1 MiB and a reader of it. It knows the root, a node at 64 without a
+/// prefix, whose one slot leads to a leaf for keys that begin with `a`.
+#[macro_export]
+macro_rules! radix_cache {
+    (|$cache:ident, $reader:ident, $leaf:ident| { $($lines:tt)* }) => {{
+        use farwood_cache::Policy;
+        use farwood_cache::radix::{RadixCache, RadixConfig, RadixImage, slot};
+        let config = RadixConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 };
+        let $cache = RadixCache::new(config);
+        $cache.set_root(1 << slot::CLASS_SHIFT | 64);
+        let $leaf = u64::from(b'a') << slot::PARTIAL_SHIFT | slot::LEAF | 1 << slot::CLASS_SHIFT | 128;
+        $cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[$leaf] });
+        let $reader = $cache.reader();
+        $($lines)*
+    }};
+}
+
 /// Runs the lines of an example that use the layout and the image of a leaf. It is for keys from `a` to below `m`, and
 /// holds two.
 #[macro_export]
