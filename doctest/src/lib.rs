@@ -146,6 +146,39 @@ macro_rules! inner {
     };
 }
 
+/// Runs the lines of an example that use the format of a radix tree's leaves, for keys and values of 64 bytes at most, and
+/// the image of the one of `anna`.
+#[macro_export]
+macro_rules! radix_leaf {
+    (|$leaves:ident, $image:ident| { $($lines:tt)* }) => {
+        (|| -> Result<(), $crate::Failure> {
+            use farwood_index::layout::{Rejection, radix::*};
+            use farwood_runtime::RemotePtr;
+            let $leaves = LeafFormat::new(64, 64)?;
+            let mut $image = vec![0; 64];
+            $leaves.build(&mut $image, Link::Live(Parent::Root), b"anna", b"1");
+            $($lines)*
+            Ok(())
+        })().expect("examples succeed")
+    };
+}
+
+/// Runs the lines of an example that use the image of a radix tree's inner node, whose one slot is for keys that begin
+/// with `a`.
+#[macro_export]
+macro_rules! radix_inner {
+    (|$image:ident| { $($lines:tt)* }) => {
+        (|| -> Result<(), $crate::Failure> {
+            use farwood_index::layout::radix::*;
+            let leaf = Slot::leaf(Symbol::Byte(b'a'), Child::of(2).expect("an address"), 1);
+            let mut $image = vec![0; 64];
+            build_inner(&mut $image, Link::Live(Parent::Root), &Header::new(0, 1, b""), [leaf]);
+            $($lines)*
+            Ok(())
+        })().expect("examples succeed")
+    };
+}
+
 #[doc(hidden)]
 #[macro_export]
 macro_rules! node {

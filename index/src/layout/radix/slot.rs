@@ -55,6 +55,13 @@ impl Child {
     pub const REGION_BYTES_MAX: u64 = (1 << LINE_BITS) * LINE_BYTES as u64;
 
     /// Makes the address as it stands in a slot; `None` if no node of a radix tree can be there.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// assert!(Child::new(RemotePtr::from_bits(64)).is_some());
+    /// assert!(Child::new(RemotePtr::from_bits(65)).is_none());
+    /// ```
     pub fn new(at: RemotePtr) -> Option<Self> {
         let line = at.offset() / LINE_BYTES as u64;
         let fits = at.offset().is_multiple_of(LINE_BYTES as u64)
@@ -64,17 +71,38 @@ impl Child {
     }
 
     /// Yields the pointer to the node.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!(at.ptr(), RemotePtr::from_bits(64));
+    /// ```
     pub fn ptr(self) -> RemotePtr {
         let server = ServerId((self.0 >> LINE_BITS) as u16);
         RemotePtr::new(server, (self.0 & ((1 << LINE_BITS) - 1)) * LINE_BYTES as u64)
     }
 
     /// Yields the 48 bits of the address; 0 is no address, since offset 0 of a region is its header.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!(at.bits(), 1, "the first line but one");
+    /// ```
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Makes the address with these 48 bits; none for 0.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!((Child::of(at.bits()), Child::of(0)), (Some(at), None));
+    /// ```
     pub const fn of(bits: u64) -> Option<Self> {
         match bits & CHILD_MASK {
             0 => None,
@@ -104,6 +132,12 @@ pub enum Symbol {
 
 impl Symbol {
     /// Yields the symbol of `key` at `position`, which is at most its length.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Symbol;
+    /// assert_eq!(Symbol::of(b"anna", 1), Symbol::Byte(b'n'));
+    /// assert_eq!(Symbol::of(b"anna", 4), Symbol::End);
+    /// ```
     #[inline]
     pub fn of(key: &[u8], position: usize) -> Self {
         key.get(position).map_or(Symbol::End, |&byte| Symbol::Byte(byte))
@@ -127,16 +161,37 @@ impl Slot {
     pub const EMPTY: Slot = Slot(0);
 
     /// Makes a slot that leads to a leaf of that size class.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Child, Slot, Symbol};
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// let slot = Slot::leaf(Symbol::End, at, 1);
+    /// assert!(slot.is_claimed() && slot.is_of(Symbol::End));
+    /// ```
     pub fn leaf(symbol: Symbol, at: Child, class: u8) -> Self {
         Slot(symbol.bits() | LEAF | u64::from(class) << CLASS_SHIFT | at.bits())
     }
 
     /// Makes a slot that leads to an inner node of that type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Child, Slot, Symbol};
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// let slot = Slot::inner(Symbol::Byte(b'n'), at, 1);
+    /// assert!(slot.is_of(Symbol::Byte(b'n')) && !slot.is_of(Symbol::End));
+    /// ```
     pub fn inner(symbol: Symbol, at: Child, node_type: u8) -> Self {
         Slot(symbol.bits() | u64::from(node_type) << CLASS_SHIFT | at.bits())
     }
 
     /// Makes a slot that is claimed and leads nowhere.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Slot, Symbol};
+    /// assert!(Slot::tombstone(Symbol::End).is_claimed());
+    /// ```
     pub fn tombstone(symbol: Symbol) -> Self {
         Slot(symbol.bits() | LEAF)
     }
