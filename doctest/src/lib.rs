@@ -163,6 +163,16 @@ macro_rules! radix_leaf {
     };
 }
 
+/// Runs the lines of an example that use a radix tree's slot, which leads to a leaf for keys that go on with `a`.
+#[macro_export]
+macro_rules! radix_slot {
+    (|$slot:ident| { $($lines:tt)* }) => {{
+        use farwood_index::layout::radix::*;
+        let $slot = Slot::leaf(Symbol::Byte(b'a'), Child::of(2).expect("an address"), 1);
+        $($lines)*
+    }};
+}
+
 /// Runs the lines of an example that use the image of a radix tree's inner node, whose one slot is for keys that begin
 /// with `a`.
 #[macro_export]

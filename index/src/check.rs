@@ -204,11 +204,28 @@ impl<T> Kept<T> {
     }
 
     /// Counts all findings, those that were not kept included.
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut torn = CheckReport::new(0).torn;
+    /// torn.push(RemotePtr::from_bits(64));
+    /// assert_eq!((torn.total(), torn.len()), (1, 0));
+    /// ```
     pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Tells whether there were none (with a `kept_max` of 0 the slice is always empty).
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut torn = CheckReport::new(0).torn;
+    /// assert!(torn.is_empty());
+    /// torn.push(RemotePtr::from_bits(64));
+    /// assert!(!torn.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -458,6 +475,13 @@ impl Pairs {
     }
 
     /// Yields the value of `key`.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"anna", b"1");
+    /// assert_eq!((pairs.get(b"anna"), pairs.get(b"berta")), (Some(&b"1"[..]), None));
+    /// ```
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.0.get(key).map(|value| &value[..])
     }
@@ -489,11 +513,23 @@ impl Pairs {
     }
 
     /// Counts the pairs.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"anna", b"1");
+    /// assert_eq!(pairs.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Tells whether there are no pairs.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// assert!(Pairs::default().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -300,6 +300,14 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     }
 
     /// Yields the sizes in the persisted configuration.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// assert_eq!(ShermanAlgorithm::geometry(&persisted), Geometry::default());
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn geometry(persisted: &Self::PersistedConfig) -> Self::Geometry;
 
     /// Yields what remains of the switches that a compute node asks for, on an index with this configuration: by
@@ -363,6 +371,15 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
 
     /// Makes the state that a compute node's shards share. Random choices of caches follow `seed`.
     ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ShermanAlgorithm::cache_bytes(&node) < 1 << 20, "it is empty yet");
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    ///
     /// # Errors
     /// If the geometry makes no node.
     fn node_state(
@@ -375,9 +392,28 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     fn shard_state(node: &Self::NodeState) -> Self::ShardState;
 
     /// Counts the bytes that the compute node's cache takes now.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// # let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ShermanAlgorithm::cache_bytes(&node) < 1 << 20, "it is empty yet");
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
     /// Yields the counters of caches; by default only their size.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// # let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// let shard = ShermanAlgorithm::shard_state(&node);
+    /// assert_eq!(ShermanAlgorithm::cache_stats(&node, &shard).lookups, 0);
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn cache_stats(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheStats {
         CacheStats { bytes: Self::cache_bytes(node) as u64, ..CacheStats::default() }
     }

@@ -260,6 +260,15 @@ pub struct Local<A: Algorithm, V: Verbs> {
 
 impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// Makes the budget of one operation ([`Options::retries_max`]).
+    ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn read_again<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter, at: RemotePtr) -> Result<(), AccessError> {
+    ///     local.budget().spend(meter, at, None)
+    /// }
+    /// ```
     #[inline]
     pub fn budget(&self) -> Budget {
         Budget::new(self.shared.options.retries_max)
@@ -286,6 +295,15 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     }
 
     /// Checks the length of a value.
+    ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn check<A: Algorithm, V: Verbs>(local: &Local<A, V>, values: &[&[u8]]) -> Result<(), WriteError> {
+    ///     values.iter().try_for_each(|value| local.check_value(value))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// If it exceeds the limit of the index.

@@ -197,44 +197,93 @@ impl Slot {
     }
 
     /// Reads a slot's word.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(Slot::from_bits(slot.bits()), slot);
+    /// # });
+    /// ```
     pub const fn from_bits(bits: u64) -> Self {
         Slot(bits)
     }
 
     /// Yields the word that is stored.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(Slot::EMPTY.bits(), 0);
+    /// assert_eq!(slot.bits() >> 56, u64::from(b'a'));
+    /// # });
+    /// ```
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Tells whether the slot was claimed for a symbol. A frozen one may not have been.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_claimed() && !Slot::EMPTY.is_claimed());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_claimed(self) -> bool {
         self.0 & !FROZEN != 0
     }
 
     /// Tells whether the slot's node is being replaced.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(!slot.is_frozen() && slot.frozen().is_frozen());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
 
     /// Yields the slot, frozen.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.frozen().is_frozen() && slot.frozen().is_of(Symbol::Byte(b'a')));
+    /// # });
+    /// ```
     pub const fn frozen(self) -> Self {
         Slot(self.0 | FROZEN)
     }
 
     /// Yields the slot, not frozen.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.frozen().thawed(), slot);
+    /// # });
+    /// ```
     pub const fn thawed(self) -> Self {
         Slot(self.0 & !FROZEN)
     }
 
     /// Tells whether the slot was claimed for `symbol`.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_of(Symbol::Byte(b'a')) && !slot.is_of(Symbol::End));
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_of(self, symbol: Symbol) -> bool {
         self.is_claimed() && self.0 & SYMBOL_MASK == symbol.bits()
     }
 
     /// Yields the symbol that it was claimed for.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.symbol(), Symbol::Byte(b'a'));
+    /// # });
+    /// ```
     pub const fn symbol(self) -> Symbol {
         match self.0 & END {
             0 => Symbol::Byte((self.0 >> KEY_SHIFT) as u8),
@@ -243,30 +292,61 @@ impl Slot {
     }
 
     /// Tells whether the slot leads to a leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_leaf() && !Slot::tombstone(Symbol::End).is_leaf());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0 && self.0 & CHILD_MASK != 0
     }
 
     /// Tells whether the slot leads to an inner node.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(!slot.is_inner());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_inner(self) -> bool {
         self.0 & LEAF == 0 && self.0 & CHILD_MASK != 0
     }
 
     /// Yields the size class of the leaf, or the type of the inner node.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.class(), 1);
+    /// # });
+    /// ```
     #[inline]
     pub const fn class(self) -> u8 {
         (self.0 >> CLASS_SHIFT & CLASS_MASK) as u8
     }
 
     /// Yields the slot with another class.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.with_class(3).class(), 3);
+    /// # });
+    /// ```
     #[must_use]
     pub const fn with_class(self, class: u8) -> Self {
         Slot(self.0 & !(CLASS_MASK << CLASS_SHIFT) | (class as u64) << CLASS_SHIFT)
     }
 
     /// Yields the child that the slot leads to, if any.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.child().is_some());
+    /// assert_eq!(Slot::tombstone(Symbol::End).child(), None);
+    /// # });
+    /// ```
     #[inline]
     pub const fn child(self) -> Option<Child> {
         match self.0 & CHILD_MASK {
@@ -276,6 +356,12 @@ impl Slot {
     }
 
     /// Tells whether the slot leads to the same node as `other`, whatever type each gives for it.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.leads_as(slot.with_class(3)) && !slot.leads_as(Slot::EMPTY));
+    /// # });
+    /// ```
     pub const fn leads_as(self, other: Slot) -> bool {
         const SAME: u64 = CHILD_MASK | LEAF;
         self.0 & SAME == other.0 & SAME
