@@ -1,6 +1,7 @@
-//! The surroundings of examples in documentation, in hidden lines of which there should be few: a shard of a small
-//! embedded cluster, and an index there. A dev-dependency of the crates above the runtime, for nothing else. It names an
-//! index in a macro, and depends on none: the crates that it serves are not built before themselves.
+//! The surroundings of examples in documentation, so that few lines of theirs are hidden: a shard of a small cluster,
+//! an index there, a lock table, a cache, the bytes of a node. A dev-dependency of the crates above the runtime, for
+//! their examples and nothing else. Its macros name those crates and it depends on none of them: they are not built
+//! twice for their tests.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -37,7 +38,7 @@ where
     end.expect("an executor can be started");
 }
 
-/// Runs the lines of an example that use a new Sherman tree by that name.
+/// Runs the lines of an example that use a new Sherman tree, for keys and values of 8 bytes at most.
 #[macro_export]
 macro_rules! index {
     (|$index:ident| { $($lines:tt)* }) => {
@@ -51,8 +52,8 @@ macro_rules! index {
     };
 }
 
-/// Runs the lines of an example that use a lock table on a shard, a node of 64 bytes, and an operation's meter. The table
-/// is of the configuration that stands before them, or of the default.
+/// Runs the lines of an example that use a lock table on a shard, a node of 64 bytes, and an operation's meter. The
+/// table is of the configuration that stands before them, or of the default.
 #[macro_export]
 macro_rules! locks {
     (|$shard:ident, $locks:ident, $node:ident, $meter:ident| { $($lines:tt)* }) => {
@@ -87,8 +88,8 @@ macro_rules! windows {
     };
 }
 
-/// Runs the lines of an example that use a cache of 1 MiB and a reader of it. It knows the root, of level 2, and two nodes
-/// of level 1: at 640 for keys below `m`, with leaves at 64 and 128, and at 704 for the others, with one at 192.
+/// Runs the lines of an example that use a cache of 1 MiB and a reader of it. It knows the root, of level 2, and two
+/// nodes of level 1: at 640 for keys below `m`, with leaves at 64 and 128, and at 704 for the others, with one at 192.
 #[macro_export]
 macro_rules! cache {
     (|$cache:ident, $reader:ident| { $($lines:tt)* }) => {{
@@ -127,7 +128,7 @@ macro_rules! radix_cache {
 }
 
 /// Runs the lines of an example that use the layout and the image of a leaf. It is for keys from `a` to below `m`, and
-/// holds two.
+/// holds `anna` and `clara`.
 #[macro_export]
 macro_rules! leaf {
     (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
@@ -146,8 +147,8 @@ macro_rules! inner {
     };
 }
 
-/// Runs the lines of an example that use the format of a radix tree's leaves, for keys and values of 64 bytes at most, and
-/// the image of the one of `anna`.
+/// Runs the lines of an example that use the format of a radix tree's leaves, for keys and values of 64 bytes at most,
+/// and the image of the one of `anna`.
 #[macro_export]
 macro_rules! radix_leaf {
     (|$leaves:ident, $image:ident| { $($lines:tt)* }) => {

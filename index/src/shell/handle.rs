@@ -265,7 +265,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// # use farwood_index::shell::{Algorithm, Local};
     /// # use farwood_index::*;
     /// # use farwood_runtime::*;
-    /// fn read_again<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter, at: RemotePtr) -> Result<(), AccessError> {
+    /// fn again<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter, at: RemotePtr) -> Result<(), AccessError> {
     ///     local.budget().spend(meter, at, None)
     /// }
     /// ```
