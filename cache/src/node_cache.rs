@@ -85,6 +85,12 @@ struct Writer {
 
 impl NodeCache {
     /// Makes an empty cache.
+    ///
+    /// ```
+    /// # use farwood_cache::{CacheConfig, NodeCache, Policy};
+    /// let cache = NodeCache::new(CacheConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 });
+    /// assert!(cache.root().is_none() && cache.reader().find(b"anna").is_none());
+    /// ```
     pub fn new(config: CacheConfig) -> Arc<Self> {
         let mut bytes = 2 * size_of::<usize>() + size_of::<Self>();
         let levels = array::from_fn(|_| {
@@ -107,6 +113,12 @@ impl NodeCache {
     }
 
     /// Yields the tree's root, as far as the cache knows it. Does not lock.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert_eq!(cache.root().map(|root| root.level), Some(2));
+    /// # });
+    /// ```
     pub fn root(&self) -> Option<Root> {
         self.root.load().as_deref().copied()
     }
@@ -115,6 +127,16 @@ impl NodeCache {
     /// [`NodeCache::clear`] first if the tree really has shrunk or was replaced. When the tree has grown, the
     /// level that is no longer one of the two top ones is dropped, or, if it is level 1, kept as far as the
     /// budget goes.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let (old, new) = (Root { ptr: at(64), level: 1 }, Root { ptr: at(832), level: 3 });
+    /// cache.set_root(old);
+    /// assert_ne!(cache.root(), Some(old), "trees do not shrink");
+    /// cache.set_root(new);
+    /// assert_eq!(cache.root(), Some(new));
+    /// # });
+    /// ```
     pub fn set_root(&self, root: Root) {
         if self.root() == Some(root) {
             return;
@@ -138,6 +160,15 @@ impl NodeCache {
     /// [`NodeCache::set_root`] only level 1), and images that make no sense (keys that do not ascend, no
     /// child) or whose keys are too long. True if the node was taken; it may have been evicted again at once
     /// where the budget is tiny.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let leaves = [(&b"m"[..], at(192)), (b"s", at(256))];
+    /// let node = NodeImage { address: at(704), level: 1, low: b"m", high: None, separators: &leaves };
+    /// assert!(cache.insert(&node));
+    /// assert_eq!(reader.find(b"zoe").map(|route| route.child), Some(at(256)));
+    /// # });
+    /// ```
     pub fn insert(&self, image: &NodeImage<'_>) -> bool {
         if !self.keeps(image.level) {
             return false;
@@ -167,6 +198,14 @@ impl NodeCache {
 
     /// Drops the cached node of `level` that covers `key` if its address is `node`: it has led a client to a
     /// wrong place. Does nothing if it has been replaced meanwhile by a node with another address.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let route = reader.find(b"anna").expect("it is cached");
+    /// cache.invalidate(route.child_level + 1, route.via, b"anna");
+    /// assert_eq!(reader.find(b"anna"), None);
+    /// # });
+    /// ```
     pub fn invalidate(&self, level: u8, node: RemotePtr, key: &[u8]) {
         let Some(cached) = self.levels.get(usize::from(level)) else { return };
         let find = || cached.place(key, |found| found.address() == node);
@@ -182,6 +221,13 @@ impl NodeCache {
     }
 
     /// Forgets everything, the root included.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// cache.clear();
+    /// assert_eq!((cache.root(), reader.find(b"anna")), (None, None));
+    /// # });
+    /// ```
     pub fn clear(&self) {
         let mut writer = self.lock();
         self.root.store(None);
@@ -194,11 +240,23 @@ impl NodeCache {
 
     /// Counts the bytes that the cache takes now, everything included except what allocators round up and
     /// what readers hold (a few dozen bytes each, and the chunk that a lookup is in).
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert!(cache.bytes() < 1 << 20);
+    /// # });
+    /// ```
     pub fn bytes(&self) -> usize {
         self.counters.bytes.load(Ordering::Relaxed)
     }
 
     /// Yields what the cache holds and what has happened to it.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert_eq!((cache.stats().nodes, cache.stats().inserted), (2, 2));
+    /// # });
+    /// ```
     pub fn stats(&self) -> CacheStats {
         let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed) as u64;
         CacheStats {
@@ -212,6 +270,13 @@ impl NodeCache {
     }
 
     /// Makes a reader for a shard.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let of_another_shard = cache.reader();
+    /// assert_eq!(of_another_shard.find(b"anna"), reader.find(b"anna"));
+    /// # });
+    /// ```
     pub fn reader(self: &Arc<Self>) -> CacheReader {
         CacheReader::new(self.clone())
     }

@@ -73,12 +73,25 @@ impl CacheReader {
     }
 
     /// Yields the cache that this reads.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert_eq!(reader.cache().root(), cache.root());
+    /// # });
+    /// ```
     pub fn cache(&self) -> &Arc<NodeCache> {
         &self.cache
     }
 
     /// Finds where the deepest cached node that covers `key` leads: level 1, else the level below the root,
     /// else the root.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let route = CachedRoute { child: at(128), child_level: 0, via: at(640) };
+    /// assert_eq!(reader.find(b"greta"), Some(route));
+    /// # });
+    /// ```
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         match self.locate(key).and_then(|located| located.finish(key)) {
@@ -88,6 +101,14 @@ impl CacheReader {
     }
 
     /// Finds the level-1 node that covers `key`, if any does: the first half of a lookup. Counts as a lookup.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let located = reader.locate(b"anna").expect("it is cached");
+    /// let route = located.finish(b"anna").expect("the node covers the key");
+    /// assert_eq!((route.child, route.via), (at(64), at(640)));
+    /// # });
+    /// ```
     #[inline]
     pub fn locate(&self, key: &[u8]) -> Option<Located<'_>> {
         let lookups = self.lookups.get() + 1;
@@ -100,6 +121,14 @@ impl CacheReader {
 
     /// Finds where the cached node of the two top levels that covers `key` leads, the lower one first: the
     /// last resort when level 1 does not know.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let children = [(&b""[..], at(640)), (b"m", at(704))];
+    /// cache.insert(&NodeImage { address: at(768), level: 2, low: b"", high: None, separators: &children });
+    /// assert_eq!(reader.find_above(b"zoe").map(|route| route.child), Some(at(704)));
+    /// # });
+    /// ```
     #[cold]
     pub fn find_above(&self, key: &[u8]) -> Option<CachedRoute> {
         let root = self.cache.root()?.level;
@@ -110,12 +139,25 @@ impl CacheReader {
     }
 
     /// Finds where the cached node of `level` that covers `key` leads. Not counted as a lookup.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert_eq!(reader.find_at(1, b"zoe").map(|route| route.child), Some(at(192)));
+    /// assert_eq!(reader.lookups(), 0);
+    /// # });
+    /// ```
     pub fn find_at(&self, level: u8, key: &[u8]) -> Option<CachedRoute> {
         self.found(level, key)?.route(key, self.cache.epoch())
     }
 
     /// Finds the address of the cached node of `level` that covers `key`: where to insert a separator after a
     /// split below.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// assert_eq!(reader.node_of(1, b"anna"), Some(at(640)));
+    /// # });
+    /// ```
     pub fn node_of(&self, level: u8, key: &[u8]) -> Option<RemotePtr> {
         self.find_at(level, key).map(|route| route.via)
     }
@@ -123,6 +165,14 @@ impl CacheReader {
     /// Appends to `out` the leaves from the one that covers `from` on, in key order, at most `max`: as far as
     /// the cached level-1 nodes follow each other without a gap. Returns how many. None at all if no node
     /// covers `from`.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let mut leaves = Vec::new();
+    /// assert_eq!(reader.children_in(b"greta", 10, &mut leaves), 2);
+    /// assert_eq!(leaves, [at(128), at(192)]);
+    /// # });
+    /// ```
     pub fn children_in(&self, from: &[u8], max: usize, out: &mut impl Extend<RemotePtr>) -> usize {
         let epoch = self.cache.epoch();
         let mut key = SmallVec::<[u8; 64]>::from_slice(from);
@@ -148,16 +198,39 @@ impl CacheReader {
     }
 
     /// Yields what the cache holds, what has happened to it, and how often this reader found something.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// reader.find(b"anna");
+    /// assert_eq!((reader.stats().hits, reader.stats().nodes), (1, 2));
+    /// # });
+    /// ```
     pub fn stats(&self) -> CacheStats {
         CacheStats { lookups: self.lookups(), hits: self.hits(), ..self.cache.stats() }
     }
 
     /// Counts the lookups so far: calls of [`CacheReader::find`] and [`CacheReader::locate`].
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// reader.find(b"anna");
+    /// assert_eq!(reader.lookups(), 1);
+    /// # });
+    /// ```
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
     /// Counts the lookups that were answered by a level-1 node.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// reader.find(b"anna");
+    /// cache.clear();
+    /// reader.find(b"anna");
+    /// assert_eq!((reader.lookups(), reader.hits()), (2, 1));
+    /// # });
+    /// ```
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
@@ -178,6 +251,13 @@ impl CacheReader {
 impl Located<'_> {
     /// Yields where the node leads: the second half of a lookup. None if the node ends before `key`, which
     /// must be the key it was located for.
+    ///
+    /// ```
+    /// # farwood_doctest::cache!(|cache, reader| {
+    /// let located = reader.locate(b"zoe").expect("it is cached");
+    /// assert_eq!(located.finish(b"zoe").map(|route| route.child), Some(at(192)));
+    /// # });
+    /// ```
     #[inline]
     pub fn finish(self, key: &[u8]) -> Option<CachedRoute> {
         let route = self.place.route(key, self.reader.cache.epoch())?;

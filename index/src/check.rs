@@ -21,6 +21,15 @@ use crate::range_index::TreeShape;
 const SHOWN_BYTES: usize = 32;
 
 /// Tolerance of a check, and the number of findings that it keeps.
+///
+/// ```
+/// # use farwood_index::CheckOptions;
+/// # use std::collections::BTreeSet;
+/// # farwood_doctest::index!(|index| {
+/// let options = CheckOptions { dead: BTreeSet::from([3]), ..CheckOptions::default() };
+/// assert!(index.check(&options).await?.is_intact());
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Compute nodes that are gone for good. The locks that they hold are no violation, nor are torn nodes under them.
@@ -60,6 +69,11 @@ pub struct CheckReport {
 
 impl CheckReport {
     /// Makes the report of a check that has found nothing yet; it keeps so many findings of each sort.
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// assert!(CheckReport::new(100).is_intact());
+    /// ```
     pub fn new(kept_max: usize) -> Self {
         CheckReport {
             survey: TreeShape::default(),
@@ -73,6 +87,18 @@ impl CheckReport {
     }
 
     /// Notes the locks that are held of an index at rest; yields those of the dead, under which nodes may be torn.
+    ///
+    /// ```
+    /// # use farwood_index::{CheckOptions, CheckReport};
+    /// # use farwood_lock::LockWord;
+    /// # use farwood_runtime::RemotePtr;
+    /// let options = CheckOptions { dead: [3].into(), ..CheckOptions::default() };
+    /// let (alive, dead) = (RemotePtr::from_bits(64), RemotePtr::from_bits(72));
+    /// let held = vec![(alive, LockWord::new(2, 1, 0)), (dead, LockWord::new(3, 1, 0))];
+    /// let mut report = CheckReport::new(100);
+    /// assert_eq!(report.note_locks(&options, held, |word| word.tag() != 1), [dead].into());
+    /// assert_eq!((report.orphaned[0].at, report.violations[0].node), (dead, alive));
+    /// ```
     pub fn note_locks(
         &mut self,
         options: &CheckOptions,
@@ -103,6 +129,15 @@ impl CheckReport {
 
     /// Yields the shape of an index that nothing is wrong with.
     ///
+    /// ```
+    /// # use farwood_index::{CheckOptions, RangeIndex};
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let shape = index.check(&CheckOptions::default()).await?.shape()?;
+    /// assert_eq!(shape, index.survey().await?);
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// The first violation: the shape of a damaged index means nothing.
     pub fn shape(self) -> Result<TreeShape, AccessError> {
@@ -115,12 +150,31 @@ impl CheckReport {
     }
 
     /// Tells whether no invariant is broken.
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_index::check::{Broken, Violation};
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut report = CheckReport::new(100);
+    /// assert!(report.is_intact());
+    /// let broken = Broken::Rule { what: "it is upside down".into() };
+    /// report.violations.push(Violation { node: RemotePtr::from_bits(64), level: None, broken });
+    /// assert!(!report.is_intact());
+    /// ```
     pub fn is_intact(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
 /// The first findings, as a slice, and the number of all.
+///
+/// ```
+/// # use farwood_index::CheckReport;
+/// # use farwood_runtime::RemotePtr;
+/// let mut torn = CheckReport::new(2).torn;
+/// (1..=5).for_each(|n| torn.push(RemotePtr::from_bits(n * 64)));
+/// assert_eq!((torn.len(), torn.total()), (2, 5));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept<T> {
     first: Vec<T>,
@@ -134,6 +188,14 @@ impl<T> Kept<T> {
     }
 
     /// Adds one; it is kept if there is room, and counted.
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut torn = CheckReport::new(100).torn;
+    /// torn.push(RemotePtr::from_bits(64));
+    /// assert_eq!(torn[..], [RemotePtr::from_bits(64)]);
+    /// ```
     pub fn push(&mut self, found: T) {
         self.total += 1;
         if self.first.len() < self.max {
@@ -142,11 +204,28 @@ impl<T> Kept<T> {
     }
 
     /// Counts all findings, those that were not kept included.
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut torn = CheckReport::new(0).torn;
+    /// torn.push(RemotePtr::from_bits(64));
+    /// assert_eq!((torn.total(), torn.len()), (1, 0));
+    /// ```
     pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Tells whether there were none (with a `kept_max` of 0 the slice is always empty).
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut torn = CheckReport::new(0).torn;
+    /// assert!(torn.is_empty());
+    /// torn.push(RemotePtr::from_bits(64));
+    /// assert!(!torn.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -161,6 +240,14 @@ impl<T> Deref for Kept<T> {
 }
 
 /// A finding: a broken invariant, and where. Displays as one line that names the node and what is wrong.
+///
+/// ```
+/// # use farwood_index::check::{Broken, Violation};
+/// # use farwood_runtime::{RemotePtr, ServerId};
+/// let node = RemotePtr::new(ServerId(2), 0x1240);
+/// let violation = Violation { node, level: Some(0), broken: Broken::Level { found: 1 } };
+/// assert_eq!(violation.to_string(), "node 2:0x1240 at level 0: its header says level 1");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Where: the node whose bytes are wrong, as far as that can be told; the node (or root word) that holds a wrong
@@ -330,6 +417,19 @@ pub struct HeldLock {
 
 /// Checks whether `bytes` bytes of a node can be at `at`.
 ///
+/// ```
+/// # use farwood_index::check::{AddressFault, inside};
+/// # farwood_doctest::run(async |node, _| {
+/// use farwood_runtime::{NodeContext, RemotePtr, ServerId};
+///
+/// let control = node.control();
+/// let at = |server, offset| inside(control.servers(), RemotePtr::new(ServerId(server), offset), 1024);
+/// assert_eq!(at(0, 4096), Ok(()));
+/// assert_eq!(at(0, 4097), Err(AddressFault::Misaligned));
+/// assert_eq!(at(1, 4096), Err(AddressFault::NoSuchServer));
+/// # Ok(()) });
+/// ```
+///
 /// # Errors
 /// Why they cannot.
 pub fn inside(servers: &[ServerInfo], at: RemotePtr, bytes: usize) -> Result<(), AddressFault> {
@@ -355,6 +455,14 @@ pub struct Pairs(BTreeMap<Bytes, Bytes>);
 
 impl Pairs {
     /// Adds a pair. False, and no effect, if the key was there already.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// assert!(pairs.insert(b"anna", b"1"));
+    /// assert!(!pairs.insert(b"anna", b"2"));
+    /// assert_eq!(pairs.get(b"anna"), Some(&b"1"[..]));
+    /// ```
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
         use std::collections::btree_map::Entry;
         match self.0.entry(Bytes::from_slice(key)) {
@@ -367,26 +475,61 @@ impl Pairs {
     }
 
     /// Yields the value of `key`.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"anna", b"1");
+    /// assert_eq!((pairs.get(b"anna"), pairs.get(b"berta")), (Some(&b"1"[..]), None));
+    /// ```
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.0.get(key).map(|value| &value[..])
     }
 
     /// Yields those of `keys` that were not found.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"anna", b"1");
+    /// assert_eq!(pairs.missing(["anna", "berta"]), ["berta"]);
+    /// ```
     pub fn missing<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Vec<K> {
         keys.into_iter().filter(|key| !self.0.contains_key(key.as_ref())).collect()
     }
 
     /// Yields all pairs, ascending.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"berta", b"2");
+    /// pairs.insert(b"anna", b"1");
+    /// assert!(pairs.iter().map(|(key, _)| key).eq([&b"anna"[..], b"berta"]));
+    /// assert_eq!((pairs.len(), pairs.is_empty()), (2, false));
+    /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.0.iter().map(|(key, value)| (&key[..], &value[..]))
     }
 
     /// Counts the pairs.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// let mut pairs = Pairs::default();
+    /// pairs.insert(b"anna", b"1");
+    /// assert_eq!(pairs.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Tells whether there are no pairs.
+    ///
+    /// ```
+    /// # use farwood_index::check::Pairs;
+    /// assert!(Pairs::default().is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -42,6 +42,13 @@ pub enum AccessError {
 
 impl AccessError {
     /// Tells what [`WriteError::outcome_unknown`] tells of a put, insert, update or remove that failed so.
+    ///
+    /// ```
+    /// # use farwood_index::AccessError;
+    /// # use farwood_runtime::{FabricError, ServerId};
+    /// let error = AccessError::from(FabricError::QueuePair { server: ServerId(0) });
+    /// assert!(error.outcome_unknown());
+    /// ```
     pub fn outcome_unknown(&self) -> bool {
         match self {
             AccessError::Lock(LockError::Contended { .. } | LockError::ShardEnded { .. }) => false,
@@ -60,6 +67,14 @@ impl From<Failed> for AccessError {
 }
 
 /// Failures of a get or a scan.
+///
+/// ```
+/// # use farwood_index::ReadError;
+/// # farwood_doctest::index!(|index| {
+/// let error = index.get(b"nine bytes").await.unwrap_err();
+/// assert_eq!(error, ReadError::KeyTooLong { len: 10, max: 8 });
+/// # });
+/// ```
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -102,6 +117,19 @@ pub enum WriteError {
 impl WriteError {
     /// Tells whether a put, insert, update or remove that failed so may have taken effect all the same, or may do so
     /// within seconds. If not, it had no effect and never will: it can be done again without looking.
+    ///
+    /// ```
+    /// # use farwood_index::WriteError;
+    /// # use farwood_runtime::{FabricError, ServerId};
+    /// # farwood_doctest::index!(|index| {
+    /// let error = index.put(b"anna", b"nine bytes").await.unwrap_err();
+    /// assert_eq!(error, WriteError::ValueTooLong { len: 10, max: 8 });
+    /// assert!(!error.outcome_unknown());
+    ///
+    /// let broken = FabricError::QueuePair { server: ServerId(0) };
+    /// assert!(WriteError::from(broken).outcome_unknown());
+    /// # });
+    /// ```
     pub fn outcome_unknown(&self) -> bool {
         match self {
             WriteError::Access(error) => error.outcome_unknown(),
@@ -120,6 +148,16 @@ impl<E: Into<ReadError>> From<E> for WriteError {
 }
 
 /// Failures of a bulk load. Readers see all of its pairs or none, then too.
+///
+/// ```
+/// # use farwood_index::LoadError;
+/// # farwood_doctest::index!(|index| {
+/// let pairs = [("berta", "2"), ("anna", "1")];
+/// assert_eq!(index.bulk_load(pairs, 0.8).await, Err(LoadError::Unsorted { position: 1 }));
+/// index.put(b"clara", b"3").await?;
+/// assert_eq!(index.bulk_load([("dora", "4")], 0.8).await, Err(LoadError::NotEmpty));
+/// # });
+/// ```
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -145,6 +183,15 @@ impl<E: Into<WriteError>> From<E> for LoadError {
 }
 
 /// Failures of creating an index, or of opening one.
+///
+/// ```
+/// # use farwood_index::{OpenError, Sherman, Smart};
+/// # farwood_doctest::run(async |node, _| {
+/// Smart::create(&node, "words", Default::default(), Default::default()).await?;
+/// let opened = Sherman::open(&node, "words", Default::default()).await;
+/// assert!(matches!(opened, Err(OpenError::WrongKind { kind, .. }) if kind == "smart"));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -167,6 +214,19 @@ pub enum OpenError {
 }
 
 /// Failures of any call of an index, for functions that make calls of several kinds: `?` converts each.
+///
+/// ```
+/// # use farwood_index::{IndexError, LoadError, RangeIndex};
+/// async fn fill(index: &impl RangeIndex) -> Result<(), IndexError> {
+///     index.put(b"anna", b"1").await?;
+///     index.survey().await?;
+///     index.bulk_load([("berta", "2")], 1.0).await?;
+///     Ok(())
+/// }
+/// # farwood_doctest::index!(|index| {
+/// assert_eq!(fill(&index).await, Err(IndexError::Load(LoadError::NotEmpty)));
+/// # });
+/// ```
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error(transparent)]
 #[non_exhaustive]
@@ -186,6 +246,14 @@ pub enum IndexError {
 impl IndexError {
     /// Tells what [`WriteError::outcome_unknown`] tells of a write, or of one of a bulk load. No other call changes
     /// pairs.
+    ///
+    /// ```
+    /// # use farwood_index::{IndexError, LoadError, WriteError};
+    /// # use farwood_runtime::{FabricError, ServerId};
+    /// let broken = WriteError::from(FabricError::QueuePair { server: ServerId(0) });
+    /// assert!(IndexError::Write(broken).outcome_unknown());
+    /// assert!(!IndexError::Load(LoadError::NotEmpty).outcome_unknown());
+    /// ```
     pub fn outcome_unknown(&self) -> bool {
         match self {
             IndexError::Write(error) | IndexError::Load(LoadError::Write(error)) => error.outcome_unknown(),
@@ -194,6 +262,15 @@ impl IndexError {
     }
 
     /// Yields the failure of the fabric, a lock or a node, whatever the call, if it was one.
+    ///
+    /// ```
+    /// # use farwood_index::{AccessError, IndexError, LoadError, ReadError};
+    /// # use farwood_runtime::{FabricError, ServerId};
+    /// let broken = FabricError::QueuePair { server: ServerId(0) };
+    /// let error = IndexError::Read(ReadError::from(broken.clone()));
+    /// assert_eq!(error.access(), Some(&AccessError::Fabric(broken)));
+    /// assert_eq!(IndexError::Load(LoadError::NotEmpty).access(), None);
+    /// ```
     pub fn access(&self) -> Option<&AccessError> {
         match self {
             IndexError::Access(error)

@@ -9,6 +9,14 @@ use crate::layout::Bytes;
 /// `&[u8]`, `[u8; 8]`, `Vec<u8>`), or `..`, which is all keys.
 pub trait KeyRange {
     /// Yields where the range begins and where it ends.
+    ///
+    /// ```
+    /// # use farwood_index::KeyRange;
+    /// use std::ops::Bound::{Excluded, Included, Unbounded};
+    ///
+    /// assert_eq!(("a".."c").bounds(), (Included(&b"a"[..]), Excluded(&b"c"[..])));
+    /// assert_eq!((7_u64.to_be_bytes()..).bounds().1, Unbounded);
+    /// ```
     fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);
 }
 

@@ -14,31 +14,6 @@ use crate::layout::Bytes;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
-/// Makes a documentation test of lines that use `index`, which is empty: the lines around them are hidden.
-macro_rules! example {
-    ($code:literal) => {
-        concat!(
-            "```\n",
-            "# use farwood_index::sherman::{Geometry, Options, Sherman};\n",
-            "# use farwood_index::{CheckOptions, OpKind, RangeIndex};\n",
-            "# use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};\n",
-            "# use futures::TryStreamExt;\n",
-            "# type Failure = Box<dyn std::error::Error + Send + Sync>;\n",
-            "# fn main() -> Result<(), Failure> {\n",
-            "#     let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..Default::default() };\n",
-            "#     let node = NodeConfig { shards: 1, ..Default::default() };\n",
-            "#     let node = ComputeNode::new(Cluster::embedded(config)?, node)?;\n",
-            "#     let tree = Sherman::create(&node, \"example\", Geometry::default(), Options::default());\n",
-            "#     let tree = futures::executor::block_on(tree)?;\n",
-            "#     node.try_run(move |shard| {\n",
-            "#         let index = tree.attach(shard);\n",
-            "#         async move {\n",
-            $code,
-            "\n#             Ok::<_, Failure>(())\n#         }\n#     })?;\n#     Ok(())\n# }\n```"
-        )
-    };
-}
-
 /// A key and its value, as scans return them.
 pub type Pair = (Bytes, Bytes);
 
@@ -49,12 +24,14 @@ pub type Scan = LocalBoxStream<'static, Result<Pair, ReadError>>;
 pub trait RangeIndex: Clone + 'static {
     /// Yields the value of `key`.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-let value = index.get(b"anna").await?;
-assert_eq!(value.as_deref(), Some(&b"1"[..]));
-assert!(index.get(b"berta").await?.is_none());"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let value = index.get(b"anna").await?;
+    /// assert_eq!(value.as_deref(), Some(&b"1"[..]));
+    /// assert!(index.get(b"berta").await?.is_none());
+    /// # });
+    /// ```
     fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Value>, ReadError>>;
 
     /// Sets the value of `key`, whether it is present or not.
@@ -63,38 +40,46 @@ assert!(index.get(b"berta").await?.is_none());"#
     /// A put that failed may have taken effect all the same, or may do so within seconds, if
     /// [`WriteError::outcome_unknown`] says so. This holds for all writes.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-index.put(b"anna", b"2").await?;
-assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"2"[..]));"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// index.put(b"anna", b"2").await?;
+    /// assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"2"[..]));
+    /// # });
+    /// ```
     fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), WriteError>>;
 
     /// Sets the value of `key` if it is absent; false, and no effect, if it is present.
     ///
-    #[doc = example!(
-        r#"assert!(index.insert(b"anna", b"1").await?);
-assert!(!index.insert(b"anna", b"2").await?);
-assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"1"[..]));"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// assert!(index.insert(b"anna", b"1").await?);
+    /// assert!(!index.insert(b"anna", b"2").await?);
+    /// assert_eq!(index.get(b"anna").await?.as_deref(), Some(&b"1"[..]));
+    /// # });
+    /// ```
     fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Sets the value of `key` if it is present; false, and no effect, if it is absent.
     ///
-    #[doc = example!(
-        r#"assert!(!index.update(b"anna", b"1").await?);
-index.put(b"anna", b"1").await?;
-assert!(index.update(b"anna", b"2").await?);"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// assert!(!index.update(b"anna", b"1").await?);
+    /// index.put(b"anna", b"1").await?;
+    /// assert!(index.update(b"anna", b"2").await?);
+    /// # });
+    /// ```
     fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Removes `key`; false if it was absent.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-assert!(index.remove(b"anna").await?);
-assert!(!index.remove(b"anna").await?);"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// assert!(index.remove(b"anna").await?);
+    /// assert!(!index.remove(b"anna").await?);
+    /// # });
+    /// ```
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<bool, WriteError>>;
 
     /// Streams the pairs with keys in `range` ([`KeyRange`]), ascending, at most `limit` of them.
@@ -102,30 +87,36 @@ assert!(!index.remove(b"anna").await?);"#
     /// Keys come without duplicates; a key that is present during the whole scan comes exactly once; each value was
     /// current at some moment during the scan. A scan is no snapshot. After an error the stream ends.
     ///
-    #[doc = example!(
-        r#"for name in ["anna", "berta", "clara", "dora"] {
-    index.put(name.as_bytes(), b"").await?;
-}
-let mut pairs = index.scan("b".."d", None);
-while let Some((key, value)) = pairs.try_next().await? {
-    assert!(&key[..] == b"berta" || &key[..] == b"clara");
-}
-let from: &[u8] = b"berta";
-let first: Vec<_> = index.scan(from.., Some(2)).try_collect().await?;
-let all: Vec<_> = index.scan(.., None).try_collect().await?;
-assert_eq!((first.len(), all.len()), (2, 4));"#
-    )]
+    /// ```
+    /// # use futures::TryStreamExt;
+    /// # farwood_doctest::index!(|index| {
+    /// for name in ["anna", "berta", "clara", "dora"] {
+    ///     index.put(name.as_bytes(), b"").await?;
+    /// }
+    /// let mut pairs = index.scan("b".."d", None);
+    /// while let Some((key, value)) = pairs.try_next().await? {
+    ///     assert!(&key[..] == b"berta" || &key[..] == b"clara");
+    /// }
+    /// let from: &[u8] = b"berta";
+    /// let first: Vec<_> = index.scan(from.., Some(2)).try_collect().await?;
+    /// let all: Vec<_> = index.scan(.., None).try_collect().await?;
+    /// assert_eq!((first.len(), all.len()), (2, 4));
+    /// # });
+    /// ```
     fn scan(&self, range: impl KeyRange, limit: Option<usize>) -> Scan;
 
     /// Streams the pairs whose keys begin with `prefix`, ascending, at most `limit` of them ([`RangeIndex::scan`]).
     ///
-    #[doc = example!(
-        r#"index.put(b"user/1", b"anna").await?;
-index.put(b"user/2", b"berta").await?;
-index.put(b"zone/1", b"north").await?;
-let users: Vec<_> = index.scan_prefix("user/", None).try_collect().await?;
-assert_eq!(users.len(), 2);"#
-    )]
+    /// ```
+    /// # use futures::TryStreamExt;
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"user/1", b"anna").await?;
+    /// index.put(b"user/2", b"berta").await?;
+    /// index.put(b"zone/1", b"north").await?;
+    /// let users: Vec<_> = index.scan_prefix("user/", None).try_collect().await?;
+    /// assert_eq!(users.len(), 2);
+    /// # });
+    /// ```
     fn scan_prefix(&self, prefix: impl AsRef<[u8]>, limit: Option<usize>) -> Scan {
         let prefix = prefix.as_ref();
         match after_prefix(prefix) {
@@ -136,11 +127,13 @@ assert_eq!(users.len(), 2);"#
 
     /// Yields the values of several keys, read in parallel. Each is a get of its own.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-let values = index.multi_get(&["anna", "berta"]).await?;
-assert!(values[0].is_some() && values[1].is_none());"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let values = index.multi_get(&["anna", "berta"]).await?;
+    /// assert!(values[0].is_some() && values[1].is_none());
+    /// # });
+    /// ```
     fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -149,11 +142,13 @@ assert!(values[0].is_some() && values[1].is_none());"#
     /// Fills an index that nothing was written to with pairs in strictly ascending order, nodes filled to `fill` of
     /// their slots. Yields the number of pairs. Readers see all of them or none.
     ///
-    #[doc = example!(
-        r#"let pairs = (0..1000_u64).map(|n| (n.to_be_bytes(), "value"));
-assert_eq!(index.bulk_load(pairs, 0.8).await?, 1000);
-assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// let pairs = (0..1000_u64).map(|n| (n.to_be_bytes(), "value"));
+    /// assert_eq!(index.bulk_load(pairs, 0.8).await?, 1000);
+    /// assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());
+    /// # });
+    /// ```
     fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -162,25 +157,39 @@ assert!(index.get(&7_u64.to_be_bytes()).await?.is_some());"#
 
     /// Walks the whole tree and reports its shape. Meant for an index at rest: concurrent changes may show or not.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-let survey = index.survey().await?;
-assert_eq!((survey.keys, survey.leaves, survey.height), (1, 1, 1));"#
-    )]
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let survey = index.survey().await?;
+    /// assert_eq!((survey.keys, survey.leaves, survey.height), (1, 1, 1));
+    /// # });
+    /// ```
     fn survey(&self) -> impl Future<Output = Result<TreeShape, AccessError>>;
 
     /// Yields what this shard's operations have counted so far.
     ///
-    #[doc = example!(
-        r#"index.put(b"anna", b"1").await?;
-index.get(b"anna").await?;
-let gets = *index.stats().kind(OpKind::Get);
-assert_eq!(gets.ops, 1);"#
-    )]
+    /// ```
+    /// # use farwood_index::OpKind;
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// index.get(b"anna").await?;
+    /// let gets = *index.stats().kind(OpKind::Get);
+    /// assert_eq!(gets.ops, 1);
+    /// # });
+    /// ```
     fn stats(&self) -> IndexStats;
 }
 
 /// The shape of a tree.
+///
+/// ```
+/// # farwood_doctest::index!(|index| {
+/// index.bulk_load((0..1000_u64).map(|n| (n.to_be_bytes(), "")), 1.0).await?;
+/// let shape = index.survey().await?;
+/// assert_eq!((shape.keys, shape.height, shape.inner_nodes), (1000, 2, 1));
+/// assert!(shape.load_factor > 0.9 && shape.used_bytes == (shape.leaves + 1) * 1024);
+/// # });
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct TreeShape {
     /// Keys.

@@ -23,6 +23,19 @@ use crate::smart::SmartAlgorithm;
 use crate::stats::IndexStats;
 use crate::value::Value;
 
+/// Makes a documentation test of lines that ask a specification.
+macro_rules! example {
+    ($($line:literal),+) => {
+        concat!(
+            "```\n# use farwood_index::*;\n",
+            "let limits = Limits { max_key: 8, max_value: 8 };\n",
+            "let spec = IndexKind::Sherman.spec(limits, Nodes::Usual);\n",
+            $($line, "\n",)+
+            "```"
+        )
+    };
+}
+
 macro_rules! registry {
     // The first token is a dollar sign, for the macro that this one defines.
     ($dollar:tt $($(#[doc = $about:literal])+ $kind:ident ($name:ident): $algorithm:ty,)+) => {
@@ -47,6 +60,11 @@ macro_rules! registry {
             pub const ALL: &[IndexKind] = &[$(IndexKind::$kind,)+];
 
             /// Yields the name in catalogs and on the command line.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert_eq!(IndexKind::Smart.name(), "smart");
+            /// ```
             pub const fn name(self) -> &'static str {
                 match self {
                     $(IndexKind::$kind => <$algorithm>::KIND,)+
@@ -54,6 +72,11 @@ macro_rules! registry {
             }
 
             /// Describes it in a phrase: what its line in the registry is documented with.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert!(IndexKind::Sherman.about().contains("B+tree"));
+            /// ```
             pub fn about(self) -> &'static str {
                 match self {
                     $(IndexKind::$kind => concat!($($about),+).trim().trim_end_matches('.'),)+
@@ -75,6 +98,11 @@ macro_rules! registry {
             }
 
             /// Lists its techniques by name, each as it is by default.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert!(IndexKind::Sherman.techniques().contains(&("fused", true)));
+            /// ```
             pub fn techniques(self) -> Vec<(&'static str, bool)> {
                 match self {
                     $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::default().list(),)+
@@ -82,6 +110,11 @@ macro_rules! registry {
             }
 
             /// Yields what an index takes if its creator does not say.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert_eq!(IndexKind::Sherman.usual_limits().max_key, 32);
+            /// ```
             pub fn usual_limits(self) -> Limits {
                 match self {
                     $(IndexKind::$kind => <$algorithm as Algorithm>::Geometry::USUAL_LIMITS,)+
@@ -90,6 +123,13 @@ macro_rules! registry {
 
             /// Makes what an index of this kind is created with by default, for keys and values up to those limits.
             /// [`IndexSpec::check`] says whether there can be one.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// let limits = Limits { max_key: 1000, max_value: 8 };
+            /// assert!(IndexKind::Sherman.spec(limits, Nodes::Usual).check().is_ok());
+            /// assert!(IndexKind::Smart.spec(limits, Nodes::Usual).check().is_err(), "of 255 bytes at most");
+            /// ```
             pub fn spec(self, limits: Limits, nodes: Nodes) -> IndexSpec {
                 match self {
                     $(IndexKind::$kind => IndexSpec::$kind {
@@ -110,6 +150,17 @@ macro_rules! registry {
             }
 
             /// Reads what an index takes from its catalog entry, without opening it.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// spec.create(&node, "users").await?;
+            /// # use farwood_runtime::NodeContext;
+            /// let entry = node.control().open("users").await?;
+            /// assert_eq!(IndexKind::Smart.limits_of(&entry)?, spec.limits());
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If it is of another kind, or its configuration cannot be read.
@@ -134,6 +185,8 @@ macro_rules! registry {
 
         impl IndexSpec {
             /// Yields the kind of the index.
+            ///
+            #[doc = example!("assert_eq!(spec.kind(), IndexKind::Sherman);")]
             pub fn kind(&self) -> IndexKind {
                 match self {
                     $(IndexSpec::$kind { .. } => IndexKind::$kind,)+
@@ -141,6 +194,8 @@ macro_rules! registry {
             }
 
             /// Checks whether the geometry makes a node.
+            ///
+            #[doc = example!("assert_eq!(spec.check(), Ok(()));")]
             ///
             /// # Errors
             /// [`LayoutError`] says which size to change.
@@ -151,6 +206,8 @@ macro_rules! registry {
             }
 
             /// Yields what the index takes.
+            ///
+            #[doc = example!("assert_eq!(spec.limits(), limits);")]
             pub fn limits(&self) -> Limits {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.limits(),)+
@@ -158,6 +215,8 @@ macro_rules! registry {
             }
 
             /// Tells whether leaves are as large as their entries need.
+            ///
+            #[doc = example!("assert!(!spec.leaves_differ());")]
             pub fn leaves_differ(&self) -> bool {
                 match self {
                     $(IndexSpec::$kind { .. } => <$algorithm as Algorithm>::Geometry::LEAVES_DIFFER,)+
@@ -165,6 +224,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes of a leaf: of the largest, where they differ.
+            ///
+            #[doc = example!("assert_eq!(spec.leaf_bytes(), 1024);")]
             pub fn leaf_bytes(&self) -> usize {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.leaf_bytes(),)+
@@ -172,6 +233,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes that a get of a key of the longest reads.
+            ///
+            #[doc = example!("assert_eq!(spec.get_bytes(), spec.leaf_bytes());")]
             pub fn get_bytes(&self) -> usize {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.get_bytes(),)+
@@ -179,6 +242,8 @@ macro_rules! registry {
             }
 
             /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+            ///
+            #[doc = example!("assert_eq!(spec.leaves(2, 1.0), 1);")]
             pub fn leaves(&self, keys: u64, fill: f64) -> u64 {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.leaves(keys, fill),)+
@@ -186,6 +251,8 @@ macro_rules! registry {
             }
 
             /// Estimates the bytes on the memory servers for so many keys from above.
+            ///
+            #[doc = example!("assert!(spec.bytes_for(1_000_000, 0.8) > 16_000_000);")]
             pub fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.bytes_for(keys, fill),)+
@@ -193,6 +260,8 @@ macro_rules! registry {
             }
 
             /// Yields the bytes of the largest node, if each node that is allocated is in the tree or goes back.
+            ///
+            #[doc = example!("assert_eq!(spec.kept_node_bytes(), Some(1024));")]
             pub fn kept_node_bytes(&self) -> Option<u64> {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.kept_node_bytes(),)+
@@ -200,6 +269,11 @@ macro_rules! registry {
             }
 
             /// Chooses so many of the ascending `keys` that gets of them meet every inner node.
+            ///
+            #[doc = example!(
+                r#"let keys = [Bytes::from_slice(b"anna")];"#,
+                "assert_eq!(spec.touching(&keys), keys);"
+            )]
             pub fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
                 match self {
                     $(IndexSpec::$kind { geometry, .. } => geometry.touching(keys),)+
@@ -207,6 +281,8 @@ macro_rules! registry {
             }
 
             /// Yields the options of this compute node.
+            ///
+            #[doc = example!("assert_eq!(spec.options().cache_bytes, 512 << 20);")]
             pub fn options(&self) -> &Options<dyn Switches> {
                 match self {
                     $(IndexSpec::$kind { options, .. } => options,)+
@@ -214,6 +290,12 @@ macro_rules! registry {
             }
 
             /// Yields the options of this compute node, to change them.
+            ///
+            #[doc = example!(
+                "let mut spec = spec;",
+                r#"assert!(spec.options_mut().techniques.set("fused", false));"#,
+                r#"assert_eq!(spec.technique("fused"), Some(false));"#
+            )]
             pub fn options_mut(&mut self) -> &mut Options<dyn Switches> {
                 match self {
                     $(IndexSpec::$kind { options, .. } => options,)+
@@ -222,6 +304,8 @@ macro_rules! registry {
 
             /// Yields what remains of it where locks can be in on-chip memory
             /// ([`farwood_lock::on_chip_possible`]) or cannot.
+            ///
+            #[doc = example!(r#"assert_eq!(spec.effective(false).technique("on_chip"), Some(false));"#)]
             pub fn effective(mut self, on_chip_possible: bool) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind { options, .. } => {
@@ -232,6 +316,8 @@ macro_rules! registry {
             }
 
             /// Yields the round trips of a get, and those of an update of a present key that has room.
+            ///
+            #[doc = example!("assert_eq!(spec.round_trips(), (1..=1, 2..=2));")]
             pub fn round_trips(&self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
                 match self {
                     $(IndexSpec::$kind { options, .. } => <$algorithm>::round_trips(options.techniques),)+
@@ -239,6 +325,8 @@ macro_rules! registry {
             }
 
             /// Tells whether a change of a value, which keeps its length, takes no memory.
+            ///
+            #[doc = example!("assert!(spec.updates_in_place());")]
             pub fn updates_in_place(&self) -> bool {
                 match self {
                     $(IndexSpec::$kind { options, .. } => <$algorithm>::updates_in_place(options.techniques),)+
@@ -247,6 +335,8 @@ macro_rules! registry {
 
             /// Yields the configuration of the locks that the index uses; for SMART of those that stand in for locks in
             /// leaves. The switches are taken as they are ([`IndexSpec::effective`]).
+            ///
+            #[doc = example!("assert!(spec.locks().handover && !spec.without_techniques().locks().handover);")]
             pub fn locks(&self) -> LockConfig {
                 match self {
                     $(IndexSpec::$kind { options, .. } => {
@@ -256,6 +346,8 @@ macro_rules! registry {
             }
 
             /// Changes the geometry to one for these limits and nodes; options stay.
+            ///
+            #[doc = example!("assert!(spec.sized(limits, Nodes::Tiny).leaf_bytes() < spec.leaf_bytes());")]
             pub fn sized(mut self, limits: Limits, nodes: Nodes) -> Self {
                 match &mut self {
                     $(IndexSpec::$kind { geometry, .. } => *geometry = Geometry::new(limits, nodes),)+
@@ -264,6 +356,15 @@ macro_rules! registry {
             }
 
             /// Creates the index in the catalog under `name` and opens it ([`Tree::create`]).
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes, RangeIndex};
+            /// # farwood_doctest::run(async |node, shard| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// let index = spec.create(&node, "users").await?.attach(shard);
+            /// assert!(index.insert(b"anna", b"1").await?);
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
@@ -276,6 +377,17 @@ macro_rules! registry {
             }
 
             /// Opens the index that the catalog has under `name` with the options; its creator's geometry counts.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// spec.create(&node, "users").await?;
+            /// assert_eq!(spec.open(&node, "users").await?.limits(), spec.limits());
+            /// let other = IndexKind::Sherman.spec(spec.limits(), Nodes::Usual);
+            /// assert!(other.open(&node, "users").await.is_err());
+            /// # Ok(()) });
+            /// ```
             ///
             /// # Errors
             /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot
@@ -299,6 +411,16 @@ macro_rules! registry {
         impl AnyTree {
             /// Makes the handle for the clients of one shard. Call it once per shard.
             ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes, RangeIndex};
+            /// # farwood_doctest::run(async |node, shard| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// let users = spec.create(&node, "users").await?.attach(shard);
+            /// users.put(b"anna", b"1").await?;
+            /// assert!(users.get(b"anna").await?.is_some());
+            /// # Ok(()) });
+            /// ```
+            ///
             /// # Panics
             /// If it was called on this shard before.
             pub fn attach<V: Verbs>(&self, verbs: V) -> AnyIndex<V> {
@@ -308,6 +430,14 @@ macro_rules! registry {
             }
 
             /// Yields what the index takes.
+            ///
+            /// ```
+            /// # use farwood_index::{IndexKind, Limits, Nodes};
+            /// # farwood_doctest::run(async |node, _| {
+            /// let spec = IndexKind::Smart.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+            /// assert_eq!(spec.create(&node, "users").await?.limits(), spec.limits());
+            /// # Ok(()) });
+            /// ```
             pub fn limits(&self) -> Limits {
                 match self {
                     $(AnyTree::$kind(tree) => tree.geometry().limits(),)+
@@ -343,6 +473,13 @@ macro_rules! registry {
 
         impl<V: Verbs> AnyIndex<V> {
             /// Yields the kind of the index.
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// assert_eq!(index.kind(), farwood_index::IndexKind::Sherman);
+            /// # });
+            /// ```
             pub fn kind(&self) -> IndexKind {
                 match self {
                     $(AnyIndex::$kind(_) => IndexKind::$kind,)+
@@ -350,6 +487,14 @@ macro_rules! registry {
             }
 
             /// Tells what became of the memory that this shard has taken ([`Index::books`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert!(index.books().used_bytes > 0);
+            /// # });
+            /// ```
             pub fn books(&self) -> Books {
                 match self {
                     $(AnyIndex::$kind(index) => index.books(),)+
@@ -357,6 +502,14 @@ macro_rules! registry {
             }
 
             /// Counts local locks and windows that are held or waited for here ([`Index::locks_in_use`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert_eq!(index.locks_in_use(), 0);
+            /// # });
+            /// ```
             pub fn locks_in_use(&self) -> usize {
                 match self {
                     $(AnyIndex::$kind(index) => index.locks_in_use(),)+
@@ -365,6 +518,14 @@ macro_rules! registry {
 
             /// Checks the index, which is at rest, and reports what is wrong with it ([`Index::check`]).
             ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert!(index.check(&Default::default()).await?.is_intact());
+            /// # });
+            /// ```
+            ///
             /// # Errors
             /// Only if a memory server cannot be read; whatever it holds is in the report.
             pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, AccessError> {
@@ -372,6 +533,15 @@ macro_rules! registry {
             }
 
             /// Checks the index and shows `visit` every key with its value ([`Index::check_each`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// let visit = |key: &[u8], value: &[u8]| assert_eq!((key, value), (&b"anna"[..], &b"1"[..]));
+            /// assert_eq!(index.check_each(&Default::default(), visit).await?.survey.keys, 1);
+            /// # });
+            /// ```
             ///
             /// # Errors
             /// Only if a memory server cannot be read.
@@ -456,6 +626,12 @@ macro_rules! registry {
 
 impl IndexKind {
     /// Yields the kind with that name, if there is one.
+    ///
+    /// ```
+    /// # use farwood_index::IndexKind;
+    /// assert_eq!(IndexKind::named("smart"), Some(IndexKind::Smart));
+    /// assert_eq!(IndexKind::named("warp"), None);
+    /// ```
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
     }
@@ -463,27 +639,40 @@ impl IndexKind {
 
 impl IndexSpec {
     /// Changes the options of this compute node.
+    ///
+    #[doc = example!(
+        "let changed = spec.with_options(|options| options.retries_max = 9);",
+        "assert_eq!(changed.options().retries_max, 9);"
+    )]
     pub fn with_options(mut self, change: impl FnOnce(&mut Options<dyn Switches>)) -> Self {
         change(self.options_mut());
         self
     }
 
     /// Lists the techniques by name.
+    ///
+    #[doc = example!(r#"assert!(spec.techniques().contains(&("fused", true)));"#)]
     pub fn techniques(&self) -> Vec<(&'static str, bool)> {
         self.options().techniques.list()
     }
 
     /// Tells whether the technique with that name is on, if there is one.
+    ///
+    #[doc = example!(r#"assert_eq!((spec.technique("fused"), spec.technique("warp")), (Some(true), None));"#)]
     pub fn technique(&self, name: &str) -> Option<bool> {
         self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
     }
 
     /// Sets the technique with that name; yields false if there is none.
+    ///
+    #[doc = example!("let mut spec = spec;", r#"assert!(!spec.set_technique("warp", true));"#)]
     pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
         self.options_mut().techniques.set(name, on)
     }
 
     /// Switches all techniques off.
+    ///
+    #[doc = example!("assert!(spec.without_techniques().techniques().iter().all(|(_, on)| !on));")]
     pub fn without_techniques(mut self) -> Self {
         for (name, _) in self.techniques() {
             self.set_technique(name, false);

@@ -24,6 +24,11 @@ impl OpKind {
         [OpKind::Get, OpKind::Put, OpKind::Insert, OpKind::Update, OpKind::Remove, OpKind::Scan];
 
     /// Yields the name in tables and JSON.
+    ///
+    /// ```
+    /// # use farwood_index::OpKind;
+    /// assert_eq!(OpKind::ALL.map(OpKind::name)[..2], ["get", "put"]);
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             OpKind::Get => "get",
@@ -89,6 +94,14 @@ impl Default for KindStats {
 
 impl KindStats {
     /// Adds one operation that ended.
+    ///
+    /// ```
+    /// # use farwood_index::KindStats;
+    /// # use farwood_runtime::Usage;
+    /// let mut gets = KindStats::default();
+    /// gets.record(Usage { round_trips: 1, reads: 1, bytes_read: 1024, ..Usage::default() }, true, 0);
+    /// assert_eq!((gets.ops, gets.found, gets.bytes_read), (1, 1, 1024));
+    /// ```
     pub fn record(&mut self, usage: Usage, found: bool, entries: u64) {
         self.ops += 1;
         self.found += u64::from(found);
@@ -106,6 +119,15 @@ impl KindStats {
 
     /// Yields the number of round trips that 99 % of the operations did not exceed; [`ROUND_TRIPS_MAX`] - 1 stands for
     /// all above.
+    ///
+    /// ```
+    /// # use farwood_index::KindStats;
+    /// # use farwood_runtime::Usage;
+    /// let mut gets = KindStats::default();
+    /// (0..99).for_each(|_| gets.record(Usage { round_trips: 1, ..Usage::default() }, true, 0));
+    /// gets.record(Usage { round_trips: 30, ..Usage::default() }, true, 0);
+    /// assert_eq!((gets.round_trips, gets.round_trips_p99()), (129, 1));
+    /// ```
     pub fn round_trips_p99(&self) -> u64 {
         let all: u64 = self.round_trip_histogram.iter().sum();
         let mut seen = 0;
@@ -123,6 +145,17 @@ farwood_runtime::counters!(KindStats {
 });
 
 /// A snapshot of one shard's counters.
+///
+/// ```
+/// # use farwood_index::OpKind;
+/// # farwood_doctest::index!(|index| {
+/// let before = index.stats();
+/// index.put(b"anna", b"1").await?;
+/// let mut since = index.stats();
+/// since -= &before;
+/// assert_eq!((since.kind(OpKind::Put).ops, since.locks.acquired), (1, 1));
+/// # });
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct IndexStats {
     /// By kind, in the order of [`OpKind::ALL`].
@@ -139,6 +172,16 @@ pub struct IndexStats {
 
 impl IndexStats {
     /// Yields the counters of one kind.
+    ///
+    /// ```
+    /// # use farwood_index::OpKind;
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// index.put(b"anna", b"2").await?;
+    /// let stats = index.stats();
+    /// assert_eq!(stats.kind(OpKind::Put).ops, 2);
+    /// # });
+    /// ```
     pub fn kind(&self, kind: OpKind) -> &KindStats {
         &self.kinds[kind as usize]
     }

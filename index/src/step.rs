@@ -46,6 +46,22 @@ impl Budget {
 
     /// Spends one retry at `node`.
     ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// async fn await_value<A: Algorithm, V: Verbs>(local: &Local<A, V>, at: RemotePtr) -> Result<Buf, AccessError> {
+    ///     let (meter, mut budget) = (Meter::default(), local.budget());
+    ///     loop {
+    ///         let word = local.verbs.read(&meter, at, 8).await?.into_buf();
+    ///         if word[..8] != [0; 8] {
+    ///             return Ok(word);
+    ///         }
+    ///         budget.spend(&meter, at, None)?;
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`AccessError::RetriesExhausted`] with what was wrong last.
     pub fn spend(
@@ -67,6 +83,22 @@ impl Budget {
 
     /// Yields the chain to post again after one to `node` failed that leaves nothing half done, or whose result tells
     /// what it did before. Spends a retry.
+    ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// async fn read<A: Algorithm, V: Verbs>(local: &Local<A, V>, at: RemotePtr) -> Result<Buf, AccessError> {
+    ///     let (meter, mut budget) = (Meter::default(), local.budget());
+    ///     let mut posted = local.verbs.read(&meter, at, 8);
+    ///     loop {
+    ///         match posted.await {
+    ///             Ok(done) => return Ok(done.into_buf()),
+    ///             Err(failed) => posted = local.verbs.submit(&meter, budget.post_again(&meter, at, failed)?),
+    ///         }
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The cause, if asking again does not help or the budget is spent.

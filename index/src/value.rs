@@ -9,6 +9,17 @@ use farwood_runtime::Buf;
 use crate::layout::{StreamRange, make_contiguous};
 
 /// A value, as bytes. It keeps a leased buffer: copy it out (`to_vec`) to keep it for long.
+///
+/// ```
+/// # use farwood_index::Value;
+/// # farwood_doctest::index!(|index| {
+/// index.put(b"anna", b"1").await?;
+/// let value: Value = index.get(b"anna").await?.expect("it was put");
+/// assert_eq!(value, b"1");
+/// let kept: Vec<u8> = value.to_vec();
+/// assert_eq!(kept, value.as_ref());
+/// # });
+/// ```
 pub struct Value(Kept);
 
 /// Place of a value.
@@ -27,6 +38,16 @@ impl Value {
     }
 
     /// Makes a value of the bytes at `range` of `buf`.
+    ///
+    /// ```
+    /// # use farwood_index::Value;
+    /// # farwood_doctest::run(async |_, shard| {
+    /// # use farwood_runtime::Verbs;
+    /// let mut buf = shard.lease(16);
+    /// buf[4..7].copy_from_slice(b"abc");
+    /// assert_eq!(Value::at(buf, 4..7), "abc");
+    /// # Ok(()) });
+    /// ```
     pub fn at(buf: Buf, range: Range<usize>) -> Self {
         Value(Kept::Leased { buf, range })
     }

@@ -15,6 +15,12 @@ pub enum WriteOp<'v> {
 
 impl<'v> WriteOp<'v> {
     /// Yields the new value; empty for a removal.
+    ///
+    /// ```
+    /// # use farwood_index::write_op::WriteOp;
+    /// assert_eq!(WriteOp::Update(b"1").value(), b"1");
+    /// assert_eq!(WriteOp::Remove.value(), b"");
+    /// ```
     pub fn value(self) -> &'v [u8] {
         match self {
             WriteOp::Put(value) | WriteOp::Insert(value) | WriteOp::Update(value) => value,
@@ -23,6 +29,12 @@ impl<'v> WriteOp<'v> {
     }
 
     /// Tells whether the operation makes an absent key present.
+    ///
+    /// ```
+    /// # use farwood_index::write_op::WriteOp;
+    /// assert!(WriteOp::Put(b"1").creates() && WriteOp::Insert(b"1").creates());
+    /// assert!(!WriteOp::Update(b"1").creates() && !WriteOp::Remove.creates());
+    /// ```
     pub fn creates(self) -> bool {
         matches!(self, WriteOp::Put(_) | WriteOp::Insert(_))
     }

@@ -13,6 +13,14 @@ const LONG_SHARE: u64 = 16;
 const LONG_PAUSE_NS_MAX: u64 = 10_000_000;
 
 /// Bounds of pauses that double from one attempt to the next. A part of each is random.
+///
+/// ```
+/// # use farwood_lock::{Backoff, LockConfig};
+/// # use std::time::Duration;
+/// let backoff = Backoff { max: Duration::from_micros(100), ..LockConfig::default().backoff };
+/// assert!(backoff.min < backoff.max);
+/// assert_eq!(Backoff::NONE.max, Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     /// The first pause.

@@ -9,6 +9,13 @@ use crate::word::{LockWord, WordCodec};
 
 /// Settings for taking locks and passing them on. The same on every shard of a compute node. The default has everything
 /// on.
+///
+/// ```
+/// # use farwood_lock::LockConfig;
+/// # use std::time::Duration;
+/// let config = LockConfig { wait_max: Duration::from_secs(1), ..LockConfig::default() };
+/// assert!(config.hierarchical && config.handover);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockConfig {
     /// Queue clients of one compute node locally, and let only the head of the queue go to the network. Off: every

@@ -7,6 +7,16 @@ use thiserror::Error;
 
 /// The reason why an acquisition or a release failed. What it leaves behind (a CAS of unknown outcome, a write-back
 /// that is half done) is settled in the background; until it is, the global lock stays taken.
+///
+/// ```
+/// # farwood_doctest::locks!(LockConfig { wait_max: std::time::Duration::from_millis(1), ..Default::default() },
+/// #     |shard, locks, node, meter| {
+/// let held = locks.acquire(&meter, node).await?;
+/// let waited = locks.acquire(&meter, node).await;
+/// assert!(matches!(waited, Err(LockError::Contended { owner, .. }) if owner == shard.node_id()));
+/// # held.release(&meter, Chain::new(node.server()), true).await?;
+/// # });
+/// ```
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockError {

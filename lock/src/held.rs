@@ -130,17 +130,48 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Yields the node whose lock it is.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let held = locks.acquire(&meter, node).await?;
+    /// assert_eq!(held.node(), node);
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     pub fn node(&self) -> RemotePtr {
         self.node
     }
 
     /// Tells whether the global lock came with the local one, from the holder before.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut first = locks.acquire(&meter, node).await?;
+    /// first.lock(&meter).await?;
+    /// let (next, released) = futures::join!(
+    ///     locks.acquire(&meter, node),
+    ///     first.release(&meter, Chain::new(node.server()), true),
+    /// );
+    /// assert!(released.is_ok() && next?.was_handed_over());
+    /// # });
+    /// ```
     pub fn was_handed_over(&self) -> bool {
         self.handed_over
     }
 
     /// Sets what the free word is likely to carry: the first CAS starts from that. Without it, from 0; a wrong guess
     /// costs a round trip. A lock that was handed over needs no guess.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(LockConfig { codec: WordCodec::carrying(16), ..Default::default() },
+    /// #     |shard, locks, node, meter| {
+    /// let mut held = locks.acquire_embedded(&meter, node, node.add(56)).await?;
+    /// held.expect_payload(7);
+    /// held.lock(&meter).await?;
+    /// assert_eq!((held.payload(), meter.usage().cas), (0, 2), "the guess was wrong");
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     ///
     /// # Panics
     /// If words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -153,6 +184,16 @@ impl<V: Verbs> Held<V> {
 
     /// Yields what the word carried when the global lock was taken, or what the holder before has left in it.
     ///
+    /// ```
+    /// # farwood_doctest::locks!(LockConfig { codec: WordCodec::carrying(16), ..Default::default() },
+    /// #     |shard, locks, node, meter| {
+    /// let mut held = locks.acquire_embedded(&meter, node, node.add(56)).await?;
+    /// held.lock(&meter).await?;
+    /// assert_eq!(held.payload(), 0, "in a new node");
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
     /// # Panics
     /// Without the global lock, or if it is a word of the lock region.
     pub fn payload(&self) -> u64 {
@@ -163,6 +204,18 @@ impl<V: Verbs> Held<V> {
 
     /// Sets what the word is to carry from the coming release on. It takes effect with the write-back: a lock that is
     /// dropped before leaves the payload that it found, as does one for which this is not called.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(LockConfig { codec: WordCodec::carrying(16), ..Default::default() },
+    /// #     |shard, locks, node, meter| {
+    /// let word = node.add(56);
+    /// let mut held = locks.acquire_embedded(&meter, node, word).await?;
+    /// held.lock(&meter).await?;
+    /// held.set_payload(7);
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// assert_eq!(shard.read(&meter, word, 8).await?.into_buf()[..8], 7_u64.to_le_bytes());
+    /// # });
+    /// ```
     ///
     /// # Panics
     /// Without the global lock, or if words of this lock do not carry such a payload ([`crate::LockConfig::codec`]).
@@ -185,6 +238,15 @@ impl<V: Verbs> Held<V> {
     /// With `fused` the READ travels behind the CAS: one round trip per attempt (the data of an attempt that lost is
     /// discarded). Otherwise the CAS goes alone, and the READ follows in a round trip of its own. A lock that was
     /// handed over needs the READ only.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// let read = held.lock_and_read(&meter, shard.lease(64), 64, true).await?;
+    /// assert_eq!((read.into_buf().len(), meter.usage().round_trips), (64, 1));
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`LockError::Contended`] if the lock does not come free, [`LockError::Fabric`] if the fabric fails for good: a
@@ -223,6 +285,15 @@ impl<V: Verbs> Held<V> {
 
     /// Takes the global lock, which costs one round trip per attempt, or none if it was handed over.
     ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// assert_eq!(meter.usage().round_trips, 1);
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// See [`Held::lock_and_read`].
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
@@ -244,6 +315,19 @@ impl<V: Verbs> Held<V> {
     ///   holder   WRITE new, WRITE node, unlock: both WRITEs arrive ✗ ················ WRITE new: X is lost
     ///   other                       READ node ─> new: locks it, WRITE X, unlock ─────^
     /// ```
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let new = RemotePtr::new(node.server(), node.offset() - 64);
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// let mut chain = Chain::with_buffer(node.server(), shard.lease(64));
+    /// chain.write(new, 0..64).write_word(node, new.to_bits());
+    /// held.with_unpublished_prefix(1);
+    /// held.release(&meter, chain, true).await?;
+    /// assert_eq!(shard.read(&meter, node, 8).await?.into_buf()[..8], new.to_bits().to_le_bytes());
+    /// # });
+    /// ```
     pub fn with_unpublished_prefix(&mut self, verbs: u8) {
         self.unpublished = verbs;
     }
@@ -258,6 +342,18 @@ impl<V: Verbs> Held<V> {
     /// A chain that fails is redone while the lock is still ours, so that no node stays half written: that succeeds,
     /// or costs a pause and a few round trips more (counted as one retry). `chain` should WRITE only: one with a READ
     /// or an atomic in it is not redone.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// let mut chain = Chain::new(node.server());
+    /// chain.write_word(node, 7);
+    /// held.release(&meter, chain, true).await?;
+    /// assert_eq!(meter.usage().round_trips, 2);
+    /// assert!(locks.words_held(&meter).await?.is_empty());
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`LockError::Fabric`] if the server does not answer any more: whether the write-back took effect is unknown.
@@ -336,6 +432,16 @@ impl<V: Verbs> Held<V> {
     ///   holder   WRITE lines 0, 1, 2 ✗   READ word
     ///     lines 0, 1, 2 arrived                free, or another's: done; line 0 may be the next holder's by now
     ///     none, line 0, or lines 0, 1          ours: no other client wrote to the node; WRITE lines 0, 1, 2
+    /// ```
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire_embedded(&meter, node, node.add(56)).await?;
+    /// let mut buf = held.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
+    /// buf[..8].copy_from_slice(b"new data");
+    /// held.release_rear(&meter, buf, 0..56).await?;
+    /// assert_eq!(meter.usage().round_trips, 2);
+    /// # });
     /// ```
     ///
     /// # Errors

@@ -8,6 +8,14 @@ const WORD_BYTES: u64 = 8;
 
 /// Tells whether locks can be in on-chip memory: every one of the servers has some. One answer for all of them, because
 /// an index has one lock table and nodes everywhere.
+///
+/// ```
+/// # use farwood_runtime::NodeContext;
+/// # farwood_doctest::run(async |node, _| {
+/// let in_host_memory_only = node.control();
+/// assert!(!farwood_lock::on_chip_possible(in_host_memory_only.servers()));
+/// # Ok(()) });
+/// ```
 pub fn on_chip_possible(servers: &[ServerInfo]) -> bool {
     servers.iter().all(|server| server.device_locks.is_some())
 }

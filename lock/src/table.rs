@@ -32,6 +32,18 @@ const OWNER_ATTEMPTS_MAX: u32 = 10;
 
 /// A handle to a shard's locks; clones are cheap. There is one table per shard and index, with the same port and
 /// configuration on all shards of a compute node.
+///
+/// ```
+/// # farwood_doctest::locks!(|shard, locks, node, meter| {
+/// let mut held = locks.acquire(&meter, node).await?;
+/// let mut buf = held.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
+/// buf[..8].copy_from_slice(b"new data");
+/// let mut chain = Chain::with_buffer(node.server(), buf);
+/// chain.write(node, 0..64);
+/// held.release(&meter, chain, true).await?;
+/// assert_eq!(meter.usage().round_trips, 2);
+/// # });
+/// ```
 pub struct LockTable<V: Verbs>(Rc<Table<V>>);
 
 impl<V: Verbs> Clone for LockTable<V> {
@@ -43,6 +55,16 @@ impl<V: Verbs> Clone for LockTable<V> {
 impl<V: Verbs> LockTable<V> {
     /// Attaches a lock table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
     /// lives: the shard is the home of locks that clients elsewhere use, also when this handle is gone.
+    ///
+    /// ```
+    /// # use farwood_lock::{LockConfig, LockTable};
+    /// # use farwood_runtime::NodeContext;
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let port = node.allocate_port();
+    /// let locks = LockTable::attach(shard, port.port(), LockConfig::default());
+    /// assert_eq!(locks.in_use(), (0, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
         let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
@@ -75,6 +97,14 @@ impl<V: Verbs> LockTable<V> {
     ///
     /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
     ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let held = locks.acquire(&meter, node).await?;
+    /// assert_eq!(meter.usage().round_trips, 0);
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// [`LockError::Contended`] if the wait takes too long ([`LockConfig::wait_max`]): the owner is the compute node
     /// that holds the global lock, or this one, where one of its clients holds the lock and does not go on.
@@ -94,6 +124,17 @@ impl<V: Verbs> LockTable<V> {
     /// it out. [`LockConfig::codec`] says what it carries while it is free.
     ///
     /// [`LockTable::words_held`] does not look there, nor does `on_chip` mean such words.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let word = node.add(56);
+    /// let mut held = locks.acquire_embedded(&meter, node, word).await?;
+    /// held.lock(&meter).await?;
+    /// let found = shard.read(&meter, word, 8).await?.into_buf();
+    /// assert_ne!(found[..8], [0; 8], "the lock is taken");
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// See [`LockTable::acquire`].
@@ -140,6 +181,15 @@ impl<V: Verbs> LockTable<V> {
     }
 
     /// Yields the word of the lock region that locks `node`.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// assert_eq!(locks.words_held(&meter).await?[0].0, locks.word_of(node));
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     pub fn word_of(&self, node: RemotePtr) -> RemotePtr {
         self.0.places.lock_of(node)
     }
@@ -147,6 +197,16 @@ impl<V: Verbs> LockTable<V> {
     /// Reads the lock words that are taken now, in all regions that this table has its locks in: one round trip per 64
     /// KiB of them. An index at rest has none, unless their owners are dead. Words that do not concern this index are
     /// among them ([`LockTable::is_foreign`]).
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// assert_eq!(locks.words_held(&meter).await?[0].1.owner(), shard.node_id());
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// assert!(locks.words_held(&meter).await?.is_empty());
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// If a memory server cannot be read.
@@ -157,16 +217,41 @@ impl<V: Verbs> LockTable<V> {
     /// Tells whether that word of the lock region guards no node of this index: its owner died before the index was
     /// made ([`LockConfig::dead_owners`]), or holds the lock for another index, and so has left no node of this one
     /// torn.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// assert!(locks.is_foreign(LockWord::new(7, 2, 0)), "of another index");
+    /// assert!(!locks.is_foreign(LockWord::new(7, 1, 0)));
+    /// # });
+    /// ```
     pub fn is_foreign(&self, word: LockWord) -> bool {
         self.0.config.is_leftover(word) || word.is_of_other_index(self.0.config.tag)
     }
 
     /// Yields the counters of this shard's clients.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// assert_eq!((locks.stats().acquired, locks.stats().handed_over), (1, 0));
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     pub fn stats(&self) -> LockStats {
         self.0.counters.read()
     }
 
     /// Counts the bytes that this shard's part of the tables takes.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let before = locks.bytes();
+    /// let held = locks.acquire(&meter, node).await?;
+    /// assert!(locks.bytes() >= before);
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
     pub fn bytes(&self) -> usize {
         let table = &self.0;
         size_of::<Table<V>>()
@@ -177,6 +262,15 @@ impl<V: Verbs> LockTable<V> {
 
     /// Counts the acquisitions of this shard's clients that wait, hold, or are being cancelled, and the locks at home
     /// here that are held or waited for. Both are 0 at rest.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let held = locks.acquire(&meter, node).await?;
+    /// assert_eq!(locks.in_use(), (1, 1));
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// assert_eq!(locks.in_use(), (0, 0));
+    /// # });
+    /// ```
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }

@@ -54,6 +54,12 @@ pub struct LockWord(NonZeroU64);
 impl LockWord {
     /// Makes the word of one acquisition by compute node `owner`. `tag` is that of the index ([`tag_of`]).
     ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// let word = LockWord::new(7, 1, 9);
+    /// assert_eq!((word.owner(), word.tag(), word.nonce()), (7, 1, 9));
+    /// ```
+    ///
     /// # Panics
     /// If `owner` is 0, which no compute node is.
     pub fn new(owner: u16, tag: u16, nonce: u32) -> Self {
@@ -63,22 +69,44 @@ impl LockWord {
     }
 
     /// Parses the word that was read from memory; `None` if the lock is free. Every other bit pattern is a held word.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// let word = LockWord::new(7, 1, 9);
+    /// assert_eq!(LockWord::from_bits(word.to_bits()), Some(word));
+    /// assert_eq!(LockWord::from_bits(0), None);
+    /// ```
     pub fn from_bits(bits: u64) -> Option<Self> {
         NonZeroU64::new(bits).map(LockWord)
     }
 
     /// Yields the bits that are stored in the lock region, or in the node.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// assert_eq!(LockWord::new(7, 1, 9).to_bits(), 0x0007_0001_0000_0009);
+    /// ```
     pub fn to_bits(self) -> u64 {
         self.0.get()
     }
 
     /// Yields the compute node that holds the lock.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// assert_eq!(LockWord::new(7, 1, 9).owner(), 7);
+    /// ```
     pub fn owner(self) -> u16 {
         (self.to_bits() >> 48) as u16
     }
 
     /// Yields the tag of the index that the lock is held for ([`tag_of`]); 0 if it stands for a word of another index,
     /// too.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// assert_eq!(LockWord::new(7, 1, 9).tag(), 1);
+    /// ```
     pub fn tag(self) -> u16 {
         (self.to_bits() >> 32) as u16
     }
@@ -99,6 +127,11 @@ impl LockWord {
     }
 
     /// Yields the number of the acquisition at that compute node.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// assert_eq!(LockWord::new(7, 1, 9).nonce(), 9);
+    /// ```
     pub fn nonce(self) -> u32 {
         self.to_bits() as u32
     }
@@ -106,6 +139,12 @@ impl LockWord {
 
 /// Yields the part of an index's number that lock words have: never 0, and equal for every 65,535th index, which then
 /// count as one.
+///
+/// ```
+/// # use farwood_lock::tag_of;
+/// # use farwood_runtime::IndexId;
+/// assert_eq!((tag_of(IndexId(0)), tag_of(IndexId(1)), tag_of(IndexId(65_535))), (1, 2, 1));
+/// ```
 pub fn tag_of(index: IndexId) -> u16 {
     (index.0 % u32::from(u16::MAX)) as u16 + 1
 }

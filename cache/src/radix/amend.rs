@@ -39,12 +39,28 @@ impl RadixCache {
     /// slots before that one, if the word may not be cached, or if another thread is changing this part of the cache,
     /// for which it does not wait. Mostly changes the copy where it lies; what does not fit there makes a new copy,
     /// with room for more slots if this one is new.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let moved = leaf + 1;
+    /// cache.amend(64, 0, moved);
+    /// assert_eq!(reader.find(b"anna").and_then(|route| route.slot), Some((0, moved)));
+    /// # });
+    /// ```
     pub fn amend(&self, node: u64, index: usize, word: u64) {
         let (part, hash) = self.part(node);
         part.amend(hash, node, index, word);
     }
 
     /// Yields the counts of amended copies so far.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// cache.amend(64, 0, leaf + 1);
+    /// let amended = cache.amend_stats();
+    /// assert_eq!(amended.in_place + amended.anew, 1);
+    /// # });
+    /// ```
     pub fn amend_stats(&self) -> AmendStats {
         AmendStats {
             in_place: self.sum(|counters| &counters.amended_in_place),

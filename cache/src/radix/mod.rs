@@ -93,6 +93,13 @@ pub struct RadixCache {
 
 impl RadixCache {
     /// Makes an empty cache.
+    ///
+    /// ```
+    /// # use farwood_cache::Policy;
+    /// # use farwood_cache::radix::{RadixCache, RadixConfig};
+    /// let cache = RadixCache::new(RadixConfig { budget_bytes: 1 << 20, policy: Policy::TwoChoices, seed: 1 });
+    /// assert_eq!((cache.root(), cache.stats().nodes), (0, 0));
+    /// ```
     pub fn new(config: RadixConfig) -> Arc<Self> {
         let shares = (config.budget_bytes / PART_BYTES_MIN).clamp(1, PARTS_MAX);
         let parts = 1 << shares.ilog2();
@@ -107,16 +114,36 @@ impl RadixCache {
     const OWN_BYTES: usize = size_of::<Self>() + 2 * size_of::<usize>();
 
     /// Makes a reader for a shard.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let of_another_shard = cache.reader();
+    /// assert_eq!(of_another_shard.find(b"anna"), reader.find(b"anna"));
+    /// # });
+    /// ```
     pub fn reader(self: &Arc<Self>) -> RadixReader {
         RadixReader::new(self.clone())
     }
 
     /// Notes the word of the slot that leads to the root; its partial is 0. 0 if it is not known.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// cache.set_root(0);
+    /// assert_eq!(reader.find(b"anna"), None);
+    /// # });
+    /// ```
     pub fn set_root(&self, word: u64) {
         self.root.store(word, Ordering::Relaxed);
     }
 
     /// Yields the word that was set last.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert_eq!(cache.root() & slot::CHILD, 64);
+    /// # });
+    /// ```
     pub fn root(&self) -> u64 {
         self.root.load(Ordering::Relaxed)
     }
@@ -125,6 +152,15 @@ impl RadixCache {
     /// no sense: with an unclaimed slot, an END slot that has a partial, or beyond one of the limits. True if the
     /// node is cached now; false as well if the budget has no room for it, or another thread is changing this part of
     /// the cache, for which it does not wait. Does not lock if there is such a copy already.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let end = slot::END | slot::LEAF | 1 << slot::CLASS_SHIFT | 192;
+    /// let node = RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[leaf, end] };
+    /// assert!(cache.insert(&node));
+    /// assert_eq!(reader.find(b"").and_then(|route| route.slot), Some((1, end)));
+    /// # });
+    /// ```
     pub fn insert(&self, image: &RadixImage<'_>) -> bool {
         let (part, hash) = self.part(image.node);
         part.insert(hash, image)
@@ -132,12 +168,26 @@ impl RadixCache {
 
     /// Drops the copy of the node at this address: it has led a client to a wrong place. Waits for other
     /// threads that change this part of the cache.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// cache.invalidate(64);
+    /// assert_eq!(reader.find(b"anna").map(|route| route.node), Some(0), "only the root's slot is known");
+    /// # });
+    /// ```
     pub fn invalidate(&self, node: u64) {
         let (part, hash) = self.part(node);
         part.invalidate(hash, node);
     }
 
     /// Forgets everything, the root included. Keeps the memory for what comes.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// cache.clear();
+    /// assert_eq!((cache.root(), reader.find(b"anna")), (0, None));
+    /// # });
+    /// ```
     pub fn clear(&self) {
         self.set_root(0);
         self.parts.iter().for_each(Part::clear);
@@ -145,11 +195,23 @@ impl RadixCache {
 
     /// Counts the bytes that the cache takes now, everything included except what allocators round up and the
     /// few dozen bytes of a reader.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert!(cache.bytes() < 1 << 20);
+    /// # });
+    /// ```
     pub fn bytes(&self) -> usize {
         Self::OWN_BYTES + self.sum(|counters| &counters.bytes) as usize
     }
 
     /// Yields what the cache holds and what has happened to it.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert_eq!((cache.stats().nodes, cache.stats().inserted), (1, 1));
+    /// # });
+    /// ```
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             nodes: self.sum(|counters| &counters.nodes),

@@ -42,11 +42,25 @@ impl RadixReader {
     }
 
     /// Yields the cache that this reads.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert_eq!(reader.cache().root(), cache.root());
+    /// # });
+    /// ```
     pub fn cache(&self) -> &Arc<RadixCache> {
         &self.cache
     }
 
     /// Finds the deepest cached node on the path of `key`, and its slot. None if the root is not known.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let route = reader.find(b"anna").expect("the root is known");
+    /// assert_eq!((route.node, route.pos, route.slot), (64, 0, Some((0, leaf))));
+    /// assert_eq!(reader.find(b"berta").and_then(|route| route.slot), None);
+    /// # });
+    /// ```
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
@@ -73,22 +87,53 @@ impl RadixReader {
     }
 
     /// Caches a node: see [`RadixCache::insert`].
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let node = RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[] };
+    /// assert!(reader.insert(&node));
+    /// assert_eq!(reader.find(b"anna").and_then(|route| route.slot), None);
+    /// # });
+    /// ```
     pub fn insert(&self, image: &RadixImage<'_>) -> bool {
         self.cache.insert(image)
     }
 
     /// Yields what the cache holds, what has happened to it, and how often this reader found something.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// reader.find(b"anna");
+    /// assert_eq!((reader.stats().hits, reader.stats().nodes), (1, 1));
+    /// # });
+    /// ```
     pub fn stats(&self) -> CacheStats {
         CacheStats { lookups: self.lookups(), hits: self.hits(), ..self.cache.stats() }
     }
 
     /// Counts the lookups so far.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// reader.find(b"anna");
+    /// assert_eq!(reader.lookups(), 1);
+    /// # });
+    /// ```
     pub fn lookups(&self) -> u64 {
         self.lookups.get()
     }
 
     /// Counts the lookups that needed no inner node beyond the cached ones: they found the address of a leaf,
     /// or that the key has none.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// reader.find(b"anna");
+    /// cache.invalidate(64);
+    /// reader.find(b"anna");
+    /// assert_eq!((reader.lookups(), reader.hits()), (2, 1));
+    /// # });
+    /// ```
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }

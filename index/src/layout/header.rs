@@ -52,6 +52,13 @@ impl Kind {
 
 /// Reads which kind of node `image` claims to be, for a node whose kind the way to it does not tell (a root).
 ///
+/// ```
+/// # farwood_doctest::inner!(|layout, image| {
+/// assert_eq!(kind_of(&image)?, Kind::Inner);
+/// assert_eq!(kind_of(&[0; 64]), Err(Rejection::NotANode { found: 0 }));
+/// # });
+/// ```
+///
 /// # Errors
 /// [`Rejection::Freed`] or [`Rejection::NotANode`].
 pub fn kind_of(image: &[u8]) -> Result<Kind, Rejection> {
@@ -77,6 +84,12 @@ pub struct Glimpse {
 
 /// Reads line 0 of `image`, which has that at least.
 ///
+/// ```
+/// # farwood_doctest::inner!(|layout, image| {
+/// assert_eq!(glimpse(&image[..64])?.level, 1);
+/// # });
+/// ```
+///
 /// # Errors
 /// As [`kind_of`].
 pub fn glimpse(image: &[u8]) -> Result<Glimpse, Rejection> {
@@ -89,6 +102,13 @@ pub fn glimpse(image: &[u8]) -> Result<Glimpse, Rejection> {
 /// Marks the node as freed: every later parse is rejected with [`Rejection::Freed`]. Returns the bytes of the
 /// image that a WRITE must send. They lie in line 0, which every reader looks at first; so versions may stay as
 /// they are.
+///
+/// ```
+/// # farwood_doctest::inner!(|layout, image| {
+/// assert_eq!(mark_freed(&mut image), 0..8);
+/// assert!(matches!(layout.view(&image), Err(Rejection::Freed)));
+/// # });
+/// ```
 pub fn mark_freed(image: &mut [u8]) -> Range<usize> {
     stream::write(image, 0, &[FREED]);
     StreamRange::new(0, 1).write_range()
@@ -196,6 +216,13 @@ impl<'a> Header<'a> {
     }
 
     /// Yields the distance from the leaves.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().level(), 1);
+    /// # });
+    /// ```
     pub fn level(&self) -> u8 {
         field::<1>(self.line, 1)[0]
     }
@@ -206,31 +233,74 @@ impl<'a> Header<'a> {
     }
 
     /// Yields the identity of this use of the address.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().incarnation(), 1);
+    /// # });
+    /// ```
     pub fn incarnation(&self) -> u32 {
         u32::from_le_bytes(field(self.line, 4))
     }
 
     /// Yields the right neighbour, [`RemotePtr::NULL`] for none. It is not checked: [`Header::right`] is.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().sibling(), RemotePtr::from_bits(640));
+    /// # });
+    /// ```
     pub fn sibling(&self) -> RemotePtr {
         RemotePtr::from_bits(u64::from_le_bytes(field(self.line, 8)))
     }
 
     /// Yields the version that all lines carry.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().node_version(), NodeVersion::new(7));
+    /// # });
+    /// ```
     pub fn node_version(&self) -> NodeVersion {
         version::node_version(self.image)
     }
 
     /// Yields the smallest key that the node answers for; empty is minus infinity.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().low()[..], *b"a");
+    /// # });
+    /// ```
     pub fn low(&self) -> Bytes {
         stream::to_bytes(self.image, self.low)
     }
 
     /// Yields the smallest key beyond the node; `None` is plus infinity.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().high().as_deref(), Some(&b"m"[..]));
+    /// # });
+    /// ```
     pub fn high(&self) -> Option<Bytes> {
         self.high.map(|range| stream::to_bytes(self.image, range))
     }
 
     /// Tells where `key` lies relative to the fences.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().position(b"anna"), Position::Here);
+    /// assert_eq!(node.header().position(b"zoe"), Position::Right);
+    /// # });
+    /// ```
     #[inline]
     pub fn position(&self, key: &[u8]) -> Position {
         if stream::compare(self.image, self.low, key) == Ordering::Greater {
@@ -243,6 +313,13 @@ impl<'a> Header<'a> {
     }
 
     /// Yields the right neighbour of a node with a high fence.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let node = layout.view(&image)?;
+    /// assert_eq!(node.header().right()?, RemotePtr::from_bits(640));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Malformed::NoSibling`] if there is none: some node must answer for the keys beyond the fence.

@@ -35,6 +35,13 @@ pub struct InnerLayout {
 impl InnerLayout {
     /// Makes a layout of as many entries as fit into `node_bytes` (a multiple of 64) for keys of up to `max_key` bytes.
     ///
+    /// ```
+    /// # use farwood_index::layout::InnerLayout;
+    /// assert_eq!(InnerLayout::for_node(1024, 8)?.node_bytes(), 1024);
+    /// assert!(InnerLayout::for_node(64, 8).is_err(), "too few slots");
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
+    ///
     /// # Errors
     /// If a size is out of range or fewer than [`super::MIN_INNER_SLOTS`] entries fit; the error says what to change.
     pub fn for_node(node_bytes: usize, max_key: usize) -> Result<Self, LayoutError> {
@@ -44,6 +51,13 @@ impl InnerLayout {
 
     /// Makes a layout of `slots` entries, in as few lines as hold them.
     ///
+    /// ```
+    /// # use farwood_index::layout::InnerLayout;
+    /// let layout = InnerLayout::for_slots(4, 8)?;
+    /// assert_eq!((layout.slots(), layout.node_bytes()), (4, 128));
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
+    ///
     /// # Errors
     /// If a size or the number is out of range.
     pub fn for_slots(slots: usize, max_key: usize) -> Result<Self, LayoutError> {
@@ -52,21 +66,47 @@ impl InnerLayout {
     }
 
     /// Counts the bytes of a node, a multiple of 64.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.node_bytes(), image.len());
+    /// # });
+    /// ```
     pub fn node_bytes(&self) -> usize {
         self.node_bytes
     }
 
     /// Counts the entries that fit into a node.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.slots(), 4);
+    /// # });
+    /// ```
     pub fn slots(&self) -> usize {
         self.slots
     }
 
     /// Yields the longest key, in bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.max_key(), 8);
+    /// # });
+    /// ```
     pub fn max_key(&self) -> usize {
         self.max_key
     }
 
     /// Parses an image of [`InnerLayout::node_bytes`] bytes (others panic).
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert!(layout.view(&image).is_ok());
+    /// image[64] ^= 1;
+    /// assert!(matches!(layout.view(&image), Err(Rejection::Torn)), "a line of another version");
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Rejection::Torn`] if the lines' node versions differ; other rejections if the image is no inner node, or
@@ -78,6 +118,13 @@ impl InnerLayout {
     }
 
     /// Yields the way of `key` from an image of [`InnerLayout::node_bytes`] bytes (others panic).
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.route(&image, b"anna")?, InnerRoute::Child(RemotePtr::from_bits(64)));
+    /// assert_eq!(layout.route(&image, b"zoe")?, InnerRoute::MoveRight(RemotePtr::from_bits(640)));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// As [`InnerLayout::view`], which checks more than this does.
@@ -93,6 +140,25 @@ impl InnerLayout {
     /// Makes `image`, whatever it held, an inner node with `header` (of level 1 or more) and `entries`, in
     /// ascending order of their keys, the first of which is the low fence. No entries, more than there is room
     /// for, wrong order or null children panic. The image is to be written as a whole.
+    ///
+    /// ```
+    /// # use farwood_index::layout::*;
+    /// # use farwood_runtime::RemotePtr;
+    /// let layout = InnerLayout::for_slots(4, 8)?;
+    /// let mut image = vec![0; layout.node_bytes()];
+    /// let header = NodeHeader {
+    ///     level: 1,
+    ///     low: b"",
+    ///     high: None,
+    ///     sibling: RemotePtr::NULL,
+    ///     incarnation: 1,
+    ///     node_version: NodeVersion::default(),
+    /// };
+    /// let (left, right) = (RemotePtr::from_bits(64), RemotePtr::from_bits(128));
+    /// layout.build(&mut image, &header, [(&b""[..], left), (b"m", right)]);
+    /// assert_eq!(layout.route(&image, b"zoe"), Ok(InnerRoute::Child(right)));
+    /// # Ok::<_, LayoutError>(())
+    /// ```
     pub fn build<'e>(
         &self,
         image: &mut [u8],
@@ -185,17 +251,35 @@ pub struct InnerView<'a> {
 
 impl<'a> InnerView<'a> {
     /// Yields fences, level, neighbour, identity and version.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.header().level(), 1);
+    /// # });
+    /// ```
     pub fn header(&self) -> &Header<'a> {
         &self.header
     }
 
     /// Counts the entries, at least 1.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.len(), 2);
+    /// # });
+    /// ```
     #[expect(clippy::len_without_is_empty, reason = "an inner node is never empty")]
     pub fn len(&self) -> usize {
         self.count
     }
 
     /// Yields the child that answers for `key`, which must not lie below the low fence.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.child_for(b"greta")?, RemotePtr::from_bits(128));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Rejection::Malformed`] if there is none, or the node is one that no writer leaves.
@@ -214,6 +298,13 @@ impl<'a> InnerView<'a> {
     }
 
     /// Yields all separators and children, ascending. An item is an error if no writer leaves such an entry.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// let entries = layout.view(&image)?.entries().collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(entries[1], (Bytes::from_slice(b"f"), RemotePtr::from_bits(128)));
+    /// # });
+    /// ```
     pub fn entries(&self) -> impl ExactSizeIterator<Item = Result<(Bytes, RemotePtr), Rejection>> + 'a {
         let view = *self;
         (0..self.count).map(move |slot| {
@@ -224,6 +315,12 @@ impl<'a> InnerView<'a> {
 
     /// Collects all separators and children, checked to ascend from the low fence to below the high fence: a node can
     /// be built anew from them.
+    ///
+    /// ```
+    /// # farwood_doctest::inner!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.sorted_entries()?.len(), 2);
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Malformed::KeyOrder`], or that of an entry.

@@ -40,16 +40,34 @@ impl StreamRange {
     }
 
     /// Yields the stream offset of the first byte.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(layout.value_range(&image, 0)?.start() < layout.value_range(&image, 1)?.start());
+    /// # });
+    /// ```
     pub fn start(self) -> usize {
         self.start as usize
     }
 
     /// Counts the bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.value_range(&image, 0)?.len(), 1);
+    /// # });
+    /// ```
     pub fn len(self) -> usize {
         self.len as usize
     }
 
     /// Tells whether the range has no bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(!layout.value_range(&image, 0)?.is_empty());
+    /// # });
+    /// ```
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -87,6 +105,14 @@ pub(super) fn lines(range: StreamRange) -> Range<usize> {
 /// Moves the bytes of `range` together inside `image` and returns where they are. The image is no node any more
 /// afterwards (nothing moves if the range lies in one line). So a value can be handed on inside the buffer that
 /// the READ filled.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// let value = layout.value_range(&image, 1)?;
+/// let value = make_contiguous(&mut image, value);
+/// assert_eq!(image[value], *b"3");
+/// # });
+/// ```
 pub fn make_contiguous(image: &mut [u8], range: StreamRange) -> Range<usize> {
     let start = physical(range.start());
     let mut end = start;

@@ -31,17 +31,32 @@ impl NodeVersion {
     pub const COUNT: u32 = 1 << NODE_BITS;
 
     /// Makes the version with the number `number` modulo [`NodeVersion::COUNT`].
+    ///
+    /// ```
+    /// # use farwood_index::layout::NodeVersion;
+    /// assert_eq!(NodeVersion::new(2049), NodeVersion::new(1));
+    /// ```
     pub const fn new(number: u16) -> Self {
         NodeVersion(number & NODE_MASK)
     }
 
     /// Yields the version of the next write of the whole node.
+    ///
+    /// ```
+    /// # use farwood_index::layout::NodeVersion;
+    /// assert_eq!(NodeVersion::new(2047).next(), NodeVersion::new(0));
+    /// ```
     #[must_use]
     pub const fn next(self) -> Self {
         NodeVersion::new(self.0 + 1)
     }
 
     /// Yields the version's number, below [`NodeVersion::COUNT`].
+    ///
+    /// ```
+    /// # use farwood_index::layout::NodeVersion;
+    /// assert_eq!(NodeVersion::new(7).next().number(), 8);
+    /// ```
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -99,6 +114,13 @@ pub(super) fn set_node_version(image: &mut [u8], version: NodeVersion) {
 
 /// Increments the node version in all lines of a modified image, which is then to be written as a whole. Returns
 /// the new version.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// assert_eq!(bump_node_version(&mut image), NodeVersion::new(8));
+/// assert!(layout.view(&image).is_ok(), "all lines have it");
+/// # });
+/// ```
 pub fn bump_node_version(image: &mut [u8]) -> NodeVersion {
     let version = node_version(image).next();
     set_node_version(image, version);

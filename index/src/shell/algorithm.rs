@@ -55,6 +55,12 @@ pub enum Filled {
 
 impl Filled {
     /// Names the nodes, as tables do.
+    ///
+    /// ```
+    /// # use farwood_index::IndexKind;
+    /// assert_eq!(IndexKind::Sherman.filled().name(), "leaves");
+    /// assert_eq!(IndexKind::Smart.filled().name(), "inner nodes");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Filled::Leaves => "leaves",
@@ -72,41 +78,113 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     const LEAVES_DIFFER: bool = false;
 
     /// Chooses a geometry for keys and values up to those limits. It may turn out to make no node.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{Limits, Nodes, sherman};
+    /// let geometry = sherman::Geometry::new(Limits { max_key: 8, max_value: 8 }, Nodes::Usual);
+    /// assert_eq!(geometry, sherman::Geometry::default());
+    /// ```
     fn new(limits: Limits, nodes: Nodes) -> Self;
 
     /// Draws a geometry for a simulated cluster, most of them tiny. `choose(n)` yields a number below n.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::sherman;
+    /// let geometry = sherman::Geometry::draw(|n| n - 1);
+    /// assert_eq!(geometry.check(), Ok(()));
+    /// ```
     fn draw(choose: impl FnMut(usize) -> usize) -> Self;
 
     /// Checks whether the geometry makes a node.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::smart;
+    /// let geometry = smart::Geometry { max_key: 1000, ..smart::Geometry::default() };
+    /// let error = geometry.check().unwrap_err().to_string();
+    /// assert!(error.contains("keys of up to 255 bytes"));
+    /// ```
     ///
     /// # Errors
     /// [`LayoutError`] says which size to change.
     fn check(&self) -> Result<(), LayoutError>;
 
     /// Yields the limits of keys and values.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{Limits, Nodes, smart};
+    /// let limits = Limits { max_key: 200, max_value: 16 };
+    /// assert_eq!(smart::Geometry::new(limits, Nodes::Tiny).limits(), limits);
+    /// ```
     fn limits(&self) -> Limits;
 
     /// Counts the bytes of a leaf on a memory server: of the largest, where they differ.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{sherman, smart};
+    /// assert_eq!(sherman::Geometry::default().leaf_bytes(), 1024);
+    /// assert_eq!(smart::Geometry::default().leaf_bytes(), 64);
+    /// ```
     fn leaf_bytes(&self) -> usize;
 
     /// Yields the bytes that a get of a key of the longest reads; by default those of a leaf.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{sherman, smart};
+    /// assert_eq!(sherman::Geometry::default().get_bytes(), 1024);
+    /// assert_eq!(smart::Geometry::default().get_bytes(), 32);
+    /// ```
     fn get_bytes(&self) -> usize {
         self.leaf_bytes()
     }
 
     /// Counts the leaves for so many keys, whose nodes are filled to `fill`.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{Limits, Nodes, sherman};
+    /// let geometry = sherman::Geometry::new(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny);
+    /// assert_eq!((geometry.leaves(100, 1.0), geometry.leaves(100, 0.5)), (25, 50));
+    /// ```
     fn leaves(&self, keys: u64, fill: f64) -> u64;
 
     /// Estimates the bytes on the memory servers for so many keys from above: it is better to ask for a little more
     /// than to fail after a minute of loading.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::sherman;
+    /// let bytes = sherman::Geometry::default().bytes_for(1_000_000, 0.8);
+    /// assert!((16_000_000..40_000_000).contains(&bytes));
+    /// ```
     fn bytes_for(&self, keys: u64, fill: f64) -> u64;
 
     /// Counts the bytes of the largest node, if each node that is allocated is in the tree or goes back; none where
     /// nodes that were replaced stay behind.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{sherman, smart};
+    /// assert_eq!(sherman::Geometry::default().kept_node_bytes(), Some(1024));
+    /// assert_eq!(smart::Geometry::default().kept_node_bytes(), None);
+    /// ```
     fn kept_node_bytes(&self) -> Option<u64>;
 
     /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them; by
     /// default all of them.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{Bytes, smart};
+    /// let keys = ["aaa", "aab", "b"].map(|key| Bytes::from_slice(key.as_bytes()));
+    /// let chosen = smart::Geometry::default().touching(&keys);
+    /// assert_eq!(chosen, [keys[0].clone(), keys[2].clone()]);
+    /// ```
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
         keys.to_vec()
     }
@@ -164,6 +242,16 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
 
     /// Decides the persisted configuration of an index that is created with these settings on these memory servers.
     ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// assert_eq!(ShermanAlgorithm::geometry(&persisted), Geometry::default());
+    /// let geometry = Geometry { max_key: 0, ..Geometry::default() };
+    /// assert!(ShermanAlgorithm::agree(geometry, Techniques::ALL, &[]).is_err());
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    ///
     /// # Errors
     /// If the geometry makes no node, or there can be no such index on such a cluster.
     fn agree(
@@ -174,6 +262,14 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
 
     /// Checks the configuration that a catalog holds. By default all that can be read is good.
     ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// assert_eq!(ShermanAlgorithm::check_persisted(&persisted), Ok(()));
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    ///
     /// # Errors
     /// The end of a sentence that says what does not go together.
     fn check_persisted(_persisted: &Self::PersistedConfig) -> Result<(), String> {
@@ -181,6 +277,17 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     }
 
     /// Checks whether the index `name` can be on these memory servers. By default it can be on any.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// # farwood_doctest::run(async |node, _| {
+    /// # use farwood_runtime::NodeContext;
+    /// let (control, techniques) = (node.control(), Techniques::ALL);
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), techniques, control.servers())?;
+    /// assert_eq!(ShermanAlgorithm::check_cluster("users", &persisted, control.servers()), Ok(()));
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// Why it cannot.
@@ -193,31 +300,85 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     }
 
     /// Yields the sizes in the persisted configuration.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// assert_eq!(ShermanAlgorithm::geometry(&persisted), Geometry::default());
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn geometry(persisted: &Self::PersistedConfig) -> Self::Geometry;
 
     /// Yields what remains of the switches that a compute node asks for, on an index with this configuration: by
     /// default all.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::smart::{Geometry, SmartAlgorithm, Techniques};
+    /// let persisted = SmartAlgorithm::agree(Geometry::default(), Techniques::NONE, &[])?;
+    /// let techniques = SmartAlgorithm::in_effect(Techniques::ALL, &persisted);
+    /// assert!(techniques.fused && !techniques.in_place_leaves);
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn in_effect(techniques: Self::Techniques, _persisted: &Self::PersistedConfig) -> Self::Techniques {
         techniques
     }
 
     /// Yields what remains of the switches that an index is created with, where locks can be in on-chip memory
     /// ([`farwood_lock::on_chip_possible`]) or cannot: by default all, as they depend on nothing.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{ShermanAlgorithm, Techniques};
+    /// let techniques = <ShermanAlgorithm as Algorithm>::effective(Techniques::ALL, false);
+    /// assert!(!techniques.on_chip);
+    /// ```
     fn effective(techniques: Self::Techniques, _on_chip_possible: bool) -> Self::Techniques {
         techniques
     }
 
     /// Yields the round trips of a get, and those of an update of a present key that has room: caches warm, no
     /// conflict.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{ShermanAlgorithm, Techniques};
+    /// let (get, update) = ShermanAlgorithm::round_trips(Techniques::ALL);
+    /// assert_eq!((get, update), (1..=1, 2..=2));
+    /// ```
     fn round_trips(techniques: Self::Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>);
 
     /// Tells whether a change of a value, which keeps its length, takes no memory.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::smart::{SmartAlgorithm, Techniques};
+    /// assert!(SmartAlgorithm::updates_in_place(Techniques::ALL));
+    /// assert!(!SmartAlgorithm::updates_in_place(Techniques::NONE));
+    /// ```
     fn updates_in_place(techniques: Self::Techniques) -> bool;
 
     /// Chooses locks and windows for the switches in effect. `locks` has the options' limits of waits already.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{ShermanAlgorithm, Techniques};
+    /// let (locks, _windows) = ShermanAlgorithm::meet(Techniques::NONE, Default::default());
+    /// assert!(!locks.hierarchical && !locks.handover);
+    /// ```
     fn meet(techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig);
 
     /// Makes the state that a compute node's shards share. Random choices of caches follow `seed`.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ShermanAlgorithm::cache_bytes(&node) < 1 << 20, "it is empty yet");
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     ///
     /// # Errors
     /// If the geometry makes no node.
@@ -231,9 +392,28 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     fn shard_state(node: &Self::NodeState) -> Self::ShardState;
 
     /// Counts the bytes that the compute node's cache takes now.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// # let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ShermanAlgorithm::cache_bytes(&node) < 1 << 20, "it is empty yet");
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
     /// Yields the counters of caches; by default only their size.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// # let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// let shard = ShermanAlgorithm::shard_state(&node);
+    /// assert_eq!(ShermanAlgorithm::cache_stats(&node, &shard).lookups, 0);
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
     fn cache_stats(node: &Self::NodeState, _shard: &Self::ShardState) -> CacheStats {
         CacheStats { bytes: Self::cache_bytes(node) as u64, ..CacheStats::default() }
     }

@@ -52,6 +52,16 @@ impl<A: Algorithm> Tree<A> {
     /// Creates an index in the catalog under `name` and opens it. It has no node until something is written. Switches
     /// that say where locks are or what protects a node are decided here, for all compute nodes.
     ///
+    /// ```
+    /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let geometry = Geometry { max_key: 16, max_value: 32, ..Geometry::default() };
+    /// let users = Sherman::create(&node, "users", geometry, Options::default()).await?;
+    /// users.attach(shard).put(b"a longer key", b"anna").await?;
+    /// assert!(Sherman::create(&node, "users", geometry, Options::default()).await.is_err());
+    /// # Ok(()) });
+    /// ```
+    ///
     /// # Errors
     /// If the geometry makes no node, there can be no such index on this cluster, or the catalog refuses.
     pub async fn create(
@@ -69,6 +79,17 @@ impl<A: Algorithm> Tree<A> {
 
     /// Opens the index that the catalog has under `name`. Its persisted configuration counts, whatever the options say.
     ///
+    /// ```
+    /// # use farwood_index::{Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, _| {
+    /// Sherman::create(&node, "users", Geometry::default(), Options::default()).await?;
+    /// let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    /// let users = Sherman::open(&node, "users", options).await?;
+    /// assert_eq!(users.geometry(), Geometry::default());
+    /// assert!(Sherman::open(&node, "words", options).await.is_err());
+    /// # Ok(()) });
+    /// ```
+    ///
     /// # Errors
     /// If there is none, it is of another kind, the catalog's configuration of it cannot be read, or it cannot be on
     /// this cluster.
@@ -82,6 +103,16 @@ impl<A: Algorithm> Tree<A> {
     }
 
     /// Reads the sizes of an index from its catalog entry, without opening it.
+    ///
+    /// ```
+    /// # use farwood_index::{Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, _| {
+    /// # let users = Sherman::create(&node, "users", Geometry::default(), Options::default()).await?;
+    /// use farwood_runtime::NodeContext;
+    /// let entry = node.control().open("users").await?;
+    /// assert_eq!(Sherman::geometry_of(&entry)?, users.geometry());
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// If it is of another kind, or its configuration cannot be read.
@@ -103,6 +134,17 @@ impl<A: Algorithm> Tree<A> {
 
     /// Makes the handle for the clients of one shard. Call it once per shard and clone what it returns.
     ///
+    /// ```
+    /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, shard| {
+    /// # let users = Sherman::create(&node, "users", Geometry::default(), Options::default()).await?;
+    /// let users = users.attach(shard);
+    /// let client = users.clone();
+    /// users.put(b"anna", b"1").await?;
+    /// assert!(client.get(b"anna").await?.is_some());
+    /// # Ok(()) });
+    /// ```
+    ///
     /// # Panics
     /// If it was called on this shard before.
     pub fn attach<V: Verbs>(&self, verbs: V) -> Index<A, V> {
@@ -121,16 +163,45 @@ impl<A: Algorithm> Tree<A> {
     }
 
     /// Yields the sizes that the index was created with.
+    ///
+    /// ```
+    /// # use farwood_index::{Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, _| {
+    /// let geometry = Geometry { max_key: 16, ..Geometry::default() };
+    /// let users = Sherman::create(&node, "users", geometry, Options::default()).await?;
+    /// assert_eq!(users.geometry(), geometry);
+    /// # Ok(()) });
+    /// ```
     pub fn geometry(&self) -> A::Geometry {
         A::geometry(&self.0.persisted)
     }
 
     /// Counts the bytes that this compute node's cache takes now.
+    ///
+    /// ```
+    /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let options = Options { cache_bytes: 1 << 20, ..Options::default() };
+    /// let users = Sherman::create(&node, "users", Geometry::default(), options).await?;
+    /// let index = users.attach(shard);
+    /// index.bulk_load((0..1000_u64).map(|n| (n.to_be_bytes(), "")), 1.0).await?;
+    /// index.get(&7_u64.to_be_bytes()).await?;
+    /// assert!((1..=1 << 20).contains(&users.cache_bytes()));
+    /// # Ok(()) });
+    /// ```
     pub fn cache_bytes(&self) -> usize {
         A::cache_bytes(&self.0.state)
     }
 
     /// Yields the bytes of a leaf: of the largest, where they differ.
+    ///
+    /// ```
+    /// # use farwood_index::{Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, _| {
+    /// # let users = Sherman::create(&node, "users", Geometry::default(), Options::default()).await?;
+    /// assert_eq!(users.leaf_bytes(), 1024);
+    /// # Ok(()) });
+    /// ```
     pub fn leaf_bytes(&self) -> usize {
         self.geometry().leaf_bytes()
     }
@@ -162,6 +233,16 @@ pub(crate) fn persisted_of<A: Algorithm>(config: &[u8]) -> Result<A::PersistedCo
 }
 
 /// State of one shard that works on an index. The shell makes it, algorithms read its fields.
+///
+/// ```
+/// # use farwood_index::shell::{Algorithm, Local};
+/// # use farwood_index::*;
+/// # use farwood_runtime::*;
+/// async fn read_root<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter) -> Result<RemotePtr, AccessError> {
+///     let word = local.verbs.read(meter, local.shared.entry.root, 8).await?.into_buf();
+///     Ok(RemotePtr::from_bits(u64::from_le_bytes(word[..8].try_into().expect("eight bytes"))))
+/// }
+/// ```
 pub struct Local<A: Algorithm, V: Verbs> {
     /// A pointer to itself, for tasks that outlive an operation.
     pub me: Weak<Self>,
@@ -183,6 +264,15 @@ pub struct Local<A: Algorithm, V: Verbs> {
 
 impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// Makes the budget of one operation ([`Options::retries_max`]).
+    ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn again<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter, at: RemotePtr) -> Result<(), AccessError> {
+    ///     local.budget().spend(meter, at, None)
+    /// }
+    /// ```
     #[inline]
     pub fn budget(&self) -> Budget {
         Budget::new(self.shared.options.retries_max)
@@ -195,6 +285,16 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
 
     /// Checks the length of a key.
     ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn check_pair<A: Algorithm, V: Verbs>(local: &Local<A, V>, pair: (&[u8], &[u8])) -> Result<(), LoadError> {
+    ///     local.check_key(pair.0)?;
+    ///     Ok(local.check_value(pair.1)?)
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
@@ -205,6 +305,15 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
 
     /// Checks the length of a value.
     ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn check<A: Algorithm, V: Verbs>(local: &Local<A, V>, values: &[&[u8]]) -> Result<(), WriteError> {
+    ///     values.iter().try_for_each(|value| local.check_value(value))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
@@ -214,6 +323,15 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     }
 
     /// Counts an operation that ended: whether it found its key or took effect, and the pairs it returned.
+    ///
+    /// ```
+    /// # use farwood_index::shell::{Algorithm, Local};
+    /// # use farwood_index::*;
+    /// # use farwood_runtime::*;
+    /// fn scan_ended<A: Algorithm, V: Verbs>(local: &Local<A, V>, meter: &Meter, pairs: u64) {
+    ///     local.record(OpKind::Scan, meter, true, pairs);
+    /// }
+    /// ```
     #[inline]
     pub fn record(&self, kind: OpKind, meter: &Meter, found: bool, entries: u64) {
         self.stats.borrow_mut().record(kind, meter.usage(), found, entries);
@@ -231,22 +349,58 @@ impl<A: Algorithm, V: Verbs> Clone for Index<A, V> {
 
 impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// Yields the techniques in effect: some were decided when the index was created.
+    ///
+    /// ```
+    /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options, Techniques}};
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let techniques = Techniques { combine: false, ..Techniques::ALL };
+    /// let options = Options { techniques, ..Options::default() };
+    /// let users = Sherman::create(&node, "users", Geometry::default(), options).await?.attach(shard);
+    /// assert!(!users.techniques().combine);
+    /// assert!(!users.techniques().on_chip, "these servers have no such memory");
+    /// # Ok(()) });
+    /// ```
     pub fn techniques(&self) -> A::Techniques {
         self.0.techniques
     }
 
     /// Yields the books of the memory that this shard has taken from the memory servers.
+    ///
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// assert_eq!(index.books().used_bytes, 1024, "one leaf");
+    /// assert_eq!(index.books().used_bytes + index.books().free_bytes, 64 << 10, "of one chunk");
+    /// # });
+    /// ```
     pub fn books(&self) -> Books {
         self.0.allocator.books()
     }
 
     /// Counts local locks and windows that are held or waited for here: 0 when no operation runs.
+    ///
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// assert_eq!(index.locks_in_use(), 0);
+    /// # });
+    /// ```
     pub fn locks_in_use(&self) -> usize {
         let (held, waiting) = self.0.locks.in_use();
         held + waiting + self.0.coalescing.in_use()
     }
 
     /// Checks the index, which is at rest, and reports what is wrong with it.
+    ///
+    /// ```
+    /// # use farwood_index::CheckOptions;
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let report = index.check(&CheckOptions::default()).await?;
+    /// assert!(report.is_intact());
+    /// assert_eq!(report.survey.keys, 1);
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// Only if a memory server cannot be read; whatever it holds is in the report.
@@ -256,6 +410,17 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
 
     /// Checks the index as [`Index::check`] does, and shows `visit` every key with its value: ascending, as long as the
     /// index is sound.
+    ///
+    /// ```
+    /// # use farwood_index::{CheckOptions, check::Pairs};
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let mut pairs = Pairs::default();
+    /// let add = |key: &[u8], value: &[u8]| assert!(pairs.insert(key, value));
+    /// index.check_each(&CheckOptions::default(), add).await?;
+    /// assert_eq!(pairs.get(b"anna"), Some(&b"1"[..]));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// Only if a memory server cannot be read.

@@ -9,6 +9,18 @@ use farwood_lock::{Backoff, LockConfig};
 /// work on the same index.
 ///
 /// Those of an index of any kind are `Options<dyn Switches>` ([`IndexSpec::options`](crate::IndexSpec::options)).
+///
+/// ```
+/// # use farwood_index::Sherman;
+/// use farwood_index::sherman::{Options, Techniques};
+///
+/// # farwood_doctest::run(async |node, shard| {
+/// let techniques = Techniques { fused: false, ..Techniques::ALL };
+/// let options = Options { techniques, cache_bytes: 64 << 20, ..Options::default() };
+/// let tree = Sherman::create(&node, "users", Default::default(), options).await?;
+/// assert!(!tree.attach(shard).techniques().fused);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options<T: ?Sized> {
     /// Byte budget of the cache of inner nodes, all overhead included.

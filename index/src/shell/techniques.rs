@@ -5,9 +5,22 @@
 /// them.
 pub trait Switches {
     /// Sets the switch with that name; yields false if there is none.
+    ///
+    /// ```
+    /// # use farwood_index::{Switches, sherman::Techniques};
+    /// let mut techniques = Techniques::ALL;
+    /// assert!(techniques.set("fused", false) && !techniques.fused);
+    /// assert!(!techniques.set("warp", true));
+    /// ```
     fn set(&mut self, name: &str, on: bool) -> bool;
 
     /// Lists the switches by name, always in the same order.
+    ///
+    /// ```
+    /// # use farwood_index::{Switches, sherman::Techniques};
+    /// assert!(Techniques::ALL.list().contains(&("fused", true)));
+    /// assert!(Techniques::NONE.list().iter().all(|(_, on)| !on));
+    /// ```
     fn list(&self) -> Vec<(&'static str, bool)>;
 }
 

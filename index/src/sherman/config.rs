@@ -38,6 +38,12 @@ techniques! {
 impl Techniques {
     /// Yields what remains of the switches when a tree is created, where locks can be in on-chip memory
     /// ([`farwood_lock::on_chip_possible`]) or cannot.
+    ///
+    /// ```
+    /// # use farwood_index::sherman::Techniques;
+    /// let techniques = Techniques { hierarchical: false, ..Techniques::ALL }.effective(false);
+    /// assert!(!techniques.on_chip && !techniques.handover);
+    /// ```
     pub fn effective(mut self, on_chip_possible: bool) -> Self {
         self.on_chip &= on_chip_possible;
         self.handover &= self.hierarchical;
@@ -82,6 +88,13 @@ pub enum NodeSize {
 
 impl Geometry {
     /// Yields the layouts of leaves and inner nodes.
+    ///
+    /// ```
+    /// # use farwood_index::sherman::{Geometry, NodeSize};
+    /// let (leaf, inner) = Geometry { size: NodeSize::Slots { leaf: 4, inner: 8 }, ..Geometry::default() }.layouts()?;
+    /// assert_eq!((leaf.slots(), inner.slots()), (4, 8));
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
     ///
     /// # Errors
     /// [`LayoutError`] says which size to change.

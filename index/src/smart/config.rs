@@ -34,6 +34,12 @@ techniques! {
 
 impl Techniques {
     /// Yields what is in effect when all these are asked for: a lock in a leaf needs leaves that stay.
+    ///
+    /// ```
+    /// # use farwood_index::smart::Techniques;
+    /// let techniques = Techniques { in_place_leaves: false, ..Techniques::ALL }.effective();
+    /// assert!(!techniques.rear_lock);
+    /// ```
     pub fn effective(mut self) -> Self {
         self.rear_lock &= self.in_place_leaves;
         self

@@ -14,6 +14,12 @@ pub enum Access {
 }
 
 /// Settings of windows. The same on every shard of a compute node.
+///
+/// ```
+/// # use farwood_lock::window::WindowConfig;
+/// let reads_only = WindowConfig { combining: false, ..WindowConfig::default() };
+/// assert!(reads_only.delegation);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
     /// Reads come to windows. Off: every reader bypasses them.

@@ -41,11 +41,21 @@ enum Wanted {
 
 impl<'a> Outcome<'a> {
     /// Reports what the leader has read: the key's value, `None` if there is none.
+    ///
+    /// ```
+    /// # use farwood_lock::window::Outcome;
+    /// assert_ne!(Outcome::read(Some(b"1")), Outcome::read(None));
+    /// ```
     pub fn read(value: Option<&'a [u8]>) -> Self {
         Outcome { access: Wanted::Read, applied: false, value }
     }
 
     /// Reports what the leader has written: `value` is the key's value now, if it was `applied`. If not, there is none.
+    ///
+    /// ```
+    /// # use farwood_lock::window::Outcome;
+    /// assert_eq!(Outcome::written(false, b"1"), Outcome::written(false, b"2"), "neither is the key's value");
+    /// ```
     pub fn written(applied: bool, value: &'a [u8]) -> Self {
         Outcome { access: Wanted::Write, applied, value: applied.then_some(value) }
     }
@@ -72,6 +82,15 @@ impl<V: Verbs> LeaderGuard<V> {
 
     /// Ends the window: every client of the group gets the outcome, and the next window starts. Costs no round trip and
     /// does not wait.
+    ///
+    /// ```
+    /// # farwood_doctest::windows!(|shard, windows, meter| {
+    /// let Entered::Led(lead) = windows.enter(&meter, b"anna", Access::Read).await else { panic!("it is alone") };
+    /// let follower = windows.enter(&meter, b"anna", Access::Read);
+    /// lead.finish(Outcome::read(Some(b"1")));
+    /// assert!(matches!(follower.await, Entered::Led(_)), "the window had ended when it came");
+    /// # });
+    /// ```
     ///
     /// # Panics
     /// If the leader entered to read and the outcome is that of a write, or the other way round.

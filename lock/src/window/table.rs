@@ -53,6 +53,16 @@ impl<V: Verbs> Clone for WindowTable<V> {
 impl<V: Verbs> WindowTable<V> {
     /// Attaches a window table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
     /// lives: the shard is the home of keys that clients elsewhere use, also when this handle is gone.
+    ///
+    /// ```
+    /// # use farwood_lock::window::{WindowConfig, WindowTable};
+    /// # use farwood_runtime::NodeContext;
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let port = node.allocate_port();
+    /// let windows = WindowTable::attach(shard, port.port(), WindowConfig::default());
+    /// assert_eq!(windows.in_use(), (0, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn attach(verbs: V, port: Port, config: WindowConfig) -> Self {
         let shards = verbs.shards();
         let table = Rc::new(Table {
@@ -86,6 +96,21 @@ impl<V: Verbs> WindowTable<V> {
     /// shard that has ended.
     ///
     /// The client must hold no lock and lead no other window: the client it waits for might wait for it.
+    ///
+    /// ```
+    /// # farwood_doctest::windows!(|shard, windows, meter| {
+    /// let read = async || match windows.enter(&meter, b"anna", Access::Read).await {
+    ///     Entered::Led(lead) => {
+    ///         shard.pause(1000).await; // the READ
+    ///         lead.finish(Outcome::read(Some(b"1")));
+    ///         "led"
+    ///     }
+    ///     Entered::Read(Some(value)) if *value == *b"1" => "joined",
+    ///     _ => unreachable!("no client writes"),
+    /// };
+    /// assert_eq!(futures::join!(read(), read(), read()), ("led", "led", "joined"));
+    /// # });
+    /// ```
     pub fn enter<'a>(
         &'a self,
         meter: &'a Meter,
@@ -131,12 +156,27 @@ impl<V: Verbs> WindowTable<V> {
     }
 
     /// Yields the counters of this shard.
+    ///
+    /// ```
+    /// # farwood_doctest::windows!(|shard, windows, meter| {
+    /// if let Entered::Led(lead) = windows.enter(&meter, b"anna", Access::Write(0)).await {
+    ///     lead.finish(Outcome::written(true, b"1"));
+    /// }
+    /// assert_eq!(windows.stats().windows, 1);
+    /// # });
+    /// ```
     pub fn stats(&self) -> WindowStats {
         self.0.counters.read()
     }
 
     /// Counts the bytes that this shard's part of the table takes: they grow with the largest number of concurrent
     /// clients and what they read, not with keys.
+    ///
+    /// ```
+    /// # farwood_doctest::windows!(|shard, windows, meter| {
+    /// assert!(windows.bytes() < 4096, "no client was here");
+    /// # });
+    /// ```
     pub fn bytes(&self) -> usize {
         let table = &self.0;
         let came: usize = table.came.borrow().iter().map(Vec::capacity).sum();
@@ -150,6 +190,15 @@ impl<V: Verbs> WindowTable<V> {
 
     /// Counts the clients of this shard that wait or are being cancelled, and the keys at home here that have a window.
     /// Both are 0 at rest.
+    ///
+    /// ```
+    /// # farwood_doctest::windows!(|shard, windows, meter| {
+    /// let entered = windows.enter(&meter, b"anna", Access::Read).await;
+    /// assert_eq!(windows.in_use(), (0, 1));
+    /// drop(entered);
+    /// assert_eq!(windows.in_use(), (0, 0));
+    /// # });
+    /// ```
     pub fn in_use(&self) -> (usize, usize) {
         (self.0.slots.borrow().len(), self.0.home.borrow().len())
     }

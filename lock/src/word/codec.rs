@@ -107,6 +107,11 @@ impl WordCodec {
 
     /// Makes a codec whose free words carry payloads of `bits` bits.
     ///
+    /// ```
+    /// # use farwood_lock::WordCodec;
+    /// assert_eq!(WordCodec::carrying(16).payload_max(), 65_535);
+    /// ```
+    ///
     /// # Panics
     /// If that is more than [`WordCodec::PAYLOAD_BITS_MAX`].
     pub const fn carrying(bits: u32) -> Self {
@@ -115,11 +120,23 @@ impl WordCodec {
     }
 
     /// Yields the holder of the lock that has this word. `None` if it is free: then the word is its payload.
+    ///
+    /// ```
+    /// # use farwood_lock::{LockWord, WordCodec};
+    /// let (codec, word) = (WordCodec::carrying(16), LockWord::new(7, 1, 9));
+    /// assert_eq!(codec.holder(word.to_bits()), Some(word));
+    /// assert_eq!((codec.holder(65_535), codec.holder(65_536).is_some()), (None, true));
+    /// ```
     pub fn holder(self, word: u64) -> Option<LockWord> {
         if self.is_free(word) { None } else { LockWord::from_bits(word) }
     }
 
     /// Yields the largest payload.
+    ///
+    /// ```
+    /// # use farwood_lock::WordCodec;
+    /// assert_eq!(WordCodec::PLAIN.payload_max(), 0);
+    /// ```
     pub fn payload_max(self) -> u64 {
         self.payload_max
     }

@@ -40,6 +40,15 @@ pub enum LeafLookup {
 impl LeafLayout {
     /// Looks `key` up in an image of [`LeafLayout::node_bytes`] bytes (others panic).
     ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let found = layout.lookup(&image, b"anna")?;
+    /// assert!(matches!(found, LeafLookup::Found(Found { slot: 0, .. })));
+    /// assert_eq!(layout.lookup(&image, b"berta")?, LeafLookup::Absent);
+    /// assert!(matches!(layout.lookup(&image, b"zoe")?, LeafLookup::MoveRight(_)));
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// [`Rejection::Torn`] if lines that the answer depends on do not fit together; other rejections if the image
     /// is no leaf, or one that no writer leaves.
@@ -57,6 +66,13 @@ impl LeafLayout {
     }
 
     /// Yields the lines that the entry in `slot` depends on, in bytes of the image: the header's and its own.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.lines_of(0)[..], [0..64]);
+    /// assert_eq!(layout.lines_of(3)[..], [0..128]);
+    /// # });
+    /// ```
     pub fn lines_of(&self, slot: usize) -> LineRanges {
         let header = stream::lines(StreamRange::new(0, Header::bytes(self.max_key)));
         let entry = stream::lines(self.entry(slot));
@@ -71,6 +87,15 @@ impl LeafLayout {
 
     /// Looks `key` up in `slot` alone, in an image of which only [`LeafLayout::lines_of`] it were read. `Absent` says
     /// no more than that the key is not in this slot.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let lines = layout.lines_of(0)[0].clone();
+    /// image[lines.end..].fill(0);
+    /// let found = layout.lookup_slot(&image, b"anna", 0)?;
+    /// assert!(matches!(found, LeafLookup::Found(Found { slot: 0, .. })));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// As [`LeafLayout::lookup`].
@@ -92,6 +117,14 @@ impl LeafLayout {
     }
 
     /// Tells where the value of the entry in `slot` is. The entry is to be present, as a lookup or a view has found.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let value = layout.value_range(&image, 0)?;
+    /// let value = make_contiguous(&mut image, value);
+    /// assert_eq!(image[value], *b"1");
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Malformed::ValueLength`].

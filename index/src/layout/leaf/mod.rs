@@ -83,6 +83,13 @@ impl LeafLayout {
     /// Makes a layout of as many slots as fit into `node_bytes` (a multiple of 64) for keys and values of up to
     /// `max_key` and `max_value` bytes.
     ///
+    /// ```
+    /// # use farwood_index::layout::LeafLayout;
+    /// assert_eq!(LeafLayout::for_node(1024, 8, 8)?.node_bytes(), 1024);
+    /// assert!(LeafLayout::for_node(64, 8, 8).is_err(), "too few slots");
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
+    ///
     /// # Errors
     /// If a size is out of range or fewer than [`super::MIN_SLOTS`] slots fit; the error says what to change.
     pub fn for_node(node_bytes: usize, max_key: usize, max_value: usize) -> Result<Self, LayoutError> {
@@ -92,6 +99,13 @@ impl LeafLayout {
 
     /// Makes a layout of `slots` slots, in as few lines as hold them.
     ///
+    /// ```
+    /// # use farwood_index::layout::LeafLayout;
+    /// let layout = LeafLayout::for_slots(4, 8, 8)?;
+    /// assert_eq!((layout.slots(), layout.node_bytes()), (4, 128));
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
+    ///
     /// # Errors
     /// If a size or the number is out of range.
     pub fn for_slots(slots: usize, max_key: usize, max_value: usize) -> Result<Self, LayoutError> {
@@ -100,21 +114,45 @@ impl LeafLayout {
     }
 
     /// Counts the bytes of a node, a multiple of 64.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.node_bytes(), image.len());
+    /// # });
+    /// ```
     pub fn node_bytes(&self) -> usize {
         self.node_bytes
     }
 
     /// Counts the entries that fit into a leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.slots(), 4);
+    /// # });
+    /// ```
     pub fn slots(&self) -> usize {
         self.slots
     }
 
     /// Yields the longest key, in bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.max_key(), 8);
+    /// # });
+    /// ```
     pub fn max_key(&self) -> usize {
         self.max_key
     }
 
     /// Yields the longest value, in bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.max_value(), 8);
+    /// # });
+    /// ```
     pub fn max_value(&self) -> usize {
         self.max_value
     }

@@ -15,6 +15,15 @@ impl LeafLayout {
     ///
     /// Returns the bytes to send: the fingerprint's word, unless that stays the same, as in an update, and then the
     /// entry.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let vacancy = layout.view(&image)?.vacancy().expect("there is room");
+    /// let patch = layout.write_entry(&mut image, vacancy, b"berta", b"2");
+    /// assert!(patch.iter().map(|bytes| bytes.len()).sum::<usize>() < image.len());
+    /// assert!(layout.view(&image)?.find(b"berta")?.is_some());
+    /// # });
+    /// ```
     pub fn write_entry(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) -> Patch {
         self.check_slot(image, slot);
         let entry = self.entry(slot);
@@ -30,6 +39,14 @@ impl LeafLayout {
     ///
     /// Returns the bytes to send: the head's word and then the fingerprint's. The entry's version stays as it is: the
     /// head, which is all that changes, lies in one line, and the next entry in this slot gets the next version.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let slot = layout.view(&image)?.find(b"anna")?.expect("it is there").slot;
+    /// layout.clear_entry(&mut image, slot);
+    /// assert_eq!(layout.lookup(&image, b"anna")?, LeafLookup::Absent);
+    /// # });
+    /// ```
     pub fn clear_entry(&self, image: &mut [u8], slot: usize) -> Patch {
         self.check_slot(image, slot);
         let head = self.entry(slot).start();
@@ -43,6 +60,24 @@ impl LeafLayout {
 
     /// Makes `image`, whatever it held, a leaf with `header` (of level 0) and `entries`. More entries than slots,
     /// or lengths beyond the layout's, panic. The image is to be written as a whole.
+    ///
+    /// ```
+    /// # use farwood_index::layout::*;
+    /// # use farwood_runtime::RemotePtr;
+    /// let layout = LeafLayout::for_slots(4, 8, 8)?;
+    /// let mut image = vec![0; layout.node_bytes()];
+    /// let header = NodeHeader {
+    ///     level: 0,
+    ///     low: b"",
+    ///     high: None,
+    ///     sibling: RemotePtr::NULL,
+    ///     incarnation: 1,
+    ///     node_version: NodeVersion::default(),
+    /// };
+    /// layout.build(&mut image, &header, [(&b"anna"[..], &b"1"[..])]);
+    /// assert_eq!(layout.view(&image).map(|leaf| leaf.len()), Ok(1));
+    /// # Ok::<_, LayoutError>(())
+    /// ```
     pub fn build<'e>(
         &self,
         image: &mut [u8],

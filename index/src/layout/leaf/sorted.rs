@@ -30,6 +30,14 @@ impl LeafView<'_> {
     /// Appends the entries with keys in `bounds` to `pairs`, ascending by key, but at most `limit` of them. A key
     /// that was removed and put back while the leaf was read may show in two slots; it comes once.
     ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let (mut order, mut pairs) = (SlotOrder::default(), Vec::new());
+    /// layout.view(&image)?.copy_sorted(&.., 1, &mut order, &mut pairs)?;
+    /// assert_eq!(pairs[0].0[..], *b"anna");
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// [`Rejection::Torn`] if the lines of any entry, in `bounds` or not, come from different moments: the key that
     /// it seems to hold proves nothing. [`Rejection::Malformed`] if no writer leaves such an entry. Nothing is
@@ -67,6 +75,14 @@ impl LeafView<'_> {
     /// Tells whether [`LeafView::copy_sorted`] of `bounds` relies on entry versions, which prove nothing if the READ
     /// took too long. An entry in one line needs none. Nor does one that is not wanted, if its key is in one line: the
     /// key is then one that a writer left there, and no mixture.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(layout.view(&image)?.rests_on_entry_versions(&..), "the second entry is in two lines");
+    /// layout.clear_entry(&mut image, 1);
+    /// assert!(!layout.view(&image)?.rests_on_entry_versions(&..));
+    /// # });
+    /// ```
     pub fn rests_on_entry_versions(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
         let layout = self.layout;
         self.slots().filter(|slot| !layout.is_vacant(self.image, *slot)).any(|slot| {

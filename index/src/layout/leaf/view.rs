@@ -28,6 +28,14 @@ pub struct Entry {
 impl LeafLayout {
     /// Parses an image of [`LeafLayout::node_bytes`] bytes (others panic).
     ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(layout.view(&image).is_ok());
+    /// image[64] ^= 1;
+    /// assert!(matches!(layout.view(&image), Err(Rejection::Torn)), "a line of another version");
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// [`Rejection::Torn`] if the lines' node versions differ; other rejections if the image is no leaf, or has a
     /// header that no writer leaves.
@@ -41,11 +49,26 @@ impl LeafLayout {
 
 impl<'a> LeafView<'a> {
     /// Yields fences, neighbour, identity and version.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let leaf = layout.view(&image)?;
+    /// assert_eq!(leaf.header().low()[..], *b"a");
+    /// # });
+    /// ```
     pub fn header(&self) -> &Header<'a> {
         &self.header
     }
 
     /// Yields the entry that holds `key`, whatever the fences say.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let found = layout.view(&image)?.find(b"anna")?.expect("it is there");
+    /// let value = make_contiguous(&mut image, found.value);
+    /// assert_eq!(image[value], *b"1");
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Rejection::Torn`] if the entry's lines come from different moments; [`Rejection::Malformed`].
@@ -57,16 +80,34 @@ impl<'a> LeafView<'a> {
     }
 
     /// Yields the first slot that a new entry can take.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.vacancy(), Some(2));
+    /// # });
+    /// ```
     pub fn vacancy(&self) -> Option<usize> {
         self.slots().find(|slot| self.layout.is_vacant(self.image, *slot))
     }
 
     /// Counts the slots that are not vacant.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.len(), 2);
+    /// # });
+    /// ```
     pub fn len(&self) -> usize {
         self.slots().filter(|slot| !self.layout.is_vacant(self.image, *slot)).count()
     }
 
     /// Tells whether all slots are vacant.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(!layout.view(&image)?.is_empty());
+    /// # });
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -76,12 +117,27 @@ impl<'a> LeafView<'a> {
     ///
     /// An item is [`Rejection::Torn`] if the entry's lines come from different moments, [`Rejection::Malformed`]
     /// if no writer leaves such an entry.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let entries = layout.view(&image)?.entries().collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!((entries[0].slot, &entries[0].key[..]), (0, &b"anna"[..]));
+    /// # });
+    /// ```
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry, Rejection>> + 'a {
         let view = *self;
         view.slots().filter_map(move |slot| view.entry(slot).transpose())
     }
 
     /// Yields the pairs of all entries, ascending, checked to lie between the fences and to be there once.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// layout.write_entry(&mut image, 2, b"berta", b"2");
+    /// let pairs = layout.view(&image)?.sorted_pairs()?;
+    /// assert_eq!(pairs[1].0[..], *b"berta");
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Malformed::KeyOrder`], or that of an entry.

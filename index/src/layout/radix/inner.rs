@@ -31,6 +31,11 @@ const TYPE_MASK: u64 = 0x1f;
 const LENGTH_SHIFT: u32 = 48;
 
 /// Tells where the slot with that index is, from the beginning of the node.
+///
+/// ```
+/// # use farwood_index::layout::radix::slot_at;
+/// assert_eq!((slot_at(0), slot_at(1)), (16, 24));
+/// ```
 pub const fn slot_at(index: usize) -> u64 {
     (SLOTS_AT + 8 * index) as u64
 }
@@ -51,6 +56,12 @@ impl Header {
     pub const AT: u64 = HEADER_AT as u64;
 
     /// Makes the header of a node for keys that have `prefix`, of [`PREFIX_BYTES_MAX`] bytes at most, from `depth` on.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// let header = Header::new(2, 1, b"na");
+    /// assert_eq!((header.depth, header.prefix()), (2, &b"na"[..]));
+    /// ```
     pub fn new(depth: usize, node_type: u8, prefix: &[u8]) -> Self {
         let mut bytes = [0; PREFIX_BYTES_MAX];
         bytes[..prefix.len()].copy_from_slice(prefix);
@@ -59,18 +70,34 @@ impl Header {
     }
 
     /// Yields the prefix.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// assert_eq!(Header::new(2, 1, b"na").prefix(), b"na");
+    /// ```
     #[inline]
     pub fn prefix(&self) -> &[u8] {
         &self.prefix[..usize::from(self.length)]
     }
 
     /// Yields the key byte that the slots are about.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// assert_eq!(Header::new(2, 1, b"na").position(), 4);
+    /// ```
     #[inline]
     pub fn position(&self) -> usize {
         usize::from(self.depth) + usize::from(self.length)
     }
 
     /// Counts the bytes of the prefix that `key` shares: all of them if it belongs below.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// let header = Header::new(2, 1, b"na");
+    /// assert_eq!((header.matches(b"anna"), header.matches(b"annie")), (2, 1));
+    /// ```
     #[inline]
     pub fn matches(&self, key: &[u8]) -> usize {
         let rest = key.get(usize::from(self.depth)..).unwrap_or_default();
@@ -78,18 +105,34 @@ impl Header {
     }
 
     /// Makes the header of the same node without the key bytes before `depth`, which a node above has taken over.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// let header = Header::new(2, 1, b"na").from_depth(3);
+    /// assert_eq!((header.depth, header.prefix()), (3, &b"a"[..]));
+    /// ```
     pub fn from_depth(&self, depth: usize) -> Self {
         let gone = depth.saturating_sub(usize::from(self.depth)).min(self.prefix().len());
         Header::new(usize::from(self.depth) + gone, self.node_type, &self.prefix()[gone..])
     }
 
     /// Makes the same header for a node of another type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// assert_eq!(Header::new(2, 1, b"na").with_type(3).node_type, 3);
+    /// ```
     #[must_use]
     pub fn with_type(self, node_type: u8) -> Self {
         Header { node_type, ..self }
     }
 
     /// Yields the word that is stored.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Header;
+    /// assert_eq!(Header::new(2, 1, b"na").bits(), 0x020a_6e61_0000_0000);
+    /// ```
     pub fn bits(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes[2..].copy_from_slice(&self.prefix);
@@ -100,6 +143,13 @@ impl Header {
     }
 
     /// Reads a header's word.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Header, NodeTypes};
+    /// let header = Header::new(2, 1, b"na");
+    /// assert_eq!(Header::from_bits(header.bits(), &NodeTypes::LINES), Ok(header));
+    /// assert!(Header::from_bits(0, &NodeTypes::LINES).is_err());
+    /// ```
     ///
     /// # Errors
     /// If no node of `types` has it.
@@ -154,6 +204,13 @@ pub struct InnerView<'a> {
 impl<'a> InnerView<'a> {
     /// Parses the node in `image`, which is its beginning.
     ///
+    /// ```
+    /// # farwood_doctest::radix_inner!(|image| {
+    /// let node = InnerView::new(&image, &NodeTypes::LINES)?;
+    /// assert_eq!((node.header.depth, node.link), (0, Link::Live(Parent::Root)));
+    /// # });
+    /// ```
+    ///
     /// # Errors
     /// If no writer leaves such bytes.
     pub fn new(image: &'a [u8], types: &NodeTypes) -> Result<Self, Rejection> {
@@ -175,11 +232,24 @@ impl<'a> InnerView<'a> {
     }
 
     /// Tells whether a slot is frozen: the node is being replaced, or has been.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_inner!(|image| {
+    /// assert!(!InnerView::new(&image, &NodeTypes::LINES)?.is_frozen());
+    /// # });
+    /// ```
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
     /// Tells whether the image holds all slots that are in use.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_inner!(|image| {
+    /// assert!(InnerView::new(&image, &NodeTypes::LINES)?.is_whole());
+    /// assert!(!InnerView::new(&image[..32], &NodeTypes::LINES)?.is_whole());
+    /// # });
+    /// ```
     pub fn is_whole(&self) -> bool {
         self.whole
     }
@@ -191,12 +261,27 @@ impl<'a> InnerView<'a> {
     }
 
     /// Yields the slots in use that are claimed, with their indices, in order. Ends at the first that is not.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_inner!(|image| {
+    /// let node = InnerView::new(&image, &NodeTypes::LINES)?;
+    /// assert_eq!(node.claimed().count(), 1);
+    /// # });
+    /// ```
     pub fn claimed(&self) -> impl Iterator<Item = (usize, Slot)> + use<'a> {
         let view = *self;
         (0..view.slots).map(move |index| (index, view.slot(index))).take_while(|(_, slot)| slot.is_claimed())
     }
 
     /// Looks for the slot of `symbol`.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_inner!(|image| {
+    /// let node = InnerView::new(&image, &NodeTypes::LINES)?;
+    /// assert!(matches!(node.seek(Symbol::of(b"anna", 0)), Sought::Slot { index: 0, .. }));
+    /// assert_eq!(node.seek(Symbol::of(b"berta", 0)), Sought::Vacant { index: 1 });
+    /// # });
+    /// ```
     #[inline]
     pub fn seek(&self, symbol: Symbol) -> Sought {
         for index in 0..self.slots {
@@ -213,6 +298,13 @@ impl<'a> InnerView<'a> {
 }
 
 /// Makes a new node in `image`, which is as long as the node's memory or as its slots: the rest is zero.
+///
+/// ```
+/// # farwood_doctest::radix_inner!(|image| {
+/// build_inner(&mut image, Link::Live(Parent::Root), &Header::new(0, 1, b"an"), []);
+/// assert_eq!(InnerView::new(&image, &NodeTypes::LINES)?.header.prefix(), b"an");
+/// # });
+/// ```
 pub fn build_inner(image: &mut [u8], link: Link, header: &Header, slots: impl IntoIterator<Item = Slot>) {
     image.fill(0);
     image[..8].copy_from_slice(&link.bits().to_le_bytes());

@@ -48,6 +48,12 @@ pub struct LeafFormat {
 impl LeafFormat {
     /// Makes the sizes of leaves for keys and values of up to so many bytes.
     ///
+    /// ```
+    /// # use farwood_index::layout::radix::LeafFormat;
+    /// assert!(LeafFormat::new(255, 1024).is_ok());
+    /// assert!(LeafFormat::new(256, 1024).is_err());
+    /// ```
+    ///
     /// # Errors
     /// If they are too long.
     pub fn new(max_key: usize, max_value: usize) -> Result<Self, LayoutError> {
@@ -62,45 +68,94 @@ impl LeafFormat {
     }
 
     /// Yields the size class of a leaf for a key and a value of so many bytes.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!((leaves.class_for(4, 1), leaves.class_for(64, 64)), (1, 3));
+    /// # });
+    /// ```
     pub fn class_for(&self, key_bytes: usize, value_bytes: usize) -> u8 {
         bytes_for(key_bytes, value_bytes).div_ceil(self.unit) as u8
     }
 
     /// Counts the bytes of a leaf of that class.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.leaf_bytes(1), image.len());
+    /// # });
+    /// ```
     #[inline]
     pub fn leaf_bytes(&self, class: u8) -> usize {
         usize::from(class) * self.unit
     }
 
     /// Counts the bytes of the largest leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.largest_bytes(), leaves.leaf_bytes(leaves.class_for(64, 64)));
+    /// # });
+    /// ```
     pub fn largest_bytes(&self) -> usize {
         self.leaf_bytes(self.class_for(self.max_key, self.max_value))
     }
 
     /// Tells where the lock is, from the beginning of a leaf of that class.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.lock_at(1), 56);
+    /// # });
+    /// ```
     #[inline]
     pub fn lock_at(&self, class: u8) -> usize {
         self.leaf_bytes(class) - LOCK_BYTES
     }
 
     /// Counts the bytes of a leaf of that class to read to learn whether it holds a key of `key_bytes`, and its value.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert!(leaves.lookup_bytes(3, 8) < leaves.leaf_bytes(3));
+    /// # });
+    /// ```
     #[inline]
     pub fn lookup_bytes(&self, class: u8, key_bytes: usize) -> usize {
         (KEY_AT + key_bytes + self.max_value).next_multiple_of(8).min(self.lock_at(class))
     }
 
     /// Counts the bytes of a leaf of that class to read for all of its content.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.body_bytes(1), 56, "all but the lock");
+    /// # });
+    /// ```
     #[inline]
     pub fn body_bytes(&self, class: u8) -> usize {
         self.lock_at(class)
     }
 
     /// Tells whether a value of so many bytes fits into a leaf of that class beside a key of `key_bytes`.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert!(leaves.has_room(1, 4, 36) && !leaves.has_room(1, 4, 37));
+    /// # });
+    /// ```
     pub fn has_room(&self, class: u8, key_bytes: usize, value_bytes: usize) -> bool {
         bytes_for(key_bytes, value_bytes) <= self.leaf_bytes(class)
     }
 
     /// Makes a new leaf in `image`, which is as long as its class: not locked.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// leaves.build(&mut image, Link::Live(Parent::Root), b"berta", b"2");
+    /// assert!(leaves.view(&image)?.is_of(b"berta"));
+    /// # });
+    /// ```
     pub fn build(&self, image: &mut [u8], link: Link, key: &[u8], value: &[u8]) {
         image.fill(0);
         image[..8].copy_from_slice(&link.bits().to_le_bytes());
@@ -110,6 +165,14 @@ impl LeafFormat {
 
     /// Puts another value into the image of a leaf with a key of `key_bytes`, which has room for it. The bytes to write
     /// begin at [`LeafFormat::BODY_AT`].
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// leaves.set_value(&mut image, 4, b"two");
+    /// let value = leaves.view(&image)?.value()?;
+    /// assert_eq!(image[value], *b"two");
+    /// # });
+    /// ```
     pub fn set_value(&self, image: &mut [u8], key_bytes: usize, value: &[u8]) {
         let value_at = KEY_AT + key_bytes;
         image[value_at..value_at + value.len()].copy_from_slice(value);
@@ -122,6 +185,12 @@ impl LeafFormat {
     pub const BODY_AT: usize = BODY_AT;
 
     /// Parses the leaf in `image`, which is its beginning.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.view(&image)?.link, Link::Live(Parent::Root));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// If no writer leaves such bytes.
@@ -137,6 +206,14 @@ impl LeafFormat {
     }
 
     /// Yields the class of the slot's leaf, if there is one of that size.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// let slot = Slot::leaf(Symbol::of(b"anna", 0), at, 1);
+    /// assert_eq!(leaves.class_of(slot)?, 1);
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// If there is none.
@@ -172,12 +249,24 @@ pub struct LeafView<'a> {
 
 impl<'a> LeafView<'a> {
     /// Tells whether this is the leaf of `key`. Keys never change, so this needs no checksum.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert!(leaves.view(&image)?.is_of(b"anna"));
+    /// # });
+    /// ```
     #[inline]
     pub fn is_of(&self, key: &[u8]) -> bool {
         self.key_bytes == key.len() && self.image.get(KEY_AT..KEY_AT + key.len()) == Some(key)
     }
 
     /// Yields the key.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert_eq!(leaves.view(&image)?.key()?, b"anna");
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// If the image ends before it.
@@ -187,6 +276,15 @@ impl<'a> LeafView<'a> {
     }
 
     /// Tells where the value is in the image.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// let value = leaves.view(&image)?.value()?;
+    /// assert_eq!(image[value.clone()], *b"1");
+    /// image[value.start] = b'2';
+    /// assert_eq!(leaves.view(&image)?.value(), Err(Rejection::Torn));
+    /// # });
+    /// ```
     ///
     /// # Errors
     /// [`Rejection::Torn`] if the image is of different moments.

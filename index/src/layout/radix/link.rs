@@ -63,11 +63,21 @@ pub enum Link {
 
 impl Link {
     /// Makes the link of a removal by the client that drew that random number.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Link;
+    /// assert_eq!(Link::removed(u64::MAX), Link::Removed { by: (1 << 48) - 1 });
+    /// ```
     pub const fn removed(random: u64) -> Self {
         Link::Removed { by: random & ADDRESS_MASK }
     }
 
     /// Yields the word that is stored.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Link, Parent};
+    /// assert_ne!(Link::Live(Parent::Root).bits(), Link::removed(1).bits());
+    /// ```
     pub const fn bits(self) -> u64 {
         match self {
             Link::Live(parent) => 1 << STATE_SHIFT | parent.bits(),
@@ -77,6 +87,13 @@ impl Link {
     }
 
     /// Reads a word.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Link, Parent};
+    /// let link = Link::Live(Parent::Root);
+    /// assert_eq!(Link::from_bits(link.bits()), Ok(link));
+    /// assert!(Link::from_bits(0).is_err());
+    /// ```
     ///
     /// # Errors
     /// If no node begins with it.

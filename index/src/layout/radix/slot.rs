@@ -55,6 +55,13 @@ impl Child {
     pub const REGION_BYTES_MAX: u64 = (1 << LINE_BITS) * LINE_BYTES as u64;
 
     /// Makes the address as it stands in a slot; `None` if no node of a radix tree can be there.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// assert!(Child::new(RemotePtr::from_bits(64)).is_some());
+    /// assert!(Child::new(RemotePtr::from_bits(65)).is_none());
+    /// ```
     pub fn new(at: RemotePtr) -> Option<Self> {
         let line = at.offset() / LINE_BYTES as u64;
         let fits = at.offset().is_multiple_of(LINE_BYTES as u64)
@@ -64,17 +71,38 @@ impl Child {
     }
 
     /// Yields the pointer to the node.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!(at.ptr(), RemotePtr::from_bits(64));
+    /// ```
     pub fn ptr(self) -> RemotePtr {
         let server = ServerId((self.0 >> LINE_BITS) as u16);
         RemotePtr::new(server, (self.0 & ((1 << LINE_BITS) - 1)) * LINE_BYTES as u64)
     }
 
     /// Yields the 48 bits of the address; 0 is no address, since offset 0 of a region is its header.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!(at.bits(), 1, "the first line but one");
+    /// ```
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Makes the address with these 48 bits; none for 0.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Child;
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// assert_eq!((Child::of(at.bits()), Child::of(0)), (Some(at), None));
+    /// ```
     pub const fn of(bits: u64) -> Option<Self> {
         match bits & CHILD_MASK {
             0 => None,
@@ -104,6 +132,12 @@ pub enum Symbol {
 
 impl Symbol {
     /// Yields the symbol of `key` at `position`, which is at most its length.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::Symbol;
+    /// assert_eq!(Symbol::of(b"anna", 1), Symbol::Byte(b'n'));
+    /// assert_eq!(Symbol::of(b"anna", 4), Symbol::End);
+    /// ```
     #[inline]
     pub fn of(key: &[u8], position: usize) -> Self {
         key.get(position).map_or(Symbol::End, |&byte| Symbol::Byte(byte))
@@ -127,59 +161,129 @@ impl Slot {
     pub const EMPTY: Slot = Slot(0);
 
     /// Makes a slot that leads to a leaf of that size class.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Child, Slot, Symbol};
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// let slot = Slot::leaf(Symbol::End, at, 1);
+    /// assert!(slot.is_claimed() && slot.is_of(Symbol::End));
+    /// ```
     pub fn leaf(symbol: Symbol, at: Child, class: u8) -> Self {
         Slot(symbol.bits() | LEAF | u64::from(class) << CLASS_SHIFT | at.bits())
     }
 
     /// Makes a slot that leads to an inner node of that type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Child, Slot, Symbol};
+    /// # use farwood_runtime::RemotePtr;
+    /// let at = Child::new(RemotePtr::from_bits(64)).expect("a node can be there");
+    /// let slot = Slot::inner(Symbol::Byte(b'n'), at, 1);
+    /// assert!(slot.is_of(Symbol::Byte(b'n')) && !slot.is_of(Symbol::End));
+    /// ```
     pub fn inner(symbol: Symbol, at: Child, node_type: u8) -> Self {
         Slot(symbol.bits() | u64::from(node_type) << CLASS_SHIFT | at.bits())
     }
 
     /// Makes a slot that is claimed and leads nowhere.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::{Slot, Symbol};
+    /// assert!(Slot::tombstone(Symbol::End).is_claimed());
+    /// ```
     pub fn tombstone(symbol: Symbol) -> Self {
         Slot(symbol.bits() | LEAF)
     }
 
     /// Reads a slot's word.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(Slot::from_bits(slot.bits()), slot);
+    /// # });
+    /// ```
     pub const fn from_bits(bits: u64) -> Self {
         Slot(bits)
     }
 
     /// Yields the word that is stored.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(Slot::EMPTY.bits(), 0);
+    /// assert_eq!(slot.bits() >> 56, u64::from(b'a'));
+    /// # });
+    /// ```
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Tells whether the slot was claimed for a symbol. A frozen one may not have been.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_claimed() && !Slot::EMPTY.is_claimed());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_claimed(self) -> bool {
         self.0 & !FROZEN != 0
     }
 
     /// Tells whether the slot's node is being replaced.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(!slot.is_frozen() && slot.frozen().is_frozen());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_frozen(self) -> bool {
         self.0 & FROZEN != 0
     }
 
     /// Yields the slot, frozen.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.frozen().is_frozen() && slot.frozen().is_of(Symbol::Byte(b'a')));
+    /// # });
+    /// ```
     pub const fn frozen(self) -> Self {
         Slot(self.0 | FROZEN)
     }
 
     /// Yields the slot, not frozen.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.frozen().thawed(), slot);
+    /// # });
+    /// ```
     pub const fn thawed(self) -> Self {
         Slot(self.0 & !FROZEN)
     }
 
     /// Tells whether the slot was claimed for `symbol`.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_of(Symbol::Byte(b'a')) && !slot.is_of(Symbol::End));
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_of(self, symbol: Symbol) -> bool {
         self.is_claimed() && self.0 & SYMBOL_MASK == symbol.bits()
     }
 
     /// Yields the symbol that it was claimed for.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.symbol(), Symbol::Byte(b'a'));
+    /// # });
+    /// ```
     pub const fn symbol(self) -> Symbol {
         match self.0 & END {
             0 => Symbol::Byte((self.0 >> KEY_SHIFT) as u8),
@@ -188,30 +292,61 @@ impl Slot {
     }
 
     /// Tells whether the slot leads to a leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.is_leaf() && !Slot::tombstone(Symbol::End).is_leaf());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0 && self.0 & CHILD_MASK != 0
     }
 
     /// Tells whether the slot leads to an inner node.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(!slot.is_inner());
+    /// # });
+    /// ```
     #[inline]
     pub const fn is_inner(self) -> bool {
         self.0 & LEAF == 0 && self.0 & CHILD_MASK != 0
     }
 
     /// Yields the size class of the leaf, or the type of the inner node.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.class(), 1);
+    /// # });
+    /// ```
     #[inline]
     pub const fn class(self) -> u8 {
         (self.0 >> CLASS_SHIFT & CLASS_MASK) as u8
     }
 
     /// Yields the slot with another class.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert_eq!(slot.with_class(3).class(), 3);
+    /// # });
+    /// ```
     #[must_use]
     pub const fn with_class(self, class: u8) -> Self {
         Slot(self.0 & !(CLASS_MASK << CLASS_SHIFT) | (class as u64) << CLASS_SHIFT)
     }
 
     /// Yields the child that the slot leads to, if any.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.child().is_some());
+    /// assert_eq!(Slot::tombstone(Symbol::End).child(), None);
+    /// # });
+    /// ```
     #[inline]
     pub const fn child(self) -> Option<Child> {
         match self.0 & CHILD_MASK {
@@ -221,6 +356,12 @@ impl Slot {
     }
 
     /// Tells whether the slot leads to the same node as `other`, whatever type each gives for it.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_slot!(|slot| {
+    /// assert!(slot.leads_as(slot.with_class(3)) && !slot.leads_as(Slot::EMPTY));
+    /// # });
+    /// ```
     pub const fn leads_as(self, other: Slot) -> bool {
         const SAME: u64 = CHILD_MASK | LEAF;
         self.0 & SAME == other.0 & SAME

@@ -49,33 +49,63 @@ impl NodeTypes {
         NodeTypes { sizes: &[(2, 2), (3, 5), (5, 5), (8, 16), (16, 16), (64, 257), (257, 257)] };
 
     /// Yields the largest type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!(NodeTypes::LINES.largest(), 10);
+    /// ```
     pub const fn largest(&self) -> u8 {
         self.sizes.len() as u8
     }
 
     /// Counts the slots of a node of that type; 0 for a type that does not exist.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!((NodeTypes::LINES.slots(1), NodeTypes::LINES.slots(2)), (6, 14));
+    /// ```
     #[inline]
     pub fn slots(&self, node_type: u8) -> usize {
         self.size(node_type).0
     }
 
     /// Counts the slots that fit into the room of a node of that type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!((NodeTypes::LINES.slots(2), NodeTypes::LINES.room(2)), (14, 30));
+    /// ```
     pub fn room(&self, node_type: u8) -> usize {
         self.size(node_type).1
     }
 
     /// Counts the bytes to read of a node of that type.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!(NodeTypes::LINES.read_bytes(2), 128);
+    /// ```
     #[inline]
     pub fn read_bytes(&self, node_type: u8) -> usize {
         HEAD_BYTES + 8 * self.slots(node_type)
     }
 
     /// Counts the bytes that a node of that type takes.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!(NodeTypes::LINES.node_bytes(2), 256);
+    /// ```
     pub fn node_bytes(&self, node_type: u8) -> usize {
         HEAD_BYTES + 8 * self.room(node_type)
     }
 
     /// Yields the smallest type with so many slots, which are no more than symbols.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!((NodeTypes::LINES.for_slots(6), NodeTypes::LINES.for_slots(7)), (1, 2));
+    /// ```
     pub fn for_slots(&self, slots: usize) -> u8 {
         let place = self.sizes.iter().position(|&(most, _)| usize::from(most) >= slots);
         place.expect("the largest type has a slot for every symbol") as u8 + 1
@@ -83,6 +113,12 @@ impl NodeTypes {
 
     /// Yields the type of a node of type `node_type` once the slot with that index is in use: the same, or one that
     /// shares its room. None if there is no room.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!(NodeTypes::LINES.with_slot(2, 14), Some(3), "in the same room");
+    /// assert_eq!(NodeTypes::LINES.with_slot(1, 6), None);
+    /// ```
     pub fn with_slot(&self, node_type: u8, index: usize) -> Option<u8> {
         if index >= self.room(node_type) {
             return None;
@@ -92,6 +128,11 @@ impl NodeTypes {
     }
 
     /// Yields the type that a node of type `node_type` has to move to when its room is full; none if it needs no more.
+    ///
+    /// ```
+    /// # use farwood_index::layout::radix::NodeTypes;
+    /// assert_eq!((NodeTypes::LINES.beyond(1), NodeTypes::LINES.beyond(10)), (Some(2), None));
+    /// ```
     pub fn beyond(&self, node_type: u8) -> Option<u8> {
         let room = self.room(node_type);
         (room < usize::from(SYMBOLS)).then(|| self.for_slots(room + 1))
