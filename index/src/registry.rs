@@ -91,6 +91,11 @@ macro_rules! registry {
             }
 
             /// Says what a survey's load factor is about.
+            ///
+            /// ```
+            /// # use farwood_index::IndexKind;
+            /// assert_eq!(IndexKind::Smart.filled().name(), "inner nodes");
+            /// ```
             pub fn filled(self) -> Filled {
                 match self {
                     $(IndexKind::$kind => <$algorithm>::FILLED,)+
