@@ -76,8 +76,8 @@ pub(crate) struct Seat<V> {
     pub(crate) node: usize,
 }
 
-/// What runs on every shard of a test, from what it is given there. Closures and futures of single tests end here, so
-/// that all that runs them is compiled once.
+/// The function that every shard of a test runs, on what it is given there. Closures and futures of single tests end
+/// here, so that all that runs them is compiled once.
 pub(crate) type Main<S, T = ()> = Arc<dyn Fn(S) -> LocalBoxFuture<'static, T> + Send + Sync>;
 
 /// Makes `main` one of all that are run in the same way.

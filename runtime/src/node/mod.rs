@@ -379,7 +379,7 @@ async fn are_gone<D>(remains: Remains<D>) -> bool {
 /// A value of a type that the caller of [`ComputeNode::try_run`] knows.
 type Parcel = Box<dyn Any + Send>;
 
-/// What a shard is there for.
+/// The caller's `main` for one shard.
 type Work<D> = Box<dyn FnOnce(Shard<D>) -> LocalBoxFuture<'static, Result<Parcel, Parcel>> + Send>;
 
 /// The end of a shard; nothing if it ended because another one failed.

@@ -40,8 +40,8 @@ use crate::kit::cluster::{Main, Parties, Seat, TestCluster, as_main, at_index, t
 use crate::kit::kind::{Mixes, Shape, patient};
 pub(crate) use farwood::IndexKind;
 
-/// A fabric that the body runs on. The body knows the shards `V` alone, so it is compiled once for all fabrics that have
-/// the same.
+/// A fabric that the body runs on. The body knows the shards `V` alone, so it is compiled once for all fabrics that
+/// have the same.
 pub(crate) trait Fabric<V> {
     /// Yields the part of the body that fits there.
     fn size(&self) -> Size;

@@ -31,7 +31,7 @@ pub(crate) use self::order::{
 };
 pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, timeouts, waiters};
 
-/// What runs on every shard of a test.
+/// The function that every shard of a test runs.
 pub(crate) type Main<V> = Arc<dyn Fn(V, Site) -> LocalBoxFuture<'static, ()> + Send + Sync>;
 
 /// A fabric, as the body needs it.
