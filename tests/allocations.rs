@@ -57,7 +57,7 @@ async fn load(cluster: &TestCluster, sizes: Sizes) {
 
 fn with_sizes<F, R>(kind: IndexKind, parties: Parties, sizes: Sizes, main: F)
 where
-    F: Fn(TestCluster) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
     // Pollers that neither nap nor park: both take timers of the executor.

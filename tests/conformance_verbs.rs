@@ -6,30 +6,24 @@
 mod conformance;
 mod kit;
 
-use std::future::Future;
-
 use farwood::runtime::ServerParts;
 use farwood::runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsDevice, VerbsServer, VerbsServerConfig};
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use self::conformance::{Fabric, Size, index_conformance_tests};
-use self::kit::cluster::{Parties, Seat};
+use self::kit::cluster::{Main, Parties, Seat};
 use self::kit::nodes::run_nodes;
 
 struct Verbs;
 
 index_conformance_tests!(Verbs);
 
-impl Fabric for Verbs {
-    type V = Shard<VerbsDevice>;
+impl Fabric<Shard<VerbsDevice>> for Verbs {
+    fn size(&self) -> Size {
+        Size::SMALL
+    }
 
-    const SIZE: Size = Size::SMALL;
-
-    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
-    where
-        F: Fn(Seat<Shard<VerbsDevice>>) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<Shard<VerbsDevice>>>) {
         let servers = [server(), server()];
         let addresses: Vec<&str> = servers.iter().map(|server| server.address()).collect();
         let node = |_| {
@@ -37,7 +31,7 @@ impl Fabric for Verbs {
             let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
             ComputeNode::new(cluster, config).unwrap()
         };
-        run_nodes((0..parties.nodes()).map(node).collect(), make());
+        run_nodes((0..parties.nodes()).map(node).collect(), &make());
     }
 }
 

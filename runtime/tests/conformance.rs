@@ -5,26 +5,19 @@
 mod conformance;
 mod kit;
 
-use std::future::Future;
 use std::num::NonZero;
 use std::sync::Arc;
 
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
 
-use self::conformance::{Fabric, Site, conformance_tests};
+use self::conformance::{Fabric, Main, Site, conformance_tests};
 
 struct Embedded;
 
 conformance_tests!(Embedded);
 
-impl Fabric for Embedded {
-    type V = Shard;
-
-    fn run<F, R>(shards: usize, main: F)
-    where
-        F: Fn(Shard, Site) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+impl Fabric<Shard> for Embedded {
+    fn run(&self, shards: usize, main: &Main<Shard>) {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
         for line_mode in kit::line_modes() {
             for (pooled, credits) in [(false, 4096), (true, 3)] {
@@ -33,7 +26,7 @@ impl Fabric for Embedded {
                 let config =
                     NodeConfig { shards, credits: NonZero::new(credits).unwrap(), ..NodeConfig::default() };
                 let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
-                let main = main.clone();
+                let main = Arc::clone(main);
                 let body = move |shard: Shard| {
                     let body = main(shard.clone(), site);
                     async move { if pooled { shard.spawn(body).await } else { body.await } }

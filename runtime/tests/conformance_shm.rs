@@ -6,7 +6,6 @@
 mod conformance;
 mod kit;
 
-use std::future::Future;
 use std::num::NonZero;
 use std::sync::Arc;
 
@@ -15,20 +14,14 @@ use farwood_runtime::shm::{ShmCluster, ShmServer};
 use farwood_runtime::{ComputeNode, Fabric as _, IndexId, NodeConfig, ServerId, Shard};
 use futures::executor::block_on;
 
-use self::conformance::{Fabric, Site, conformance_tests};
+use self::conformance::{Fabric, Main, Site, conformance_tests};
 
 struct Shm;
 
 conformance_tests!(Shm);
 
-impl Fabric for Shm {
-    type V = Shard;
-
-    fn run<F, R>(shards: usize, main: F)
-    where
-        F: Fn(Shard, Site) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+impl Fabric<Shard> for Shm {
+    fn run(&self, shards: usize, main: &Main<Shard>) {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
         for (line_mode, pooled, credits) in [(LineMode::Auto, false, 4096), (LineMode::Sequence, true, 3)] {
             let servers: Vec<ShmServer> = (0..2).map(|_| kit::shm_server(line_mode)).collect();
@@ -41,7 +34,7 @@ impl Fabric for Shm {
             let config =
                 NodeConfig { shards, credits: NonZero::new(credits).unwrap(), ..NodeConfig::default() };
             let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
-            let main = main.clone();
+            let main = Arc::clone(main);
             let body = move |shard: Shard| {
                 let body = main(shard.clone(), site);
                 async move { if pooled { shard.spawn(body).await } else { body.await } }

@@ -7,27 +7,20 @@ mod conformance;
 #[path = "sim/kit.rs"]
 mod kit;
 
-use std::future::Future;
 use std::num::NonZero;
 use std::rc::Rc;
 
 use farwood_runtime::sim::{Reordering, SimConfig, SimShard, Simulation};
 
-use self::conformance::{Fabric, Site, conformance_tests};
+use self::conformance::{Fabric, Main, Site, conformance_tests};
 use self::kit::{ROUGH, area, run_all, start};
 
 struct Simulated;
 
 conformance_tests!(Simulated);
 
-impl Fabric for Simulated {
-    type V = SimShard;
-
-    fn run<F, R>(shards: usize, main: F)
-    where
-        F: Fn(SimShard, Site) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+impl Fabric<SimShard> for Simulated {
+    fn run(&self, shards: usize, main: &Main<SimShard>) {
         let in_order = Reordering { in_order_write: true, ..ROUGH };
         for (seed, reordering, colocated, credits) in [
             (1, Reordering::NONE, false, 4096),

@@ -8,7 +8,6 @@ mod kit;
 #[path = "kit/verbs.rs"]
 mod verbs;
 
-use std::future::Future;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use farwood_runtime::ibverbs::VerbsDevice;
 use farwood_runtime::{ComputeNode, NodeConfig, Shard};
 
-use self::conformance::{Fabric, Site, conformance_tests};
+use self::conformance::{Fabric, Main, Site, conformance_tests};
 
 struct OverVerbs;
 
@@ -24,14 +23,8 @@ type V = Shard<VerbsDevice>;
 
 conformance_tests!(OverVerbs);
 
-impl Fabric for OverVerbs {
-    type V = V;
-
-    fn run<F, R>(shards: usize, main: F)
-    where
-        F: Fn(V, Site) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+impl Fabric<V> for OverVerbs {
+    fn run(&self, shards: usize, main: &Main<V>) {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 600);
         for (pooled, credits, spin_us) in [(false, 4096, 50), (true, 3, 0)] {
             let servers = verbs::Servers::start();
@@ -44,7 +37,7 @@ impl Fabric for OverVerbs {
                 ..NodeConfig::default()
             };
             let node = ComputeNode::new(Arc::clone(&servers.fabric), config).unwrap();
-            let main = main.clone();
+            let main = Arc::clone(main);
             let body = move |shard: V| {
                 let body = main(shard.clone(), site);
                 async move { if pooled { shard.spawn(body).await } else { body.await } }

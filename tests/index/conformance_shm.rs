@@ -1,7 +1,6 @@
 //! The promises of every index, on the shm fabric: memory servers behind sockets, each compute node with a connection
 //! and a mapping of its own, as processes have them.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,23 +9,19 @@ use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 use farwood::{ComputeNode, NodeConfig, Shard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
-use crate::kit::cluster::{Parties, Seat};
+use crate::kit::cluster::{Main, Parties, Seat};
 use crate::kit::nodes::run_nodes;
 
 struct Shm;
 
 index_conformance_tests!(Shm);
 
-impl Fabric for Shm {
-    type V = Shard;
+impl Fabric<Shard> for Shm {
+    fn size(&self) -> Size {
+        Size::FULL
+    }
 
-    const SIZE: Size = Size::FULL;
-
-    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
-    where
-        F: Fn(Seat<Shard>) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static,
-    {
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<Shard>>) {
         let servers = [server(), server()];
         let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
         let node = |_| {
@@ -34,7 +29,7 @@ impl Fabric for Shm {
             let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
             ComputeNode::new(Arc::clone(&cluster), config).unwrap()
         };
-        run_nodes((0..parties.nodes()).map(node).collect(), make());
+        run_nodes((0..parties.nodes()).map(node).collect(), &make());
     }
 }
 

@@ -14,7 +14,7 @@ const PRESENT: u64 = 2 * 20;
 /// Runs `main` on a tree with the even numbers below 2 * KEYS.
 fn on_loaded_tree<R>(
     techniques: Techniques,
-    main: impl Fn(Shard, ShermanIndex<Shard>) -> R + Clone + Send + 'static,
+    main: impl Fn(Shard, ShermanIndex<Shard>) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {

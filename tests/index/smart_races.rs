@@ -41,8 +41,8 @@ fn mixes() -> Vec<Techniques> {
 /// Has one client prepare a tree, and then all of them race on it, many times over.
 fn race<P, F, R>(prepare: P, client: F)
 where
-    P: AsyncFn(&Client) + Copy + 'static,
-    F: Fn(Client) -> R + Copy + 'static,
+    P: AsyncFn(&Client) + Copy + Send + Sync + 'static,
+    F: Fn(Client) -> R + Copy + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
     for techniques in mixes() {

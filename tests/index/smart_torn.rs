@@ -2,7 +2,6 @@
 //! bytes are damaged. Gets and scans end, with the value or with an error that says what is wrong.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use farwood::index::layout::radix::Slot;
 use farwood::lock::LockError;
@@ -12,7 +11,7 @@ use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{AccessError, OpKind, RangeIndex, ReadError, Verbs};
 use futures::TryStreamExt;
 
-use crate::kit::cluster::Common;
+use crate::kit::cluster::{as_main, at_index};
 use crate::kit::simulated::{calm, simulate};
 use crate::kit::{IndexSpec, NAME, Parties, TestCluster};
 
@@ -71,23 +70,19 @@ impl TornLeaf {
 
 fn with_torn_leaf<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(TornLeaf) -> R) {
     let options = Options { techniques, lock_attempts_max: 50, ..Options::default() };
-    let common = Common::new(Parties::ONE);
-    simulate(&calm(Parties::ONE), Parties::ONE, move |seat| {
-        let common = Arc::clone(&common);
-        async move {
-            let cluster =
-                TestCluster::enter(seat, IndexSpec::Smart { geometry: GEOMETRY, options }, common).await;
-            cluster.index.put(b"key", &VALUE).await.unwrap();
-            let root = cluster.host.control().open(NAME).await.unwrap().root;
-            let mut torn = TornLeaf { cluster, leaf: root, lock: root };
-            let slot = Slot::from_bits(torn.word(root).await);
-            torn.leaf = slot.child().unwrap().ptr();
-            torn.lock = torn.leaf.add(u64::from(slot.class()) * 64 - 8);
-            torn.get().await.unwrap();
-            torn.scan().await.unwrap();
-            main(torn).await;
-        }
+    let recipe = IndexSpec::Smart { geometry: GEOMETRY, options };
+    let main = as_main(move |cluster: TestCluster<SimShard>| async move {
+        cluster.index.put(b"key", &VALUE).await.unwrap();
+        let root = cluster.host.control().open(NAME).await.unwrap().root;
+        let mut torn = TornLeaf { cluster, leaf: root, lock: root };
+        let slot = Slot::from_bits(torn.word(root).await);
+        torn.leaf = slot.child().unwrap().ptr();
+        torn.lock = torn.leaf.add(u64::from(slot.class()) * 64 - 8);
+        torn.get().await.unwrap();
+        torn.scan().await.unwrap();
+        main(torn).await;
     });
+    simulate(&calm(Parties::ONE), Parties::ONE, &at_index(Parties::ONE, recipe, main));
 }
 
 /// Scans used to read it for ever.

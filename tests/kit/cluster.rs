@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use farwood::runtime::{Chain, ClientPool, Meter};
 use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, Shard, ShermanIndex, Verbs};
-use futures::TryStreamExt;
-use futures::future::join_all;
+use futures::future::{LocalBoxFuture, join_all};
+use futures::{FutureExt, TryStreamExt};
 
 use farwood::{AnyTree, IndexSpec};
 
@@ -74,6 +74,42 @@ pub(crate) struct Seat<V> {
     pub(crate) host: Arc<dyn NodeContext>,
     /// Which node that is, counted from 0.
     pub(crate) node: usize,
+}
+
+/// The function that every shard of a test runs, on what it is given there. Closures and futures of single tests end
+/// here, so that all that runs them is compiled once.
+pub(crate) type Main<S, T = ()> = Arc<dyn Fn(S) -> LocalBoxFuture<'static, T> + Send + Sync>;
+
+/// Makes `main` one of all that are run in the same way.
+pub(crate) fn as_main<S, R, T>(main: impl Fn(S) -> R + Send + Sync + 'static) -> Main<S, T>
+where
+    R: Future<Output = T> + 'static,
+{
+    Arc::new(move |given| main(given).boxed_local())
+}
+
+/// Seats every shard of all `parties` at a fresh index, where `main` then runs.
+pub(crate) fn at_index<V: ClientPool, T: 'static>(
+    parties: Parties,
+    recipe: IndexSpec,
+    main: Main<TestCluster<V>, T>,
+) -> Main<Seat<V>, T> {
+    let common = Common::new(parties);
+    as_main(move |seat| {
+        let (main, common) = (Arc::clone(&main), Arc::clone(&common));
+        async move { main(TestCluster::enter(seat, recipe, common).await).await }
+    })
+}
+
+/// Lets `main` be followed by [`TestCluster::finish`].
+pub(crate) fn to_the_end<V: ClientPool>(main: Main<TestCluster<V>>) -> Main<TestCluster<V>> {
+    as_main(move |cluster: TestCluster<V>| {
+        let main = Arc::clone(&main);
+        async move {
+            main(cluster.clone()).await;
+            cluster.finish().await;
+        }
+    })
 }
 
 /// State that all shards of a test cluster share.
@@ -153,6 +189,14 @@ impl<V: ClientPool> TestCluster<V> {
         R: Future<Output = T> + 'static,
         T: 'static,
     {
+        self.boxed_clients(count, &|i| client(i).boxed_local()).await
+    }
+
+    async fn boxed_clients<T: 'static>(
+        &self,
+        count: usize,
+        client: &dyn Fn(usize) -> LocalBoxFuture<'static, T>,
+    ) -> Vec<T> {
         join_all((0..count).map(|i| self.shard.spawn(client(i)))).await
     }
 

@@ -19,8 +19,9 @@ use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Sherman, 
 use futures::executor::block_on;
 
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
+use self::cluster::{Seat, as_main, at_index};
 pub(crate) use self::kind::{Mixes, Shape};
-pub(crate) use self::nodes::exit_on_panic;
+pub(crate) use self::nodes::{exit_on_panic, run_nodes};
 pub(crate) use farwood::{IndexKind, IndexSpec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
@@ -53,24 +54,23 @@ pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
 /// Runs `main` on every shard of a fresh node with a fresh Sherman tree.
 pub(crate) fn with_tree<F, R, T>(shards: usize, geometry: Geometry, options: Options, main: F) -> Vec<T>
 where
-    F: Fn(Shard, ShermanIndex<Shard>) -> R + Clone + Send + 'static,
+    F: Fn(Shard, ShermanIndex<Shard>) -> R + Send + Sync + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
-    exit_on_panic();
     let node = node(&cluster(), shards);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
-    node.run(move |shard| {
+    let main = as_main(move |Seat { shard, .. }: Seat<Shard>| {
         let index = tree.attach(shard.clone());
         main(shard, index)
-    })
-    .unwrap()
+    });
+    run_nodes(vec![node], &main)
 }
 
 /// Runs `main` on every shard, on a fresh index of a fresh cluster; results in the order of places.
 pub(crate) fn with_parties<F, R, T>(parties: Parties, recipe: IndexSpec, main: F) -> Vec<T>
 where
-    F: Fn(TestCluster) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -85,7 +85,7 @@ pub(crate) fn with_parties_on<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(TestCluster) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
@@ -101,13 +101,13 @@ pub(crate) fn with_parties_in<F, R, T>(
     main: F,
 ) -> Vec<T>
 where
-    F: Fn(TestCluster) -> R + Clone + Send + 'static,
+    F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     let config = NodeConfig { shards: parties.shards(), ..config };
     let nodes = (0..parties.nodes()).map(|_| ComputeNode::new(Arc::clone(cluster), config.clone()).unwrap());
-    nodes::run_parties(nodes.collect(), parties, recipe, main)
+    run_nodes(nodes.collect(), &at_index(parties, recipe, as_main(main)))
 }
 
 /// Yields an 8-byte key that keeps the order of `n`.

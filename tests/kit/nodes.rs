@@ -1,21 +1,20 @@
 //! Runs parties on compute nodes whose shards are glommio executors, whatever memory they reach: one thread per node.
 
-use std::future::Future;
 use std::io::Write;
 use std::sync::{Arc, Once};
 
-use farwood::IndexSpec;
 use farwood::runtime::Fabric;
 use farwood::{ComputeNode, NodeContext, Shard};
 
-use super::cluster::{Common, Parties, Seat, TestCluster};
+use super::cluster::{Main, Seat};
 
 /// Runs `main` for every shard of all `nodes`, which work on the same cluster; results in the order of places.
-pub(crate) fn run_nodes<C, F, R, T>(nodes: Vec<Arc<ComputeNode<C>>>, main: F) -> Vec<T>
+pub(crate) fn run_nodes<C, T>(
+    nodes: Vec<Arc<ComputeNode<C>>>,
+    main: &Main<Seat<Shard<C::Device>>, T>,
+) -> Vec<T>
 where
     C: Fabric,
-    F: Fn(Seat<Shard<C::Device>>) -> R + Clone + Send + 'static,
-    R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     exit_on_panic();
@@ -23,7 +22,7 @@ where
         .into_iter()
         .enumerate()
         .map(|(number, node)| {
-            let main = main.clone();
+            let main = Arc::clone(main);
             std::thread::spawn(move || {
                 let host = Arc::clone(&node);
                 node.run(move |shard| {
@@ -34,26 +33,6 @@ where
         })
         .collect();
     threads.into_iter().flat_map(|thread| thread.join().expect("a compute node runs to its end")).collect()
-}
-
-/// Runs `main` on every shard, on a fresh index.
-pub(crate) fn run_parties<C, F, R, T>(
-    nodes: Vec<Arc<ComputeNode<C>>>,
-    parties: Parties,
-    recipe: IndexSpec,
-    main: F,
-) -> Vec<T>
-where
-    C: Fabric,
-    F: Fn(TestCluster<Shard<C::Device>>) -> R + Clone + Send + 'static,
-    R: Future<Output = T> + 'static,
-    T: Send + 'static,
-{
-    let common = Common::new(parties);
-    run_nodes(nodes, move |seat| {
-        let (main, common) = (main.clone(), Arc::clone(&common));
-        async move { main(TestCluster::enter(seat, recipe, common).await).await }
-    })
 }
 
 /// Ends the test process as soon as a shard panics, with the message on the real stderr: the shard takes its part of

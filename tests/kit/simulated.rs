@@ -10,7 +10,7 @@ use farwood::runtime::sim::{Profile, Reordering, SimConfig, SimShard, Simulation
 use farwood::runtime::{Control, Port, PortLease};
 use farwood::{IndexSpec, NodeContext};
 
-use super::cluster::{Common, Parties, Seat, TestCluster};
+use super::cluster::{Main, Parties, Seat, TestCluster, as_main, at_index, to_the_end};
 
 /// Far beyond what any test takes.
 const LATE_NS: u64 = 600_000_000_000;
@@ -37,11 +37,7 @@ pub(crate) fn calm(parties: Parties) -> SimConfig {
 }
 
 /// Runs `main` on every shard of all `parties` and waits for all of them.
-pub(crate) fn simulate<F, R>(config: &SimConfig, parties: Parties, main: F)
-where
-    F: Fn(Seat<SimShard>) -> R,
-    R: Future<Output = ()> + 'static,
-{
+pub(crate) fn simulate(config: &SimConfig, parties: Parties, main: &Main<Seat<SimShard>>) {
     let simulation = Simulation::new(config).unwrap();
     let ended = Rc::new(Cell::new(0));
     for node in 0..config.nodes {
@@ -68,18 +64,10 @@ where
 /// check.
 pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: IndexSpec, main: F)
 where
-    F: Fn(TestCluster<SimShard>) -> R + Clone + 'static,
+    F: Fn(TestCluster<SimShard>) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
-    let common = Common::new(parties);
-    simulate(config, parties, move |seat| {
-        let (main, common) = (main.clone(), Arc::clone(&common));
-        async move {
-            let cluster = TestCluster::enter(seat, recipe, common).await;
-            main(cluster.clone()).await;
-            cluster.finish().await;
-        }
-    });
+    simulate(config, parties, &at_index(parties, recipe, to_the_end(as_main(main))));
 }
 
 /// A compute node that clients can hold on to: the simulation owns its own, and the clients.

@@ -174,7 +174,7 @@ impl Algorithm for OwnIndex {
 
     async fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Here<V>>,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
         fill: f64,
     ) -> Result<u64, LoadError> {
         let (sizes, meter, mut last) = (local.shared.persisted, Meter::default(), None::<Bytes>);
@@ -230,7 +230,7 @@ impl Algorithm for OwnIndex {
     async fn check<V: Verbs>(
         local: &Rc<Here<V>>,
         options: &CheckOptions,
-        mut visit: impl FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<CheckReport, AccessError> {
         let (meter, mut report) = (Meter::default(), CheckReport::new(options.kept_max));
         let held = local.locks.words_held(&meter).await?;

@@ -22,7 +22,7 @@ const WRITES_IN_FLIGHT: usize = 32;
 /// Loads `pairs`; yields their number.
 pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Local<A, V>>,
-    pairs: impl IntoIterator<Item = (K, U)>,
+    pairs: &mut dyn Iterator<Item = (K, U)>,
     fill: f64,
 ) -> Result<u64, LoadError> {
     let meter = Meter::default();
@@ -82,7 +82,7 @@ impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
 impl<A: BTree, V: Verbs> Loader<'_, A, V> {
     async fn leaves<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
         slots: usize,
     ) -> Result<(u64, Vec<Child>), LoadError> {
         let mut leaves: Vec<Child> = Vec::new();

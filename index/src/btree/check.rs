@@ -29,7 +29,7 @@ const REREADS: u32 = 8;
 pub(crate) async fn run<A: BTree, V: Verbs>(
     tree: &Local<A, V>,
     options: &CheckOptions,
-    visit: impl FnMut(&[u8], &[u8]),
+    visit: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<CheckReport, AccessError> {
     let meter = Meter::default();
     let mut report = CheckReport::new(options.kept_max);
@@ -44,7 +44,7 @@ pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<Tre
     let meter = Meter::default();
     // Writers may be at work: a torn node is read again for as long as the budget lasts.
     let policy = CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
-    Walk::new(tree, &meter, policy, CheckReport::new(1)).run(|_, _| {}).await?.shape()
+    Walk::new(tree, &meter, policy, CheckReport::new(1)).run(&mut |_, _| {}).await?.shape()
 }
 
 /// Depth of a walk, and what it tolerates.
@@ -80,7 +80,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     }
 
     /// Walks, and adds to the report what it finds.
-    async fn run(mut self, mut visit: impl FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
+    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
         let mut next = self.root().await?;
         if let Some(root) = &next {
             self.report.survey.height = root.number().saturating_add(1);
@@ -89,7 +89,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             while let Some(start) = level.next_start(&self.visited, &mut self.report) {
                 let mut step = Some(start);
                 while let Some(here) = step {
-                    step = self.step(&mut level, &here, &mut visit).await?;
+                    step = self.step(&mut level, &here, visit).await?;
                 }
             }
             level.finish(&self.visited, &mut self.report);
@@ -129,7 +129,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         &mut self,
         level: &mut Level,
         step: &Step,
-        visit: &mut impl FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<Option<Step>, AccessError> {
         let (node, number) = (step.to, level.number());
         let look = self.look(number, node).await?;

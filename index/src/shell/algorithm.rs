@@ -445,7 +445,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them. `fill` is above 0 and at most 1.
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Local<Self, V>>,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>>;
 
@@ -459,6 +459,6 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     fn check<V: Verbs>(
         local: &Rc<Local<Self, V>>,
         options: &CheckOptions,
-        visit: impl FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<CheckReport, AccessError>>;
 }

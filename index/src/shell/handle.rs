@@ -427,9 +427,9 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     pub async fn check_each(
         &self,
         options: &CheckOptions,
-        visit: impl FnMut(&[u8], &[u8]),
+        mut visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<CheckReport, AccessError> {
-        A::check(&self.0, options, visit).await
+        A::check(&self.0, options, &mut visit).await
     }
 
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
@@ -497,7 +497,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         if !(fill > 0.0 && fill <= 1.0) {
             return Err(LoadError::Fill { fill });
         }
-        A::bulk_load(&self.0, pairs, fill).await
+        A::bulk_load(&self.0, &mut pairs.into_iter(), fill).await
     }
 
     async fn survey(&self) -> Result<TreeShape, AccessError> {

@@ -252,7 +252,7 @@ impl Algorithm for ShermanAlgorithm {
 
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Tree<V>>,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>> {
         btree::bulk_load::run(local, pairs, fill)
@@ -265,7 +265,7 @@ impl Algorithm for ShermanAlgorithm {
     fn check<V: Verbs>(
         local: &Rc<Tree<V>>,
         options: &CheckOptions,
-        visit: impl FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<CheckReport, AccessError>> {
         btree::check::run(local, options, visit)
     }

@@ -25,7 +25,7 @@ const WRITES_IN_FLIGHT: usize = 32;
 /// Loads `pairs`; yields how many.
 pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Tree<V>>,
-    pairs: impl IntoIterator<Item = (K, U)>,
+    pairs: &mut dyn Iterator<Item = (K, U)>,
     fill: f64,
 ) -> Result<u64, LoadError> {
     let meter = Meter::default();
@@ -109,7 +109,7 @@ impl<V: Verbs> Loader<'_, V> {
     /// Places everything but the root, which it yields.
     async fn load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
     ) -> Result<(u64, Option<Pending>), LoadError> {
         let mut count = 0;
         let mut last: Option<(Bytes, Bytes)> = None;

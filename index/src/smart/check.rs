@@ -28,7 +28,7 @@ const REREADS: u32 = 8;
 pub(super) async fn run<V: Verbs>(
     tree: &Tree<V>,
     options: &CheckOptions,
-    mut visit: impl FnMut(&[u8], &[u8]),
+    visit: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<CheckReport, AccessError> {
     let meter = Meter::default();
     let mut report = CheckReport::new(options.kept_max);
@@ -36,7 +36,7 @@ pub(super) async fn run<V: Verbs>(
         report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
     let mut walk = Walk::new(tree, &meter, options, report);
     walk.exempt = exempt;
-    walk.run(&mut visit).await
+    walk.run(visit).await
 }
 
 /// Reports the shape of a tree. A fault that it meets is an error: the shape would mean nothing.
@@ -103,7 +103,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         }
     }
 
-    async fn run(mut self, visit: &mut impl FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
+    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
         let from = self.tree.shared.entry.root;
         let slot = Slot::from_bits(self.tree.read_word(self.meter, from, &mut self.budget).await?);
         if slot.child().is_some() {

@@ -297,7 +297,7 @@ impl Algorithm for SmartAlgorithm {
 
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Tree<V>>,
-        pairs: impl IntoIterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = (K, U)>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>> {
         bulk_load::run(local, pairs, fill)
@@ -310,7 +310,7 @@ impl Algorithm for SmartAlgorithm {
     fn check<V: Verbs>(
         local: &Rc<Tree<V>>,
         options: &CheckOptions,
-        visit: impl FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<CheckReport, AccessError>> {
         check::run(local, options, visit)
     }

@@ -23,6 +23,7 @@ mod watch;
 use std::cell::RefCell;
 use std::future::Future;
 use std::panic::catch_unwind;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -64,16 +65,22 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(50);
 /// # Panics
 /// As [`LocalExecutor::run`] does: on a thread that runs an executor already, or if `main` panics.
 pub fn run_executor<T>(executor: &LocalExecutor, main: impl Future<Output = T>) -> T {
+    let mut result = None;
+    run_to_end(executor, pin!(async { result = Some(main.await) }));
+    result.expect("the executor has run `main` to its end")
+}
+
+/// Does the work of [`run_executor`], compiled once: glommio's executor is a lot of code for each type that it runs.
+fn run_to_end(executor: &LocalExecutor, main: Pin<&mut dyn Future<Output = ()>>) {
     // Outlives the run, also one that panics: the signals must end before this thread does.
     let watched = Watched::begin();
     let beats = watched.beats();
     let _end = TellsEnd;
     executor.run(async {
         let heart = glommio::spawn_local(beat(beats));
-        let result = main.await;
+        main.await;
         heart.cancel().await;
-        result
-    })
+    });
 }
 
 /// Tells whether an executor runs on this thread.

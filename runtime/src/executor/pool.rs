@@ -10,13 +10,13 @@
 //! thread).
 
 use std::any::Any;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::LocalBoxFuture;
 use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
 
 /// Shorter timers lose wake-ups more often (see [`super`]); longer ones delay other executors' wake-ups.
@@ -61,19 +61,18 @@ impl<T> Borrowed<T> {
     }
 }
 
-/// Runs a service on an executor that is pinned to `core`, or anywhere. The service yields its result, and whether it
-/// has left nothing behind on the executor.
+/// Makes a service, on the executor's thread. It yields its result, and whether it has left nothing behind on the
+/// executor.
+pub(crate) type Service<T> = Box<dyn FnOnce() -> LocalBoxFuture<'static, (T, bool)> + Send>;
+
+/// Runs a service on an executor that is pinned to `core`, or anywhere.
 ///
 /// # Errors
 /// Why there is no executor.
-pub(crate) fn borrow<R, T>(
+pub(crate) fn borrow<T: Send + 'static>(
     core: Option<usize>,
-    service: impl FnOnce() -> R + Send + 'static,
-) -> Result<Borrowed<T>, String>
-where
-    R: Future<Output = (T, bool)> + 'static,
-    T: Send + 'static,
-{
+    service: Service<T>,
+) -> Result<Borrowed<T>, String> {
     let waiting = {
         let mut idle = idle();
         let found = idle.iter().position(|worker| worker.core == core);

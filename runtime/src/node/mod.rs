@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{Either, select};
+use futures::future::{Either, LocalBoxFuture, select};
 use thiserror::Error;
 
 use self::downfall::Downfall;
@@ -347,60 +347,56 @@ impl<F: Fabric> ComputeNode<F> {
         T: Send + 'static,
         E: From<NodeError> + Send + 'static,
     {
+        // The caller's types end here, so that what follows is compiled once for each fabric and not for each `main`.
+        let works = std::iter::repeat_with(|| {
+            let main = main.clone();
+            let work = move |shard| main(shard).map(|end| end.map(packed).map_err(packed)).boxed_local();
+            Box::new(work) as Work<F::Device>
+        });
+        match self.run_works(works.take(self.config.shards).collect()) {
+            Ok(results) => Ok(results.into_iter().map(unpacked).collect()),
+            Err(Failure::Main(error)) => Err(unpacked(error)),
+            Err(Failure::Node(error)) => Err(error.into()),
+            Err(Failure::Panic(panic)) => resume_unwind(panic),
+        }
+    }
+
+    /// Runs one work on each shard; yields what they returned, in the order of the shards.
+    fn run_works(self: &Arc<Self>, works: Vec<Work<F::Device>>) -> Result<Vec<Parcel>, Failure> {
         let downfall = Arc::new(Downfall::default());
-        let start = |core| {
-            let (node, main, heard) = (Arc::clone(self), main.clone(), Arc::clone(&downfall));
-            borrow(core, move || node.run_shard(heard, main)).map_err(|cause| {
+        let start = |(core, work)| {
+            let (node, heard) = (Arc::clone(self), Arc::clone(&downfall));
+            borrow(core, Box::new(move || node.run_shard(heard, work).boxed_local())).map_err(|cause| {
                 // Those that were started wait for this one.
                 downfall.bring();
-                NodeError::Executor { cause }
+                Failure::Node(NodeError::Executor { cause })
             })
         };
-        let cores = executor::cores(self.config.shards).map_err(|cause| NodeError::Executor { cause })?;
-        let started: Vec<_> = cores.into_iter().map(start).collect();
-        let ends: Vec<_> = started.into_iter().map(|shard| shard.map(Borrowed::join)).collect();
-        let mut results: Vec<(ShardId, T)> = Vec::with_capacity(self.config.shards);
-        let (mut failed, mut panicked) = (None, None);
-        for end in ends {
-            match end {
-                Ok(Ok(Ok(result))) => results.extend(result),
-                Ok(Ok(Err(Failure::Panic(panic))) | Err(panic)) => panicked = panicked.or(Some(panic)),
-                Ok(Ok(Err(Failure::Error(error)))) => failed = failed.or(Some(error)),
-                Err(error) => failed = failed.or(Some(error.into())),
-            }
-        }
-        if let Some(panic) = panicked {
-            resume_unwind(panic);
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        results.sort_by_key(|(id, _)| *id);
-        Ok(results.into_iter().map(|(_, result)| result).collect())
+        let cores = executor::cores(self.config.shards);
+        let cores = cores.map_err(|cause| Failure::Node(NodeError::Executor { cause }))?;
+        let started: Vec<_> = cores.into_iter().zip(works).map(start).collect();
+        let end =
+            |shard: Result<Borrowed<_>, _>| shard?.join().unwrap_or_else(|panic| Err(Failure::Panic(panic)));
+        outcome(started.into_iter().map(end).collect())
     }
 
     /// Runs a shard for its whole life, on this executor; yields nothing if another shard of the node failed. Also
     /// yields whether nothing of the shard is left.
-    async fn run_shard<M, R, T, E>(self: Arc<Self>, downfall: Arc<Downfall>, main: M) -> (Ended<T, E>, bool)
-    where
-        M: Fn(Shard<F::Device>) -> R,
-        R: Future<Output = Result<T, E>>,
-        E: From<NodeError>,
-    {
+    async fn run_shard(self: Arc<Self>, downfall: Arc<Downfall>, work: Work<F::Device>) -> (Ended, bool) {
         // Also if this very executor panics.
         let guard = downfall.unless_well();
         let shard = match select(pin!(self.attach()), pin!(downfall.has_come())).await {
             Either::Left((Ok(shard), _)) => shard,
-            Either::Left((Err(error), _)) => return (Err(Failure::Error(error.into())), true),
+            Either::Left((Err(error), _)) => return (Err(Failure::Node(error)), true),
             Either::Right(_) => return (Ok(None), true),
         };
         let id = shard.id();
         let mut ended = {
-            let work = AssertUnwindSafe(async { main(shard.clone()).await }).catch_unwind();
+            let work = AssertUnwindSafe(async { work(shard.clone()).await }).catch_unwind();
             let (unheard, fallen) = (pin!(shard.unheard_panic()), pin!(downfall.has_come()));
             match select(pin!(work), select(unheard, fallen)).await {
                 Either::Left((Ok(Ok(result)), _)) => Ok(Some((id, result))),
-                Either::Left((Ok(Err(error)), _)) => Err(Failure::Error(error)),
+                Either::Left((Ok(Err(error)), _)) => Err(Failure::Main(error)),
                 Either::Left((Err(panic), _)) => Err(Failure::Panic(panic)),
                 Either::Right(_) => Ok(None),
             }
@@ -431,13 +427,45 @@ async fn are_gone<D>(remains: Remains<D>) -> bool {
     false
 }
 
+/// A value of a type that the caller of [`ComputeNode::try_run`] knows.
+type Parcel = Box<dyn Any + Send>;
+
+/// The caller's `main` for one shard.
+type Work<D> = Box<dyn FnOnce(Shard<D>) -> LocalBoxFuture<'static, Result<Parcel, Parcel>> + Send>;
+
 /// The end of a shard; nothing if it ended because another one failed.
-type Ended<T, E> = Result<Option<(ShardId, T)>, Failure<E>>;
+type Ended = Result<Option<(ShardId, Parcel)>, Failure>;
 
 /// The reason why a shard did not end well.
-enum Failure<E> {
-    Error(E),
-    Panic(Box<dyn Any + Send>),
+enum Failure {
+    Main(Parcel),
+    Node(NodeError),
+    Panic(Parcel),
+}
+
+fn packed<T: Send + 'static>(value: T) -> Parcel {
+    Box::new(value)
+}
+
+fn unpacked<T: 'static>(parcel: Parcel) -> T {
+    *parcel.downcast().expect("a parcel is unpacked where it was packed")
+}
+
+/// Yields the results in the order of the shards, or the first panic, or the first failure.
+fn outcome(ends: Vec<Ended>) -> Result<Vec<Parcel>, Failure> {
+    let (mut results, mut failed, mut panicked) = (Vec::new(), None, None);
+    for end in ends {
+        match end {
+            Ok(result) => results.extend(result),
+            Err(Failure::Panic(panic)) => panicked = panicked.or(Some(panic)),
+            Err(failure) => failed = failed.or(Some(failure)),
+        }
+    }
+    if let Some(failure) = panicked.map(Failure::Panic).or(failed) {
+        return Err(failure);
+    }
+    results.sort_by_key(|(id, _)| *id);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 fn numbers(shards: &[ShardId]) -> String {

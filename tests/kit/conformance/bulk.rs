@@ -13,9 +13,9 @@ use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{all_pairs, key};
 
-pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
-    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        |cluster: TestCluster<F::V>| async move {
+pub(crate) fn bulk_loads_that_cannot_be<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    on_index(fabric, Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        |cluster: TestCluster<V>| async move {
             let index = &cluster.index;
             let empty = index.survey().await.unwrap();
             assert_eq!((empty.keys, empty.leaves), (0, 0));
@@ -52,13 +52,13 @@ pub(crate) fn bulk_loads_that_cannot_be<F: Fabric>(kind: IndexKind) {
 const KEYS: u64 = 60;
 
 /// Drops bulk loads: readers see all or nothing while they run, and the index is usable afterwards.
-pub(crate) fn bulk_loads_that_are_dropped<F: Fabric>(kind: IndexKind) {
-    let step = 100usize.div_ceil(F::SIZE.percent);
+pub(crate) fn bulk_loads_that_are_dropped<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let step = 100usize.div_ceil(fabric.size().percent);
     for mix in kind.extremes() {
         for polls in (0..60).step_by(step) {
             for drops in [Drops::AtOnce, Drops::WhenWoken] {
-                on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
-                    move |cluster: TestCluster<F::V>| load_and_drop(cluster, polls, drops)
+                on_index(fabric, Parties::ONE, Shape::TINY.of(mix), || {
+                    move |cluster: TestCluster<V>| load_and_drop(cluster, polls, drops)
                 });
             }
         }
@@ -110,10 +110,10 @@ async fn load_and_drop<V: ClientPool>(cluster: TestCluster<V>, polls: usize, dro
 }
 
 /// A bulk load that loses to a writer leaves nothing that others could find; one that wins hides nothing.
-pub(crate) fn bulk_loads_that_race<F: Fabric>(kind: IndexKind) {
+pub(crate) fn bulk_loads_that_race<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     for mix in kind.extremes() {
-        on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(mix), || {
-            |cluster: TestCluster<F::V>| async move {
+        on_index(fabric, Parties::ONE, Shape::TINY.of(mix), || {
+            |cluster: TestCluster<V>| async move {
                 let index = cluster.index.clone();
                 let pairs = (0..500).map(|n| (key(2 * n), key(n)));
                 let load = cluster.shard.spawn(async move { index.bulk_load(pairs, 1.0).await });

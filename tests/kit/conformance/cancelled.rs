@@ -204,10 +204,10 @@ impl<V: ClientPool> Client<V> {
     }
 }
 
-pub(crate) fn dropped_operations<F: Fabric>(kind: IndexKind) {
-    let rounds = F::SIZE.steps(4, 1);
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |cluster: TestCluster<F::V>| cancel_among_others(cluster, 3, 5, rounds)
+pub(crate) fn dropped_operations<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let rounds = fabric.size().steps(4, 1);
+    in_every_setting(fabric, kind, Shape::TINY, || {
+        move |cluster: TestCluster<V>| cancel_among_others(cluster, 3, 5, rounds)
     });
 }
 
@@ -256,12 +256,12 @@ async fn cancel_among_others<V: ClientPool>(
 
 /// Uses few keys, so that all clients wait for the same few locks, and locks are handed over to clients that
 /// are gone.
-pub(crate) fn waiters_that_leave_the_queue<F: Fabric>(kind: IndexKind) {
-    let (clients, puts) = (F::SIZE.steps(40, 12), F::SIZE.steps(40, 8) as u64);
+pub(crate) fn waiters_that_leave_the_queue<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let (clients, puts) = (fabric.size().steps(40, 12), fabric.size().steps(40, 8) as u64);
     for parties in [Parties::Shards(2), Parties::Shards(3), Parties::Nodes(2)] {
-        for mix in F::SIZE.few(kind.mixes()) {
-            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
-                move |cluster: TestCluster<F::V>| async move {
+        for mix in fabric.size().few(kind.mixes()) {
+            on_index(fabric, parties, Shape::TINY.of(mix), || {
+                move |cluster: TestCluster<V>| async move {
                     if cluster.place == 0 {
                         for n in 0..3 {
                             cluster.index.put(&key(n), b"").await.unwrap();

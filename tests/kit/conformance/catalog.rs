@@ -13,12 +13,12 @@ use crate::kit::{NAME, key};
 const OTHER: &str = "other";
 
 /// A name is taken once, by any node; what is created by one node is there for all.
-pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
+pub(crate) fn names_in_the_catalog<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let recipe = Shape::TINY.of(kind.default_mix());
     // A handle is the whole node's, so every node has one shard here.
     for parties in [Parties::ONE, Parties::Nodes(3)] {
-        on_index::<F, _, _>(parties, recipe, || {
-            move |cluster: TestCluster<F::V>| async move {
+        on_index(fabric, parties, recipe, || {
+            move |cluster: TestCluster<V>| async move {
                 let host = &cluster.host;
                 let exists = |name: &str| OpenError::Control(ControlError::Exists { name: name.into() });
                 let missing = |name: &str| OpenError::Control(ControlError::NotFound { name: name.into() });
@@ -49,11 +49,11 @@ pub(crate) fn names_in_the_catalog<F: Fabric>(kind: IndexKind) {
 }
 
 /// Memory of a dropped index is free, and its next user finds nothing of it.
-pub(crate) fn dropped_indexes<F: Fabric>(kind: IndexKind) {
-    let keys = F::SIZE.steps(2000, 400) as u64;
+pub(crate) fn dropped_indexes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let keys = fabric.size().steps(2000, 400) as u64;
     let recipe = Shape::TINY.of(kind.default_mix());
-    on_index::<F, _, _>(Parties::ONE, recipe, || {
-        move |cluster: TestCluster<F::V>| async move {
+    on_index(fabric, Parties::ONE, recipe, || {
+        move |cluster: TestCluster<V>| async move {
             cluster.index.put(&key(1), &key(2)).await.unwrap();
             let before = usage(&cluster).await;
             for round in 0..3 {

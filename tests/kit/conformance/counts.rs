@@ -5,7 +5,8 @@ use farwood::index::KindStats;
 use farwood::index::stats::ROUND_TRIPS_MAX;
 use farwood::runtime::ClientPool;
 use farwood::{AnyIndex, IndexKind, IndexSpec, OpKind, RangeIndex};
-use futures::TryStreamExt;
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt, TryStreamExt};
 
 use super::costs::{Cost, Work, costs, second_looks};
 use super::{Fabric, on_index};
@@ -32,18 +33,19 @@ async fn counted<V: ClientPool>(
     second_looks: u64,
     operation: impl AsyncFn(),
 ) -> KindStats {
-    let counted = counted_unless_slow(index, kind, second_looks, operation).await;
+    let operation = || operation().boxed_local();
+    let counted = counted_unless_slow(index, kind, second_looks, &operation).await;
     counted.unwrap_or_else(|retries| {
         panic!("{} looked again {retries} times and not {second_looks}, {ATTEMPTS} times over", kind.name())
     })
 }
 
 /// Counts as [`counted`] does, or yields how often the last attempt looked again if a READ was too slow in every one.
-async fn counted_unless_slow<V: ClientPool>(
+async fn counted_unless_slow<'a, V: ClientPool>(
     index: &AnyIndex<V>,
     kind: OpKind,
     second_looks: u64,
-    operation: impl AsyncFn(),
+    operation: &dyn Fn() -> LocalBoxFuture<'a, ()>,
 ) -> Result<KindStats, u64> {
     let mut retries = 0;
     for _ in 0..ATTEMPTS {
@@ -91,14 +93,17 @@ impl<V: ClientPool> Till<V> {
 }
 
 /// Runs `main` on a loaded index.
-fn on_loaded<F, R>(mix: IndexSpec, main: impl Fn(Till<F::V>) -> R + Clone + Send + 'static)
-where
-    F: Fabric,
+fn on_loaded<V, R>(
+    fabric: &dyn Fabric<V>,
+    mix: IndexSpec,
+    main: impl Fn(Till<V>) -> R + Clone + Send + Sync + 'static,
+) where
+    V: ClientPool,
     R: Future<Output = ()> + 'static,
 {
-    on_index::<F, _, _>(Parties::ONE, Shape::USUAL.of(mix), || {
+    on_index(fabric, Parties::ONE, Shape::USUAL.of(mix), || {
         let main = main.clone();
-        move |cluster: TestCluster<F::V>| {
+        move |cluster: TestCluster<V>| {
             let main = main.clone();
             async move {
                 let index = cluster.index.clone();
@@ -116,11 +121,11 @@ where
 }
 
 /// Present or absent, one by one or many at once.
-pub(crate) fn cost_of_gets<F: Fabric>(kind: IndexKind) {
+pub(crate) fn cost_of_gets<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     // Odd, so that both those that are there and those that are not are among them.
-    let step = 100usize.div_ceil(F::SIZE.percent) | 1;
-    let most = (F::SIZE.percent as u64 / 2).max(4) & !1;
-    on_loaded::<F, _>(kind.default_mix(), move |till| async move {
+    let step = 100usize.div_ceil(fabric.size().percent) | 1;
+    let most = (fabric.size().percent as u64 / 2).max(4) & !1;
+    on_loaded(fabric, kind.default_mix(), move |till| async move {
         let index = &till.index;
         for n in (0..2 * KEYS).step_by(step) {
             let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
@@ -132,7 +137,7 @@ pub(crate) fn cost_of_gets<F: Fabric>(kind: IndexKind) {
         let stats = loop {
             let keys: Vec<_> = (0..many).map(|n| key(n * 96)).collect();
             let multi_get = async || assert_eq!(index.multi_get(&keys).await.unwrap().len(), keys.len());
-            match counted_unless_slow(index, OpKind::Get, 0, multi_get).await {
+            match counted_unless_slow(index, OpKind::Get, 0, &|| multi_get().boxed_local()).await {
                 Ok(stats) => break stats,
                 Err(retries) if many == 2 => panic!("two gets at once looked again {retries} times"),
                 Err(_) => many = (many / 4).max(2) & !1,
@@ -148,9 +153,9 @@ pub(crate) fn cost_of_gets<F: Fabric>(kind: IndexKind) {
     });
 }
 
-pub(crate) fn cost_of_changes<F: Fabric>(kind: IndexKind) {
-    for mix in F::SIZE.few(kind.every_mix()) {
-        on_loaded::<F, _>(mix, changes);
+pub(crate) fn cost_of_changes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    for mix in fabric.size().few(kind.every_mix()) {
+        on_loaded(fabric, mix, changes);
     }
 }
 
@@ -182,9 +187,9 @@ async fn changes<V: ClientPool>(till: Till<V>) {
     till.costs(Work::VainChange(OpKind::Remove), OpKind::Remove, remove).await;
 }
 
-pub(crate) fn cost_of_scans<F: Fabric>(kind: IndexKind) {
-    let step = 700usize.div_ceil(F::SIZE.percent);
-    on_loaded::<F, _>(kind.default_mix(), move |till| async move {
+pub(crate) fn cost_of_scans<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let step = 700usize.div_ceil(fabric.size().percent);
+    on_loaded(fabric, kind.default_mix(), move |till| async move {
         let index = &till.index;
         for from in (0..KEYS - 200).step_by(step) {
             let start = key(2 * from);

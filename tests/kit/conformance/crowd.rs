@@ -19,11 +19,11 @@ use crate::kit::recorder::{Client, Recorder};
 use crate::kit::{key, number, scatter};
 
 /// Neighbours belong to different clients, of both parties.
-pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {
+pub(crate) fn disjoint_inserts<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const EACH: u64 = 8;
-    let clients = F::SIZE.steps(110, 20) as u64;
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |cluster: TestCluster<F::V>| async move {
+    let clients = fabric.size().steps(110, 20) as u64;
+    in_every_setting(fabric, kind, Shape::TINY, || {
+        move |cluster: TestCluster<V>| async move {
             let all = 2 * clients * EACH;
             let first = cluster.place as u64 * clients;
             cluster.meet().await;
@@ -51,12 +51,12 @@ pub(crate) fn disjoint_inserts<F: Fabric>(kind: IndexKind) {
     });
 }
 
-pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: IndexKind) {
+pub(crate) fn of_many_inserts_one_succeeds<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const KEYS: u64 = 60;
-    let clients = F::SIZE.steps(40, 10);
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+    let clients = fabric.size().steps(40, 10);
+    in_every_setting(fabric, kind, Shape::TINY, || {
         let wins = Arc::new(Mutex::new(BTreeMap::<u64, Vec<u64>>::new()));
-        move |cluster: TestCluster<F::V>| {
+        move |cluster: TestCluster<V>| {
             let wins = Arc::clone(&wins);
             async move {
                 cluster.meet().await;
@@ -87,11 +87,11 @@ pub(crate) fn of_many_inserts_one_succeeds<F: Fabric>(kind: IndexKind) {
 }
 
 /// Neighbours change in the same leaf, and none undoes what another did.
-pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
+pub(crate) fn no_lost_increments<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const CLIENTS: usize = 16;
-    let rounds = F::SIZE.steps(15, 4) as u64;
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |cluster: TestCluster<F::V>| async move {
+    let rounds = fabric.size().steps(15, 4) as u64;
+    in_every_setting(fabric, kind, Shape::TINY, || {
+        move |cluster: TestCluster<V>| async move {
             cluster.meet().await;
             cluster
                 .clients(CLIENTS, |c| {
@@ -117,12 +117,12 @@ pub(crate) fn no_lost_increments<F: Fabric>(kind: IndexKind) {
 }
 
 /// All clients do everything to the same few keys, and drop operations now and then.
-pub(crate) fn shared_keys_are_linearizable<F: Fabric>(kind: IndexKind) {
+pub(crate) fn shared_keys_are_linearizable<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const CLIENTS: usize = 12;
-    let ops = F::SIZE.steps(100, 20);
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
+    let ops = fabric.size().steps(100, 20);
+    in_every_setting(fabric, kind, Shape::TINY, || {
         let recorder = Arc::new(Recorder::default());
-        move |cluster: TestCluster<F::V>| {
+        move |cluster: TestCluster<V>| {
             let recorder = Arc::clone(&recorder);
             async move {
                 cluster.meet().await;
@@ -177,10 +177,10 @@ async fn something_to_few_keys<V: ClientPool>(client: &mut Client<V>) {
 }
 
 /// Keys that are never removed are always found, and values that only count upwards never go back.
-pub(crate) fn stable_keys_are_always_found<F: Fabric>(kind: IndexKind) {
-    let rounds = F::SIZE.steps(40, 6) as u64;
-    in_every_setting::<F, _, _>(kind, Shape::TINY, || {
-        move |cluster: TestCluster<F::V>| async move {
+pub(crate) fn stable_keys_are_always_found<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let rounds = fabric.size().steps(40, 6) as u64;
+    in_every_setting(fabric, kind, Shape::TINY, || {
+        move |cluster: TestCluster<V>| async move {
             // Multiples of 16 stay and count upwards; what lies between them comes and goes.
             if cluster.place == 0 {
                 for n in 0..STABLE {
@@ -240,14 +240,13 @@ async fn come_and_go<V: ClientPool>(cluster: TestCluster<V>, writer: usize, roun
 }
 
 /// Caches of a few nodes, of every size: nodes leave the cache in the middle of operations.
-pub(crate) fn small_caches<F: Fabric>(kind: IndexKind) {
+pub(crate) fn small_caches<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const CLIENTS: u64 = 20;
-    let each = F::SIZE.steps(20, 5) as u64;
+    let each = fabric.size().steps(20, 5) as u64;
     for cache_bytes in [500, 1000, 2000, 4000] {
         let recipe = kind.default_mix().with_options(|options| options.cache_bytes = cache_bytes);
-        let recipe = Shape::TINY.of(recipe);
-        on_index::<F, _, _>(Parties::Shards(2), recipe, || {
-            move |cluster: TestCluster<F::V>| async move {
+        on_index(fabric, Parties::Shards(2), Shape::TINY.of(recipe), || {
+            move |cluster: TestCluster<V>| async move {
                 cluster.meet().await;
                 cluster
                     .clients(CLIENTS as usize, |c| {

@@ -1,6 +1,7 @@
 //! Input that no index can take: a typed error, and an index that is as it was. And input that looks odd and is fine:
 //! empty keys, keys of full length, every byte.
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexKind, Nodes, RangeIndex, ReadError, WriteError};
 use futures::TryStreamExt;
 
@@ -9,9 +10,9 @@ use crate::kit::cluster::{Model, Parties, TestCluster};
 use crate::kit::kind::{Mixes, Shape};
 use crate::kit::{key, number};
 
-pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
-    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        |cluster: TestCluster<F::V>| async move {
+pub(crate) fn too_long_keys_and_values<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    on_index(fabric, Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        |cluster: TestCluster<V>| async move {
             let index = &cluster.index;
             for n in 0..20 {
                 index.put(&key(n), &key(n)).await.unwrap();
@@ -41,12 +42,12 @@ pub(crate) fn too_long_keys_and_values<F: Fabric>(kind: IndexKind) {
     });
 }
 
-pub(crate) fn odd_keys<F: Fabric>(kind: IndexKind) {
-    let step = 100usize.div_ceil(F::SIZE.percent);
+pub(crate) fn odd_keys<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let step = 100usize.div_ceil(fabric.size().percent);
     for (max_key, max_value) in [(1, 0), (2, 1), (8, 8), (40, 9), (kind.trial().long_key, 300)] {
         let shape = Shape { max_key, max_value, nodes: Nodes::Least };
-        on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
-            move |cluster: TestCluster<F::V>| async move {
+        on_index(fabric, Parties::ONE, shape.of(kind.default_mix()), || {
+            move |cluster: TestCluster<V>| async move {
                 let index = &cluster.index;
                 let mut expected = Model::new();
                 let mut keys = vec![Vec::new()];

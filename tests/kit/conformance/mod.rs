@@ -18,7 +18,6 @@ mod model;
 mod scans;
 
 use std::future::Future;
-use std::sync::Arc;
 
 pub(crate) use self::bulk::{bulk_loads_that_are_dropped, bulk_loads_that_cannot_be, bulk_loads_that_race};
 pub(crate) use self::cancelled::{dropped_operations, waiters_that_leave_the_queue};
@@ -37,22 +36,18 @@ pub(crate) use self::scans::{
 use farwood::IndexSpec;
 use farwood::runtime::ClientPool;
 
-use crate::kit::cluster::{Common, Parties, Seat, TestCluster};
+use crate::kit::cluster::{Main, Parties, Seat, TestCluster, as_main, at_index, to_the_end};
 use crate::kit::kind::{Mixes, Shape, patient};
 pub(crate) use farwood::IndexKind;
 
-/// A fabric that the body runs on.
-pub(crate) trait Fabric {
-    /// Its shards.
-    type V: ClientPool;
-    /// The part of the body that fits there.
-    const SIZE: Size;
+/// A fabric that the body runs on. The body knows the shards `V` alone, so it is compiled once for all fabrics that
+/// have the same.
+pub(crate) trait Fabric<V> {
+    /// Yields the part of the body that fits there.
+    fn size(&self) -> Size;
     /// Runs what `make` makes on every shard of all `parties`, on one fresh cluster of two servers, and waits for all
     /// of them. Once per setting that makes a difference there, each with what a call of `make` made.
-    fn run<F, R>(parties: Parties, make: impl Fn() -> F)
-    where
-        F: Fn(Seat<Self::V>) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static;
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<V>>);
 }
 
 /// The part of the body that is run, so that it ends in reasonable time on a slow fabric too.
@@ -84,38 +79,28 @@ impl Size {
 
 /// Runs what `make` makes on every shard of all `parties`, on a fresh index. Afterwards nothing may be left behind,
 /// and the index must pass its check.
-fn on_index<F, M, R>(parties: Parties, recipe: IndexSpec, make: impl Fn() -> M)
+fn on_index<V, M, R>(fabric: &dyn Fabric<V>, parties: Parties, recipe: IndexSpec, make: impl Fn() -> M)
 where
-    F: Fabric,
-    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
+    V: ClientPool,
+    M: Fn(TestCluster<V>) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
     let recipe = patient(recipe);
     // Shown if the test fails.
     println!("{parties:?} on {recipe:?}");
-    F::run(parties, || {
-        let (main, common) = (make(), Common::new(parties));
-        move |seat| {
-            let (main, common) = (main.clone(), Arc::clone(&common));
-            async move {
-                let cluster = TestCluster::enter(seat, recipe, common).await;
-                main(cluster.clone()).await;
-                cluster.finish().await;
-            }
-        }
-    });
+    fabric.run(parties, &|| at_index(parties, recipe, to_the_end(as_main(make()))));
 }
 
 /// Runs [`on_index`] with all mixes of the kind's options, on shards and on nodes.
-fn in_every_setting<F, M, R>(kind: IndexKind, shape: Shape, make: impl Fn() -> M)
+fn in_every_setting<V, M, R>(fabric: &dyn Fabric<V>, kind: IndexKind, shape: Shape, make: impl Fn() -> M)
 where
-    F: Fabric,
-    M: Fn(TestCluster<F::V>) -> R + Clone + Send + 'static,
+    V: ClientPool,
+    M: Fn(TestCluster<V>) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
     for parties in Parties::BOTH {
-        for mix in F::SIZE.few(kind.mixes()) {
-            on_index::<F, _, _>(parties, shape.of(mix), &make);
+        for mix in fabric.size().few(kind.mixes()) {
+            on_index(fabric, parties, shape.of(mix), &make);
         }
     }
 }
@@ -141,7 +126,7 @@ macro_rules! index_conformance_tests {
         mod $module {
             $(#[test]
             fn $part() {
-                crate::conformance::$part::<super::$fabric>(crate::conformance::IndexKind::$kind);
+                crate::conformance::$part(&super::$fabric, crate::conformance::IndexKind::$kind);
             })+
         }
     };

@@ -30,17 +30,17 @@ struct Pair<V: ClientPool> {
     rng: SmallRng,
 }
 
-pub(crate) fn every_mix_is_as_a_map<F: Fabric>(kind: IndexKind) {
+pub(crate) fn every_mix_is_as_a_map<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let shape = Shape { max_key: 4, max_value: 5, nodes: Nodes::Tiny };
-    for (seed, mix) in F::SIZE.few(kind.every_mix()).into_iter().enumerate() {
-        let steps = F::SIZE.steps(400, 250);
-        on_index::<F, _, _>(Parties::ONE, shape.of(mix), || {
-            move |cluster: TestCluster<F::V>| compare(cluster, shape, seed as u64, steps)
+    for (seed, mix) in fabric.size().few(kind.every_mix()).into_iter().enumerate() {
+        let steps = fabric.size().steps(400, 250);
+        on_index(fabric, Parties::ONE, shape.of(mix), || {
+            move |cluster: TestCluster<V>| compare(cluster, shape, seed as u64, steps)
         });
     }
 }
 
-pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: IndexKind) {
+pub(crate) fn every_shape_is_as_a_map<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let shapes = [
         (3, 0, Nodes::Least),
         (5, 1, Nodes::Least),
@@ -50,22 +50,21 @@ pub(crate) fn every_shape_is_as_a_map<F: Fabric>(kind: IndexKind) {
         (6, 8, Nodes::Usual),
     ];
     for (seed, (max_key, max_value, nodes)) in shapes.into_iter().enumerate() {
-        let (shape, steps) = (Shape { max_key, max_value, nodes }, F::SIZE.steps(3000, 300));
-        on_index::<F, _, _>(Parties::ONE, shape.of(kind.default_mix()), || {
-            move |cluster: TestCluster<F::V>| compare(cluster, shape, seed as u64, steps)
+        let (shape, steps) = (Shape { max_key, max_value, nodes }, fabric.size().steps(3000, 300));
+        on_index(fabric, Parties::ONE, shape.of(kind.default_mix()), || {
+            move |cluster: TestCluster<V>| compare(cluster, shape, seed as u64, steps)
         });
     }
 }
 
 /// Longer, with a cache too small for anything: slow, but right.
-pub(crate) fn a_map_says_the_same<F: Fabric>(kind: IndexKind) {
+pub(crate) fn a_map_says_the_same<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let shape = Shape { max_key: 4, ..Shape::TINY };
-    let steps = F::SIZE.steps(3000, 300);
-    on_index::<F, _, _>(
-        Parties::ONE,
-        shape.of(kind.default_mix().with_options(|options| options.cache_bytes = 1)),
-        || move |cluster: TestCluster<F::V>| compare(cluster, shape, 7, steps),
-    );
+    let steps = fabric.size().steps(3000, 300);
+    let recipe = kind.default_mix().with_options(|options| options.cache_bytes = 1);
+    on_index(fabric, Parties::ONE, shape.of(recipe), || {
+        move |cluster: TestCluster<V>| compare(cluster, shape, 7, steps)
+    });
 }
 
 async fn compare<V: ClientPool>(cluster: TestCluster<V>, shape: Shape, seed: u64, steps: usize) {

@@ -24,14 +24,14 @@ const SCANNERS: usize = 12;
 const WRITERS: usize = 6;
 
 /// Every stable key comes exactly once and in order, whatever comes between.
-pub(crate) fn scans_among_splits<F: Fabric>(kind: IndexKind) {
-    let end = F::SIZE.steps(120, 20) as u64 * GAP;
-    let scans = F::SIZE.steps(15, 4);
+pub(crate) fn scans_among_splits<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let end = fabric.size().steps(120, 20) as u64 * GAP;
+    let scans = fabric.size().steps(15, 4);
     for parties in Parties::BOTH {
-        for mix in F::SIZE.few(kind.scan_mixes()) {
-            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
+        for mix in fabric.size().few(kind.scan_mixes()) {
+            on_index(fabric, parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
-                move |cluster: TestCluster<F::V>| split_and_scan(cluster, Arc::clone(&recorder), end, scans)
+                move |cluster: TestCluster<V>| split_and_scan(cluster, Arc::clone(&recorder), end, scans)
             });
         }
     }
@@ -102,14 +102,14 @@ async fn scan_something<V: ClientPool>(client: &mut Client<V>, end: u64) {
 }
 
 /// Values change and keys come and go while they are scanned: what a scan returns was there at some moment.
-pub(crate) fn scans_among_changes<F: Fabric>(kind: IndexKind) {
+pub(crate) fn scans_among_changes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const KEYS: u64 = 60;
-    let rounds = F::SIZE.steps(20, 3);
+    let rounds = fabric.size().steps(20, 3);
     for parties in Parties::BOTH {
-        for mix in F::SIZE.few(kind.scan_mixes()) {
-            on_index::<F, _, _>(parties, Shape::TINY.of(mix), || {
+        for mix in fabric.size().few(kind.scan_mixes()) {
+            on_index(fabric, parties, Shape::TINY.of(mix), || {
                 let recorder = Arc::new(Recorder::default());
-                move |cluster: TestCluster<F::V>| {
+                move |cluster: TestCluster<V>| {
                     let recorder = Arc::clone(&recorder);
                     async move {
                         cluster.meet().await;
@@ -155,10 +155,10 @@ async fn scan_anything<V: ClientPool>(client: &mut Client<V>, keys: u64) {
 }
 
 /// A node whose cache knows the last leaf only from before other nodes split it.
-pub(crate) fn scans_beyond_what_the_cache_knows<F: Fabric>(kind: IndexKind) {
-    for mix in F::SIZE.few(kind.scan_mixes()) {
-        on_index::<F, _, _>(Parties::Nodes(2), Shape::TINY.of(mix), || {
-            |cluster: TestCluster<F::V>| async move {
+pub(crate) fn scans_beyond_what_the_cache_knows<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    for mix in fabric.size().few(kind.scan_mixes()) {
+        on_index(fabric, Parties::Nodes(2), Shape::TINY.of(mix), || {
+            |cluster: TestCluster<V>| async move {
                 if cluster.place == 0 {
                     put_all(&cluster, 0..50).await;
                 }
@@ -201,11 +201,11 @@ async fn keys_from<V: ClientPool>(cluster: &TestCluster<V>, from: u64, limit: Op
 }
 
 /// A prefix leads to the keys that begin with it, itself among them, and to no others.
-pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
+pub(crate) fn scans_of_prefixes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     const KEYS: [&[u8]; 9] =
         [b"", b"a", b"ab", b"ab\x00", b"abc", b"ab\xff\xff", b"ac", b"\xff", b"\xff\xff"];
-    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        move |cluster: TestCluster<F::V>| async move {
+    on_index(fabric, Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        move |cluster: TestCluster<V>| async move {
             for key in KEYS {
                 cluster.index.put(key, key).await.unwrap();
             }
@@ -226,10 +226,10 @@ pub(crate) fn scans_of_prefixes<F: Fabric>(kind: IndexKind) {
 }
 
 /// A scan that is dropped leaves nothing behind; one that is not polled for long goes on where it was.
-pub(crate) fn scans_that_stop_and_wait<F: Fabric>(kind: IndexKind) {
-    let later = F::SIZE.steps(1000, 200) as u64;
-    on_index::<F, _, _>(Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
-        move |cluster: TestCluster<F::V>| async move {
+pub(crate) fn scans_that_stop_and_wait<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
+    let later = fabric.size().steps(1000, 200) as u64;
+    on_index(fabric, Parties::ONE, Shape::TINY.of(kind.default_mix()), || {
+        move |cluster: TestCluster<V>| async move {
             let mut expected = Model::new();
             for n in 0..100 {
                 cluster.index.put(&key(2 * n), &key(n)).await.unwrap();

@@ -13,9 +13,10 @@ mod messages;
 mod order;
 mod tasks;
 
-use std::future::Future;
+use std::sync::Arc;
 
 use farwood_runtime::{ClientPool, RemotePtr, ShardId};
+use futures::future::LocalBoxFuture;
 
 pub(crate) use self::access::{round_trips, verbs_match_a_model};
 pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
@@ -30,16 +31,14 @@ pub(crate) use self::order::{
 };
 pub(crate) use self::tasks::{combinators, deferred_tasks, pauses, time_never_goes_back, timeouts, waiters};
 
+/// The function that every shard of a test runs.
+pub(crate) type Main<V> = Arc<dyn Fn(V, Site) -> LocalBoxFuture<'static, ()> + Send + Sync>;
+
 /// A fabric, as the body needs it.
-pub(crate) trait Fabric {
-    /// Type of its shards.
-    type V: ClientPool;
+pub(crate) trait Fabric<V> {
     /// Runs `main` on every shard of a fresh node with `shards` shards and a fresh cluster of two servers, once per
     /// setting (line mode, credits, kind of task) that makes a difference there, and waits for all of them.
-    fn run<F, R>(shards: usize, main: F)
-    where
-        F: Fn(Self::V, Site) -> R + Clone + Send + 'static,
-        R: Future<Output = ()> + 'static;
+    fn run(&self, shards: usize, main: &Main<V>);
 }
 
 /// Zeroed memory that the body has to itself; all shards share it.
@@ -69,7 +68,7 @@ impl Site {
 
 /// Defines one `#[test]` per part of the body for a [`Fabric`].
 macro_rules! conformance_tests {
-    ($fabric:ty) => {
+    ($fabric:ident) => {
         conformance_tests!($fabric:
             round_trips [1, 2], verbs_match_a_model [1, 2], chains_keep_their_order [1, 2],
             order_is_seen_by_others [1, 2], atomics [1, 2], atomics_lose_no_increment [1, 2],
@@ -79,21 +78,35 @@ macro_rules! conformance_tests {
             combinators [1, 2], refused_chains_come_back [1, 2], time_never_goes_back [1, 2], store_buffer_litmus [2],
             messages_follow_writes [2]);
     };
-    ($fabric:ty: $($part:ident [$($shards:literal),+]),+) => {
+    ($fabric:ident: $($part:ident [$($shards:literal),+]),+) => {
         $(#[test]
         fn $part() {
-            $(<$fabric as crate::conformance::Fabric>::run($shards, |v, site| async move {
-                let barrier = crate::conformance::Barrier::new(&v);
-                crate::conformance::$part(v.clone(), site, barrier.clone()).await;
-                crate::conformance::nothing_is_left(&v, &barrier).await;
-            });)+
+            crate::conformance::run_part(&$fabric, &[$($shards),+], |v, site, barrier| {
+                Box::pin(crate::conformance::$part(v, site, barrier))
+            });
         })+
     };
 }
 pub(crate) use conformance_tests;
 
+/// Runs a part of the body on nodes of so many `shards`. Afterwards nothing may be left.
+pub(crate) fn run_part<V: ClientPool>(
+    fabric: &dyn Fabric<V>,
+    shards: &[usize],
+    part: fn(V, Site, Barrier<V>) -> LocalBoxFuture<'static, ()>,
+) {
+    let main: Main<V> = Arc::new(move |v: V, site| {
+        Box::pin(async move {
+            let barrier = Barrier::new(&v);
+            part(v.clone(), site, barrier.clone()).await;
+            nothing_is_left(&v, &barrier).await;
+        })
+    });
+    shards.iter().for_each(|shards| fabric.run(*shards, &main));
+}
+
 /// Checks that every shard is done, all chains are executed and all buffers are back.
-pub(crate) async fn nothing_is_left<V: ClientPool>(v: &V, barrier: &Barrier<V>) {
+async fn nothing_is_left<V: ClientPool>(v: &V, barrier: &Barrier<V>) {
     while v.chains_in_flight() > 0 {
         v.pause(10_000).await;
     }
