@@ -1,4 +1,4 @@
-//! What a cache counts, of either tree. Knows nothing of how the counts are merged: the models of lock-free readers
+//! Counts of a cache, of either tree. Knows nothing of how they are merged: the models of lock-free readers
 //! compile this file without the rest of the crate.
 
 /// Contents of the cache, what has happened to it since it was made, and the lookups of one shard's reader.
