@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 120;
+/// Lines of code of `examples/own_index/index`, comments and blank lines not counted.
+const OWN_INDEX_LINES_MAX: usize = 300;
 /// Put together here, so that this file does not contain them.
 const LEFT_BEHIND: [&str; 5] = [
     concat!("dbg", "!("),
@@ -74,6 +76,20 @@ fn the_repository_is_tidy() {
     }
     report += &circles::violations(&read);
     assert!(report.is_empty(), "not tidy:\n{report}");
+}
+
+/// Newcomers read the example first when they write an index: it stays small (docs/own-index.md).
+#[test]
+fn an_index_takes_few_lines() {
+    let mut files = Vec::new();
+    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/own_index/index"), &mut files);
+    let text: String = files.iter().map(|path| fs::read_to_string(path).expect("it was found")).collect();
+    let code = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    let lines = code.count();
+    assert!(
+        (1..=OWN_INDEX_LINES_MAX).contains(&lines),
+        "{lines} lines of code, {OWN_INDEX_LINES_MAX} are the most"
+    );
 }
 
 /// Collects the Rust files, the scripts and the documents below `folder`.

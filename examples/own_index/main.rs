@@ -9,13 +9,14 @@ pub mod index;
 
 use std::error::Error;
 
-use farwood::index::shell::{Geometry, Nodes, Options, Tree};
+use farwood::index::shell::{Geometry as _, Nodes, Options, Tree};
+use farwood::index::sherman::Geometry;
 use farwood::{Cluster, ComputeNode, EmbeddedConfig, IndexError, NodeConfig, RangeIndex, Shard};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 use futures::future::try_join_all;
 
-use crate::index::{OwnIndex, Sizes};
+use crate::index::OwnIndex;
 
 type Index = farwood::index::shell::Index<OwnIndex, Shard>;
 
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = EmbeddedConfig { bytes_per_server: 64 << 20, ..EmbeddedConfig::default() };
     let node =
         ComputeNode::new(Cluster::embedded(config)?, NodeConfig { shards: 2, ..NodeConfig::default() })?;
-    let sizes = Sizes::new(Sizes::USUAL_LIMITS, Nodes::Usual);
+    let sizes = Geometry::new(Geometry::USUAL_LIMITS, Nodes::Usual);
     let tree = Tree::<OwnIndex>::create(&node, "own", sizes, Options::default());
     let tree = block_on(tree)?;
     let outcomes = node.run(move |shard| {

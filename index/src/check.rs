@@ -44,6 +44,15 @@ impl Default for CheckOptions {
     }
 }
 
+/// Facts for a walk over an index at rest.
+#[derive(Clone, Debug)]
+pub struct AtRest<'c> {
+    /// Tolerance of the check.
+    pub options: &'c CheckOptions,
+    /// Words of the lock tables that dead clients hold: nodes under them may be torn.
+    pub exempt: BTreeSet<RemotePtr>,
+}
+
 /// Findings of a check.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -41,6 +41,11 @@ pub enum AccessError {
 }
 
 impl AccessError {
+    /// Makes the error of a node that breaks a rule.
+    pub fn corrupt(node: RemotePtr, what: impl ToString) -> Self {
+        AccessError::Corrupt { node, what: what.to_string() }
+    }
+
     /// Tells what [`WriteError::outcome_unknown`] tells of a put, insert, update or remove that failed so.
     ///
     /// ```

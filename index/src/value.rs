@@ -1,4 +1,4 @@
-//! The value that a lookup returns, still in the buffer that it was read into, or in one that clients share.
+//! The value that a lookup returns: still in the buffer that it was read into, in one that clients share, or copied.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -6,9 +6,9 @@ use std::ops::{Deref, Range};
 use farwood_lock::window::SharedValue;
 use farwood_runtime::Buf;
 
-use crate::layout::{StreamRange, make_contiguous};
+use crate::layout::{Bytes, StreamRange, make_contiguous};
 
-/// A value, as bytes. It keeps a leased buffer: copy it out (`to_vec`) to keep it for long.
+/// A value, as bytes. It may keep a leased buffer: copy it out (`to_vec`) to keep it for long.
 ///
 /// ```
 /// # use farwood_index::Value;
@@ -28,6 +28,8 @@ enum Kept {
     Leased { buf: Buf, range: Range<usize> },
     /// Read by another client, or written.
     Shared(SharedValue),
+    /// Copied out.
+    Copied(Bytes),
 }
 
 impl Value {
@@ -66,7 +68,14 @@ impl Deref for Value {
         match &self.0 {
             Kept::Leased { buf, range } => &buf[range.clone()],
             Kept::Shared(value) => value,
+            Kept::Copied(value) => value,
         }
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(value: Bytes) -> Self {
+        Value(Kept::Copied(value))
     }
 }
 

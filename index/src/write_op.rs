@@ -28,6 +28,15 @@ impl<'v> WriteOp<'v> {
         }
     }
 
+    /// Tells whether the operation has an effect on a key that is present, or else on one that is absent.
+    pub fn applies(self, is_present: bool) -> bool {
+        match self {
+            WriteOp::Put(_) => true,
+            WriteOp::Insert(_) => !is_present,
+            WriteOp::Update(_) | WriteOp::Remove => is_present,
+        }
+    }
+
     /// Tells whether the operation makes an absent key present.
     ///
     /// ```
@@ -37,5 +46,19 @@ impl<'v> WriteOp<'v> {
     /// ```
     pub fn creates(self) -> bool {
         matches!(self, WriteOp::Put(_) | WriteOp::Insert(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_apply_to_keys_that_are_present_or_absent() {
+        let applies = |op: WriteOp<'_>| [true, false].map(|is_present| op.applies(is_present));
+        assert_eq!(applies(WriteOp::Put(b"")), [true, true]);
+        assert_eq!(applies(WriteOp::Insert(b"")), [false, true]);
+        assert_eq!(applies(WriteOp::Update(b"")), [true, false]);
+        assert_eq!(applies(WriteOp::Remove), [true, false]);
     }
 }

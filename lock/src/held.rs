@@ -332,6 +332,31 @@ impl<V: Verbs> Held<V> {
         self.unpublished = verbs;
     }
 
+    /// Gives the lock back under which nothing was changed: one round trip, or none if it is handed over.
+    ///
+    /// # Errors
+    /// See [`Held::release`].
+    pub async fn unlock(self, meter: &Meter) -> Result<(), LockError> {
+        let nothing = Chain::new(self.lock.server());
+        self.release(meter, nothing, true).await.map(drop)
+    }
+
+    /// Writes `image` to the node, from its begin, and releases. It comes back. See [`Held::release`].
+    ///
+    /// # Errors
+    /// See [`Held::release`].
+    pub async fn write_back(
+        self,
+        meter: &Meter,
+        image: Buf,
+        combine: bool,
+    ) -> Result<Option<Buf>, LockError> {
+        let bytes = image.len();
+        let mut chain = Chain::with_buffer(self.node.server(), image);
+        chain.write(self.node, 0..bytes);
+        self.release(meter, chain, combine).await
+    }
+
     /// Writes back and releases. `chain` is the write-back, to the node's own server, and may be empty; its buffer
     /// comes back.
     ///

@@ -1,29 +1,27 @@
-//! A hash of buckets as an index of one's own: little, but right under concurrency, cancellation and faults. Gets and
-//! writes take few round trips; a scan reads everything and sorts, since a hash keeps no order.
+//! A sorted list of buckets as an index of one's own: little, but right under concurrency, cancellation and faults. A
+//! compute node remembers where buckets begin, so it finds the bucket of a key by a search in its own memory.
 //!
 //! ```text
-//! root word ──> table: a word per chain ──> bucket ──> bucket ──> ...    each word is 0 at first, and set once
-//!
-//! bucket  | checksum 8 | next 8 | entry | entry | .. | 0 .. |
-//! entry   | length of the key + 1: 2 | length of the value 2 | key | value |
+//! root word ──> bucket ──> bucket ──> bucket      each with the pairs from where it begins to where the next one does
+//!               from ""    from "h"   from "s"
 //! ```
 //!
-//! - The lines of one READ may be of several moments: a reader believes the checksum. If that is wrong it reads the
-//!   bucket again under the lock, and so waits for the writer, or learns that it has died there.
-//! - The lock of a chain's first bucket protects the chain, so all of it is on one memory server. A write reads the
-//!   chain, and sends one bucket whole with the unlock behind it; before it, if none has room, a new one.
-//! - A key stays in its bucket while it is there, and buckets stay in their chain: a client that reads the chain once
-//!   meets it.
-//! - A word that is set stays: compute nodes remember it, and a CAS of unknown outcome is posted again, since it then
-//!   finds what the word holds for good.
+//! - A bucket that gets too large gives its upper pairs to a new one behind it. It keeps the lower ones, and its
+//!   place: so what a compute node remembers leads to the bucket of the key, or to one left of it, and never astray.
+//! - Each bucket has a lock, and so has the root word. What leads to a new bucket is written under one, when the new
+//!   bucket is complete.
+//! - The lines of one READ may be of several moments: a reader believes them if they are of one version. If not it
+//!   reads the bucket again under the lock, and so waits for the writer, or learns that it has died there.
 //!
-//! # Round trips (words known, no conflict)
+//! # Round trips (places known, no conflict)
 //!
 //! | operation | |
 //! |---|---|
-//! | get | 1 for each bucket of the chain, up to the one with the key |
-//! | put, insert, update, remove | 2, without `fused` 3; 1 more for each bucket behind the first |
-//! | scan | 1 for the table, 1 for each window of buckets |
+//! | get | 1 |
+//! | put, insert, update, remove | 2, without `fused` 3; with a split 1 more |
+//! | scan | 1 for each bucket |
+//!
+//! A client of a compute node that knows nothing yet takes a round trip for each bucket up to that of its key.
 //!
 //! This file is a module of an example, and also of `farwood_index` once it lies there (`tests/own-index`): it calls
 //! that crate by its name.
@@ -31,36 +29,26 @@
 mod bucket;
 mod operation;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, RangeBounds, RangeInclusive};
+use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use farwood_index::check::{Broken, CheckOptions, CheckReport};
-use farwood_index::layout::Bytes;
-use farwood_index::shell::{Algorithm, Filled, Geometry, Options, Trial};
-use farwood_index::stats::OpKind;
+use farwood_index::check::{AtRest, CheckReport};
+use farwood_index::shell::{Algorithm, Options, Trial, scan};
+use farwood_index::sherman::Geometry;
 use farwood_index::write_op::WriteOp;
-use farwood_index::{AccessError, LoadError, OpenError, ReadError, WriteError};
-use farwood_index::{Pair, Scan, TreeShape, Value, techniques};
-use farwood_lock::LockConfig;
-use farwood_lock::window::WindowConfig;
+use farwood_index::{
+    AccessError, Bytes, LoadError, OpenError, Scan, TreeShape, Value, WriteError, techniques,
+};
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
-use futures::{StreamExt, TryFutureExt, stream};
 
-pub use self::bucket::Sizes;
-use self::bucket::{build, entries};
-use self::operation::{Here, Operation, Unpublished};
+use self::bucket::Bucket;
+use self::operation::{Directory, Here, Operation};
 
 techniques! {
     /// The techniques that this index can do without.
     pub struct Techniques {
         /// The lock's CAS and the first READ in one chain.
         pub fused: bool = true,
-        /// Gets of one key that wait for each other share one. The shell does it.
-        pub delegation: bool = false,
-        /// Puts, or updates, of one key that wait for each other become one. The shell does it.
-        pub combining: bool = false,
     }
 }
 
@@ -70,62 +58,37 @@ pub enum OwnIndex {}
 
 impl Algorithm for OwnIndex {
     const KIND: &'static str = "own_index";
-    const FILLED: Filled = Filled::Leaves;
-    const TRIAL: Trial = Trial {
-        rare_paths: &["own_index.lost", "own_index.overflow"],
-        bytes_per_server: 1 << 20,
-        cache_bytes: &[1 << 20],
-        is_radix: false,
-        inserts_in_place: true,
-        finishes_what_was_dropped: false,
-        long_key: 300,
-        height_min: 3,
-        load_factor_min: 0.5,
-    };
-    const SCAN_WINDOW: usize = 32;
+    const TRIAL: Trial =
+        Trial { rare_paths: &["own_index.behind", "own_index.lost", "own_index.split"], ..Trial::COMMON };
 
-    type Geometry = Sizes;
+    /// Buckets are Sherman's leaves; the sizes of its inner nodes say nothing here.
+    type Geometry = Geometry;
     type Techniques = Techniques;
-    type PersistedConfig = Sizes;
-    /// The words that are known: of the chains, and the root word.
-    type NodeState = Box<[AtomicU64]>;
+    type PersistedConfig = Geometry;
+    type NodeState = Directory;
     type ShardState = ();
 
-    fn agree(sizes: Sizes, _: Techniques, _: &[ServerInfo]) -> Result<Sizes, OpenError> {
-        sizes.check()?;
+    fn agree(sizes: Geometry, _: Techniques, _: &[ServerInfo]) -> Result<Geometry, OpenError> {
         Ok(sizes)
     }
 
-    fn geometry(sizes: &Sizes) -> Sizes {
+    fn geometry(sizes: &Geometry) -> Geometry {
         *sizes
     }
 
-    fn round_trips(techniques: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
-        // A chain may be of any length.
-        (1..=u64::MAX, 3 - u64::from(techniques.fused)..=u64::MAX)
+    fn round_trips(Techniques { fused }: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        // A compute node that does not know the way to a bucket yet walks there.
+        (1..=u64::MAX, 3 - u64::from(fused)..=u64::MAX)
     }
 
-    fn updates_in_place(_: Techniques) -> bool {
-        true
+    fn node_state(_: &Geometry, _: &Options<Techniques>, _: u64) -> Result<Directory, OpenError> {
+        Ok(Directory::default())
     }
 
-    fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
-        let Techniques { delegation, combining, .. } = techniques;
-        (
-            LockConfig { on_chip: false, ..locks },
-            WindowConfig { delegation, combining, ..WindowConfig::default() },
-        )
-    }
+    fn shard_state(_: &Directory) {}
 
-    fn node_state(sizes: &Sizes, _: &Options<Techniques>, _: u64) -> Result<Box<[AtomicU64]>, OpenError> {
-        sizes.check()?;
-        Ok((0..=sizes.chains).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    fn shard_state(_: &Box<[AtomicU64]>) {}
-
-    fn cache_bytes(known: &Box<[AtomicU64]>) -> usize {
-        size_of_val(&**known)
+    fn cache_bytes(directory: &Directory) -> usize {
+        directory.lock().expect("no holder panics").len() * size_of::<(Bytes, RemotePtr)>()
     }
 
     async fn lookup<V: Verbs>(
@@ -133,7 +96,8 @@ impl Algorithm for OwnIndex {
         meter: &Meter,
         key: &[u8],
     ) -> Result<Option<Value>, AccessError> {
-        Operation::new(local, meter).lookup(key).await
+        let found = Operation::new(local, meter).seek(key).await?;
+        Ok(found.and_then(|(_, mut bucket)| bucket.pairs.remove(key)).map(Value::from))
     }
 
     async fn write<V: Verbs>(
@@ -146,97 +110,66 @@ impl Algorithm for OwnIndex {
     }
 
     fn scan<V: Verbs>(local: Rc<Here<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
-        let all = async move {
-            let (meter, limit, mut pairs) = (Meter::default(), limit.unwrap_or(usize::MAX), BTreeMap::new());
-            let take = |_, _, _, bucket: Result<&[u8], Broken>| {
-                for (key, value) in bucket.into_iter().flat_map(entries) {
-                    let key = Bytes::from_slice(key);
-                    if range.contains(&key) {
-                        pairs.insert(key, Bytes::from_slice(value));
-                    }
-                    if pairs.len() > limit {
-                        pairs.pop_last();
-                    }
-                }
-            };
-            if limit > 0 {
-                Operation::new(&local, &meter).each(true, take).await?;
-            }
-            let count = pairs.len() as u64;
-            let ended = stream::poll_fn(move |_| {
-                local.record(OpKind::Scan, &meter, true, count);
-                None::<Result<Pair, ReadError>>.into()
-            });
-            Ok(stream::iter(pairs.into_iter().map(Ok)).chain(ended))
-        };
-        all.try_flatten_stream().boxed_local()
+        scan::by_leaf(local, range, limit, async |local: &Rc<Here<V>>, meter: &Meter, key: &[u8]| {
+            let found = Operation::new(local, meter).seek(key).await?;
+            Ok(found.map(|(_, bucket)| (bucket.pairs.into_iter().collect(), bucket.high)))
+        })
     }
 
     async fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Here<V>>,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
         fill: f64,
     ) -> Result<u64, LoadError> {
-        let (sizes, meter, mut last) = (local.shared.persisted, Meter::default(), None::<Bytes>);
+        let meter = Meter::default();
         let mut operation = Operation::new(local, &meter);
-        if operation.table().await?.is_some() {
+        if !operation.first().await?.is_null() {
             return Err(LoadError::NotEmpty);
         }
-        let (mut chains, mut position) = (BTreeMap::<usize, Vec<(K, U)>>::new(), 0);
-        for (key, value) in pairs {
-            local.check_key(key.as_ref())?;
-            local.check_value(value.as_ref())?;
-            if last.is_some_and(|last| *last >= *key.as_ref()) {
-                return Err(LoadError::Unsorted { position });
-            }
-            last = Some(Bytes::from_slice(key.as_ref()));
-            chains.entry(sizes.chain_of(key.as_ref())).or_default().push((key, value));
-            position += 1;
+        let own = |(key, value): (K, U)| (Bytes::from_slice(key.as_ref()), Bytes::from_slice(value.as_ref()));
+        let mut rest = Bucket::default();
+        rest.pairs = pairs.map(|pair| pair.map(own)).collect::<Result<_, _>>()?;
+        let (count, kept) = (rest.pairs.len(), (operation.layout.slots() as f64 * fill).max(1.0) as usize);
+        // From the right to the left: a bucket names the one behind it.
+        while rest.pairs.len() > kept {
+            let last = rest.split((rest.pairs.len() - 1) / kept * kept);
+            rest.next = operation.add(&last).await?;
         }
-        if chains.is_empty() {
-            return Ok(0);
-        }
-        let mut unpublished = Unpublished::new(local, local.shared.entry.root);
-        let mut words = local.verbs.lease(sizes.table_bytes());
-        words.fill(0);
-        let mut heads = Vec::with_capacity(chains.len() + 1);
-        for (chain, pairs) in chains {
-            let mut next = RemotePtr::NULL;
-            for part in pairs.chunks(sizes.slots_at(fill)).rev() {
-                let mut image = local.verbs.lease(sizes.bucket_bytes());
-                build(&mut image, next, part.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
-                let near = (!next.is_null()).then(|| next.server());
-                next = unpublished.write(&mut operation, near, image).await?;
-            }
-            words[8 * chain..][..8].copy_from_slice(&next.to_bits().to_le_bytes());
-            heads.push((chain, next));
-        }
-        let table = unpublished.write(&mut operation, None, words).await?;
-        if operation.claim(unpublished).await? != table {
+        if count > 0 && !operation.make_first(&rest).await? {
             return Err(LoadError::NotEmpty);
         }
-        for (place, node) in heads.into_iter().chain([(sizes.chains, table)]) {
-            local.shared.state[place].store(node.to_bits(), Ordering::Relaxed);
-        }
-        Ok(position)
+        Ok(count as u64)
     }
 
-    async fn survey<V: Verbs>(local: &Rc<Here<V>>) -> Result<TreeShape, AccessError> {
-        let (meter, mut report) = (Meter::default(), CheckReport::new(1));
-        Operation::new(local, &meter).walk(true, &mut report, &BTreeSet::new()).await?;
-        report.shape()
-    }
-
-    async fn check<V: Verbs>(
+    async fn walk<V: Verbs>(
         local: &Rc<Here<V>>,
-        options: &CheckOptions,
+        meter: &Meter,
+        at_rest: Option<AtRest<'_>>,
+        report: &mut CheckReport,
         visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, AccessError> {
-        let (meter, mut report) = (Meter::default(), CheckReport::new(options.kept_max));
-        let held = local.locks.words_held(&meter).await?;
-        let exempt = report.note_locks(options, held, |word| local.locks.is_foreign(word));
-        let pairs = Operation::new(local, &meter).walk(false, &mut report, &exempt).await?;
-        pairs.iter().for_each(|(key, value)| visit(key, value));
-        Ok(report)
+    ) -> Result<(), AccessError> {
+        let mut operation = Operation::new(local, meter);
+        let (mut at, mut low) = (operation.first().await?, Bytes::new());
+        while !at.is_null() {
+            let bucket = match (operation.look(at).await?, &at_rest) {
+                (Ok(bucket), _) => bucket,
+                (Err(_), None) => operation.read(at).await?,
+                (Err(_), Some(rest)) if rest.exempt.contains(&local.locks.word_of(at)) => {
+                    report.torn.push(at);
+                    break;
+                }
+                (Err(rejection), Some(_)) => return Err(AccessError::corrupt(at, rejection)),
+            };
+            if bucket.low != low || bucket.high.is_none() != bucket.next.is_null() {
+                return Err(AccessError::corrupt(at, "its keys are not those between its neighbours'"));
+            }
+            bucket.pairs.iter().for_each(|(key, value)| visit(key, value));
+            let (leaves, keys) = (report.survey.leaves + 1, report.survey.keys + bucket.pairs.len() as u64);
+            let used_bytes = leaves * operation.layout.node_bytes() as u64;
+            let load_factor = keys as f64 / (leaves * operation.layout.slots() as u64) as f64;
+            report.survey = TreeShape { keys, leaves, inner_nodes: 0, height: 1, used_bytes, load_factor };
+            (at, low) = (bucket.next, bucket.high.unwrap_or_default());
+        }
+        Ok(())
     }
 }

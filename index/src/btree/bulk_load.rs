@@ -15,6 +15,7 @@ use super::{BTree, LeafFormat};
 use crate::error::{AccessError, LoadError, WriteError};
 use crate::layout::Bytes;
 use crate::shell::handle::Local;
+use crate::shell::nodes::NewNodes;
 
 /// Nodes that are written at the same time.
 const WRITES_IN_FLIGHT: usize = 32;
@@ -22,15 +23,15 @@ const WRITES_IN_FLIGHT: usize = 32;
 /// Loads `pairs`; yields their number.
 pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Local<A, V>>,
-    pairs: &mut dyn Iterator<Item = (K, U)>,
+    pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
     fill: f64,
 ) -> Result<u64, LoadError> {
     let meter = Meter::default();
     if tree.read_root(&meter).await?.is_some() {
         return Err(LoadError::NotEmpty);
     }
-    let mut loader =
-        Loader { tree, meter, writes: VecDeque::new(), allocated: Vec::new(), inner_images: Vec::new() };
+    let new = tree.new_nodes();
+    let mut loader = Loader { tree, meter, writes: VecDeque::new(), new, inner_images: Vec::new() };
     let (count, mut children) = loader.leaves(pairs, slots(tree.leaf().slots(), fill)).await?;
     if count == 0 {
         return Ok(0);
@@ -43,8 +44,7 @@ pub(crate) async fn run<A: BTree, V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     }
     loader.drain(0).await?;
     let root = Root { ptr: children[0].1, level };
-    let allocated = std::mem::take(&mut loader.allocated);
-    if !tree.cas_root(&loader.meter, None, root, allocated).await? {
+    if !tree.cas_root(&loader.meter, None, root, loader.new.publish()).await? {
         return Err(LoadError::NotEmpty);
     }
     for (node, image) in &loader.inner_images {
@@ -64,36 +64,22 @@ struct Loader<'t, A: BTree, V: Verbs> {
     tree: &'t Rc<Local<A, V>>,
     meter: Meter,
     writes: VecDeque<(RemotePtr, V::Submission)>,
-    /// Nodes that nothing refers to yet, and their sizes.
-    allocated: Vec<(RemotePtr, u64)>,
+    new: NewNodes<'t, A, V>,
     /// Inner nodes for the cache, once the load is published.
     inner_images: Vec<(RemotePtr, Box<[u8]>)>,
-}
-
-impl<A: BTree, V: Verbs> Drop for Loader<'_, A, V> {
-    fn drop(&mut self) {
-        // WRITEs to them may be in flight: the next owner's WRITEs go behind those, on the same queue pairs.
-        for &(node, bytes) in &self.allocated {
-            self.tree.allocator.return_extent(node, bytes);
-        }
-    }
 }
 
 impl<A: BTree, V: Verbs> Loader<'_, A, V> {
     async fn leaves<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
         slots: usize,
     ) -> Result<(u64, Vec<Child>), LoadError> {
         let mut leaves: Vec<Child> = Vec::new();
         let mut pending: Vec<(K, U)> = Vec::with_capacity(slots);
         let mut count = 0;
-        for (key, value) in pairs {
-            self.tree.check_key(key.as_ref())?;
-            self.tree.check_value(value.as_ref())?;
-            if pending.last().is_some_and(|(last, _)| last.as_ref() >= key.as_ref()) {
-                return Err(LoadError::Unsorted { position: count });
-            }
+        for pair in pairs {
+            let (key, value) = pair?;
             if pending.len() == slots {
                 self.leaf(&mut leaves, &pending, Some(key.as_ref())).await?;
                 pending.clear();
@@ -159,24 +145,18 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
     ) -> Result<(Bytes, RemotePtr, RemotePtr), WriteError> {
         if nodes.is_empty() {
             // The leftmost node of a level answers for everything below.
-            nodes.push((Bytes::new(), self.allocate(bytes).await?));
+            nodes.push((Bytes::new(), self.new.allocate(None, bytes).await?));
         }
         let (low, node) = nodes.last().cloned().expect("not empty");
         let sibling = match high {
             None => RemotePtr::NULL,
             Some(high) => {
-                let sibling = self.allocate(bytes).await?;
+                let sibling = self.new.allocate(None, bytes).await?;
                 nodes.push((Bytes::from_slice(high), sibling));
                 sibling
             }
         };
         Ok((low, node, sibling))
-    }
-
-    async fn allocate(&mut self, bytes: usize) -> Result<RemotePtr, WriteError> {
-        let node = self.tree.allocator.allocate(bytes as u64).await?;
-        self.allocated.push((node, bytes as u64));
-        Ok(node)
     }
 
     async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), AccessError> {

@@ -8,43 +8,36 @@ mod level;
 
 use std::collections::BTreeSet;
 
-use farwood_runtime::{Buf, Completion, FabricError, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
 use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
 use super::{BTree, LeafFormat};
-use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
+use crate::check::{AddressFault, AtRest, Broken, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
-use crate::range_index::TreeShape;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
 /// Rereads of a torn node by a check. At rest one is enough, unless a READ took too long.
 const REREADS: u32 = 8;
 
-/// Checks the tree, which is at rest: fences, levels, siblings, children, versions, and that no lock is taken. Shows
-/// `visit` every key with its value.
-pub(crate) async fn run<A: BTree, V: Verbs>(
+/// Walks over the tree ([`Algorithm::walk`](crate::shell::Algorithm::walk)): judges fences, levels, siblings, children
+/// and versions.
+pub(crate) async fn walk<A: BTree, V: Verbs>(
     tree: &Local<A, V>,
-    options: &CheckOptions,
+    meter: &Meter,
+    at_rest: Option<AtRest<'_>>,
+    report: &mut CheckReport,
     visit: &mut dyn FnMut(&[u8], &[u8]),
-) -> Result<CheckReport, AccessError> {
-    let meter = Meter::default();
-    let mut report = CheckReport::new(options.kept_max);
-    let exempt =
-        report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
-    let policy = CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt };
-    Walk::new(tree, &meter, policy, report).run(visit).await
-}
-
-/// Reports the shape of a tree. What is wrong on the way is an error: its shape would mean nothing.
-pub(crate) async fn survey<A: BTree, V: Verbs>(tree: &Local<A, V>) -> Result<TreeShape, AccessError> {
-    let meter = Meter::default();
-    // Writers may be at work: a torn node is read again for as long as the budget lasts.
-    let policy = CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() };
-    Walk::new(tree, &meter, policy, CheckReport::new(1)).run(&mut |_, _| {}).await?.shape()
+) -> Result<(), AccessError> {
+    let policy = match at_rest {
+        Some(AtRest { exempt, .. }) => CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt },
+        // Writers may be at work: a torn node is read again for as long as the budget lasts.
+        None => CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() },
+    };
+    Walk::new(tree, meter, policy, report).run(visit).await
 }
 
 /// Depth of a walk, and what it tolerates.
@@ -64,7 +57,7 @@ struct Walk<'t, A: BTree, V: Verbs> {
     budget: Budget,
     /// All nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
-    report: CheckReport,
+    report: &'t mut CheckReport,
 }
 
 /// Result of following a node's address.
@@ -75,35 +68,39 @@ enum Look {
 }
 
 impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
-    fn new(tree: &'t Local<A, V>, meter: &'t Meter, policy: CheckPolicy, report: CheckReport) -> Self {
+    fn new(
+        tree: &'t Local<A, V>,
+        meter: &'t Meter,
+        policy: CheckPolicy,
+        report: &'t mut CheckReport,
+    ) -> Self {
         Walk { tree, meter, policy, budget: tree.budget(), visited: BTreeSet::new(), report }
     }
 
     /// Walks, and adds to the report what it finds.
-    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
+    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), AccessError> {
         let mut next = self.root().await?;
         if let Some(root) = &next {
             self.report.survey.height = root.number().saturating_add(1);
         }
         while let Some(mut level) = next {
-            while let Some(start) = level.next_start(&self.visited, &mut self.report) {
+            while let Some(start) = level.next_start(&self.visited, self.report) {
                 let mut step = Some(start);
                 while let Some(here) = step {
                     step = self.step(&mut level, &here, visit).await?;
                 }
             }
-            level.finish(&self.visited, &mut self.report);
+            level.finish(&self.visited, self.report);
             next = level.into_below();
         }
         self.sum_up();
-        Ok(self.report)
+        Ok(())
     }
 
     /// Yields the level that the root word leads to; none if the tree has no node or the word leads nowhere.
     async fn root(&mut self) -> Result<Option<Level>, AccessError> {
         let at = self.tree.shared.entry.root;
-        let buf = self.fetch(at, 8).await?.into_buf();
-        let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
+        let word = self.tree.read_word(self.meter, at, &mut self.budget).await?;
         let Some(root) = parse_root(word) else { return Ok(None) };
         let image = match self.read(root.ptr, LINE_BYTES).await? {
             Ok((image, _)) => image,
@@ -136,7 +133,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         let exempt = || self.policy.exempt.contains(&self.tree.locks.word_of(node));
         Ok(match look {
             Look::Nowhere(fault) => {
-                level.astray(step, fault, &mut self.report);
+                level.astray(step, fault, self.report);
                 None
             }
             Look::Rejected(rejection, glimpse) => {
@@ -145,7 +142,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 if rejection == Rejection::Torn {
                     self.count(number, 0);
                 }
-                level.lost(step, (rejection, glimpse), exempt, &self.visited, &mut self.report)
+                level.lost(step, (rejection, glimpse), exempt, &self.visited, self.report)
             }
             Look::Seen(seen) => {
                 let exempt = exempt();
@@ -153,7 +150,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 self.count(number, seen.keys);
                 self.report_faults(number, node, &seen, exempt);
                 seen.pairs.iter().for_each(|(key, value)| visit(key, value));
-                level.meet(step, &seen, &self.visited, &mut self.report)
+                level.meet(step, &seen, &self.visited, self.report)
             }
         })
     }
@@ -207,7 +204,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         if let Err(fault) = inside(self.tree.verbs.control().servers(), at, bytes) {
             return Ok(Err(fault));
         }
-        match self.fetch(at, bytes).await {
+        match self.tree.fetch(self.meter, at, bytes, &mut self.budget).await {
             Ok(read) => {
                 let span_ns = read.span_ns;
                 Ok(Ok((read.into_buf(), span_ns)))
@@ -215,16 +212,6 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             Err(AccessError::Fabric(FabricError::OutOfBounds { .. })) => Ok(Err(AddressFault::OutsideRegion)),
             Err(AccessError::Fabric(FabricError::NoSuchServer { .. })) => Ok(Err(AddressFault::NoSuchServer)),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Reads: one round trip, and one more after each transient failure.
-    async fn fetch(&mut self, at: RemotePtr, bytes: usize) -> Result<Completion, AccessError> {
-        loop {
-            match self.tree.verbs.read(self.meter, at, bytes).await {
-                Ok(read) => return Ok(read),
-                Err(failed) => self.tree.read_again(self.meter, at, failed, &mut self.budget)?,
-            }
         }
     }
 

@@ -154,8 +154,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// Yields the root, to begin anew there after a wrong pointer led to `node`. One round trip.
     pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, AccessError> {
         let root = self.read_root(meter).await?;
-        let root =
-            root.ok_or_else(|| AccessError::Corrupt { node, what: "the tree lost its root".into() })?;
+        let root = root.ok_or_else(|| AccessError::corrupt(node, "the tree lost its root"))?;
         Ok(Target { ptr: root.ptr, level: root.level, via: Via::Nothing })
     }
 

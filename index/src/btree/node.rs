@@ -8,8 +8,9 @@ use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
 
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
-use crate::layout::{EntryVersion, LINE_BYTES, NodeHeader, NodeVersion};
+use crate::layout::{EntryVersion, NodeHeader, NodeVersion, wrap_ns};
 use crate::shell::handle::Local;
+use crate::shell::nodes::{NewNodes, NodeList};
 use crate::step::Budget;
 
 /// Failed READs of one node after which a reader takes its lock, under which nothing can be torn. Far more than happen
@@ -19,26 +20,14 @@ pub(crate) const RETRIES_BEFORE_LOCK: u32 = 64;
 
 /// A node that was allocated and that nothing refers to yet. Goes back to the allocator if it is dropped.
 pub(crate) struct Unpublished<'t, A: BTree, V: Verbs> {
-    tree: &'t Local<A, V>,
+    nodes: NewNodes<'t, A, V>,
     pub(crate) node: RemotePtr,
-    pub(super) bytes: usize,
-    published: bool,
 }
 
 impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
     /// Marks the node as one that other clients may find from here on: it never goes back.
-    pub(super) fn publish(mut self) -> RemotePtr {
-        self.published = true;
-        self.node
-    }
-}
-
-impl<A: BTree, V: Verbs> Drop for Unpublished<'_, A, V> {
-    fn drop(&mut self) {
-        // A WRITE to it may still be in flight: the next owner's WRITEs go behind that, on the same queue pair.
-        if !self.published {
-            self.tree.allocator.return_extent(self.node, self.bytes as u64);
-        }
+    pub(super) fn publish(mut self) -> NodeList {
+        self.nodes.publish()
     }
 }
 
@@ -61,8 +50,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
 
     /// Allocates a node of `bytes` bytes.
     pub(crate) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, A, V>, WriteError> {
-        let node = self.allocator.allocate(bytes as u64).await?;
-        Ok(Unpublished { tree: self, node, bytes, published: false })
+        let mut nodes = self.new_nodes();
+        let node = nodes.allocate(None, bytes).await?;
+        Ok(Unpublished { nodes, node })
     }
 
     /// Draws the header of a node at a new address.
@@ -120,10 +110,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         node: RemotePtr,
         bytes: usize,
     ) -> Result<(Held<V>, Buf), AccessError> {
-        let mut held = self.locks.acquire(meter, node).await?;
-        let buf = self.verbs.lease(bytes);
-        let read = held.lock_and_read(meter, buf, bytes, self.chains().fused).await?;
-        Ok((held, read.into_buf()))
+        self.lock_and_read(meter, node, bytes, self.chains().fused).await
     }
 
     /// Reads a node of `bytes` bytes under its lock. If a stopped compute node holds that, this fails after
@@ -149,9 +136,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
 
     /// Gives a lock back under which nothing was changed.
     pub(crate) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), AccessError> {
-        let chain = Chain::new(held.node().server());
-        held.release(meter, chain, self.chains().combine).await?;
-        Ok(())
+        Ok(held.unlock(meter).await?)
     }
 
     /// Tells whether the node versions of a node of `level` cannot have wrapped around during a read of that duration.
@@ -166,12 +151,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         u64::from(span_ns) < self.version_bound(level, EntryVersion::COUNT)
     }
 
-    /// Yields the least time in ns that so many writes of a node of `level` take: each locks, reads the node, and
-    /// writes. No fabric reads more than a line per ns.
+    /// Yields the least time in ns that so many writes of a node of `level` take.
     #[inline]
     pub(crate) fn version_bound(&self, level: u8, versions: u32) -> u64 {
         let bytes = if level == 0 { self.leaf().writer_reads() } else { self.inner().node_bytes() };
-        let node_ns = (bytes / LINE_BYTES) as u64;
-        u64::from(versions) * (u64::from(self.verbs.capabilities().write_interval_ns) + node_ns)
+        wrap_ns(versions, self.verbs.capabilities().write_interval_ns, bytes)
     }
 }

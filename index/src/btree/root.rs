@@ -22,6 +22,7 @@ use super::descend::{Target, Via};
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
 use crate::shell::handle::Local;
+use crate::shell::nodes::NodeList;
 use crate::step::Budget;
 
 const LEVEL_MASK: u64 = 0x3f;
@@ -38,18 +39,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, AccessError> {
         let word = self.shared.entry.root;
         let mut budget = self.budget();
-        let buf = loop {
-            match self.verbs.read(meter, word, 8).await {
-                Ok(read) => break read.into_buf(),
-                Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
-            }
-        };
-        let word = u64::from_le_bytes(buf[..8].try_into().expect("eight bytes"));
+        let word = self.read_word(meter, word, &mut budget).await?;
         let root = parse_root(word);
         if let Some(root) = root {
             if root.ptr.is_null() {
                 let node = self.shared.entry.root;
-                return Err(AccessError::Corrupt { node, what: format!("the root word is {word:#x}") });
+                return Err(AccessError::corrupt(node, format!("the root word is {word:#x}")));
             }
             self.cache().set_root(root);
         }
@@ -65,7 +60,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.leaf().build(&mut buf, &header, []);
         self.write_new(meter, leaf.node, buf, 0..bytes).await?;
         let root = Root { ptr: leaf.node, level: 0 };
-        self.cas_root(meter, None, root, vec![(leaf.publish(), bytes as u64)]).await?;
+        self.cas_root(meter, None, root, leaf.publish()).await?;
         Ok(())
     }
 
@@ -88,7 +83,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         old: Option<Root>,
         new: Root,
-        nodes: Vec<(RemotePtr, u64)>,
+        nodes: NodeList,
     ) -> Result<bool, AccessError> {
         let word = self.shared.entry.root;
         let tree = self.me.upgrade().expect("a tree that is at work is alive");
@@ -138,7 +133,7 @@ struct NewRoot<A: BTree, V: Verbs> {
     tree: Rc<Local<A, V>>,
     root: Root,
     /// Empty once its fate is known.
-    nodes: Vec<(RemotePtr, u64)>,
+    nodes: NodeList,
 }
 
 impl<A: BTree, V: Verbs> NewRoot<A, V> {

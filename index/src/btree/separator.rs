@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use farwood_cache::Root;
 use farwood_lock::Held;
-use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::BTree;
 use super::descend::{Target, Via};
@@ -221,10 +221,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let old = OldNode::of(self.inner().view(&image).expect("it was parsed for the plan").header());
         let mut buf = image;
         self.inner().build(&mut buf, &old.same(), borrowed(entries));
-        let bytes = buf.len();
-        let mut chain = Chain::with_buffer(node.server(), buf);
-        chain.write(node, 0..bytes);
-        if let Some(buf) = held.release(meter, chain, self.chains().combine).await? {
+        if let Some(buf) = held.write_back(meter, buf, self.chains().combine).await? {
             self.cache_node(node, &buf);
         }
         Ok(())
@@ -278,8 +275,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let entries = [(&b""[..], old.ptr), (&separator.key[..], separator.child)];
         self.inner().build(&mut buf, &header, entries);
         let buf = self.write_new(meter, node.node, buf, 0..bytes).await?;
-        let root = Root { ptr: node.publish(), level: separator.level };
-        let grown = self.cas_root(meter, Some(old), root, vec![(root.ptr, bytes as u64)]).await?;
+        let root = Root { ptr: node.node, level: separator.level };
+        let grown = self.cas_root(meter, Some(old), root, node.publish()).await?;
         if grown {
             tracing::debug!(name: "btree.root.grown", level = separator.level, "the tree has a new root");
             self.cache_node(root.ptr, &buf);

@@ -34,7 +34,8 @@ pub(crate) fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// Writes sibling and node and unlocks the node: one round trip where `combine` can put them in one chain.
+    /// Writes node and sibling, the halves of `buf`, and unlocks the node: one round trip where `combine` can put them
+    /// in one chain.
     pub(crate) async fn publish_split(
         self: &Rc<Self>,
         meter: &Meter,
@@ -44,7 +45,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         separator: Separator,
     ) -> Result<Owed<A, V>, AccessError> {
         let node = held.node();
-        let bytes = sibling.bytes;
+        let bytes = buf.len() / 2;
         let together = self.chains().combine && node.server() == sibling.node.server();
         if !together {
             // If this fails nothing refers to the sibling: it goes back, and the janitor unlocks the node, which is

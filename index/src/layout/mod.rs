@@ -35,7 +35,7 @@ pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, 
 pub use inner::{InnerLayout, InnerRoute, InnerView};
 pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, SlotOrder};
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
-pub use version::{EntryVersion, NodeVersion, bump_node_version};
+pub use version::{EntryVersion, NodeVersion, bump_node_version, wrap_ns};
 
 /// A key or value that had to be copied out of a node, because a line boundary may run through it.
 pub type Bytes = SmallVec<[u8; 24]>;

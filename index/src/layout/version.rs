@@ -62,6 +62,14 @@ impl NodeVersion {
     }
 }
 
+/// Yields the least time in ns in which so many versions can wrap around: that many writes, one after the other, which
+/// lock, read `bytes` bytes, and write. The fabric says how long a lock and a write take at least; none reads more than
+/// a line per ns.
+#[inline]
+pub fn wrap_ns(versions: u32, write_interval_ns: u32, bytes: usize) -> u64 {
+    u64::from(versions) * (u64::from(write_interval_ns) + (bytes / LINE_BYTES) as u64)
+}
+
 /// The version of one entry: 5 bits, wrapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EntryVersion(u8);

@@ -14,10 +14,10 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::check::{CheckOptions, CheckReport};
+use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::{Bytes, LayoutError};
-use crate::range_index::{Scan, TreeShape};
+use crate::range_index::Scan;
 use crate::shell::handle::Local;
 use crate::shell::options::Options;
 use crate::shell::techniques::Switches;
@@ -154,7 +154,7 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn leaves(&self, keys: u64, fill: f64) -> u64;
 
     /// Estimates the bytes on the memory servers for so many keys from above: it is better to ask for a little more
-    /// than to fail after a minute of loading.
+    /// than to fail after a minute of loading. By default those of the leaves.
     ///
     /// ```
     /// # use farwood_index::shell::Geometry as _;
@@ -162,10 +162,12 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// let bytes = sherman::Geometry::default().bytes_for(1_000_000, 0.8);
     /// assert!((16_000_000..40_000_000).contains(&bytes));
     /// ```
-    fn bytes_for(&self, keys: u64, fill: f64) -> u64;
+    fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
+        self.leaves(keys, fill).saturating_mul(self.leaf_bytes() as u64)
+    }
 
-    /// Counts the bytes of the largest node, if each node that is allocated is in the tree or goes back; none where
-    /// nodes that were replaced stay behind.
+    /// Counts the bytes of the largest node, by default a leaf's, if each node that is allocated is in the tree or goes
+    /// back; none where nodes that were replaced stay behind.
     ///
     /// ```
     /// # use farwood_index::shell::Geometry as _;
@@ -173,7 +175,9 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// assert_eq!(sherman::Geometry::default().kept_node_bytes(), Some(1024));
     /// assert_eq!(smart::Geometry::default().kept_node_bytes(), None);
     /// ```
-    fn kept_node_bytes(&self) -> Option<u64>;
+    fn kept_node_bytes(&self) -> Option<u64> {
+        Some(self.leaf_bytes() as u64)
+    }
 
     /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them; by
     /// default all of them.
@@ -213,6 +217,23 @@ pub struct Trial {
     pub load_factor_min: f64,
 }
 
+impl Trial {
+    /// Properties of most kinds: sorted leaves of several entries, updated in place.
+    pub const COMMON: Trial = Trial {
+        rare_paths: &[],
+        // Too small for a huge page, which would take longer to zero than a scenario to run.
+        bytes_per_server: 1 << 20,
+        cache_bytes: &[1 << 20],
+        is_radix: false,
+        inserts_in_place: true,
+        finishes_what_was_dropped: false,
+        // More than a byte can count.
+        long_key: 300,
+        height_min: 1,
+        load_factor_min: 0.5,
+    };
+}
+
 /// A kind of index.
 ///
 /// An operation is given the shard's [`Local`] part of the index, which has the fabric, the locks and the allocator.
@@ -221,12 +242,12 @@ pub struct Trial {
 pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// The name in catalogs and on the command line.
     const KIND: &'static str;
-    /// Nodes to which a survey's load factor refers.
-    const FILLED: Filled;
+    /// Nodes to which a survey's load factor refers; by default leaves.
+    const FILLED: Filled = Filled::Leaves;
     /// Properties of this algorithm that tests and swarms need to know.
     const TRIAL: Trial;
-    /// The most nodes that a scan reads in parallel, if [`Options::scan_window`] does not say.
-    const SCAN_WINDOW: usize;
+    /// The most nodes that a scan reads in parallel, if [`Options::scan_window`] does not say; by default one.
+    const SCAN_WINDOW: usize = 1;
 
     /// Sizes, which are decided when an index is created.
     type Geometry: Geometry;
@@ -240,7 +261,8 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// State of one shard, beside its locks and its allocator.
     type ShardState: 'static;
 
-    /// Decides the persisted configuration of an index that is created with these settings on these memory servers.
+    /// Decides the persisted configuration of an index that is created with these settings on these memory servers. The
+    /// geometry has been checked.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
@@ -253,7 +275,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// ```
     ///
     /// # Errors
-    /// If the geometry makes no node, or there can be no such index on such a cluster.
+    /// If there can be no such index on such a cluster.
     fn agree(
         geometry: Self::Geometry,
         techniques: Self::Techniques,
@@ -349,7 +371,7 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// ```
     fn round_trips(techniques: Self::Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>);
 
-    /// Tells whether a change of a value, which keeps its length, takes no memory.
+    /// Tells whether a change of a value, which keeps its length, takes no memory; by default it takes none.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
@@ -357,9 +379,12 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// assert!(SmartAlgorithm::updates_in_place(Techniques::ALL));
     /// assert!(!SmartAlgorithm::updates_in_place(Techniques::NONE));
     /// ```
-    fn updates_in_place(techniques: Self::Techniques) -> bool;
+    fn updates_in_place(_techniques: Self::Techniques) -> bool {
+        true
+    }
 
-    /// Chooses locks and windows for the switches in effect. `locks` has the options' limits of waits already.
+    /// Chooses locks and windows for the switches in effect; by default locks in host memory, and windows in which
+    /// clients share reads and writes. `locks` has the options' limits of waits already.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
@@ -367,9 +392,12 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// let (locks, _windows) = ShermanAlgorithm::meet(Techniques::NONE, Default::default());
     /// assert!(!locks.hierarchical && !locks.handover);
     /// ```
-    fn meet(techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig);
+    fn meet(_techniques: Self::Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
+        (LockConfig { on_chip: false, ..locks }, WindowConfig::default())
+    }
 
-    /// Makes the state that a compute node's shards share. Random choices of caches follow `seed`.
+    /// Makes the state that a compute node's shards share, for a geometry that has been checked. Random choices of
+    /// caches follow `seed`.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
@@ -441,24 +469,27 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         limit: Option<usize>,
     ) -> Scan;
 
-    /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]). Checks the lengths of keys and
-    /// values ([`Local::check_key`], [`Local::check_value`]) as it takes them. `fill` is above 0 and at most 1.
+    /// Fills the index, which nothing was written to ([`crate::RangeIndex::bulk_load`]). Keys ascend, and they and
+    /// values have been checked against the limits; a pair that was refused is the end. `fill` is above 0 and at most
+    /// 1.
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Local<Self, V>>,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>>;
 
-    /// Reports the shape ([`crate::RangeIndex::survey`]).
-    fn survey<V: Verbs>(local: &Rc<Local<Self, V>>) -> impl Future<Output = Result<TreeShape, AccessError>>;
-
-    /// Checks the index, which is at rest, shows `visit` every key with its value, and reports what is wrong.
+    /// Walks over all nodes: adds the shape of the index to the report, and what is wrong with it, and shows `visit`
+    /// every key with its value, ascending. If the index is at rest it takes no lock. If not it is for a survey
+    /// ([`crate::RangeIndex::survey`]), and writers may be at work.
     ///
     /// # Errors
-    /// Only if a memory server cannot be read.
-    fn check<V: Verbs>(
+    /// If a memory server cannot be read; and [`AccessError::Corrupt`] if a node is such that the walk cannot go on. Of
+    /// an index at rest that is one more finding.
+    fn walk<V: Verbs>(
         local: &Rc<Local<Self, V>>,
-        options: &CheckOptions,
+        meter: &Meter,
+        at_rest: Option<AtRest<'_>>,
+        report: &mut CheckReport,
         visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, AccessError>>;
+    ) -> impl Future<Output = Result<(), AccessError>>;
 }

@@ -12,9 +12,10 @@ use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
-use crate::check::{CheckOptions, CheckReport};
+use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation};
 use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::{KeyRange, owned_bounds};
+use crate::layout::Bytes;
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Geometry};
 use crate::shell::coalescing::{Coalescing, Turn};
@@ -71,6 +72,7 @@ impl<A: Algorithm> Tree<A> {
         options: Options<A::Techniques>,
     ) -> Result<Self, OpenError> {
         let control = node.control();
+        geometry.check()?;
         let persisted = A::agree(geometry, options.techniques, control.servers())?;
         let config = serde_json::to_vec(&persisted).expect("numbers are always representable");
         let entry = control.create(name, A::KIND, &config).await?;
@@ -126,6 +128,7 @@ impl<A: Algorithm> Tree<A> {
         options: Options<A::Techniques>,
     ) -> Result<Self, OpenError> {
         let persisted = persisted::<A>(&entry)?;
+        A::geometry(&persisted).check()?;
         A::check_cluster(&entry.name, &persisted, node.control().servers())?;
         let state = A::node_state(&persisted, &options, node.seed())?;
         let meeting = Meeting::new(node, &entry);
@@ -298,7 +301,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
-    pub fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {
+    fn check_key(&self, key: &[u8]) -> Result<(), ReadError> {
         let max = A::geometry(&self.shared.persisted).limits().max_key;
         if key.len() > max { Err(ReadError::KeyTooLong { len: key.len(), max }) } else { Ok(()) }
     }
@@ -317,7 +320,7 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
-    pub fn check_value(&self, value: &[u8]) -> Result<(), WriteError> {
+    fn check_value(&self, value: &[u8]) -> Result<(), WriteError> {
         let max = A::geometry(&self.shared.persisted).limits().max_value;
         if value.len() > max { Err(WriteError::ValueTooLong { len: value.len(), max }) } else { Ok(()) }
     }
@@ -429,7 +432,17 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         options: &CheckOptions,
         mut visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<CheckReport, AccessError> {
-        A::check(&self.0, options, &mut visit).await
+        let (meter, mut report, locks) =
+            (Meter::default(), CheckReport::new(options.kept_max), &self.0.locks);
+        let held = locks.words_held(&meter).await?;
+        let exempt = report.note_locks(options, held, |word| locks.is_foreign(word));
+        match A::walk(&self.0, &meter, Some(AtRest { options, exempt }), &mut report, &mut visit).await {
+            Err(AccessError::Corrupt { node, what }) => {
+                report.violations.push(Violation { node, level: None, broken: Broken::Rule { what } });
+            }
+            walked => walked?,
+        }
+        Ok(report)
     }
 
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
@@ -497,11 +510,24 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         if !(fill > 0.0 && fill <= 1.0) {
             return Err(LoadError::Fill { fill });
         }
-        A::bulk_load(&self.0, &mut pairs.into_iter(), fill).await
+        let (mut last, mut position) = (None::<Bytes>, 0);
+        let mut checked = pairs.into_iter().map(|(key, value)| {
+            self.0.check_key(key.as_ref())?;
+            self.0.check_value(value.as_ref())?;
+            let before = last.replace(Bytes::from_slice(key.as_ref()));
+            if before.is_some_and(|before| before[..] >= *key.as_ref()) {
+                return Err(LoadError::Unsorted { position });
+            }
+            position += 1;
+            Ok((key, value))
+        });
+        A::bulk_load(&self.0, &mut checked, fill).await
     }
 
     async fn survey(&self) -> Result<TreeShape, AccessError> {
-        A::survey(&self.0).await
+        let mut report = CheckReport::new(1);
+        A::walk(&self.0, &Meter::default(), None, &mut report, &mut |_, _| {}).await?;
+        report.shape()
     }
 
     fn stats(&self) -> IndexStats {

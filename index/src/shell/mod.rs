@@ -4,6 +4,8 @@
 //! - [`algorithm`]: the part that differs from kind to kind; [`techniques`]: its switches.
 //! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
 //!   [`options`]: how a compute node works on it.
+//! - [`nodes`]: READs, locks, and nodes that nothing refers to yet.
+//! - [`scan`]: scans as streams of windows.
 //! - `meeting`: the locks and windows in which clients of an index meet.
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
 
@@ -11,10 +13,13 @@ pub mod algorithm;
 mod coalescing;
 pub mod handle;
 mod meeting;
+pub mod nodes;
 pub mod options;
+pub mod scan;
 pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 pub use handle::{Index, Local, Shared, Tree};
+pub use nodes::NewNodes;
 pub use options::Options;
 pub use techniques::Switches;

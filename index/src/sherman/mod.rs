@@ -55,11 +55,11 @@ use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use crate::btree::{self, BTree, Chains};
-use crate::check::{CheckOptions, CheckReport};
+use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::{Bytes, LeafLayout};
-use crate::range_index::{Scan, TreeShape};
-use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::range_index::Scan;
+use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
 use crate::value::Value;
 use crate::write_op::WriteOp;
@@ -109,7 +109,6 @@ impl BTree for ShermanAlgorithm {
 
 impl Algorithm for ShermanAlgorithm {
     const KIND: &'static str = "sherman";
-    const FILLED: Filled = Filled::Leaves;
     const TRIAL: Trial = Trial {
         rare_paths: &[
             "btree.inner.right",
@@ -132,16 +131,9 @@ impl Algorithm for ShermanAlgorithm {
             "sherman.read.slow",
             "sim.read.overtaken",
         ],
-        // Too small for a huge page, which would take longer to zero than a scenario to run.
-        bytes_per_server: 1 << 20,
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
-        is_radix: false,
-        inserts_in_place: true,
-        finishes_what_was_dropped: false,
-        // More than a byte can count.
-        long_key: 300,
         height_min: 5,
-        load_factor_min: 0.5,
+        ..Trial::COMMON
     };
     const SCAN_WINDOW: usize = 32;
 
@@ -156,7 +148,6 @@ impl Algorithm for ShermanAlgorithm {
         techniques: Techniques,
         servers: &[ServerInfo],
     ) -> Result<PersistedConfig, OpenError> {
-        geometry.layouts()?;
         Ok(PersistedConfig { geometry, on_chip: techniques.effective(on_chip_possible(servers)).on_chip })
     }
 
@@ -193,10 +184,6 @@ impl Algorithm for ShermanAlgorithm {
     ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
         let update = 2 + u64::from(!fused) + u64::from(!combine);
         (1..=1, update..=update)
-    }
-
-    fn updates_in_place(_: Techniques) -> bool {
-        true
     }
 
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
@@ -252,21 +239,19 @@ impl Algorithm for ShermanAlgorithm {
 
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Tree<V>>,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>> {
         btree::bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, AccessError>> {
-        btree::check::survey(local)
-    }
-
-    fn check<V: Verbs>(
+    fn walk<V: Verbs>(
         local: &Rc<Tree<V>>,
-        options: &CheckOptions,
+        meter: &Meter,
+        at_rest: Option<AtRest<'_>>,
+        report: &mut CheckReport,
         visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, AccessError>> {
-        btree::check::run(local, options, visit)
+    ) -> impl Future<Output = Result<(), AccessError>> {
+        btree::check::walk(local, meter, at_rest, report, visit)
     }
 }

@@ -13,8 +13,6 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
-use futures::stream;
-use futures::{StreamExt, TryStreamExt};
 use smallvec::SmallVec;
 
 use super::Tree;
@@ -22,7 +20,7 @@ use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
 use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
-use crate::stats::OpKind;
+use crate::shell::scan::{self, Front, Windows};
 use crate::step::{Budget, SlowReads, Step};
 
 type Window = SmallVec<[RemotePtr; 32]>;
@@ -31,16 +29,10 @@ type Window = SmallVec<[RemotePtr; 32]>;
 struct Cursor<V: Verbs> {
     tree: Rc<Tree<V>>,
     meter: Meter,
-    /// The next key to consume; none when the last leaf was consumed.
-    at: Option<Bytes>,
-    /// True if the key `at` itself is wanted (only an excluded start is not).
-    wanted: bool,
-    end: Bound<Bytes>,
-    left: usize,
+    front: Front,
     /// Pairs that were taken from the leaves of this window.
     ready: Vec<Pair>,
     order: SlotOrder,
-    entries: u64,
     /// Leaves of the next window; grows while the scan goes on.
     window: usize,
 }
@@ -51,39 +43,17 @@ pub(super) fn stream<V: Verbs>(
     bounds: (Bound<Bytes>, Bound<Bytes>),
     limit: Option<usize>,
 ) -> Scan {
-    let (start, end) = bounds;
-    let (at, wanted) = match start {
-        Bound::Unbounded => (Bytes::new(), true),
-        Bound::Included(key) => (key, true),
-        Bound::Excluded(key) => (key, false),
-    };
-    let left = limit.unwrap_or(usize::MAX);
-    let window = first_window(tree.leaf(), left, tree.scan_window());
+    let front = Front::new(bounds, limit);
+    let window = first_window(tree.leaf(), front.left(), tree.scan_window());
     let cursor = Cursor {
-        tree,
+        tree: Rc::clone(&tree),
         meter: Meter::default(),
-        at: Some(at),
-        wanted,
-        end,
-        left,
+        front,
         ready: Vec::new(),
         order: SlotOrder::default(),
-        entries: 0,
         window,
     };
-    // Unfolded by the window, not by the pair: each step moves the cursor and its future, which are large.
-    let windows = stream::unfold(Some(cursor), |cursor| async move {
-        let mut cursor = cursor?;
-        match cursor.next_window().await {
-            Ok(Some(pairs)) => Some((Ok(stream::iter(pairs.into_iter().map(Ok))), Some(cursor))),
-            Ok(None) => {
-                cursor.tree.record(OpKind::Scan, &cursor.meter, true, cursor.entries);
-                None
-            }
-            Err(error) => Some((Err(error), None)),
-        }
-    });
-    windows.try_flatten().boxed_local()
+    scan::stream(tree, cursor)
 }
 
 /// Counts the leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle.
@@ -94,38 +64,30 @@ fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
     wanted.clamp(1, most)
 }
 
-impl<V: Verbs> Cursor<V> {
-    /// Yields the next pairs: at least one, or none after the last.
-    async fn next_window(&mut self) -> Result<Option<Vec<Pair>>, AccessError> {
+impl<V: Verbs> Windows for Cursor<V> {
+    async fn next(&mut self) -> Result<Vec<Pair>, AccessError> {
         let mut budget = self.tree.budget();
-        while self.ready.is_empty() {
-            if self.left == 0 || self.is_past_end() {
-                return Ok(None);
-            }
+        while self.ready.is_empty() && self.front.at().is_some() {
             self.read_window(&mut budget).await?;
         }
-        self.entries += self.ready.len() as u64;
-        Ok(Some(std::mem::take(&mut self.ready)))
+        Ok(std::mem::take(&mut self.ready))
     }
 
-    fn is_past_end(&self) -> bool {
-        match (&self.at, &self.end) {
-            (None, _) => true,
-            (Some(at), Bound::Excluded(end)) => at >= end,
-            (Some(at), Bound::Included(end)) => at > end || (at == end && !self.wanted),
-            (Some(_), Bound::Unbounded) => false,
-        }
+    fn meter(&self) -> &Meter {
+        &self.meter
     }
+}
 
+impl<V: Verbs> Cursor<V> {
     /// Reads the leaves from the cursor on, in parallel, and consumes them in order.
     async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
-        let Some(at) = self.at.clone() else { return Ok(()) };
+        let Some(at) = self.front.at().cloned() else { return Ok(()) };
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
         let mut leaves = Window::new();
         tree.locate_window(&self.meter, &at, self.window, &mut leaves, budget).await?;
         let Some(&first) = leaves.first() else {
-            self.at = None;
+            self.front.advance(0, None);
             return Ok(());
         };
         self.window = (self.window * 2).min(tree.scan_window());
@@ -139,11 +101,11 @@ impl<V: Verbs> Cursor<V> {
             })
             .collect();
         // All at once: growing would move the pairs several times.
-        self.ready.reserve(self.left.min(leaves.len() * tree.leaf().slots()));
+        self.ready.reserve(self.front.left().min(leaves.len() * tree.leaf().slots()));
         let mut consumed = false;
         for (leaf, read) in leaves.into_iter().zip(reads) {
             let read = read.await;
-            if self.left == 0 || self.is_past_end() {
+            if self.front.at().is_none() {
                 return Ok(());
             }
             let read = match read {
@@ -186,7 +148,7 @@ impl<V: Verbs> Cursor<V> {
 
     /// Drops the cached parent of the cursor's leaf, which misses leaves.
     fn forget_parent(&self) {
-        if let Some(at) = &self.at {
+        if let Some(at) = self.front.at() {
             self.tree.forget_parent(at);
         }
     }
@@ -200,10 +162,10 @@ impl<V: Verbs> Cursor<V> {
     ) -> Result<(), AccessError> {
         let tree = Rc::clone(&self.tree);
         let bytes = tree.leaf().node_bytes();
-        let Some(key) = self.at.clone() else { return Ok(()) };
+        let Some(key) = self.front.at().cloned() else { return Ok(()) };
         let mut at = match tree.locate_leaf(&self.meter, &key, budget).await? {
             Some(target) => target,
-            None => return Err(AccessError::Corrupt { node: near, what: "the tree lost its root".into() }),
+            None => return Err(AccessError::corrupt(near, "the tree lost its root")),
         };
         let (mut lock, mut rereads) = (false, 0);
         loop {
@@ -232,7 +194,7 @@ impl<V: Verbs> Cursor<V> {
                                 .await?;
                         }
                         Err(rejection) => {
-                            return Err(AccessError::Corrupt { node: at.ptr, what: rejection.to_string() });
+                            return Err(AccessError::corrupt(at.ptr, rejection));
                         }
                     }
                 }
@@ -272,23 +234,20 @@ impl<V: Verbs> Cursor<V> {
 
     /// Consumes an image whose node versions can be trusted, and its entry versions if `entries_hold`.
     fn take(&mut self, image: &[u8], entries_hold: bool) -> Result<Consumed, Rejection> {
-        let at = self.at.as_deref().expect("a scan that has ended consumes nothing");
+        let at = self.front.at().expect("a scan that has ended consumes nothing");
         let leaf = self.tree.leaf().view(image)?;
         match leaf.header().position(at) {
             Position::Here => {}
             Position::Right => return Ok(Consumed::Before),
             Position::Left => return Ok(Consumed::Beyond),
         }
-        let start = if self.wanted { Bound::Included(at) } else { Bound::Excluded(at) };
-        let bounds = (start, self.end.as_ref().map(Bytes::as_slice));
+        let bounds = self.front.bounds();
         if !entries_hold && leaf.rests_on_entry_versions(&bounds) {
             return Ok(Consumed::TooLate);
         }
         let before = self.ready.len();
-        leaf.copy_sorted(&bounds, self.left, &mut self.order, &mut self.ready)?;
-        self.left -= self.ready.len() - before;
-        self.at = leaf.header().high();
-        self.wanted = true;
+        leaf.copy_sorted(&bounds, self.front.left(), &mut self.order, &mut self.ready)?;
+        self.front.advance(self.ready.len() - before, leaf.header().high());
         Ok(Consumed::Leaf)
     }
 }

@@ -29,7 +29,7 @@ impl<V: Verbs> Tree<V> {
             Ok(parsed) => parsed,
             Err(rejection) => {
                 self.unlock(meter, held).await?;
-                return Err(AccessError::Corrupt { node, what: rejection.to_string() }.into());
+                return Err(AccessError::corrupt(node, rejection).into());
             }
         };
         tracing::debug!(name: "sherman.leaf.split", %node, "a leaf is split");

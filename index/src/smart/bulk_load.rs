@@ -12,7 +12,7 @@ use std::rc::Rc;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::Tree;
-use super::new_node::Redirect;
+use super::new_node::{Redirect, child_at};
 use crate::error::{AccessError, LoadError, WriteError};
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
@@ -25,7 +25,7 @@ const WRITES_IN_FLIGHT: usize = 32;
 /// Loads `pairs`; yields how many.
 pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     tree: &Rc<Tree<V>>,
-    pairs: &mut dyn Iterator<Item = (K, U)>,
+    pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
     fill: f64,
 ) -> Result<u64, LoadError> {
     let meter = Meter::default();
@@ -109,19 +109,15 @@ impl<V: Verbs> Loader<'_, V> {
     /// Places everything but the root, which it yields.
     async fn load<K: AsRef<[u8]>, U: AsRef<[u8]>>(
         &mut self,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
     ) -> Result<(u64, Option<Pending>), LoadError> {
         let mut count = 0;
         let mut last: Option<(Bytes, Bytes)> = None;
-        for (key, value) in pairs {
+        for pair in pairs {
+            let (key, value) = pair?;
             let (key, value) = (key.as_ref(), value.as_ref());
-            self.tree.check_key(key)?;
-            self.tree.check_value(value)?;
             let pair = (Bytes::from_slice(key), Bytes::from_slice(value));
             if let Some((before, its_value)) = last.replace(pair) {
-                if before.as_slice() >= key {
-                    return Err(LoadError::Unsorted { position: count });
-                }
                 let parting = before.iter().zip(key).take_while(|(a, b)| a == b).count();
                 self.add(before, its_value, parting).await?;
             }
@@ -230,8 +226,7 @@ impl<V: Verbs> Loader<'_, V> {
             Some(run) if run.bytes == bytes && run.first.add(run.count * bytes) == node => run.count += 1,
             _ => self.allocated.push(Run { first: node, bytes, count: 1 }),
         }
-        let beyond = || AccessError::Corrupt { node, what: "it is beyond what slots can name".into() };
-        Ok(Child::new(node).ok_or_else(beyond)?)
+        Ok(child_at(node)?)
     }
 
     async fn write(&mut self, node: Child, buf: Buf) -> Result<(), AccessError> {

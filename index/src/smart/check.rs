@@ -12,11 +12,11 @@ use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Chain, FabricError, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use crate::check::{AddressFault, Broken, CheckOptions, CheckReport, Link, Violation, inside};
+use crate::check::{AddressFault, AtRest, Broken, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
 use crate::layout::radix::{InnerView, Link as NodeLink, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
-use crate::range_index::{Pair, TreeShape};
+use crate::range_index::Pair;
 use crate::step::Budget;
 
 /// Nodes that are read in parallel.
@@ -24,29 +24,27 @@ const WINDOW: usize = 64;
 /// Times that a check reads a torn leaf again. At rest once is enough.
 const REREADS: u32 = 8;
 
-/// Checks the tree, which is at rest, and shows `visit` every key with its value.
-pub(super) async fn run<V: Verbs>(
+/// Walks over the tree ([`Algorithm::walk`](crate::shell::Algorithm::walk)). If writers may be at work a torn leaf is
+/// read again for as long as the budget lasts.
+pub(super) async fn walk<V: Verbs>(
     tree: &Tree<V>,
-    options: &CheckOptions,
+    meter: &Meter,
+    at_rest: Option<AtRest<'_>>,
+    report: &mut CheckReport,
     visit: &mut dyn FnMut(&[u8], &[u8]),
-) -> Result<CheckReport, AccessError> {
-    let meter = Meter::default();
-    let mut report = CheckReport::new(options.kept_max);
-    let exempt =
-        report.note_locks(options, tree.locks.words_held(&meter).await?, |word| tree.locks.is_foreign(word));
-    let mut walk = Walk::new(tree, &meter, options, report);
-    walk.exempt = exempt;
+) -> Result<(), AccessError> {
+    let walk = Walk {
+        tree,
+        meter,
+        budget: tree.budget(),
+        rereads: if at_rest.is_some() { REREADS } else { u32::MAX },
+        at_rest,
+        visited: BTreeSet::new(),
+        queue: VecDeque::new(),
+        slots: (0, 0),
+        report,
+    };
     walk.run(visit).await
-}
-
-/// Reports the shape of a tree. A fault that it meets is an error: the shape would mean nothing.
-pub(super) async fn survey<V: Verbs>(tree: &Tree<V>) -> Result<TreeShape, AccessError> {
-    let (meter, options) = (Meter::default(), CheckOptions { kept_max: 1, ..CheckOptions::default() });
-    let mut walk = Walk::new(tree, &meter, &options, CheckReport::new(1));
-    // Writers may be at work: a torn leaf is read again for as long as the budget lasts, and locks are taken.
-    walk.rereads = u32::MAX;
-    walk.is_at_rest = false;
-    walk.run(&mut |_, _| {}).await?.shape()
 }
 
 /// A slot whose node was not read yet.
@@ -72,38 +70,19 @@ enum Item {
 struct Walk<'t, V: Verbs> {
     tree: &'t Tree<V>,
     meter: &'t Meter,
-    options: &'t CheckOptions,
     budget: Budget,
     rereads: u32,
-    is_at_rest: bool,
-    /// Words of the lock tables that dead clients hold.
-    exempt: BTreeSet<RemotePtr>,
+    at_rest: Option<AtRest<'t>>,
     /// Inner nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
     queue: VecDeque<Item>,
     /// Slots in use and slots that lead somewhere, of the inner nodes.
     slots: (u64, u64),
-    report: CheckReport,
+    report: &'t mut CheckReport,
 }
 
-impl<'t, V: Verbs> Walk<'t, V> {
-    fn new(tree: &'t Tree<V>, meter: &'t Meter, options: &'t CheckOptions, report: CheckReport) -> Self {
-        Walk {
-            tree,
-            meter,
-            options,
-            budget: tree.budget(),
-            rereads: REREADS,
-            is_at_rest: true,
-            exempt: BTreeSet::new(),
-            visited: BTreeSet::new(),
-            queue: VecDeque::new(),
-            slots: (0, 0),
-            report,
-        }
-    }
-
-    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<CheckReport, AccessError> {
+impl<V: Verbs> Walk<'_, V> {
+    async fn run(mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), AccessError> {
         let from = self.tree.shared.entry.root;
         let slot = Slot::from_bits(self.tree.read_word(self.meter, from, &mut self.budget).await?);
         if slot.child().is_some() {
@@ -125,7 +104,7 @@ impl<'t, V: Verbs> Walk<'t, V> {
         if self.slots.0 > 0 {
             self.report.survey.load_factor = self.slots.1 as f64 / self.slots.0 as f64;
         }
-        Ok(self.report)
+        Ok(())
     }
 
     fn violation(&mut self, node: RemotePtr, broken: Broken) {
@@ -232,10 +211,10 @@ impl<'t, V: Verbs> Walk<'t, V> {
     }
 
     fn is_under_dead_lock(&self, ahead: &Ahead, node: RemotePtr, image: &[u8]) -> bool {
-        match self.rear_lock(ahead.slot, image) {
-            Some(word) => self.options.dead.contains(&word.owner()),
-            None => self.exempt.contains(&self.tree.locks.word_of(node)),
-        }
+        self.at_rest.as_ref().is_some_and(|rest| match self.rear_lock(ahead.slot, image) {
+            Some(word) => rest.options.dead.contains(&word.owner()),
+            None => rest.exempt.contains(&self.tree.locks.word_of(node)),
+        })
     }
 
     fn rear_lock(&self, slot: Slot, image: &[u8]) -> Option<LockWord> {
@@ -273,12 +252,12 @@ impl<'t, V: Verbs> Walk<'t, V> {
             let (found, path) = (Bytes::from_slice(key), ahead.path.clone());
             self.violation(node, Broken::OutOfPlace { found, path, from: ahead.from });
         }
-        if self.is_at_rest
+        if let Some(rest) = &self.at_rest
             && self.tree.techniques.rear_lock
             && let Some(word) = self.rear_lock(ahead.slot, image)
         {
             let at = node.add(self.tree.leaf().lock_at(class) as u64);
-            self.report.note_lock(self.options, at, word);
+            self.report.note_lock(rest.options, at, word);
         }
         items.push(Item::Pair((Bytes::from_slice(key), Bytes::from_slice(value))));
         Ok(())

@@ -1,7 +1,7 @@
 //! Finding the slot that answers for a key: from the cache, else from the root word; one round trip per inner node.
 
 use farwood_cache::radix::RadixImage;
-use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
@@ -88,34 +88,6 @@ impl<V: Verbs> Tree<V> {
         let word = self.read_word(meter, root, budget).await?;
         self.cache().set_root(word);
         Ok(SlotSnapshot::root(Slot::from_bits(word), true))
-    }
-
-    /// Reads one word. One round trip.
-    pub(super) async fn read_word(
-        &self,
-        meter: &Meter,
-        at: RemotePtr,
-        budget: &mut Budget,
-    ) -> Result<u64, AccessError> {
-        let buf = self.read(meter, at, 8, budget).await?;
-        Ok(u64::from_le_bytes(buf[..8].try_into().expect("eight bytes")))
-    }
-
-    /// Reads `bytes` bytes: one round trip, and one more for each queue pair that breaks meanwhile.
-    #[inline]
-    pub(super) async fn read(
-        &self,
-        meter: &Meter,
-        at: RemotePtr,
-        bytes: usize,
-        budget: &mut Budget,
-    ) -> Result<Buf, AccessError> {
-        loop {
-            match self.verbs.read(meter, at, bytes).await {
-                Ok(read) => return Ok(read.into_buf()),
-                Err(failed) => drop(budget.post_again(meter, at, failed)?),
-            }
-        }
     }
 
     /// Reads the slot again after `snapshot` turned out to be out of date: one round trip or two. If its node was

@@ -68,11 +68,11 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
 use self::turns::Turns;
-use crate::check::{CheckOptions, CheckReport};
+use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
-use crate::range_index::{Scan, TreeShape};
+use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::handle::{Index, Local};
 use crate::value::Value;
@@ -202,7 +202,6 @@ impl Algorithm for SmartAlgorithm {
         techniques: Techniques,
         servers: &[ServerInfo],
     ) -> Result<PersistedConfig, OpenError> {
-        geometry.formats()?;
         check_servers(servers)?;
         Ok(PersistedConfig::new(geometry, techniques))
     }
@@ -297,21 +296,19 @@ impl Algorithm for SmartAlgorithm {
 
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         local: &Rc<Tree<V>>,
-        pairs: &mut dyn Iterator<Item = (K, U)>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
         fill: f64,
     ) -> impl Future<Output = Result<u64, LoadError>> {
         bulk_load::run(local, pairs, fill)
     }
 
-    fn survey<V: Verbs>(local: &Rc<Tree<V>>) -> impl Future<Output = Result<TreeShape, AccessError>> {
-        check::survey(local)
-    }
-
-    fn check<V: Verbs>(
+    fn walk<V: Verbs>(
         local: &Rc<Tree<V>>,
-        options: &CheckOptions,
+        meter: &Meter,
+        at_rest: Option<AtRest<'_>>,
+        report: &mut CheckReport,
         visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> impl Future<Output = Result<CheckReport, AccessError>> {
-        check::run(local, options, visit)
+    ) -> impl Future<Output = Result<(), AccessError>> {
+        check::walk(local, meter, at_rest, report, visit)
     }
 }

@@ -9,55 +9,28 @@ use farwood_runtime::alloc::Allocated;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
 use smallvec::SmallVec;
 
-use super::Tree;
 use super::decide::SlotSnapshot;
 use super::pending::Pending;
+use super::{SmartAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Link, Slot};
+use crate::shell::nodes;
 use crate::step::Budget;
 
 /// Nodes that go back to the allocator unless they are published.
-pub(super) struct NewNodes<'t, V: Verbs> {
-    tree: &'t Tree<V>,
-    nodes: SmallVec<[(RemotePtr, usize); 2]>,
-}
+pub(super) type NewNodes<'t, V> = nodes::NewNodes<'t, SmartAlgorithm, V>;
 
-impl<'t, V: Verbs> NewNodes<'t, V> {
-    /// Takes over nodes that others cannot reach.
-    pub(super) fn of(tree: &'t Tree<V>, nodes: SmallVec<[(RemotePtr, usize); 2]>) -> Self {
-        NewNodes { tree, nodes }
-    }
-
-    /// Yields the nodes alone: they do not go back by themselves any more.
-    pub(super) fn into_inner(mut self) -> SmallVec<[(RemotePtr, usize); 2]> {
-        std::mem::take(&mut self.nodes)
-    }
-
+impl<V: Verbs> NewNodes<'_, V> {
     /// Allocates one more, on the server of those before it.
     pub(super) async fn add(&mut self, bytes: usize) -> Result<Child, WriteError> {
-        let near = self.nodes.first().map(|(node, _)| node.server());
-        let allocator = &self.tree.allocator;
-        let node = match near {
-            Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
-            None => allocator.allocate(bytes as u64).await?,
-        };
-        Ok(self.keep(node, bytes)?)
-    }
-
-    fn keep(&mut self, node: RemotePtr, bytes: usize) -> Result<Child, AccessError> {
-        self.nodes.push((node, bytes));
-        Child::new(node)
-            .ok_or_else(|| AccessError::Corrupt { node, what: "it is beyond what slots can name".into() })
+        let near = self.list().first().map(|(node, _)| node.server());
+        Ok(child_at(self.allocate(near, bytes).await?)?)
     }
 }
 
-impl<V: Verbs> Drop for NewNodes<'_, V> {
-    fn drop(&mut self) {
-        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
-        for &(node, bytes) in &self.nodes {
-            self.tree.allocator.return_extent(node, bytes as u64);
-        }
-    }
+/// Yields the address of a node, as slots name it.
+pub(super) fn child_at(node: RemotePtr) -> Result<Child, AccessError> {
+    Child::new(node).ok_or_else(|| AccessError::corrupt(node, "it is beyond what slots can name"))
 }
 
 /// A leaf that goes back to the allocator unless it is published.
@@ -82,11 +55,6 @@ pub(super) struct Redirect {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Makes an empty list of new nodes.
-    pub(super) fn new_nodes(&self) -> NewNodes<'_, V> {
-        NewNodes { tree: self, nodes: SmallVec::new() }
-    }
-
     /// Allocates a leaf on the server of the node that will hold it, so that one chain can write and publish it.
     pub(super) async fn new_leaf(
         &self,
@@ -95,8 +63,8 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<NewLeaf<'_, V>, WriteError> {
         let mut nodes = self.new_nodes();
         let Allocated { at, zeroed } = self.allocator.allocate_near(server, bytes as u64).await?;
-        let at = nodes.keep(at, bytes)?;
-        Ok(NewLeaf { nodes, at, zeroed })
+        nodes.push(at, bytes);
+        Ok(NewLeaf { nodes, at: child_at(at)?, zeroed })
     }
 
     /// WRITEs new nodes, all at the same time: one round trip, and one more for each queue pair that breaks meanwhile.

@@ -18,13 +18,13 @@
 
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
-use smallvec::SmallVec;
+use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::Tree;
 use super::new_node::{NewNodes, Redirect};
 use crate::error::AccessError;
 use crate::layout::radix::{Child, Link};
+use crate::shell::nodes::NodeList;
 
 /// New nodes whose fate is not known yet.
 #[must_use]
@@ -36,7 +36,7 @@ pub(super) struct Pending<V: Verbs> {
 
 /// The work that is left if the nodes do not come into the tree.
 struct Left {
-    nodes: SmallVec<[(RemotePtr, usize); 2]>,
+    nodes: NodeList,
     /// The CAS that publishes them, once it was posted.
     redirect: Option<Redirect>,
     /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
@@ -44,8 +44,8 @@ struct Left {
 }
 
 impl<V: Verbs> Pending<V> {
-    pub(super) fn new(tree: &Rc<Tree<V>>, nodes: NewNodes<'_, V>) -> Self {
-        let left = Left { nodes: nodes.into_inner(), redirect: None, link: None };
+    pub(super) fn new(tree: &Rc<Tree<V>>, mut nodes: NewNodes<'_, V>) -> Self {
+        let left = Left { nodes: nodes.publish(), redirect: None, link: None };
         Pending { tree: Rc::clone(tree), left: Some(left) }
     }
 
@@ -113,7 +113,7 @@ impl<V: Verbs> Tree<V> {
                 drop(budget.post_again(&meter, old.ptr(), failed)?);
             }
         }
-        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes as u64));
+        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes));
         Ok(())
     }
 }

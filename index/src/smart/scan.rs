@@ -15,7 +15,6 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
-use futures::{StreamExt, TryStreamExt, stream};
 use smallvec::SmallVec;
 
 use super::Tree;
@@ -25,7 +24,7 @@ use crate::error::AccessError;
 use crate::layout::radix::{InnerView, Link, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
 use crate::range_index::{Pair, Scan};
-use crate::stats::OpKind;
+use crate::shell::scan::{self, Windows};
 use crate::step::Budget;
 
 /// The position of the keys below a slot relative to a bound of the range.
@@ -178,7 +177,6 @@ struct Cursor<V: Verbs> {
     left: usize,
     /// None before the root was read.
     queue: Option<VecDeque<Item>>,
-    entries: u64,
     /// The key that went out last: none goes out that is not above it.
     last: Option<Bytes>,
 }
@@ -190,31 +188,18 @@ pub(super) fn stream<V: Verbs>(
     limit: Option<usize>,
 ) -> Scan {
     let cursor = Cursor {
-        tree,
+        tree: Rc::clone(&tree),
         meter: Meter::default(),
         range: Range { start, end },
         left: limit.unwrap_or(usize::MAX),
         queue: None,
-        entries: 0,
         last: None,
     };
-    let windows = stream::unfold(Some(cursor), |cursor| async move {
-        let mut cursor = cursor?;
-        match cursor.next_pairs().await {
-            Ok(pairs) if pairs.is_empty() => {
-                cursor.tree.record(OpKind::Scan, &cursor.meter, true, cursor.entries);
-                None
-            }
-            Ok(pairs) => Some((Ok(stream::iter(pairs.into_iter().map(Ok))), Some(cursor))),
-            Err(error) => Some((Err(error), None)),
-        }
-    });
-    windows.try_flatten().boxed_local()
+    scan::stream(tree, cursor)
 }
 
-impl<V: Verbs> Cursor<V> {
-    /// Yields the next pairs: at least one, or none after the last.
-    async fn next_pairs(&mut self) -> Result<Vec<Pair>, AccessError> {
+impl<V: Verbs> Windows for Cursor<V> {
+    async fn next(&mut self) -> Result<Vec<Pair>, AccessError> {
         let mut budget = self.tree.budget();
         if self.left == 0 || self.range.is_empty() {
             return Ok(Vec::new());
@@ -225,13 +210,18 @@ impl<V: Verbs> Cursor<V> {
         loop {
             let pairs = self.take_pairs();
             if !pairs.is_empty() || self.left == 0 || self.queue.as_ref().is_none_or(VecDeque::is_empty) {
-                self.entries += pairs.len() as u64;
                 return Ok(pairs);
             }
             self.read_window(&mut budget).await?;
         }
     }
 
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+impl<V: Verbs> Cursor<V> {
     /// Takes the pairs at the front of the queue.
     fn take_pairs(&mut self) -> Vec<Pair> {
         let mut pairs = Vec::new();

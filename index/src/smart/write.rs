@@ -209,9 +209,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Releases a lock under which nothing was changed.
     pub(super) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), AccessError> {
-        let chain = Chain::new(held.node().server());
-        held.release(meter, chain, true).await?;
-        Ok(())
+        Ok(held.unlock(meter).await?)
     }
 
     /// Does what `op` says to the key's leaf, which is live, and locked if it will be written in place.

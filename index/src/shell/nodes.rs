@@ -1,0 +1,161 @@
+//! Nodes on the fabric, for all algorithms: READs that are posted again, locks, and nodes that are new. It does not
+//! know what is in a node.
+
+use farwood_lock::Held;
+use farwood_runtime::alloc::AllocError;
+use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
+use smallvec::SmallVec;
+
+use crate::error::{AccessError, WriteError};
+use crate::shell::algorithm::Algorithm;
+use crate::shell::handle::Local;
+use crate::step::Budget;
+
+/// Addresses of nodes, and their bytes.
+pub type NodeList = SmallVec<[(RemotePtr, u64); 2]>;
+
+/// Nodes that were allocated and that nothing refers to yet. They go back to the allocator when this is dropped, unless
+/// they were published.
+pub struct NewNodes<'l, A: Algorithm, V: Verbs> {
+    local: &'l Local<A, V>,
+    nodes: NodeList,
+}
+
+impl<'l, A: Algorithm, V: Verbs> NewNodes<'l, A, V> {
+    /// Takes over nodes that other clients cannot reach.
+    pub fn of(local: &'l Local<A, V>, nodes: NodeList) -> Self {
+        NewNodes { local, nodes }
+    }
+
+    /// Lists the nodes.
+    pub fn list(&self) -> &[(RemotePtr, u64)] {
+        &self.nodes
+    }
+
+    /// Adds a node that was allocated.
+    pub fn push(&mut self, node: RemotePtr, bytes: usize) {
+        self.nodes.push((node, bytes as u64));
+    }
+
+    /// Allocates one more, on that memory server if one is named and has memory left.
+    ///
+    /// # Errors
+    /// If no memory server has memory left.
+    pub async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<RemotePtr, AllocError> {
+        let allocator = &self.local.allocator;
+        let node = match near {
+            Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
+            None => allocator.allocate(bytes as u64).await?,
+        };
+        self.push(node, bytes);
+        Ok(node)
+    }
+
+    /// Allocates one more, on any memory server, and writes `image` there: one round trip, and one more for each queue
+    /// pair that breaks meanwhile. No client reads what a failed attempt has left there, so it is simply posted again.
+    ///
+    /// # Errors
+    /// If there is no memory left, or the fabric fails for good.
+    pub async fn write(
+        &mut self,
+        meter: &Meter,
+        image: Buf,
+        budget: &mut Budget,
+    ) -> Result<RemotePtr, WriteError> {
+        let bytes = image.len();
+        let node = self.allocate(None, bytes).await?;
+        let mut chain = Chain::with_buffer(node.server(), image);
+        chain.write(node, 0..bytes);
+        while let Err(failed) = self.local.verbs.submit(meter, chain).await {
+            chain = budget.post_again(meter, node, failed)?;
+        }
+        Ok(node)
+    }
+
+    /// Marks the nodes as ones that other clients may find from here on: they never go back. Yields them.
+    pub fn publish(&mut self) -> NodeList {
+        std::mem::take(&mut self.nodes)
+    }
+}
+
+impl<A: Algorithm, V: Verbs> Drop for NewNodes<'_, A, V> {
+    fn drop(&mut self) {
+        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
+        for &(node, bytes) in &self.nodes {
+            self.local.allocator.return_extent(node, bytes);
+        }
+    }
+}
+
+impl<A: Algorithm, V: Verbs> Local<A, V> {
+    /// Makes an empty list of new nodes.
+    pub fn new_nodes(&self) -> NewNodes<'_, A, V> {
+        NewNodes::of(self, NodeList::new())
+    }
+
+    /// Locks and reads a node of `bytes` bytes: one round trip with `fused` or when the lock is handed over, else two.
+    ///
+    /// # Errors
+    /// If the lock does not come free, or the fabric fails for good.
+    pub async fn lock_and_read(
+        &self,
+        meter: &Meter,
+        node: RemotePtr,
+        bytes: usize,
+        fused: bool,
+    ) -> Result<(Held<V>, Buf), AccessError> {
+        let mut held = self.locks.acquire(meter, node).await?;
+        let buf = self.verbs.lease(bytes);
+        let read = held.lock_and_read(meter, buf, bytes, fused).await?;
+        Ok((held, read.into_buf()))
+    }
+
+    /// READs `bytes` bytes at `at`: one round trip, and one more for each queue pair that breaks meanwhile.
+    ///
+    /// # Errors
+    /// The cause, if asking again does not help or the budget is spent.
+    #[inline]
+    pub async fn fetch(
+        &self,
+        meter: &Meter,
+        at: RemotePtr,
+        bytes: usize,
+        budget: &mut Budget,
+    ) -> Result<Completion, AccessError> {
+        loop {
+            match self.verbs.read(meter, at, bytes).await {
+                Ok(read) => return Ok(read),
+                Err(failed) => drop(budget.post_again(meter, at, failed)?),
+            }
+        }
+    }
+
+    /// READs as [`Local::fetch`] does; yields the bytes alone.
+    ///
+    /// # Errors
+    /// As [`Local::fetch`].
+    #[inline]
+    pub async fn read(
+        &self,
+        meter: &Meter,
+        at: RemotePtr,
+        bytes: usize,
+        budget: &mut Budget,
+    ) -> Result<Buf, AccessError> {
+        Ok(self.fetch(meter, at, bytes, budget).await?.into_buf())
+    }
+
+    /// READs one word: one round trip, and one more for each queue pair that breaks meanwhile.
+    ///
+    /// # Errors
+    /// As [`Local::fetch`].
+    pub async fn read_word(
+        &self,
+        meter: &Meter,
+        at: RemotePtr,
+        budget: &mut Budget,
+    ) -> Result<u64, AccessError> {
+        let buf = self.read(meter, at, 8, budget).await?;
+        Ok(u64::from_le_bytes(buf[..8].try_into().expect("eight bytes")))
+    }
+}
