@@ -213,7 +213,7 @@ pub struct Trial {
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
     pub height_min: u8,
-    /// The least load factor, 0 to 1, after keys came in any order ([`TreeShape::load_factor`]).
+    /// The least load factor, 0 to 1, after keys came in any order ([`load_factor`](crate::TreeShape::load_factor)).
     pub load_factor_min: f64,
 }
 
