@@ -211,7 +211,7 @@ const LOCKS: &[Patch] = &[
     },
     Patch {
         name: "after a CAS of unknown outcome another word is tried",
-        file: "lock/src/held.rs",
+        file: "lock/src/held/taking.rs",
         find: "Global::Unknown { claim } => ⟦claim⟧,
             _ =>",
         replace: "Claim { word: self.table.word(), vacant: self.vacant }",

@@ -1,0 +1,193 @@
+//! The CAS that takes the global lock, until it wins: what it found, what is done again, and when a client gives up. Its
+//! outcome stays in the [`Held`]. Knows nothing of releases.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use farwood_runtime::{Buf, Completion, Failed, Meter, Verbs};
+
+use super::{Global, Held};
+use crate::backlog::Full;
+use crate::error::LockError;
+use crate::janitor::{PAUSE_NS_MIN, won};
+use crate::word::{Claim, FREE};
+
+/// Bounds how many chains in a row may fail once a client's time is over.
+const FABRIC_FAILURES_WHEN_OVER: u32 = 8;
+
+impl<V: Verbs> Held<V> {
+    /// Repeats the CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
+    pub(super) async fn compete(
+        &mut self,
+        meter: &Meter,
+        mut buf: Option<Buf>,
+        len: usize,
+    ) -> Result<Completion, LockError> {
+        // After a CAS of unknown outcome the same word is tried again: it finds itself if that one had won.
+        let mut claim = match self.global {
+            Global::Unknown { claim } => claim,
+            _ => {
+                if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
+                    self.wait_for_janitor(meter).await?;
+                }
+                Claim { word: self.table.word(), vacant: self.vacant }
+            }
+        };
+        let (mut cas_failures, mut outrun, mut fabric_failures) = (0, 0, 0);
+        let (mut word, mut since_ns) = (FREE, 0);
+        loop {
+            let reads = buf.is_some();
+            let verbs = &self.table.verbs;
+            let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
+                chain.cas(self.lock, claim.vacant, claim.word.to_bits());
+                if reads {
+                    chain.read(self.node, 0..len);
+                }
+            });
+            self.global = Global::CasInFlight { claim, cas };
+            match poll_fn(|cx| self.poll_cas(cx)).await {
+                Ok(done) if self.is_taken() => {
+                    meter.waits_no_more();
+                    return Ok(done);
+                }
+                Ok(done) => {
+                    let found = done.atomics[0];
+                    buf = done.buf;
+                    if self.table.is_vacant(self.lock, found) {
+                        // Free, or a leftover: the next CAS starts from it.
+                        self.outrun(meter, outrun, if word == FREE { found } else { word })?;
+                        outrun += 1;
+                        claim = claim.starting_from(found, self.table.config.codec);
+                        continue;
+                    }
+                    (cas_failures, fabric_failures) = (cas_failures + 1, 0);
+                    self.cas_failed(meter, cas_failures, found)?;
+                    let (pauses, verbs) = (&self.table.pauses, &self.table.verbs);
+                    let now_ns = verbs.now();
+                    if word != found {
+                        (word, since_ns) = (found, now_ns);
+                    }
+                    let unchanged_ns = now_ns - since_ns;
+                    self.table.suspect(self.lock, found, unchanged_ns, now_ns);
+                    verbs.pause(pauses.after_cas(cas_failures, unchanged_ns, verbs.random())).await;
+                }
+                Err(failed) => {
+                    fabric_failures += 1;
+                    buf = match self.again(meter, failed, fabric_failures).await {
+                        // The owner that was seen last says more than the queue pair that broke just now.
+                        Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
+                            let at = (self.node, self.lock);
+                            return Err(self.table.contended(meter, at, word, cas_failures));
+                        }
+                        again => again?,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the janitor has less to undo on the lock's server: a further lock word may become its task, too.
+    #[cold]
+    async fn wait_for_janitor(&self, meter: &Meter) -> Result<(), LockError> {
+        let (table, server) = (&self.table, self.lock.server());
+        while table.backlog.is_full(server, table.config.unsettled_max) {
+            if let Full::InVain(cause) = table.backlog.fullness(server) {
+                table.counters.count(|stats| stats.refused += 1);
+                return Err(cause.into());
+            }
+            if let (_, true) = table.patience.spent(&table.verbs, meter) {
+                return Err(table.contended(meter, (self.node, self.lock), FREE, 0));
+            }
+            table.verbs.pause(PAUSE_NS_MIN).await;
+        }
+        Ok(())
+    }
+
+    /// Decides whether a chain is posted again that has failed `fabric_failures` times in a row. Nothing of it can be
+    /// half done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
+    #[cold]
+    pub(super) async fn again(
+        &self,
+        meter: &Meter,
+        failed: Failed,
+        fabric_failures: u32,
+    ) -> Result<Option<Buf>, LockError> {
+        meter.retry();
+        let (config, verbs) = (&self.table.config, &self.table.verbs);
+        let (_, over) = self.table.patience.spent(verbs, meter);
+        // A client whose time is over asks a few times more, to learn which compute node holds the lock, rather than
+        // that a queue pair broke just then.
+        let is_last =
+            fabric_failures >= config.attempts_max || (over && fabric_failures >= FABRIC_FAILURES_WHEN_OVER);
+        if !failed.cause().is_passing() || is_last {
+            return Err(failed.into());
+        }
+        verbs.pause(self.table.pauses.after_chain(fabric_failures, verbs.random())).await;
+        Ok(failed.into_parts().1.into_buffer())
+    }
+
+    /// Counts a CAS that found the lock taken, and gives up when the time or the budget is spent.
+    #[cold]
+    fn cas_failed(&self, meter: &Meter, failed: u32, found: u64) -> Result<(), LockError> {
+        meter.retry();
+        self.table.counters.count(|stats| stats.remote_failed += 1);
+        tracing::debug!(name: "lock.contended", lock = %self.lock, failed, "a global lock is taken");
+        let (_, over) = self.table.patience.spent(&self.table.verbs, meter);
+        if failed < self.table.config.attempts_max && !over {
+            return Ok(());
+        }
+        Err(self.table.contended(meter, (self.node, self.lock), found, failed))
+    }
+
+    /// Counts a CAS that found the lock vacant, but not as assumed. The first assumption was a guess; when a later one
+    /// is wrong, others have had the lock since, so it spends from the time and the budget. `word` is the held word
+    /// that was found last.
+    #[cold]
+    fn outrun(&self, meter: &Meter, times: u32, word: u64) -> Result<(), LockError> {
+        meter.retry();
+        let (table, attempts) = (&self.table, times + 1);
+        if times == 0 || attempts < table.config.attempts_max && !table.patience.spent(&table.verbs, meter).1
+        {
+            return Ok(());
+        }
+        Err(table.contended(meter, (self.node, self.lock), word, attempts))
+    }
+
+    /// Awaits a CAS that an earlier, dropped call left in flight. If that one failed with its queue pair, the next one
+    /// finds out its outcome.
+    pub(super) async fn settle(&mut self) -> Result<(), LockError> {
+        if let Global::CasInFlight { .. } = self.global
+            && let Err(failed) = poll_fn(|cx| self.poll_cas(cx)).await
+            && !failed.cause().is_passing()
+        {
+            return Err(failed.into());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn poll_cas(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion, Failed>> {
+        let Global::CasInFlight { claim, cas } = &mut self.global else {
+            unreachable!("no CAS is in flight")
+        };
+        let claim = *claim;
+        let done = ready!(Pin::new(cas).poll(cx));
+        self.global = match &done {
+            Ok(done) if won(done, claim) => {
+                if done.atomics[0] == claim.word.to_bits() {
+                    tracing::debug!(name: "lock.cas.settled", lock = %self.lock, "an earlier CAS had taken the lock");
+                }
+                self.table.counters.count(|stats| stats.acquired += 1);
+                self.vacant = claim.vacant;
+                if claim.takes_over(self.table.config.codec) {
+                    self.table.taken_over(self.lock, claim);
+                }
+                Global::Taken { claim }
+            }
+            Ok(_) => Global::Free,
+            Err(_) => Global::Unknown { claim },
+        };
+        Poll::Ready(done)
+    }
+}
