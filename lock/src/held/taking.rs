@@ -1,4 +1,4 @@
-//! The CAS that takes the global lock, until it wins: what it found, what is done again, and when a client gives up. Its
+//! The CAS that takes the global lock, until it wins: what it found, what is done again, when a client gives up. Its
 //! outcome stays in the [`Held`]. Knows nothing of releases.
 
 use std::future::poll_fn;
