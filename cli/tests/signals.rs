@@ -94,9 +94,13 @@ fn every_command_is_ended_while_it_waits_for_a_server() {
         ("stat", &[]),
         ("bench", &["--keys", "1k", "--quiet"]),
     ];
-    for ((command, rest), (signal, code)) in commands.into_iter().zip(SIGNALS.into_iter().cycle()) {
-        assert_interrupted(&end_by(server.beside(command, rest), signal), code);
-    }
+    // All at once: each waits for a while before it is ended.
+    std::thread::scope(|scope| {
+        for ((command, rest), (signal, code)) in commands.into_iter().zip(SIGNALS.into_iter().cycle()) {
+            let process = server.beside(command, rest);
+            scope.spawn(move || assert_interrupted(&end_by(process, signal), code));
+        }
+    });
     server.signal("CONT");
     assert_eq!(server.farwood("get", &["t", "k"]).stdout, "v\n");
 }

@@ -115,7 +115,7 @@ const TIMERS_US: [u64; 8] = [10, 20, 50, 100, 200, 500, 1_000, 2_000];
 const TIMER: &str = "FARWOOD_TEST_TIMER_US";
 /// Number of starts of a child; it is ended after [`CHILDS_SECONDS`].
 const CHILDS_STARTS: usize = 10;
-const CHILDS_SECONDS: u64 = 10;
+const CHILDS_SECONDS: u64 = 3;
 
 /// Tests whether executors of this machine run anything under a timer: if it is shorter than the time between setting
 /// it and the first task, none does. A child process can be ended then.

@@ -269,8 +269,6 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
     /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
     /// assert_eq!(ShermanAlgorithm::geometry(&persisted), Geometry::default());
-    /// let geometry = Geometry { max_key: 0, ..Geometry::default() };
-    /// assert!(ShermanAlgorithm::agree(geometry, Techniques::ALL, &[]).is_err());
     /// # Ok::<_, farwood_index::OpenError>(())
     /// ```
     ///

@@ -288,16 +288,6 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
 
     /// Checks the length of a key.
     ///
-    /// ```
-    /// # use farwood_index::shell::{Algorithm, Local};
-    /// # use farwood_index::*;
-    /// # use farwood_runtime::*;
-    /// fn check_pair<A: Algorithm, V: Verbs>(local: &Local<A, V>, pair: (&[u8], &[u8])) -> Result<(), LoadError> {
-    ///     local.check_key(pair.0)?;
-    ///     Ok(local.check_value(pair.1)?)
-    /// }
-    /// ```
-    ///
     /// # Errors
     /// If it exceeds the limit of the index.
     #[inline]
@@ -307,15 +297,6 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     }
 
     /// Checks the length of a value.
-    ///
-    /// ```
-    /// # use farwood_index::shell::{Algorithm, Local};
-    /// # use farwood_index::*;
-    /// # use farwood_runtime::*;
-    /// fn check<A: Algorithm, V: Verbs>(local: &Local<A, V>, values: &[&[u8]]) -> Result<(), WriteError> {
-    ///     values.iter().try_for_each(|value| local.check_value(value))
-    /// }
-    /// ```
     ///
     /// # Errors
     /// If it exceeds the limit of the index.

@@ -205,7 +205,7 @@ impl<V: ClientPool> Client<V> {
 }
 
 pub(crate) fn dropped_operations<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
-    let rounds = fabric.size().steps(4, 1);
+    let rounds = fabric.size().steps(2, 1);
     in_every_setting(fabric, kind, Shape::TINY, || {
         move |cluster: TestCluster<V>| cancel_among_others(cluster, 3, 5, rounds)
     });

@@ -25,7 +25,7 @@ const WRITERS: usize = 6;
 
 /// Every stable key comes exactly once and in order, whatever comes between.
 pub(crate) fn scans_among_splits<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
-    let end = fabric.size().steps(120, 20) as u64 * GAP;
+    let end = fabric.size().steps(80, 20) as u64 * GAP;
     let scans = fabric.size().steps(15, 4);
     for parties in Parties::BOTH {
         for mix in fabric.size().few(kind.scan_mixes()) {
