@@ -162,6 +162,8 @@ pub(crate) fn cost_of_changes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: Index
 async fn changes<V: ClientPool>(till: Till<V>) {
     let index = &till.index;
     let (present, value) = (key(PRESENT), key(7));
+    // Some kinds learn the way to a leaf from the first operation there.
+    assert!(index.get(&present).await.unwrap().is_some());
     let update = async || assert!(index.update(&present, &value).await.unwrap());
     let update = till.costs(Work::Change(OpKind::Update), OpKind::Update, update).await;
     let put = async || index.put(&present, &value).await.unwrap();
