@@ -37,7 +37,8 @@ use farwood_index::shell::{Algorithm, Options, Trial, scan};
 use farwood_index::sherman::Geometry;
 use farwood_index::write_op::WriteOp;
 use farwood_index::{
-    AccessError, Bytes, LoadError, OpenError, Scan, TreeShape, Value, WriteError, techniques,
+    AccessError, Bytes, LoadError, OpenError, Scan, TreeShape, Value, WriteError, layout::Rejection,
+    techniques,
 };
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
 
@@ -153,9 +154,8 @@ impl Algorithm for OwnIndex {
         while !at.is_null() {
             let bucket = match (operation.look(at).await?, &at_rest) {
                 (Ok(bucket), _) => bucket,
-                (Err(_), None) => operation.read(at).await?,
-                // No client writes: the thread lost its core in the middle of the READ.
-                (Err(farwood_index::layout::Rejection::Slow), Some(_)) => continue,
+                // A slow READ is no damage: the thread lost its core in the middle of it.
+                (Err(Rejection::Slow), _) | (Err(_), None) => operation.read(at).await?,
                 (Err(_), Some(rest)) if rest.exempt.contains(&local.locks.word_of(at)) => {
                     report.torn.push(at);
                     break;
