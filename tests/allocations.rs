@@ -81,7 +81,7 @@ impl Operation {
     /// Yields those that allocate nothing.
     fn all(kind: IndexKind) -> &'static [Operation] {
         match kind {
-            IndexKind::Sherman => {
+            IndexKind::Sherman | IndexKind::Chime => {
                 &[Operation::Get, Operation::Update, Operation::Put, Operation::RemoveAndInsert]
             }
             // What inserts and removes do not wait for is a task of the janitor's.

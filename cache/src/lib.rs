@@ -20,6 +20,7 @@
 //! key_list     keys that writers unpack and pack again
 //! children     addresses in as few bits as the node's children need
 //! eviction/    which node goes: one policy per file
+//! hotspot      where frequently read keys lie in their leaves (CHIME)
 //! radix/       the cache of a radix tree's nodes (SMART), a cache of its own
 //! ```
 //!
@@ -38,6 +39,7 @@ mod children;
 mod chunk;
 mod directory;
 mod eviction;
+mod hotspot;
 mod key_list;
 mod keys;
 mod level;
@@ -49,6 +51,7 @@ mod stats;
 mod sync;
 
 pub use eviction::Policy;
+pub use hotspot::HotspotBuffer;
 pub use node::NodeImage;
 pub use node_cache::{CacheConfig, NodeCache, Root};
 pub use reader::{CacheReader, CachedRoute, Located};

@@ -102,6 +102,17 @@ impl Node {
         packing.get(&self.words[(header >> (64 - CHILDREN_START_BITS)) as usize..], position)
     }
 
+    /// Yields the right neighbour of the child at `position`, null for the last one of the level; none if it has
+    /// another parent.
+    #[inline]
+    pub(crate) fn neighbour(&self, position: usize) -> Option<RemotePtr> {
+        if position + 1 < self.len() {
+            Some(self.child(position + 1))
+        } else {
+            (!self.has_high()).then_some(RemotePtr::NULL)
+        }
+    }
+
     /// Counts the children.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -182,6 +193,7 @@ mod tests {
             (Some(leaf(2)), Some(leaf(3)), Some(leaf(3)))
         );
         assert_eq!(child(b"ezzzzzzzz"), Some(leaf(3)));
+        assert_eq!([0, 1, 2].map(|position| node.neighbour(position)), [Some(leaf(2)), Some(leaf(3)), None]);
         assert!(node.begins_at(b"b") && !node.begins_at(b"b\0"));
         assert!(node.ends_above(b"ezzz") && !node.ends_above(b"f"));
     }
@@ -193,6 +205,7 @@ mod tests {
             Node::pack(&NodeImage { address: leaf(9), level: 1, low: b"", high: None, separators }).unwrap();
         assert_eq!(node.position(&[0xFF; 100]), Some(0));
         assert_eq!(node.position(b""), Some(0));
+        assert_eq!(node.neighbour(0), Some(RemotePtr::NULL));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub struct CachedRoute {
     /// The address of the cached node that says so: what to invalidate at level `child_level + 1` if it is
     /// wrong.
     pub via: RemotePtr,
+    /// The right neighbour of the child, [`RemotePtr::NULL`] if it is the last of its level: as far as the cached node
+    /// says, which is silent about that of its last child.
+    pub next: Option<RemotePtr>,
 }
 
 /// One shard's reader of a [`NodeCache`]. Not `Sync`; make one per shard.
@@ -88,8 +91,8 @@ impl CacheReader {
     ///
     /// ```
     /// # farwood_doctest::cache!(|cache, reader| {
-    /// let route = CachedRoute { child: at(128), child_level: 0, via: at(640) };
-    /// assert_eq!(reader.find(b"greta"), Some(route));
+    /// let route = CachedRoute { child: at(64), child_level: 0, via: at(640), next: Some(at(128)) };
+    /// assert_eq!(reader.find(b"anna"), Some(route));
     /// # });
     /// ```
     #[inline]
@@ -286,6 +289,7 @@ impl Found {
         node.prefetch();
         let position = node.position(key)?;
         slot.touch(epoch);
-        Some(CachedRoute { child: node.child(position), child_level: node.level() - 1, via: node.address() })
+        let (child, next) = (node.child(position), node.neighbour(position));
+        Some(CachedRoute { child, child_level: node.level() - 1, via: node.address(), next })
     }
 }

@@ -131,6 +131,17 @@ macro_rules! leaf {
     };
 }
 
+/// Runs the lines of an example that use the layout and the image of such a leaf as a hopscotch table, of 8 slots in
+/// neighbourhoods of 4, whose replicas have no fences.
+#[macro_export]
+macro_rules! hop_leaf {
+    (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        $crate::node!(hopscotch::HopLayout::new(hopscotch::Ring { slots: 8, reach: 4 }, 8, 8, false)?, 0,
+            [(&b"anna"[..], &b"1"[..]), (b"clara", b"3")],
+            |$layout, $image| { use hopscotch::*; $($lines)* })
+    };
+}
+
 /// Runs the lines of an example that use the layout and the image of an inner node, above that leaf and another.
 #[macro_export]
 macro_rules! inner {

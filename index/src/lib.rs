@@ -5,8 +5,8 @@
 //! - [`range_index`]: [`RangeIndex`], what every index does; [`KeyRange`], what scans take; [`registry`]: all kinds
 //!   behind one type.
 //! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
-//! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper. Their `mod.rs`
-//!   tabulate their round trips.
+//! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper; [`chime`]: the B+tree
+//!   of the CHIME paper, whose leaves are hopscotch tables. Their `mod.rs` tabulate their round trips.
 //! - `btree`: what B+trees have above their leaves; its `mod.rs` tabulates what a tree supplies.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
@@ -21,6 +21,7 @@ extern crate self as farwood_index;
 
 mod btree;
 pub mod check;
+pub mod chime;
 pub mod error;
 mod key_range;
 pub mod layout;
@@ -35,6 +36,7 @@ pub mod value;
 pub mod write_op;
 
 pub use check::{CheckOptions, CheckReport, Violation};
+pub use chime::{Chime, ChimeIndex};
 pub use error::{AccessError, IndexError, LoadError, OpenError, ReadError, WriteError};
 pub use farwood_lock::Backoff;
 pub use key_range::KeyRange;

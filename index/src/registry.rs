@@ -704,6 +704,8 @@ registry! { $
     Sherman (sherman): ShermanAlgorithm,
     /// The radix tree of the SMART paper: fewer bytes per operation, one leaf per key, keys of up to 255 bytes.
     Smart (smart): SmartAlgorithm,
+    /// The B+tree of the CHIME paper: gets read a part of a leaf, and the cache is as small as Sherman's.
+    Chime (chime): crate::chime::ChimeAlgorithm,
 }
 
 #[cfg(test)]

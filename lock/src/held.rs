@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::slice;
 use std::task::{Context, Poll, ready};
 
 use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
@@ -256,18 +257,42 @@ impl<V: Verbs> Held<V> {
         len: usize,
         fused: bool,
     ) -> Result<Completion, LockError> {
+        self.lock_and_read_parts(meter, buf, slice::from_ref(&(0..len)), fused).await
+    }
+
+    /// Takes the global lock as [`Held::lock_and_read`] does, and reads those parts of the node, each to where it is in
+    /// the node.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock_and_read_parts(&meter, shard.lease(64), &[0..8, 48..64], true).await?;
+    /// assert_eq!((meter.usage().bytes_read, meter.usage().round_trips), (24, 1));
+    /// # held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Held::lock_and_read`].
+    pub async fn lock_and_read_parts(
+        &mut self,
+        meter: &Meter,
+        buf: Buf,
+        parts: &[Range<usize>],
+        fused: bool,
+    ) -> Result<Completion, LockError> {
         self.settle().await?;
         if fused && !self.is_taken() {
-            return self.compete(meter, Some(buf), len).await;
+            return self.compete(meter, Some(buf), parts).await;
         }
         if !self.is_taken() {
-            self.compete(meter, None, 0).await?;
+            self.compete(meter, None, &[]).await?;
         }
         meter.waits_no_more();
         let (mut buf, mut fabric_failures) = (buf, 0);
         loop {
             let mut chain = Chain::with_buffer(self.node.server(), buf);
-            chain.read(self.node, 0..len);
+            add_reads(&mut chain, self.node, parts);
             match self.table.verbs.submit(meter, chain).await {
                 Ok(done) => return Ok(done),
                 Err(failed) => {
@@ -297,7 +322,7 @@ impl<V: Verbs> Held<V> {
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
         self.settle().await?;
         if !self.is_taken() {
-            self.compete(meter, None, 0).await?;
+            self.compete(meter, None, &[]).await?;
         }
         meter.waits_no_more();
         Ok(())
@@ -613,6 +638,13 @@ impl<V: Verbs> Held<V> {
         if let Some(ticket) = self.ticket.take() {
             self.table.give_back(self.lock, ticket, kept);
         }
+    }
+}
+
+/// Adds READs of those parts of a node, each to where it is in the node.
+fn add_reads(chain: &mut Chain, node: RemotePtr, parts: &[Range<usize>]) {
+    for part in parts {
+        chain.read(node.add(part.start as u64), part.clone());
     }
 }
 

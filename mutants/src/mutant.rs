@@ -10,11 +10,19 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/btree/node.rs",
     "index/src/btree/repair.rs",
     "index/src/btree/root.rs",
+    "index/src/btree/scan.rs",
     "index/src/btree/separator.rs",
     "index/src/btree/split.rs",
     "index/src/btree/window.rs",
+    "index/src/chime/lookup.rs",
+    "index/src/chime/split.rs",
+    "index/src/chime/write.rs",
+    "index/src/layout/hopscotch/lookup.rs",
+    "index/src/layout/hopscotch/patch.rs",
+    "index/src/layout/hopscotch/ring.rs",
+    "index/src/layout/hopscotch/vacancy.rs",
+    "index/src/layout/hopscotch/view.rs",
     "index/src/sherman/lookup.rs",
-    "index/src/sherman/scan.rs",
     "index/src/sherman/split.rs",
     "index/src/sherman/write.rs",
     "index/src/shell/nodes.rs",
@@ -92,6 +100,7 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
+        _ if file.contains("/chime/") || file.contains("/hopscotch/") => &["chime"],
         _ if file.contains("/btree/") || file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
         _ if file.starts_with("cache/") => &["sherman"],

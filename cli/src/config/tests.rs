@@ -98,7 +98,7 @@ fn simulated_runs_are_short_and_timed_throughout() {
 #[test]
 fn bad_input_says_what_to_do() {
     let cases = [
-        ("--index chime", "not in this release"),
+        ("--index dolphin", "not in this release"),
         ("--index btree", "[possible values: "),
         (
             "--index smart --technique two_level=off",

@@ -81,16 +81,26 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         for pair in pairs {
             let (key, value) = pair?;
             if pending.len() == slots {
-                self.leaf(&mut leaves, &pending, Some(key.as_ref())).await?;
-                pending.clear();
+                let room = self.room_for(&pending);
+                let high = pending.get(room).map_or(key.as_ref(), |(key, _)| key.as_ref());
+                self.leaf(&mut leaves, &pending[..room], Some(high)).await?;
+                pending.drain(..room);
             }
             pending.push((key, value));
             count += 1;
         }
-        if count > 0 {
-            self.leaf(&mut leaves, &pending, None).await?;
+        while !pending.is_empty() {
+            let room = self.room_for(&pending);
+            let high = pending.get(room).map(|(key, _)| key.as_ref());
+            self.leaf(&mut leaves, &pending[..room], high).await?;
+            pending.drain(..room);
         }
         Ok((count, leaves))
+    }
+
+    /// Counts those of the pairs, at least the first one, that a leaf has room for.
+    fn room_for<K: AsRef<[u8]>, U>(&self, pairs: &[(K, U)]) -> usize {
+        self.tree.leaf().room_for(pairs.iter().map(|(key, _)| key.as_ref()))
     }
 
     /// Writes one leaf. Its right neighbour, which begins at `high`, is allocated with it.

@@ -8,13 +8,14 @@ mod level;
 
 use std::collections::BTreeSet;
 
+use farwood_lock::LockWord;
 use farwood_runtime::{Buf, FabricError, Meter, RemotePtr, Verbs};
 
 use self::level::{Level, Step};
 use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
 use super::{BTree, LeafFormat};
-use crate::check::{AddressFault, AtRest, Broken, CheckReport, Link, Violation, inside};
+use crate::check::{AddressFault, AtRest, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
 use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
 use crate::shell::handle::Local;
@@ -33,27 +34,33 @@ pub(crate) async fn walk<A: BTree, V: Verbs>(
     visit: &mut dyn FnMut(&[u8], &[u8]),
 ) -> Result<(), AccessError> {
     let policy = match at_rest {
-        Some(AtRest { exempt, .. }) => CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt },
+        Some(AtRest { exempt, options }) => {
+            CheckPolicy { depth: Depth::Entries, rereads: REREADS, exempt, options: Some(options) }
+        }
         // Writers may be at work: a torn node is read again for as long as the budget lasts.
-        None => CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new() },
+        None => {
+            CheckPolicy { depth: Depth::Shape, rereads: u32::MAX, exempt: BTreeSet::new(), options: None }
+        }
     };
     Walk::new(tree, meter, policy, report).run(visit).await
 }
 
 /// Depth of a walk, and what it tolerates.
-struct CheckPolicy {
+struct CheckPolicy<'t> {
     depth: Depth,
     /// Rereads of one torn node; those of all nodes together are bounded by the budget of an operation.
     rereads: u32,
     /// Lock words under which nodes may be torn.
     exempt: BTreeSet<RemotePtr>,
+    /// Tolerance for locks within leaves; none if they do not matter.
+    options: Option<&'t CheckOptions>,
 }
 
 /// A walk over all nodes.
 struct Walk<'t, A: BTree, V: Verbs> {
     tree: &'t Local<A, V>,
     meter: &'t Meter,
-    policy: CheckPolicy,
+    policy: CheckPolicy<'t>,
     budget: Budget,
     /// All nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
@@ -62,8 +69,8 @@ struct Walk<'t, A: BTree, V: Verbs> {
 
 /// Result of following a node's address.
 enum Look {
-    Seen(ObservedNode),
-    Rejected(Rejection, Option<Glimpse>),
+    Seen(ObservedNode, Option<(usize, LockWord)>),
+    Rejected(Rejection, Option<Glimpse>, Option<(usize, LockWord)>),
     Nowhere(AddressFault),
 }
 
@@ -71,7 +78,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     fn new(
         tree: &'t Local<A, V>,
         meter: &'t Meter,
-        policy: CheckPolicy,
+        policy: CheckPolicy<'t>,
         report: &'t mut CheckReport,
     ) -> Self {
         Walk { tree, meter, policy, budget: tree.budget(), visited: BTreeSet::new(), report }
@@ -130,22 +137,21 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     ) -> Result<Option<Step>, AccessError> {
         let (node, number) = (step.to, level.number());
         let look = self.look(number, node).await?;
-        let exempt = || self.policy.exempt.contains(&self.tree.locks.word_of(node));
         Ok(match look {
             Look::Nowhere(fault) => {
                 level.astray(step, fault, self.report);
                 None
             }
-            Look::Rejected(rejection, glimpse) => {
-                let exempt = exempt();
+            Look::Rejected(rejection, glimpse, lock) => {
+                let exempt = self.is_exempt(node, lock);
                 self.visited.insert(node);
                 if rejection == Rejection::Torn {
                     self.count(number, 0);
                 }
                 level.lost(step, (rejection, glimpse), exempt, &self.visited, self.report)
             }
-            Look::Seen(seen) => {
-                let exempt = exempt();
+            Look::Seen(seen, lock) => {
+                let exempt = self.is_exempt(node, lock);
                 self.visited.insert(node);
                 self.count(number, seen.keys);
                 self.report_faults(number, node, &seen, exempt);
@@ -153,6 +159,14 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 level.meet(step, &seen, &self.visited, self.report)
             }
         })
+    }
+
+    /// Tells whether a dead client holds the node's lock, which may be within it.
+    fn is_exempt(&mut self, node: RemotePtr, lock: Option<(usize, LockWord)>) -> bool {
+        match (self.policy.options, lock) {
+            (Some(options), Some((at, word))) => self.report.note_lock(options, node.add(at as u64), word),
+            _ => self.policy.exempt.contains(&self.tree.locks.word_of(node)),
+        }
     }
 
     /// Reads a node until it can be trusted, or the rereads are spent. One round trip per attempt.
@@ -172,9 +186,10 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             if !again || self.budget.spend(self.meter, node, last).is_err() {
                 // A READ that took too long but fits together is taken as it is in the end: at rest there are no
                 // writers.
+                let lock = if level == 0 { self.tree.leaf().lock(&image) } else { None };
                 return Ok(match seen {
-                    Ok(seen) => Look::Seen(seen),
-                    Err(rejection) => Look::Rejected(rejection, self.glimpse(level, &image)),
+                    Ok(seen) => Look::Seen(seen, lock),
+                    Err(rejection) => Look::Rejected(rejection, self.glimpse(level, &image), lock),
                 });
             }
         }

@@ -1,6 +1,6 @@
 //! Finding the node of some level that answers for a key: from the cache, else down from the root.
 
-use farwood_cache::NodeImage;
+use farwood_cache::{CachedRoute, NodeImage, Root};
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use super::BTree;
@@ -20,6 +20,16 @@ pub(crate) struct Target {
     pub(crate) ptr: RemotePtr,
     pub(crate) level: u8,
     pub(crate) via: Via,
+    /// The node's right neighbour as the node above has it, null for the last one of its level: none if that does not
+    /// say. As long as nodes are not merged, one that has this neighbour answers for the keys that led to it.
+    pub(crate) next: Option<RemotePtr>,
+}
+
+impl Target {
+    /// Makes the target of the root word.
+    pub(super) fn root(root: Root) -> Self {
+        Target { ptr: root.ptr, level: root.level, via: Via::Nothing, next: None }
+    }
 }
 
 /// The node above that led to a target: what to drop from the cache if it was wrong.
@@ -43,15 +53,14 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         key: &[u8],
         budget: &mut Budget,
     ) -> Result<Option<Target>, AccessError> {
-        match self.reader().find(key) {
-            Some(route) if route.child_level == 0 => {
-                Ok(Some(Target { ptr: route.child, level: 0, via: Via::Cached(route.via) }))
-            }
-            Some(route) => {
-                let from = Target { ptr: route.child, level: route.child_level, via: Via::Cached(route.via) };
-                self.descend(meter, key, 0, from, budget).await.map(Some)
-            }
-            None => self.locate_from_root(meter, key, 0, budget).await,
+        let Some(CachedRoute { child, child_level, via, next }) = self.reader().find(key) else {
+            return self.locate_from_root(meter, key, 0, budget).await;
+        };
+        let from = Target { ptr: child, level: child_level, via: Via::Cached(via), next };
+        if child_level == 0 {
+            Ok(Some(from))
+        } else {
+            self.descend(meter, key, 0, from, budget).await.map(Some)
         }
     }
 
@@ -69,8 +78,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             None => self.read_root(meter).await?,
         };
         let Some(root) = root.filter(|root| root.level >= level) else { return Ok(None) };
-        let from = Target { ptr: root.ptr, level: root.level, via: Via::Nothing };
-        self.descend(meter, key, level, from, budget).await.map(Some)
+        self.descend(meter, key, level, Target::root(root), budget).await.map(Some)
     }
 
     /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads.
@@ -107,9 +115,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                     budget.spend(meter, at.ptr, last)?;
                     continue;
                 }
-                Step::Done(child) => {
+                Step::Done((child, next)) => {
                     self.cache_node(at.ptr, &buf);
-                    at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr) };
+                    at = Target { ptr: child, level: at.level - 1, via: Via::Read(at.ptr), next };
                 }
                 Step::MoveRight(sibling) => {
                     tracing::debug!(name: "btree.inner.right", node = %at.ptr, "an inner node ends before the key");
@@ -155,7 +163,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     pub(crate) async fn restart(&self, meter: &Meter, node: RemotePtr) -> Result<Target, AccessError> {
         let root = self.read_root(meter).await?;
         let root = root.ok_or_else(|| AccessError::corrupt(node, "the tree lost its root"))?;
-        Ok(Target { ptr: root.ptr, level: root.level, via: Via::Nothing })
+        Ok(Target::root(root))
     }
 
     /// Drops the cached node that led to `target` for `key`.
@@ -165,7 +173,14 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         }
     }
 
-    fn route(&self, image: &[u8], key: &[u8], level: u8, span_ns: u32) -> Step<RemotePtr> {
+    /// Yields the child for `key` and its right neighbour.
+    fn route(
+        &self,
+        image: &[u8],
+        key: &[u8],
+        level: u8,
+        span_ns: u32,
+    ) -> Step<(RemotePtr, Option<RemotePtr>)> {
         if !self.node_version_holds(level, span_ns) {
             return Step::Reread(Some(Rejection::Slow));
         }
@@ -175,7 +190,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             Err(rejection) => return Step::after(rejection),
         }
         match self.inner().route(image, key) {
-            Ok(InnerRoute::Child(child)) => Step::Done(child),
+            Ok(InnerRoute::Child { child, next }) => Step::Done((child, next)),
             Ok(InnerRoute::MoveRight(sibling)) => Step::MoveRight(sibling),
             Ok(InnerRoute::Left) => Step::Restart(None),
             Err(rejection) => Step::after(rejection),

@@ -3,7 +3,7 @@
 //! lock at a time, and between a split and its separator the right half is reached over the sibling pointer.
 //!
 //! It serves every tree that brings leaves of its own, and must not know what is in a leaf, how its lock works, nor
-//! whether a reader wants all of it. Lookups, writes, splits and scans of leaves are each tree's own control flow: it
+//! whether a reader wants all of it. Lookups, writes and splits of leaves are each tree's own control flow: it
 //! asks for the way to a leaf, reads and judges what it likes of it, and says where to go on.
 //!
 //! # What a tree supplies
@@ -12,20 +12,23 @@
 //! |---|---|---|
 //! | [`BTree`] | `node`, `shard` | its states hold those of this module, beside what else it keeps |
 //! | | `chains` | inner nodes are written with the tree's techniques |
-//! | | `settle_leaf` | after a split of unknown outcome the separator waits for the leaf's lock, wherever that is |
+//! | | `settle_leaf`, `read_leaf_locked` | take its lock: for a separator of unknown outcome, for a scan in doubt |
 //! | [`LeafFormat`] | `node_bytes`, `slots` | memory for leaves, and how full they are |
 //! | | `writer_reads` | versions wrap around no faster than writers read: that bounds how long a READ may take |
-//! | | `build` | the first leaf of a tree, and the leaves of a bulk load |
+//! | | `room_for`, `build` | the first leaf of a tree, and the leaves of a bulk load |
+//! | | `view` | the pairs of a leaf in order, for scans, and how long a READ of all of it may take |
+//! | | `lock` | a check tells locks of the dead, also those within leaves |
 //! | | `glimpse` | a check goes on behind a leaf that cannot be read |
 //! | | `sight` | a check judges a leaf by itself; it and a repair compare its links with what others say |
 //!
-//! Of these only `build` and `sight` are about whole leaves: new ones, and those of checks and repairs, which are rare.
+//! Of these `build`, `view` and `sight` are about whole leaves: new ones, those of scans, of checks and of repairs.
 //!
 //! # What a tree finds here
 //!
 //! | file | what |
 //! |---|---|
 //! | `descend.rs` | the leaf that should answer for a key, the way on from one that does not, and from the root anew |
+//! | `scan.rs` | scans: windows of whole leaves, read in parallel and consumed in the order of keys |
 //! | `window.rs` | the leaves from a key on, as level 1 has them: what a scan reads next |
 //! | `node.rs` | READs and WRITEs of whole nodes, under locks and without; new nodes; how long versions hold |
 //! | `root.rs` | the root word, the first leaf |
@@ -41,19 +44,23 @@ pub(crate) mod node;
 pub(crate) mod observed_node;
 mod repair;
 mod root;
+pub(crate) mod scan;
 pub(crate) mod separator;
 pub(crate) mod split;
 mod window;
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
-use farwood_runtime::{Meter, RemotePtr, Verbs};
+use farwood_lock::LockWord;
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
 use crate::error::AccessError;
-use crate::layout::{Glimpse, InnerLayout, NodeHeader, Rejection};
+use crate::layout::{Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder};
+use crate::range_index::Pair;
 use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
 
@@ -77,10 +84,26 @@ pub trait BTree: Algorithm {
         meter: &Meter,
         leaf: RemotePtr,
     ) -> impl Future<Output = Result<(), AccessError>>;
+
+    /// Reads all of a leaf under its lock, wherever that is, so that no client writes it meanwhile.
+    fn read_leaf_locked<V: Verbs>(
+        local: &Local<Self, V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> impl Future<Output = Result<Buf, AccessError>>;
 }
 
 /// The bytes of a tree's leaves. Pure.
 pub trait LeafFormat: Send + Sync + 'static {
+    /// A whole leaf that was read.
+    type View<'a>: WholeLeaf
+    where
+        Self: 'a;
+
+    /// The writes of a leaf among which a reader of all of it notices each that lies within its READ: any leaf's
+    /// [`WholeLeaf::writes_noticed`] are at least these.
+    const WRITES_NOTICED: u32;
+
     /// Counts the bytes of a leaf, a multiple of 64.
     fn node_bytes(&self) -> usize;
 
@@ -90,8 +113,14 @@ pub trait LeafFormat: Send + Sync + 'static {
     /// Counts the bytes of a leaf that a writer READs at least, under its lock, before it WRITEs.
     fn writer_reads(&self) -> usize;
 
+    /// Counts those of the ascending keys, from the first on, that one leaf has room for; they are no more than it has
+    /// slots. By default all of them.
+    fn room_for<'k>(&self, keys: impl ExactSizeIterator<Item = &'k [u8]>) -> usize {
+        keys.len()
+    }
+
     /// Makes `image`, whatever it held, a leaf with `header` and these pairs, ascending and no more than there is room
-    /// for.
+    /// for ([`LeafFormat::room_for`]).
     fn build<'p>(
         &self,
         image: &mut [u8],
@@ -99,17 +128,52 @@ pub trait LeafFormat: Send + Sync + 'static {
         pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
     );
 
+    /// Parses a whole leaf, whose lines agree as far as node versions tell.
+    ///
+    /// # Errors
+    /// If it is none, or is torn.
+    fn view<'a>(&'a self, image: &'a [u8]) -> Result<Self::View<'a>, Rejection>;
+
     /// Reads what the first line of an image says, which is never torn.
     ///
     /// # Errors
     /// If there is no leaf.
     fn glimpse(&self, line: &[u8]) -> Result<Glimpse, Rejection>;
 
+    /// Yields the place of a lock within the leaf, in bytes of it, and the word there if it is held. By default leaves
+    /// have none.
+    fn lock(&self, _image: &[u8]) -> Option<(usize, LockWord)> {
+        None
+    }
+
     /// Judges a leaf by itself, and yields its links.
     ///
     /// # Errors
     /// If it is none, or is torn. What is wrong with single entries is among the faults of what is seen.
     fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection>;
+}
+
+/// A whole leaf as a scan sees it. Pure.
+pub trait WholeLeaf {
+    /// Yields fences and neighbour.
+    fn header(&self) -> &Header<'_>;
+
+    /// Counts the writes of which none within the READ goes unnoticed, as far as the pairs in `bounds` depend on it: a
+    /// READ that took as long as so many proves nothing.
+    fn writes_noticed(&self, bounds: &impl RangeBounds<[u8]>) -> u32;
+
+    /// Appends the pairs with keys in `bounds` to `pairs`, ascending by key and each key once, but at most `limit`.
+    ///
+    /// # Errors
+    /// [`Rejection::Torn`] if what they depend on comes from different moments; another one if no writer leaves such
+    /// an entry. Nothing is appended then.
+    fn copy_sorted(
+        &self,
+        bounds: &impl RangeBounds<[u8]>,
+        limit: usize,
+        order: &mut SlotOrder,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), Rejection>;
 }
 
 /// Verbs that share a chain, and so a round trip.

@@ -11,7 +11,7 @@ use crate::error::{AccessError, WriteError};
 use crate::layout::{EntryVersion, NodeHeader, NodeVersion, wrap_ns};
 use crate::shell::handle::Local;
 use crate::shell::nodes::{NewNodes, NodeList};
-use crate::step::Budget;
+use crate::step::{Budget, SlowReads};
 
 /// Failed READs of one node after which a reader takes its lock, under which nothing can be torn. Far more than happen
 /// in practice; other retries, such as moves to the right, do not count. Where READs exceed the time that versions
@@ -156,5 +156,29 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     pub(crate) fn version_bound(&self, level: u8, versions: u32) -> u64 {
         let bytes = if level == 0 { self.leaf().writer_reads() } else { self.inner().node_bytes() };
         wrap_ns(versions, self.verbs.capabilities().write_interval_ns, bytes)
+    }
+
+    /// Tells whether to read under the lock after a READ that took longer than entry versions vouch for. If not, it
+    /// pauses, and the reader reads again.
+    ///
+    /// No comparison of two such READs would do instead, not even of all bytes. In either, any number of writes may
+    /// lie between two lines of an entry; 32 of them, or 64, go unnoticed, and a value that comes back every so often
+    /// makes both READs bring the same mixture:
+    ///
+    /// ```text
+    ///   writer    x,EV=4   ... 32 ...   y,EV=4   ... 32 ...   x,EV=4   ... 32 ...   y,EV=4
+    ///   READ 1    line 3: x             line 4: y
+    ///   READ 2                                                line 3: x             line 4: y     xy was never there
+    /// ```
+    #[cold]
+    pub(crate) async fn pause_or_lock(&self, slow: &mut SlowReads) -> bool {
+        tracing::debug!(name: "btree.read.slow", "a READ took longer than versions vouch for");
+        let Some(multiple) = slow.another() else { return true };
+        let most = multiple * self.version_bound(0, EntryVersion::COUNT);
+        if most > 0 {
+            // Half of it is random: readers whose READs were slow together come back one by one.
+            self.verbs.pause(most - self.verbs.random() % (most / 2 + 1)).await;
+        }
+        false
     }
 }

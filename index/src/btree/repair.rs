@@ -148,7 +148,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         if found.is_some_and(|found| found.ptr == child) {
             return Ok(());
         }
-        if !self.begins_at(&meter, level, child, &separator.key).await? {
+        // Where all lines of `left` agree, none of the split's WRITE is still on its way: readers whom other parents
+        // lead there may read one line alone.
+        self.look(&meter, level, left).await?;
+        let begins = self.look(&meter, level, child).await?.is_some_and(|low| low == separator.key);
+        if !begins {
             let what = format!("it ends where its right neighbour {child} does not begin");
             return Err(AccessError::Corrupt { node: left, what }.into());
         }
@@ -159,14 +163,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(())
     }
 
-    /// Tells whether `node` is of `level` and begins at `key`. A damaged node must not damage its parent.
-    async fn begins_at(
-        &self,
-        meter: &Meter,
-        level: u8,
-        node: RemotePtr,
-        key: &[u8],
-    ) -> Result<bool, AccessError> {
+    /// Yields where `node` begins, if it is of `level`, from a READ of all of it. A damaged node must not damage its
+    /// parent.
+    async fn look(&self, meter: &Meter, level: u8, node: RemotePtr) -> Result<Option<Bytes>, AccessError> {
         // Under a dead client's lock it may be torn for good.
         let mut budget = Budget::new(RETRIES_BEFORE_LOCK);
         let bytes = self.node_bytes(level);
@@ -180,10 +179,10 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             };
             let is_timely = self.node_version_holds(level, read.span_ns);
             match self.sight(level, &read.into_buf(), Depth::Shape) {
-                Ok(seen) if is_timely => return Ok(seen.level == level && seen.low[..] == *key),
+                Ok(seen) if is_timely => return Ok((seen.level == level).then_some(seen.low)),
                 Ok(_) => budget.spend(meter, node, Some(Rejection::Slow))?,
                 Err(Rejection::Torn) => budget.spend(meter, node, Some(Rejection::Torn))?,
-                Err(_) => return Ok(false),
+                Err(_) => return Ok(None),
             }
         }
     }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use farwood_cache::Root;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use super::descend::{Target, Via};
+use super::descend::Target;
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
 use crate::shell::handle::Local;
@@ -117,7 +117,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
             return Ok(false);
         };
-        let from = Target { ptr: root.ptr, level: root.level, via: Via::Nothing };
+        let from = Target::root(root);
         Ok(self.descend(meter, b"", node.level, from, budget).await?.ptr == node.ptr)
     }
 

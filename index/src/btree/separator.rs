@@ -170,7 +170,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let bytes = self.inner().node_bytes();
         let mut at = loop {
             if let Some(ptr) = self.reader().node_of(separator.level, &separator.key) {
-                break Target { ptr, level: separator.level, via: Via::Nothing };
+                break Target { ptr, level: separator.level, via: Via::Nothing, next: None };
             }
             match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
                 Some(target) => break target,

@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 // Bytes that zeroed, text-filled or otherwise unrelated memory is unlikely to hold.
-const LEAF: u8 = 0xA7;
+pub(super) const LEAF: u8 = 0xA7;
 const INNER: u8 = 0xB9;
 const FREED: u8 = 0xDE;
 
@@ -62,7 +62,12 @@ impl Kind {
 /// # Errors
 /// [`Rejection::Freed`] or [`Rejection::NotANode`].
 pub fn kind_of(image: &[u8]) -> Result<Kind, Rejection> {
-    match field::<1>(first_line(image), 0)[0] {
+    kind_of_byte(field::<1>(first_line(image), 0)[0])
+}
+
+/// Reads a node's kind from the byte that is its place.
+pub(super) fn kind_of_byte(byte: u8) -> Result<Kind, Rejection> {
+    match byte {
         LEAF => Ok(Kind::Leaf),
         INNER => Ok(Kind::Inner),
         FREED => Err(Rejection::Freed),
@@ -194,11 +199,16 @@ impl<'a> Header<'a> {
 
     /// Writes the header with no entries, the rest of the stream being zero, and the version of every line.
     pub(super) fn build(image: &mut [u8], max_key: usize, kind: Kind, header: &NodeHeader<'_>) {
+        image.fill(0);
+        Self::set(image, max_key, kind, header);
+    }
+
+    /// Gives an image another header, and all its lines the version. The number of entries stays.
+    pub(super) fn set(image: &mut [u8], max_key: usize, kind: Kind, header: &NodeHeader<'_>) {
         assert_eq!(header.level == 0, kind == Kind::Leaf, "level 0 is the leaves' and theirs only");
         assert!(header.low.len() <= max_key, "a fence is a key");
         assert!(header.high.is_none_or(|high| high.len() <= max_key), "a fence is a key");
         assert!(header.high.is_none_or(|high| header.low < high), "a node answers for some key");
-        image.fill(0);
         version::set_node_version(image, header.node_version);
         stream::write(image, 0, &[kind.to_byte(), header.level]);
         stream::write(image, 4, &header.incarnation.to_le_bytes());
@@ -290,6 +300,11 @@ impl<'a> Header<'a> {
     /// ```
     pub fn high(&self) -> Option<Bytes> {
         self.high.map(|range| stream::to_bytes(self.image, range))
+    }
+
+    /// Tells whether the node is the last of its level: it has no high fence.
+    pub(super) fn is_last(&self) -> bool {
+        self.high.is_none()
     }
 
     /// Tells where `key` lies relative to the fences.

@@ -121,7 +121,7 @@ impl InnerLayout {
     ///
     /// ```
     /// # farwood_doctest::inner!(|layout, image| {
-    /// assert_eq!(layout.route(&image, b"anna")?, InnerRoute::Child(RemotePtr::from_bits(64)));
+    /// assert!(matches!(layout.route(&image, b"anna")?, InnerRoute::Child { child, .. } if child.to_bits() == 64));
     /// assert_eq!(layout.route(&image, b"zoe")?, InnerRoute::MoveRight(RemotePtr::from_bits(640)));
     /// # });
     /// ```
@@ -131,7 +131,7 @@ impl InnerLayout {
     pub fn route(&self, image: &[u8], key: &[u8]) -> Result<InnerRoute, Rejection> {
         let view = self.parse(image)?;
         match view.header.position(key) {
-            Position::Here => Ok(InnerRoute::Child(view.child_for(key)?)),
+            Position::Here => view.route(key),
             Position::Right => Ok(InnerRoute::MoveRight(view.header.right()?)),
             Position::Left => Ok(InnerRoute::Left),
         }
@@ -156,7 +156,8 @@ impl InnerLayout {
     /// };
     /// let (left, right) = (RemotePtr::from_bits(64), RemotePtr::from_bits(128));
     /// layout.build(&mut image, &header, [(&b""[..], left), (b"m", right)]);
-    /// assert_eq!(layout.route(&image, b"zoe"), Ok(InnerRoute::Child(right)));
+    /// let next = Some(RemotePtr::NULL);
+    /// assert_eq!(layout.route(&image, b"zoe"), Ok(InnerRoute::Child { child: right, next }));
     /// # Ok::<_, LayoutError>(())
     /// ```
     pub fn build<'e>(
@@ -233,7 +234,12 @@ fn length_bytes(max_key: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InnerRoute {
     /// Down, to this child.
-    Child(RemotePtr),
+    Child {
+        /// The child.
+        child: RemotePtr,
+        /// Its right neighbour, [`RemotePtr::NULL`] for the last one of its level; none if it has another parent.
+        next: Option<RemotePtr>,
+    },
     /// The key lies at or beyond the high fence: go on at the right neighbour.
     MoveRight(RemotePtr),
     /// The key lies below the low fence: the pointer that led here was wrong.
@@ -273,17 +279,11 @@ impl<'a> InnerView<'a> {
         self.count
     }
 
-    /// Yields the child that answers for `key`, which must not lie below the low fence.
-    ///
-    /// ```
-    /// # farwood_doctest::inner!(|layout, image| {
-    /// assert_eq!(layout.view(&image)?.child_for(b"greta")?, RemotePtr::from_bits(128));
-    /// # });
-    /// ```
+    /// Yields the way down for `key`, which must not lie below the low fence.
     ///
     /// # Errors
     /// [`Rejection::Malformed`] if there is none, or the node is one that no writer leaves.
-    pub fn child_for(&self, key: &[u8]) -> Result<RemotePtr, Rejection> {
+    fn route(&self, key: &[u8]) -> Result<InnerRoute, Rejection> {
         // The first entry beyond the key; entries that are out of order end the search somewhere, which is
         // harmless.
         let (mut low, mut high) = (0, self.count);
@@ -294,7 +294,13 @@ impl<'a> InnerView<'a> {
                 _ => low = middle + 1,
             }
         }
-        self.child(low.checked_sub(1).ok_or(Malformed::FenceOrder)?)
+        let child = self.child(low.checked_sub(1).ok_or(Malformed::FenceOrder)?)?;
+        let next = if low < self.count {
+            Some(self.child(low)?)
+        } else {
+            self.header.is_last().then_some(RemotePtr::NULL)
+        };
+        Ok(InnerRoute::Child { child, next })
     }
 
     /// Yields all separators and children, ascending. An item is an error if no writer leaves such an entry.
@@ -402,7 +408,10 @@ mod tests {
                         let expected = match separators.iter().rposition(|separator| *separator <= key) {
                             None => InnerRoute::Left,
                             Some(_) if key[..] >= [250][..] => InnerRoute::MoveRight(child(999)),
-                            Some(number) => InnerRoute::Child(child(number + 1)),
+                            Some(number) => InnerRoute::Child {
+                                child: child(number + 1),
+                                next: (number + 1 < count).then(|| child(number + 2)),
+                            },
                         };
                         assert_eq!(layout.route(&image, &key), Ok(expected));
                     }
@@ -436,7 +445,7 @@ mod tests {
                 image[at] = byte;
                 let _ = (kind_of(&image), layout.route(&image, b"key"));
                 if let Ok(view) = layout.view(&image) {
-                    let _ = (view.entries().count(), view.child_for(b""), view.child_for(&[255; 8]));
+                    let _ = (view.entries().count(), view.route(b""), view.route(&[255; 8]));
                 }
             }
         }

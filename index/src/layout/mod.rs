@@ -1,5 +1,5 @@
 //! Codecs of nodes: bytes in, typed values out, and back. No async, no fabric, no clock. Those of the B+tree are here,
-//! those of the radix tree in [`radix`].
+//! its leaves that are hopscotch tables in [`hopscotch`], those of the radix tree in [`radix`].
 //!
 //! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
 //! about the order or the time in which the lines of one READ or WRITE are accessed (`farwood_runtime::verbs`). So each
@@ -14,15 +14,17 @@
 //! - Writers hold the node's exclusive lock. A *node write* sends all lines and increments the node version in
 //!   each. An *entry write* sends the lines' parts that the [`Patch`] names and leaves the node version alone.
 //! - A reader of a mixture of lines from before and after some writes finds the content before, the content afterwards,
-//!   or [`Rejection::Torn`]. `leaf/tests/mixing.rs` tries the mixtures.
+//!   or [`Rejection::Torn`]. `leaf/tests/mixing.rs` tries the mixtures. Of a hopscotch leaf this holds for one write.
 //! - Bytes that come from the fabric are untrusted: parsing returns a [`Rejection`] and does not panic, whatever
 //!   they are. Lengths of images and keys come from our own code, and wrong ones panic.
 
 mod header;
+pub mod hopscotch;
 mod inner;
 mod leaf;
 pub mod radix;
 mod slot;
+mod slot_order;
 mod stream;
 mod version;
 
@@ -33,7 +35,8 @@ use smallvec::SmallVec;
 
 pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, mark_freed};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
-pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, SlotOrder};
+pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView};
+pub use slot_order::SlotOrder;
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
 pub use version::{EntryVersion, NodeVersion, bump_node_version, wrap_ns};
 
@@ -42,10 +45,10 @@ pub type Bytes = SmallVec<[u8; 24]>;
 
 /// The byte ranges of the image that a writer must send, offsets and lengths multiples of 8: one WRITE each, in
 /// this order on one queue pair.
-pub type Patch = SmallVec<[Range<usize>; 2]>;
+pub type Patch = SmallVec<[Range<usize>; 3]>;
 
-/// Whole lines of an image, in bytes of it, for a reader that needs no more.
-pub type LineRanges = SmallVec<[Range<usize>; 2]>;
+/// Parts of an image, in bytes of it, for a reader that needs no more: offsets and lengths are multiples of 8.
+pub type LineRanges = SmallVec<[Range<usize>; 3]>;
 
 /// The longest key that a layout can be made for, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -206,6 +209,27 @@ pub enum LayoutError {
         least: usize,
         /// The smallest node size that would do.
         least_node_bytes: usize,
+    },
+    /// The neighbourhood is out of range.
+    #[error(
+        "neighbourhoods of {entries} entries are not supported: choose 2 to {}",
+        hopscotch::HopLayout::REACH_MAX
+    )]
+    Neighbourhood {
+        /// The number asked for.
+        entries: usize,
+    },
+    /// The span is out of range.
+    #[error(
+        "leaves of {entries} entries are not supported: choose a multiple of the neighbourhood, which is \
+         {neighbourhood}, up to {}",
+        hopscotch::Vacancy::SLOTS_MAX
+    )]
+    Span {
+        /// The number asked for.
+        entries: usize,
+        /// The entries of a neighbourhood.
+        neighbourhood: usize,
     },
     /// Fewer slots asked for than a node needs.
     #[error("{slots} slots are too few: choose at least {least}")]

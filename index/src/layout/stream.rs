@@ -12,6 +12,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::Bytes;
 
 /// Bytes in a line: the unit in which the fabric is atomic.
@@ -114,6 +116,10 @@ pub(super) fn lines(range: StreamRange) -> Range<usize> {
 /// # });
 /// ```
 pub fn make_contiguous(image: &mut [u8], range: StreamRange) -> Range<usize> {
+    if range.is_empty() {
+        // It may begin where the image ends.
+        return 0..0;
+    }
     let start = physical(range.start());
     let mut end = start;
     for_each_piece(range.start(), range.len(), |from, bytes| {
@@ -152,9 +158,20 @@ pub(super) fn to_bytes(image: &[u8], range: StreamRange) -> Bytes {
     bytes
 }
 
+/// Copies the bytes of `range` together for a moment: without an allocation, unless they are unusually many.
+pub(super) fn gather(image: &[u8], range: StreamRange) -> SmallVec<[u8; 256]> {
+    let mut bytes = SmallVec::with_capacity(range.len());
+    for_each_piece(range.start(), range.len(), |from, _| bytes.extend_from_slice(&image[from]));
+    bytes
+}
+
 /// Yields the bytes of `range` where they are, if they lie in one line.
 #[inline]
 pub(super) fn in_one_line(image: &[u8], range: StreamRange) -> Option<&[u8]> {
+    if range.is_empty() {
+        // It may begin where the image ends.
+        return Some(&[]);
+    }
     let at = physical(range.start());
     (range.start() % PAYLOAD_BYTES + range.len() <= PAYLOAD_BYTES).then(|| &image[at..at + range.len()])
 }

@@ -97,6 +97,11 @@ pub(super) fn node_version(image: &[u8]) -> NodeVersion {
     NodeVersion::new(control_word(image, 0))
 }
 
+/// Yields the node version that the control word of line `line` carries.
+pub(super) fn line_version(image: &[u8], line: usize) -> NodeVersion {
+    NodeVersion::new(control_word(image, line))
+}
+
 /// Tells whether all lines carry the same node version.
 #[inline]
 pub(super) fn node_versions_agree(image: &[u8]) -> bool {

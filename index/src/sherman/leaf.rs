@@ -1,12 +1,22 @@
 //! Sherman's leaves for the levels above: how they are built, and what a check sees in one. Pure; the format itself is
 //! [`crate::layout`]'s.
 
-use crate::btree::LeafFormat;
+use std::ops::RangeBounds;
+
 use crate::btree::observed_node::{Depth, ObservedNode};
+use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
-use crate::layout::{Glimpse, LeafLayout, NodeHeader, Position, Rejection, glimpse};
+use crate::layout::{
+    EntryVersion, Glimpse, Header, LeafLayout, LeafView, NodeHeader, NodeVersion, Position, Rejection,
+    SlotOrder, glimpse,
+};
+use crate::range_index::Pair;
 
 impl LeafFormat for LeafLayout {
+    type View<'a> = LeafView<'a>;
+
+    const WRITES_NOTICED: u32 = EntryVersion::COUNT;
+
     #[inline]
     fn node_bytes(&self) -> usize {
         LeafLayout::node_bytes(self)
@@ -29,6 +39,10 @@ impl LeafFormat for LeafLayout {
         pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
     ) {
         LeafLayout::build(self, image, header, pairs);
+    }
+
+    fn view<'a>(&'a self, image: &'a [u8]) -> Result<LeafView<'a>, Rejection> {
+        LeafLayout::view(self, image)
     }
 
     fn glimpse(&self, line: &[u8]) -> Result<Glimpse, Rejection> {
@@ -58,6 +72,26 @@ impl LeafFormat for LeafLayout {
         let not_found = keys.filter(|key| matches!(view.find(key), Ok(None)));
         seen.faults.extend(not_found.map(|key| Broken::Fingerprint { key: key.clone() }));
         Ok(seen)
+    }
+}
+
+impl WholeLeaf for LeafView<'_> {
+    fn header(&self) -> &Header<'_> {
+        LeafView::header(self)
+    }
+
+    fn writes_noticed(&self, bounds: &impl RangeBounds<[u8]>) -> u32 {
+        if self.rests_on_entry_versions(bounds) { EntryVersion::COUNT } else { NodeVersion::COUNT }
+    }
+
+    fn copy_sorted(
+        &self,
+        bounds: &impl RangeBounds<[u8]>,
+        limit: usize,
+        order: &mut SlotOrder,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), Rejection> {
+        LeafView::copy_sorted(self, bounds, limit, order, pairs)
     }
 }
 

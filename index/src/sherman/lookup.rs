@@ -1,12 +1,13 @@
 //! Looking a key up (Sherman section 4.4, "Lookup operation"): one READ of one leaf, no lock.
 
-use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use super::Tree;
+use super::{ShermanAlgorithm, Tree};
+use crate::btree::BTree;
 use crate::btree::descend::Target;
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
-use crate::layout::{Bytes, EntryVersion, Found, LeafLookup, Rejection};
+use crate::layout::{Bytes, Found, LeafLookup, Rejection};
 use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
 
@@ -127,7 +128,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         loop {
-            let buf = self.read_leaf_locked(meter, at.ptr).await?;
+            let buf = ShermanAlgorithm::read_leaf_locked(self, meter, at.ptr).await?;
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
@@ -140,35 +141,6 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         }
-    }
-
-    /// Tells whether to read under the lock after a READ that took longer than entry versions vouch for. If not, it
-    /// pauses, and the reader reads again.
-    ///
-    /// No comparison of two such READs would do instead, not even of all bytes. In either, any number of writes may
-    /// lie between two lines of an entry; 32 of them, or 64, go unnoticed, and a value that comes back every so often
-    /// makes both READs bring the same mixture:
-    ///
-    /// ```text
-    ///   writer    x,EV=4   ... 32 ...   y,EV=4   ... 32 ...   x,EV=4   ... 32 ...   y,EV=4
-    ///   READ 1    line 3: x             line 4: y
-    ///   READ 2                                                line 3: x             line 4: y     xy was never there
-    /// ```
-    #[cold]
-    pub(super) async fn pause_or_lock(&self, slow: &mut SlowReads) -> bool {
-        tracing::debug!(name: "sherman.read.slow", "a READ took longer than versions vouch for");
-        let Some(multiple) = slow.another() else { return true };
-        let most = multiple * self.version_bound(0, EntryVersion::COUNT);
-        if most > 0 {
-            // Half of it is random: readers whose READs were slow together come back one by one.
-            self.verbs.pause(most - self.verbs.random() % (most / 2 + 1)).await;
-        }
-        false
-    }
-
-    /// Reads a leaf under its lock, so that no client writes it meanwhile.
-    pub(super) async fn read_leaf_locked(&self, meter: &Meter, leaf: RemotePtr) -> Result<Buf, AccessError> {
-        self.read_node_locked(meter, leaf, self.leaf().node_bytes()).await
     }
 
     /// Yields where the leaf in `image` ends, for a client that goes on at its right neighbour.

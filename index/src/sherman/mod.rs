@@ -39,7 +39,6 @@
 mod config;
 mod leaf;
 mod lookup;
-mod scan;
 mod sizes;
 mod split;
 mod write;
@@ -50,7 +49,7 @@ use std::rc::Rc;
 use farwood_cache::{CacheConfig, CacheStats};
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, on_chip_possible};
-use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
+use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
@@ -105,6 +104,14 @@ impl BTree for ShermanAlgorithm {
     ) -> Result<(), AccessError> {
         tree.settle_node(meter, leaf).await
     }
+
+    async fn read_leaf_locked<V: Verbs>(
+        tree: &Tree<V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> Result<Buf, AccessError> {
+        tree.read_node_locked(meter, leaf, tree.leaf().node_bytes()).await
+    }
 }
 
 impl Algorithm for ShermanAlgorithm {
@@ -116,6 +123,7 @@ impl Algorithm for ShermanAlgorithm {
             "btree.leaf.far_right",
             "btree.leaf.right",
             "btree.read.locked",
+            "btree.read.slow",
             "btree.root.grown",
             "btree.root.lost",
             "btree.root.settled",
@@ -128,7 +136,6 @@ impl Algorithm for ShermanAlgorithm {
             "lock.redo.unreached",
             "sherman.leaf.split",
             "sherman.read.entry",
-            "sherman.read.slow",
             "sim.read.overtaken",
         ],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
@@ -234,7 +241,7 @@ impl Algorithm for ShermanAlgorithm {
     }
 
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
-        scan::stream(local, range, limit)
+        btree::scan::stream(local, range, limit)
     }
 
     fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(

@@ -2,12 +2,13 @@
 //! outcome stays in the [`Held`]. Knows nothing of releases.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use farwood_runtime::{Buf, Completion, Failed, Meter, Verbs};
 
-use super::{Global, Held};
+use super::{Global, Held, add_reads};
 use crate::backlog::Full;
 use crate::error::LockError;
 use crate::janitor::{PAUSE_NS_MIN, won};
@@ -17,12 +18,13 @@ use crate::word::{Claim, FREE};
 const FABRIC_FAILURES_WHEN_OVER: u32 = 8;
 
 impl<V: Verbs> Held<V> {
-    /// Repeats the CAS until it wins, each with a READ of `len` bytes behind it if there is a buffer.
+    /// Repeats the CAS until it wins, each with READs of those parts of the node behind it if there is a
+    /// buffer.
     pub(super) async fn compete(
         &mut self,
         meter: &Meter,
         mut buf: Option<Buf>,
-        len: usize,
+        parts: &[Range<usize>],
     ) -> Result<Completion, LockError> {
         // After a CAS of unknown outcome the same word is tried again: it finds itself if that one had won.
         let mut claim = match self.global {
@@ -42,7 +44,7 @@ impl<V: Verbs> Held<V> {
             let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
                 chain.cas(self.lock, claim.vacant, claim.word.to_bits());
                 if reads {
-                    chain.read(self.node, 0..len);
+                    add_reads(chain, self.node, parts);
                 }
             });
             self.global = Global::CasInFlight { claim, cas };

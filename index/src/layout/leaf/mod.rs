@@ -42,7 +42,6 @@
 
 mod lookup;
 mod patch;
-mod sorted;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -56,7 +55,6 @@ use super::version::{self, EntryVersion};
 use super::{LayoutError, MAX_VALUE_BYTES, MIN_SLOTS, Sizing, check_key_bytes};
 
 pub use lookup::{Found, LeafLookup};
-pub use sorted::SlotOrder;
 pub use view::{Entry, LeafView};
 
 const HEAD_BYTES: usize = 1;

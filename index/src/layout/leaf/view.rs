@@ -1,8 +1,11 @@
 //! A leaf as a writer or a scan sees it: header, vacancies, all entries.
 
+use std::ops::RangeBounds;
+
 use super::lookup::{Found, LeafLookup};
-use super::{KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
+use super::{HEAD_BYTES, KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
 use crate::layout::header::{Header, Kind, Position};
+use crate::layout::slot_order::{self, SlotOrder};
 use crate::layout::stream::{self, StreamRange};
 use crate::layout::{Bytes, Malformed, Rejection};
 
@@ -154,6 +157,63 @@ impl<'a> LeafView<'a> {
         pairs.sort();
         let ascend = pairs.is_sorted_by(|(a, _), (b, _)| a < b);
         if ascend { Ok(pairs) } else { Err(Malformed::KeyOrder.into()) }
+    }
+
+    /// Appends the entries with keys in `bounds` to `pairs`, ascending by key, but at most `limit` of them. A key
+    /// that was removed and put back while the leaf was read may show in two slots; it comes once.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// let (mut order, mut pairs) = (SlotOrder::default(), Vec::new());
+    /// layout.view(&image)?.copy_sorted(&.., 1, &mut order, &mut pairs)?;
+    /// assert_eq!(pairs[0].0[..], *b"anna");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Rejection::Torn`] if the lines of any entry, in `bounds` or not, come from different moments: the key that
+    /// it seems to hold proves nothing. [`Rejection::Malformed`] if no writer leaves such an entry. Nothing is
+    /// appended then.
+    pub fn copy_sorted(
+        &self,
+        bounds: &impl RangeBounds<[u8]>,
+        limit: usize,
+        order: &mut SlotOrder,
+        pairs: &mut Vec<(Bytes, Bytes)>,
+    ) -> Result<(), Rejection> {
+        let before = pairs.len();
+        for slot in order.sorted(self.image, bounds, self.slots(), |slot| self.key(slot))?.take(limit) {
+            match self.pair(slot) {
+                Ok(pair) => pairs.push(pair),
+                Err(rejection) => {
+                    pairs.truncate(before);
+                    return Err(rejection);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether [`LeafView::copy_sorted`] of `bounds` relies on entry versions, which prove nothing if the READ
+    /// took too long. An entry in one line needs none. Nor does one that is not wanted, if its key is in one line: the
+    /// key is then one that a writer left there, and no mixture.
+    ///
+    /// ```
+    /// # farwood_doctest::leaf!(|layout, image| {
+    /// assert!(layout.view(&image)?.rests_on_entry_versions(&..), "the second entry is in two lines");
+    /// layout.clear_entry(&mut image, 1);
+    /// assert!(!layout.view(&image)?.rests_on_entry_versions(&..));
+    /// # });
+    /// ```
+    pub fn rests_on_entry_versions(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
+        let layout = self.layout;
+        self.slots().filter(|slot| !layout.is_vacant(self.image, *slot)).any(|slot| {
+            let entry = layout.entry(slot);
+            let up_to_key = StreamRange::new(entry.start(), HEAD_BYTES + layout.max_key);
+            !entry.further_lines().is_empty()
+                && (!up_to_key.further_lines().is_empty()
+                    || self.stored_key(slot).is_ok_and(|key| slot_order::is_in(self.image, bounds, key)))
+        })
     }
 
     pub(super) fn slots(&self) -> std::ops::Range<usize> {

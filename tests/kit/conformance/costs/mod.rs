@@ -1,8 +1,11 @@
 //! Costs of operations on an index of usual nodes, with a warm cache and one client: the table of each kind. A kind
 //! without a table here is held to what it says itself of its gets and updates (`Algorithm::round_trips`).
 
+mod chime;
 mod sherman;
 mod smart;
+
+use std::ops::RangeInclusive;
 
 use farwood::OpKind;
 use farwood::index::KindStats;
@@ -49,16 +52,21 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
         IndexSpec::Sherman { options, .. } => sherman::costs(options.techniques, work),
         IndexSpec::Smart { options, .. } => smart::costs(options.techniques, work),
+        IndexSpec::Chime { options, .. } => chime::costs(options.techniques, work),
         other => own_word(&other, work),
     }
 }
 
-/// Counts how often `work` always reads again: what a cache says of absent keys may be out of date.
-pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> u64 {
+/// Counts how often `work` always reads again: what a cache says of absent keys may be out of date, and
+/// one READ may not prove that a key is absent.
+pub(crate) fn second_looks(mix: IndexSpec, work: Work) -> RangeInclusive<u64> {
     match mix {
-        IndexSpec::Sherman { .. } => 0,
-        IndexSpec::Smart { .. } => smart::second_looks(work),
-        _ => 0,
+        IndexSpec::Smart { .. } => {
+            let looks = smart::second_looks(work);
+            looks..=looks
+        }
+        IndexSpec::Chime { .. } => 0..=chime::second_looks_max(work),
+        _ => 0..=0,
     }
 }
 

@@ -8,7 +8,8 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
 use super::{excerpt, gather, get, header};
-use crate::layout::leaf::{Entry, LeafLayout, LeafLookup, SlotOrder};
+use crate::layout::SlotOrder;
+use crate::layout::leaf::{Entry, LeafLayout, LeafLookup};
 use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
 use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version};

@@ -7,7 +7,8 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
 use super::leaf;
-use crate::layout::leaf::{LeafLayout, SlotOrder};
+use crate::layout::SlotOrder;
+use crate::layout::leaf::LeafLayout;
 use crate::layout::stream::physical;
 use crate::layout::{Bytes, Rejection};
 

@@ -5,7 +5,8 @@ use std::ops::Bound;
 use proptest::prelude::*;
 
 use super::{gather, header, leaf};
-use crate::layout::leaf::{LeafLayout, LeafLookup, SlotOrder};
+use crate::layout::SlotOrder;
+use crate::layout::leaf::{LeafLayout, LeafLookup};
 
 /// Does everything that readers and writers do with an image.
 fn use_up(layout: &LeafLayout, mut image: Vec<u8>, key: &[u8]) {

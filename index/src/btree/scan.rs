@@ -1,5 +1,5 @@
-//! Scans (Sherman section 4.4, "Range query"): leaves are read in parallel, a window at a time, and consumed in key
-//! order.
+//! Scans (Sherman section 4.4, "Range query"): leaves are read whole and in parallel, a window at a time, and consumed
+//! in key order. What is in a leaf is its format's to say.
 //!
 //! Which leaves to read comes from the cache and may be stale; what counts is the cursor. A leaf is consumed if the
 //! cursor lies between its fences, and moves the cursor to its high fence. A leaf that begins beyond the cursor shows
@@ -15,19 +15,20 @@ use std::rc::Rc;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
-use super::Tree;
-use crate::btree::node::RETRIES_BEFORE_LOCK;
+use super::node::RETRIES_BEFORE_LOCK;
+use super::{BTree, LeafFormat, WholeLeaf};
 use crate::error::AccessError;
-use crate::layout::{Bytes, LeafLayout, Position, Rejection, SlotOrder};
+use crate::layout::{Bytes, NodeVersion, Position, Rejection, SlotOrder};
 use crate::range_index::{Pair, Scan};
+use crate::shell::handle::Local;
 use crate::shell::scan::{self, Front, Windows};
 use crate::step::{Budget, SlowReads, Step};
 
 type Window = SmallVec<[RemotePtr; 32]>;
 
 /// A scan under way.
-struct Cursor<V: Verbs> {
-    tree: Rc<Tree<V>>,
+struct Cursor<A: BTree, V: Verbs> {
+    tree: Rc<Local<A, V>>,
     meter: Meter,
     front: Front,
     /// Pairs that were taken from the leaves of this window.
@@ -38,13 +39,13 @@ struct Cursor<V: Verbs> {
 }
 
 /// Streams the pairs with keys in `bounds`, ascending.
-pub(super) fn stream<V: Verbs>(
-    tree: Rc<Tree<V>>,
+pub(crate) fn stream<A: BTree, V: Verbs>(
+    tree: Rc<Local<A, V>>,
     bounds: (Bound<Bytes>, Bound<Bytes>),
     limit: Option<usize>,
 ) -> Scan {
     let front = Front::new(bounds, limit);
-    let window = first_window(tree.leaf(), front.left(), tree.scan_window());
+    let window = first_window(tree.leaf().slots(), front.left(), tree.scan_window());
     let cursor = Cursor {
         tree: Rc::clone(&tree),
         meter: Meter::default(),
@@ -56,15 +57,15 @@ pub(super) fn stream<V: Verbs>(
     scan::stream(tree, cursor)
 }
 
-/// Counts the leaves that hold `limit` pairs if they are 70 % full (as B-trees are) and the first begins in the middle.
-/// A scan without a limit starts small: its end may be near.
-fn first_window(leaf: &LeafLayout, limit: usize, most: usize) -> usize {
-    let full = (leaf.slots() * 7).div_ceil(10);
+/// Counts the leaves of so many slots that hold `limit` pairs if they are 70 % full (as B-trees are) and the first
+/// begins in the middle. A scan without a limit starts small: its end may be near.
+fn first_window(slots: usize, limit: usize, most: usize) -> usize {
+    let full = (slots * 7).div_ceil(10);
     let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };
     wanted.clamp(1, most)
 }
 
-impl<V: Verbs> Windows for Cursor<V> {
+impl<A: BTree, V: Verbs> Windows for Cursor<A, V> {
     async fn next(&mut self) -> Result<Vec<Pair>, AccessError> {
         let mut budget = self.tree.budget();
         while self.ready.is_empty() && self.front.at().is_some() {
@@ -78,7 +79,7 @@ impl<V: Verbs> Windows for Cursor<V> {
     }
 }
 
-impl<V: Verbs> Cursor<V> {
+impl<A: BTree, V: Verbs> Cursor<A, V> {
     /// Reads the leaves from the cursor on, in parallel, and consumes them in order.
     async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
         let Some(at) = self.front.at().cloned() else { return Ok(()) };
@@ -170,7 +171,7 @@ impl<V: Verbs> Cursor<V> {
         let (mut lock, mut rereads) = (false, 0);
         loop {
             let (image, span_ns) = if lock || rereads > RETRIES_BEFORE_LOCK {
-                (tree.read_leaf_locked(&self.meter, at.ptr).await?, 0)
+                (A::read_leaf_locked(&tree, &self.meter, at.ptr).await?, 0)
             } else {
                 match tree.verbs.read(&self.meter, at.ptr, bytes).await {
                     Ok(read) => {
@@ -186,12 +187,13 @@ impl<V: Verbs> Cursor<V> {
             match self.consume(&image, span_ns) {
                 Consumed::Leaf => return Ok(()),
                 Consumed::Before => {
-                    let right = tree.leaf().view(&image).and_then(|leaf| leaf.header().right());
+                    let leaf = tree.leaf().view(&image);
+                    let right =
+                        leaf.as_ref().map_err(|rejection| *rejection).and_then(|leaf| leaf.header().right());
                     match right {
                         Ok(sibling) => {
-                            at = tree
-                                .move_right(&self.meter, &key, at, tree.high_of(&image), sibling, budget)
-                                .await?;
+                            let high = || leaf.ok().and_then(|leaf| leaf.header().high());
+                            at = tree.move_right(&self.meter, &key, at, high, sibling, budget).await?;
                         }
                         Err(rejection) => {
                             return Err(AccessError::corrupt(at.ptr, rejection));
@@ -222,33 +224,36 @@ impl<V: Verbs> Cursor<V> {
         }
     }
 
-    /// Takes the wanted pairs of a leaf that holds the cursor, and moves the cursor to the leaf's end.
+    /// Takes the wanted pairs of a leaf that holds the cursor, and moves the cursor to the leaf's end. The image took
+    /// `span_ns` to read.
     fn consume(&mut self, image: &[u8], span_ns: u32) -> Consumed {
-        let entries_hold = self.tree.entry_version_holds(0, span_ns);
-        // The wider bound: what holds for entries holds for nodes.
-        if !entries_hold && !self.tree.node_version_holds(0, span_ns) {
+        let noticed = |versions| u64::from(span_ns) < self.tree.version_bound(0, versions);
+        let in_doubt = !noticed(A::Leaf::WRITES_NOTICED);
+        if in_doubt && !noticed(NodeVersion::COUNT) {
             return Consumed::TooLate;
         }
-        self.take(image, entries_hold).unwrap_or_else(Consumed::Not)
-    }
-
-    /// Consumes an image whose node versions can be trusted, and its entry versions if `entries_hold`.
-    fn take(&mut self, image: &[u8], entries_hold: bool) -> Result<Consumed, Rejection> {
         let at = self.front.at().expect("a scan that has ended consumes nothing");
-        let leaf = self.tree.leaf().view(image)?;
+        let leaf = match self.tree.leaf().view(image) {
+            Ok(leaf) => leaf,
+            Err(rejection) => return Consumed::Not(rejection),
+        };
         match leaf.header().position(at) {
             Position::Here => {}
-            Position::Right => return Ok(Consumed::Before),
-            Position::Left => return Ok(Consumed::Beyond),
+            Position::Right => return Consumed::Before,
+            Position::Left => return Consumed::Beyond,
         }
         let bounds = self.front.bounds();
-        if !entries_hold && leaf.rests_on_entry_versions(&bounds) {
-            return Ok(Consumed::TooLate);
+        if in_doubt && !noticed(leaf.writes_noticed(&bounds)) {
+            return Consumed::TooLate;
         }
         let before = self.ready.len();
-        leaf.copy_sorted(&bounds, self.front.left(), &mut self.order, &mut self.ready)?;
-        self.front.advance(self.ready.len() - before, leaf.header().high());
-        Ok(Consumed::Leaf)
+        match leaf.copy_sorted(&bounds, self.front.left(), &mut self.order, &mut self.ready) {
+            Ok(()) => {
+                self.front.advance(self.ready.len() - before, leaf.header().high());
+                Consumed::Leaf
+            }
+            Err(rejection) => Consumed::Not(rejection),
+        }
     }
 }
 
@@ -272,10 +277,10 @@ mod tests {
 
     #[test]
     fn the_first_window_fits_the_limit() {
-        let leaf = LeafLayout::for_node(1024, 8, 8).unwrap();
-        assert_eq!(first_window(&leaf, 100, 32), 4);
-        assert_eq!(first_window(&leaf, 1, 32), 1);
-        assert_eq!(first_window(&leaf, 1_000_000, 32), 32);
-        assert_eq!(first_window(&leaf, usize::MAX, 32), 2);
+        // Sherman's leaves of 1 KiB have 54.
+        assert_eq!(first_window(54, 100, 32), 4);
+        assert_eq!(first_window(54, 1, 32), 1);
+        assert_eq!(first_window(54, 1_000_000, 32), 32);
+        assert_eq!(first_window(54, usize::MAX, 32), 2);
     }
 }

@@ -1,0 +1,232 @@
+//! Where frequently read keys lie in their leaves (CHIME section 4.3, figure 11): a get of one reads its entry alone
+//! instead of a neighbourhood. Shared by the shards of a compute node, of fixed size, without locks.
+//!
+//! ```text
+//! set:      spot, spot, .. 8 of them: one line of 64 bytes       chosen by the key's hash and its leaf
+//! spot       63         24 23                12 11        0
+//!           +-------------+--------------------+-----------+
+//!           | fingerprint | slot in the leaf   | heat      |     one word; 0 is none
+//!           +-------------+--------------------+-----------+
+//! ```
+//!
+//! The paper's entry is 16 bytes with the leaf's address, two bytes of fingerprint and a counter, found by a map
+//! beside it. Here leaf and key are hashed together: 39 bits of fingerprint (its lowest is always set) and those of
+//! the set tell a spot from another one, and a wrong one costs its reader what an outdated one does, a round trip. So
+//! a spot takes 8 bytes in all.
+//!
+//! A new spot takes the place of the coldest one of the set, if that is as cold as a new one. Each key that is no
+//! hotspot yet cools down some spot of its set, so that what was hot long ago leaves (the paper's counters only grow).
+//! Shards that write one word at the same time lose one of their updates, which costs some heat or a spot: no reader
+//! relies on either.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WAYS: usize = 8;
+const HEAT_BITS: u32 = 12;
+const SLOT_BITS: u32 = 12;
+const HEAT_MAX: u64 = (1 << HEAT_BITS) - 1;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+/// Of a spot that cools down this part of its heat is lost, and one more.
+const COOLING: u64 = 16;
+const FINGERPRINT_SHIFT: u32 = HEAT_BITS + SLOT_BITS;
+
+/// One line of spots.
+#[repr(align(64))]
+#[derive(Default)]
+struct Set([AtomicU64; WAYS]);
+
+/// The hotspots of an index, as one compute node knows them.
+pub struct HotspotBuffer {
+    sets: Box<[Set]>,
+}
+
+impl HotspotBuffer {
+    /// The largest slot that a spot can have.
+    pub const SLOT_MAX: usize = SLOT_MASK as usize;
+
+    /// Makes an empty buffer of at most `budget_bytes`, all of which it takes at once; of less than a line, which
+    /// remembers nothing, for a smaller budget.
+    ///
+    /// ```
+    /// # use farwood_cache::HotspotBuffer;
+    /// assert_eq!(HotspotBuffer::new(1000).bytes(), 960, "lines of 64");
+    /// ```
+    pub fn new(budget_bytes: usize) -> Self {
+        let sets = budget_bytes / size_of::<Set>();
+        HotspotBuffer { sets: (0..sets).map(|_| Set::default()).collect() }
+    }
+
+    /// Counts the bytes that it takes.
+    ///
+    /// ```
+    /// # use farwood_cache::HotspotBuffer;
+    /// let buffer = HotspotBuffer::new(1 << 12);
+    /// buffer.met(640, 0x9e37_79b9_7f4a_7c15, 17);
+    /// assert_eq!(buffer.bytes(), 1 << 12, "empty or not");
+    /// ```
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.sets)
+    }
+
+    /// Yields the slot where the key with this hash, of 64 even bits, was last met in the leaf at `leaf`, if it is a
+    /// hotspot.
+    ///
+    /// ```
+    /// use farwood_cache::HotspotBuffer;
+    ///
+    /// let buffer = HotspotBuffer::new(1 << 12);
+    /// buffer.met(640, 0x9e37_79b9_7f4a_7c15, 17);
+    /// assert_eq!(buffer.find(640, 0x9e37_79b9_7f4a_7c15), Some(17));
+    /// assert_eq!(buffer.find(704, 0x9e37_79b9_7f4a_7c15), None);
+    /// ```
+    #[inline]
+    pub fn find(&self, leaf: u64, hash: u64) -> Option<usize> {
+        let (set, fingerprint) = self.place(leaf, hash)?;
+        let spot =
+            set.0.iter().map(|spot| spot.load(Ordering::Relaxed)).find(|spot| is_of(*spot, fingerprint))?;
+        Some((spot >> HEAT_BITS & SLOT_MASK) as usize)
+    }
+
+    /// Notes that the key with this hash was met in `slot` of the leaf at `leaf`: it is hotter by one, or new there.
+    ///
+    /// ```
+    /// # use farwood_cache::HotspotBuffer;
+    /// let buffer = HotspotBuffer::new(1 << 12);
+    /// buffer.met(640, 0x9e37_79b9_7f4a_7c15, 17);
+    /// buffer.met(640, 0x9e37_79b9_7f4a_7c15, 18);
+    /// assert_eq!(buffer.find(640, 0x9e37_79b9_7f4a_7c15), Some(18), "it has moved");
+    /// ```
+    ///
+    /// # Panics
+    /// If the slot is above [`HotspotBuffer::SLOT_MAX`].
+    #[inline]
+    pub fn met(&self, leaf: u64, hash: u64, slot: usize) {
+        assert!(slot <= Self::SLOT_MAX, "a leaf has fewer slots");
+        let Some((set, fingerprint)) = self.place(leaf, hash) else { return };
+        let new = |heat| fingerprint << FINGERPRINT_SHIFT | (slot as u64) << HEAT_BITS | heat;
+        let mut coldest = (&set.0[0], u64::MAX);
+        for spot in &set.0 {
+            let word = spot.load(Ordering::Relaxed);
+            if is_of(word, fingerprint) {
+                let heat = word & HEAT_MAX;
+                let moved = word >> HEAT_BITS & SLOT_MASK != slot as u64;
+                // The hottest ones are written no more: their line stays in all caches.
+                if moved || heat < HEAT_MAX {
+                    spot.store(new(if moved { 1 } else { heat + 1 }), Ordering::Relaxed);
+                }
+                return;
+            }
+            if word & HEAT_MAX < coldest.1 & HEAT_MAX {
+                coldest = (spot, word);
+            }
+        }
+        let (coldest, word) = coldest;
+        if word & HEAT_MAX <= 1 {
+            coldest.store(new(1), Ordering::Relaxed);
+        }
+        // Any of them, by bits that are as good as random: also those that were hot long ago.
+        let other = &set.0[fingerprint as usize / 2 % WAYS];
+        let word = other.load(Ordering::Relaxed);
+        let heat = word & HEAT_MAX;
+        if heat > 1 {
+            other.store(word - 1 - heat / COOLING, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets where the key with this hash was in the leaf at `leaf`: it was not there.
+    ///
+    /// ```
+    /// # use farwood_cache::HotspotBuffer;
+    /// let buffer = HotspotBuffer::new(1 << 12);
+    /// buffer.met(640, 0x9e37_79b9_7f4a_7c15, 17);
+    /// buffer.missed(640, 0x9e37_79b9_7f4a_7c15);
+    /// assert_eq!(buffer.find(640, 0x9e37_79b9_7f4a_7c15), None);
+    /// ```
+    pub fn missed(&self, leaf: u64, hash: u64) {
+        let Some((set, fingerprint)) = self.place(leaf, hash) else { return };
+        for spot in &set.0 {
+            if is_of(spot.load(Ordering::Relaxed), fingerprint) {
+                spot.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    fn place(&self, leaf: u64, hash: u64) -> Option<(&Set, u64)> {
+        // An odd constant spreads addresses, which differ in few bits, over all of them.
+        let mixed = (hash ^ leaf).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = mixed ^ mixed >> 32;
+        let set = ((u128::from(mixed) * self.sets.len() as u128) >> 64) as usize;
+        // Bits that chose no set, and never 0: that is no spot.
+        let fingerprint = mixed & (u64::MAX >> FINGERPRINT_SHIFT) | 1;
+        Some((self.sets.get(set)?, fingerprint))
+    }
+}
+
+#[inline]
+fn is_of(spot: u64, fingerprint: u64) -> bool {
+    spot >> FINGERPRINT_SHIFT == fingerprint
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn a_budget_is_kept() {
+        for budget in [0, 63, 64, 1000, 1 << 20] {
+            let buffer = HotspotBuffer::new(budget);
+            assert!(buffer.bytes() <= budget && budget - buffer.bytes() < 64);
+            buffer.met(64, 1, 3);
+            assert_eq!(buffer.find(64, 1).is_some(), budget >= 64);
+            buffer.missed(64, 1);
+            assert_eq!(buffer.find(64, 1), None);
+        }
+    }
+
+    #[test]
+    fn a_key_that_moves_is_found_where_it_is() {
+        let buffer = HotspotBuffer::new(64);
+        for slot in [3, 3, 3, 9, HotspotBuffer::SLOT_MAX] {
+            buffer.met(640, 77, slot);
+            assert_eq!(buffer.find(640, 77), Some(slot));
+        }
+    }
+
+    /// One key in 64 is read as often as all others together: those keys stay.
+    #[test]
+    fn hot_keys_stay_and_what_was_hot_goes() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let buffer = HotspotBuffer::new(64 * 64);
+        let keys: Vec<u64> = (0..16_384).map(|_| rng.random()).collect();
+        let mut read = |hot: std::ops::Range<usize>, reads: usize| {
+            let mut found = 0;
+            for n in 0..reads {
+                let key =
+                    if n % 2 == 0 { rng.random_range(hot.clone()) } else { rng.random_range(0..keys.len()) };
+                found += usize::from(n % 2 == 0 && buffer.find(64, keys[key]).is_some());
+                buffer.met(64, keys[key], key % 64);
+            }
+            found as f64 / (reads / 2) as f64
+        };
+        read(0..256, 100_000);
+        let before = read(0..256, 100_000);
+        read(1024..1280, 200_000);
+        let after = read(1024..1280, 100_000);
+        assert!(before > 0.9 && after > 0.9, "{before} {after}");
+    }
+
+    #[test]
+    fn different_keys_are_told_apart() {
+        let mut rng = SmallRng::seed_from_u64(2);
+        let buffer = HotspotBuffer::new(1 << 16);
+        for _ in 0..100_000 {
+            buffer.met(64 * rng.random_range(1..1000), rng.random(), 5);
+        }
+        let wrong = (0..100_000).filter(|_| buffer.find(64 * 7, rng.random()).is_some()).count();
+        assert_eq!(wrong, 0, "of 2^39 fingerprints");
+    }
+}

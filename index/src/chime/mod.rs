@@ -1,0 +1,293 @@
+//! CHIME: a B+tree whose leaves are hopscotch tables (Luo et al., SOSP 2024).
+//!
+//! A get reads the neighbourhood of its key, about an eighth of a leaf, and the cache has a B+tree's inner nodes and
+//! the slots of keys that are read often. Readers take no locks; what they trust is in `lookup.rs`. Writers lock one
+//! leaf at a time, by a word in it, and read what they need of it behind the CAS.
+//!
+//! The levels above the leaves are `crate::btree`'s, and the bytes of a leaf [`crate::layout::hopscotch`]'s; here are
+//! the operations.
+//!
+//! # Round trips (warm cache, no conflict, no split)
+//!
+//! | operation | all techniques | without `fused` |
+//! |---|---|---|
+//! | get | 1; 2 after a wrong speculation | 1 |
+//! | get of an absent key | 1; 2 where a READ takes longer than writes of one leaf are apart | 1; 2 |
+//! | update, remove; insert with a vacancy in the neighbourhood | 2 | 3 |
+//! | insert that has keys hop | 3 | 4 |
+//! | scan | 1 per window of leaves | 1 |
+//!
+//! A write is CAS + READ of the words and the neighbourhood, WRITE + vacancies + unlock. A neighbourhood around the
+//! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says.
+//!
+//! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
+//! client that does not find its key reads the header with the fences: for the last leaf of a parent with the
+//! neighbourhood, in one chain, and else in a round trip of its own.
+//!
+//! # What readers do not see
+//!
+//! Hops move keys while readers look. One write is noticed: the bits of the home do not name the slots of its keys.
+//! Two writes within one READ may hide a key ([`crate::layout::hopscotch::HopLayout::lookup`] has the interleaving),
+//! so that a READ which took longer than from one write to the next proves no absence. A scan, which reads
+//! whole leaves, compares the keys that it has seen with their sum.
+//!
+//! # Words
+//!
+//! | paper | here |
+//! |---|---|
+//! | lock with vacancy bitmap and argmax | words: a lock as all others are, and vacancies; fences in the header |
+//! | masked CAS | a CAS on the lock's word, with the READ of the vacancies behind it in the chain |
+//! | hotspot buffer | [`farwood_cache::HotspotBuffer`] |
+//! | RDWC | `delegation`, `combining` |
+//!
+//! # Differences from the paper
+//!
+//! Versions have 8 bits (nodes) and 5 (entries) in place of 4 and are bounded in time. A scan reads whole leaves: which
+//! entries it wants cannot be told before, except by enumerating keys, which integers allow and strings do not. Merging
+//! of leaves and reclamation of nodes are not in this release, so an emptied leaf stays.
+
+mod config;
+mod leaf;
+mod lookup;
+mod sizes;
+mod split;
+mod write;
+
+use std::iter;
+use std::ops::{Bound, RangeInclusive};
+use std::rc::Rc;
+
+use farwood_cache::{CacheConfig, CacheStats, HotspotBuffer};
+use farwood_lock::LockConfig;
+use farwood_lock::window::WindowConfig;
+use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
+
+use self::config::PersistedConfig;
+pub use self::config::{Geometry, Techniques};
+use crate::btree::{self, BTree, Chains};
+use crate::check::{AtRest, CheckReport};
+use crate::error::{AccessError, LoadError, OpenError, WriteError};
+use crate::layout::hopscotch::HopLayout;
+use crate::layout::{Bytes, LineRanges};
+use crate::range_index::Scan;
+use crate::shell::algorithm::{Algorithm, Trial};
+use crate::shell::handle::{Index, Local};
+use crate::value::Value;
+use crate::write_op::WriteOp;
+
+/// A CHIME tree as a whole compute node sees it.
+pub type Chime = crate::shell::handle::Tree<ChimeAlgorithm>;
+
+/// A CHIME tree on one shard.
+pub type ChimeIndex<V> = Index<ChimeAlgorithm, V>;
+
+/// Options of one compute node for a CHIME tree.
+pub type Options = crate::shell::options::Options<Techniques>;
+
+/// A tree as one shard works on it.
+type Tree<V> = Local<ChimeAlgorithm, V>;
+
+/// The part of the cache's budget that hotspots may take, as in the paper (30 MB of 100 MB and more); the rest is for
+/// inner nodes.
+const HOTSPOTS_PART: usize = 4;
+/// The paper's hotspot buffer.
+const HOTSPOT_BYTES_MAX: usize = 30 << 20;
+
+/// CHIME, for the shell that all indexes share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChimeAlgorithm {}
+
+/// State that the shards of a compute node share.
+pub struct NodeState {
+    tree: btree::NodeState<HopLayout>,
+    hotspots: HotspotBuffer,
+}
+
+impl<V: Verbs> Tree<V> {
+    #[inline]
+    fn hotspots(&self) -> &HotspotBuffer {
+        &self.shared.state.hotspots
+    }
+}
+
+impl BTree for ChimeAlgorithm {
+    type Leaf = HopLayout;
+
+    #[inline]
+    fn node(state: &NodeState) -> &btree::NodeState<HopLayout> {
+        &state.tree
+    }
+
+    #[inline]
+    fn shard(state: &btree::ShardState) -> &btree::ShardState {
+        state
+    }
+
+    #[inline]
+    fn chains(Techniques { fused, .. }: Techniques) -> Chains {
+        Chains { fused, combine: true }
+    }
+
+    async fn settle_leaf<V: Verbs>(
+        tree: &Tree<V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> Result<(), AccessError> {
+        let word = leaf.add(tree.leaf().lock_at() as u64);
+        let mut held = tree.locks.acquire_embedded(meter, leaf, word).await?;
+        held.lock(meter).await?;
+        tree.unlock(meter, held).await
+    }
+
+    async fn read_leaf_locked<V: Verbs>(
+        tree: &Tree<V>,
+        meter: &Meter,
+        leaf: RemotePtr,
+    ) -> Result<Buf, AccessError> {
+        let whole: LineRanges = iter::once(0..tree.leaf().node_bytes()).collect();
+        let (held, image) = tree.lock_leaf(meter, leaf, &whole).await?;
+        tree.unlock(meter, held).await?;
+        Ok(image)
+    }
+}
+
+impl Algorithm for ChimeAlgorithm {
+    const KIND: &'static str = "chime";
+    const TRIAL: Trial = Trial {
+        rare_paths: &[
+            "btree.inner.right",
+            "btree.inner.split",
+            "btree.leaf.far_right",
+            "btree.leaf.right",
+            "btree.read.locked",
+            "btree.read.slow",
+            "btree.root.grown",
+            "btree.root.lost",
+            "btree.root.settled",
+            "btree.separator.missing",
+            "btree.separator.owed",
+            "btree.separator.repaired",
+            "btree.split.unknown",
+            "cache.evicted",
+            "chime.insert.hops",
+            "chime.leaf.doubt",
+            "chime.leaf.split",
+            "chime.read.locked",
+            "chime.read.twice",
+            "chime.speculation.wrong",
+            "chime.write.reads",
+            "lock.redo.reached",
+            "lock.redo.unreached",
+            "sim.read.overtaken",
+        ],
+        cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
+        height_min: 5,
+        // Of a table in which a key has few places, and of a leaf that is split at a key out of few.
+        load_factor_min: 0.3,
+        ..Trial::COMMON
+    };
+    const SCAN_WINDOW: usize = 32;
+
+    type Geometry = Geometry;
+    type Techniques = Techniques;
+    type PersistedConfig = PersistedConfig;
+    type NodeState = NodeState;
+    type ShardState = btree::ShardState;
+
+    fn agree(
+        geometry: Geometry,
+        techniques: Techniques,
+        _servers: &[ServerInfo],
+    ) -> Result<PersistedConfig, OpenError> {
+        Ok(PersistedConfig::new(geometry, techniques))
+    }
+
+    #[inline]
+    fn geometry(persisted: &PersistedConfig) -> Geometry {
+        persisted.geometry
+    }
+
+    fn in_effect(techniques: Techniques, persisted: &PersistedConfig) -> Techniques {
+        techniques.on(persisted)
+    }
+
+    fn round_trips(
+        Techniques { fused, speculative, .. }: Techniques,
+    ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+        let update = 2 + u64::from(!fused);
+        (1..=1 + u64::from(speculative), update..=update)
+    }
+
+    fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
+        let Techniques { delegation, combining, .. } = techniques;
+        let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
+        (LockConfig { on_chip: false, ..locks }, windows)
+    }
+
+    fn node_state(persisted: &PersistedConfig, options: &Options, seed: u64) -> Result<NodeState, OpenError> {
+        let (leaf, inner) = persisted.layouts()?;
+        let hotspots = match options.techniques.speculative {
+            true => (options.cache_bytes / HOTSPOTS_PART).min(HOTSPOT_BYTES_MAX),
+            false => 0,
+        };
+        let config =
+            CacheConfig { budget_bytes: options.cache_bytes - hotspots, policy: options.eviction, seed };
+        Ok(NodeState {
+            tree: btree::NodeState::new(leaf, inner, config),
+            hotspots: HotspotBuffer::new(hotspots),
+        })
+    }
+
+    fn shard_state(node: &NodeState) -> btree::ShardState {
+        node.tree.shard()
+    }
+
+    fn cache_bytes(node: &NodeState) -> usize {
+        node.tree.cache_bytes() + node.hotspots.bytes()
+    }
+
+    fn cache_stats(node: &NodeState, shard: &btree::ShardState) -> CacheStats {
+        CacheStats { bytes: Self::cache_bytes(node) as u64, ..shard.reader.stats() }
+    }
+
+    #[inline]
+    fn lookup<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> impl Future<Output = Result<Option<Value>, AccessError>> {
+        local.lookup(meter, key)
+    }
+
+    #[inline]
+    fn write<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+        op: WriteOp<'_>,
+    ) -> impl Future<Output = Result<bool, WriteError>> {
+        local.write(meter, key, op)
+    }
+
+    fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
+        btree::scan::stream(local, range, limit)
+    }
+
+    fn bulk_load<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        local: &Rc<Tree<V>>,
+        pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
+        fill: f64,
+    ) -> impl Future<Output = Result<u64, LoadError>> {
+        btree::bulk_load::run(local, pairs, fill)
+    }
+
+    fn walk<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        at_rest: Option<AtRest<'_>>,
+        report: &mut CheckReport,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> impl Future<Output = Result<(), AccessError>> {
+        btree::check::walk(local, meter, at_rest, report, visit)
+    }
+}

@@ -1,0 +1,146 @@
+//! Sizes of CHIME's nodes: which are chosen, and what they take. Pure.
+
+use super::config::{Geometry, PersistedConfig, Techniques};
+use crate::layout::hopscotch::HopLayout;
+use crate::layout::{Bytes, InnerLayout, LayoutError};
+use crate::shell::algorithm::{self, Limits, Nodes};
+
+/// The paper's leaves.
+const SPAN: usize = 64;
+const NEIGHBOURHOOD: usize = 8;
+const DRAWN_BYTES_MAX: usize = 2048;
+/// Fewer keys than an inner node has below it, where nodes are large.
+const KEYS_PER_INNER_NODE: usize = 500;
+/// The part of a leaf's slots that take keys before one finds no room, about (section 3.1.2): loads do not fill more.
+const FILLED: f64 = 0.85;
+
+impl algorithm::Geometry for Geometry {
+    /// Every entry takes room for the longest key and value.
+    const USUAL_LIMITS: Limits = Limits { max_key: 32, max_value: 32 };
+
+    /// Chooses the paper's 64 entries for users, or fewer where they would make a leaf too large.
+    fn new(Limits { max_key, max_value }: Limits, nodes: Nodes) -> Self {
+        let of = |span, neighbourhood, inner| Geometry { max_key, max_value, span, neighbourhood, inner };
+        match nodes {
+            Nodes::Least => of(2, 2, 3),
+            Nodes::Tiny => of(4, 2, 4),
+            Nodes::Usual => {
+                let spans = [SPAN, SPAN / 2, SPAN / 4, NEIGHBOURHOOD];
+                let inners = [SPAN, SPAN / 2, SPAN / 4];
+                let mut all =
+                    spans.into_iter().flat_map(|span| inners.map(|inner| of(span, NEIGHBOURHOOD, inner)));
+                all.find(|geometry| geometry.check().is_ok()).unwrap_or_else(|| of(SPAN, NEIGHBOURHOOD, SPAN))
+            }
+        }
+    }
+
+    fn draw(mut choose: impl FnMut(usize) -> usize) -> Self {
+        let max_key = [8, 8, 12, 30][choose(4)];
+        let max_value = [8, 8, 40, 100][choose(4)];
+        let neighbourhood = [2, 2, 3, 4, 8][choose(5)];
+        let span = neighbourhood * (1 + choose(4));
+        let drawn = Geometry { max_key, max_value, span, neighbourhood, inner: 3 + choose(6) };
+        // Clusters of a swarm have chunks of a few nodes.
+        if drawn.leaf_bytes() > DRAWN_BYTES_MAX { Geometry { span: neighbourhood, ..drawn } } else { drawn }
+    }
+
+    fn check(&self) -> Result<(), LayoutError> {
+        if self.neighbourhood > HopLayout::REACH_MAX {
+            return Err(LayoutError::Neighbourhood { entries: self.neighbourhood });
+        }
+        // The switches choose among formats, all of which have to be possible.
+        for techniques in [Techniques::ALL, Techniques { hopscotch: false, ..Techniques::NONE }] {
+            PersistedConfig::new(*self, techniques).layouts()?;
+        }
+        PersistedConfig::new(*self, Techniques { sibling_validation: false, ..Techniques::ALL })
+            .layouts()
+            .map(drop)
+    }
+
+    #[inline]
+    fn limits(&self) -> Limits {
+        Limits { max_key: self.max_key, max_value: self.max_value }
+    }
+
+    fn leaf_bytes(&self) -> usize {
+        checked(self).0.node_bytes()
+    }
+
+    /// Yields those of a neighbourhood within the table.
+    fn get_bytes(&self) -> usize {
+        let leaf = checked(self).0;
+        let bytes = |home| leaf.neighbourhood(home).iter().map(|range| range.len()).sum();
+        (0..self.span).map(bytes).max().unwrap_or_default()
+    }
+
+    fn leaves(&self, keys: u64, fill: f64) -> u64 {
+        (keys as f64 / per_node(self.span, fill.min(FILLED))).ceil() as u64
+    }
+
+    fn bytes_for(&self, keys: u64, fill: f64) -> u64 {
+        let (leaf, inner) = checked(self);
+        let bytes = leaf.node_bytes().max(inner.node_bytes());
+        // The levels above shrink by a factor each: a geometric series.
+        let levels = 1.0 + 1.0 / (per_node(self.inner, fill) - 1.0).max(1.0);
+        let nodes = (self.leaves(keys, fill) as f64 * levels).ceil() as u64 + 1;
+        nodes.saturating_mul(bytes as u64)
+    }
+
+    fn kept_node_bytes(&self) -> Option<u64> {
+        let (leaf, inner) = checked(self);
+        Some(leaf.node_bytes().max(inner.node_bytes()) as u64)
+    }
+
+    fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
+        let below = self.span * self.inner;
+        keys.iter().step_by((below / 4).clamp(1, KEYS_PER_INNER_NODE)).cloned().collect()
+    }
+}
+
+/// Yields the layouts of a geometry that was checked, with the default techniques.
+fn checked(geometry: &Geometry) -> (HopLayout, InnerLayout) {
+    let persisted = PersistedConfig::new(*geometry, Techniques::default());
+    persisted.layouts().expect("sizes are asked of a geometry that was checked")
+}
+
+/// Computes the entries of a node of so many slots.
+fn per_node(slots: usize, fill: f64) -> f64 {
+    (slots as f64 * fill).floor().max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::shell::algorithm::Geometry as _;
+
+    use super::*;
+
+    fn usual(max_key: usize, max_value: usize) -> Geometry {
+        Geometry::new(Limits { max_key, max_value }, Nodes::Usual)
+    }
+
+    #[test]
+    fn leaves_have_fewer_entries_where_these_are_large() {
+        assert_eq!(usual(8, 8), Geometry::default());
+        assert_eq!((usual(8, 8).leaf_bytes(), usual(8, 8).get_bytes()), (1408, 184));
+        assert_eq!(usual(32, 256).span, 64);
+        let largest = usual(1024, 4096);
+        assert_eq!((largest.span, largest.check()), (8, Ok(())));
+    }
+
+    #[test]
+    fn estimates_follow_the_fill() {
+        let (full, half) = (usual(8, 8).bytes_for(1_000_000, 1.0), usual(8, 8).bytes_for(1_000_000, 0.5));
+        assert!(full > 16_000_000 && half > full * 15 / 10 && half < full * 20 / 10, "{full} {half}");
+    }
+
+    #[test]
+    fn sizes_that_make_no_node_are_refused() {
+        for (max_key, max_value) in [(1 << 20, 8), (8, 1 << 20), (usize::MAX, 8)] {
+            assert!(usual(max_key, max_value).check().is_err(), "{max_key} {max_value}");
+        }
+        let neighbourhood = Geometry { neighbourhood: 17, span: 34, ..Geometry::default() };
+        assert!(neighbourhood.check().is_err());
+        assert!(Geometry { span: 17, ..neighbourhood }.check().is_err());
+        assert!(Geometry { span: 60, ..Geometry::default() }.check().is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Splits of leaves (CHIME section 4.4, "Insert"), where a new key finds no room. How the halves are published, and
+//! what becomes of the separator, the levels above know ([`crate::btree::split`]).
+//!
+//! A leaf is split at the median of the keys of the new key's neighbourhood, all of whose slots are taken then: so
+//! either half has a vacancy in it, and the new key goes there without hops. Those keys are as good as a random choice
+//! from the leaf. (The paper takes the keys in the way of the failed hops.)
+
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::rc::Rc;
+
+use farwood_lock::Held;
+use farwood_runtime::{Buf, Meter, Verbs};
+
+use super::Tree;
+use crate::btree::separator::{Separator, separator_is_missing};
+use crate::btree::split::OldNode;
+use crate::error::{AccessError, WriteError};
+
+impl<V: Verbs> Tree<V> {
+    /// Splits the leaf in `image`, which is locked and was read whole, for the new pair, and tells the parents.
+    pub(super) async fn split_leaf(
+        self: &Rc<Self>,
+        meter: &Meter,
+        held: Held<V>,
+        image: Buf,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), WriteError> {
+        let (node, layout) = (held.node(), self.leaf());
+        let parsed =
+            layout.view(&image).and_then(|leaf| Ok((leaf.median_near(key)?, OldNode::of(leaf.header()))));
+        let (middle, old) = match parsed {
+            Ok(parsed) => parsed,
+            Err(rejection) => {
+                self.unlock(meter, held).await?;
+                return Err(AccessError::corrupt(node, rejection).into());
+            }
+        };
+        tracing::debug!(name: "chime.leaf.split", %node, "a leaf is split");
+        let bytes = layout.node_bytes();
+        let sibling = match self.new_node(bytes).await {
+            Ok(sibling) => sibling,
+            Err(error) => {
+                self.unlock(meter, held).await?;
+                return Err(error);
+            }
+        };
+        let mut buf = self.verbs.lease(2 * bytes);
+        let (left, right) = buf.split_at_mut(bytes);
+        left.copy_from_slice(&image);
+        right.copy_from_slice(&image);
+        let right_header = old.right(&middle, self.verbs.random() as u32);
+        let kept = layout
+            .keep(left, &old.left(&middle, sibling.node), (Unbounded, Excluded(&middle[..])))
+            .and_then(|()| layout.keep(right, &right_header, (Included(&middle[..]), Unbounded)))
+            .and_then(|()| {
+                layout.unlock(right);
+                layout.insert_near(if *key < middle[..] { left } else { right }, key, value)
+            });
+        if let Err(rejection) = kept {
+            self.unlock(meter, held).await?;
+            return Err(AccessError::corrupt(node, rejection).into());
+        }
+        let separator = Separator { level: 1, key: middle, child: sibling.node };
+        let owed = self.publish_split(meter, held, sibling, buf, separator).await?;
+        if let Err(error) = owed.pay(meter).await {
+            // The pair is in and the tree whole: a missing separator costs readers a step, not the writer its
+            // success.
+            separator_is_missing(&error);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! CHIME's table of costs (`index/src/chime/mod.rs`) with bounds of the bytes: they depend on where a key's home is.
+
+use farwood::OpKind;
+use farwood::chime::Techniques;
+
+use super::{Cost, Costs, Work};
+
+/// Of usual nodes.
+const LEAF_BYTES: u64 = 1408;
+/// A neighbourhood with its replica, at the most.
+const NEIGHBOURHOOD: u64 = 184;
+/// The words of lock, vacancies and sum, or the header, and what lies between if they are read in one.
+const ASIDE: u64 = 96;
+/// An entry, widened to words.
+const ENTRY: u64 = 24;
+/// An entry write from a home to the end of its neighbourhood.
+const ENTRIES: u64 = 8 * 20 + 32;
+const WORD: u64 = 8;
+
+pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
+    let (get, update) = (reads(1, techniques), 2 + u64::from(!techniques.fused));
+    let change = |writes: u64, bytes: u64, cas: u64| Cost {
+        round_trips: update,
+        writes,
+        cas,
+        bytes_written: bytes,
+        ..get
+    };
+    let least = |least: Cost| Cost { reads: 1, bytes_read: ENTRY, ..least };
+    let between = |most: Cost, fewest: Cost| Costs::Between(least(fewest), most);
+    match work {
+        Work::Get { present: true } => between(get, get),
+        Work::Get { present: false } => between(reads(2, techniques), get),
+        // 100 pairs are three leaves of 44, or one more: then there is a second window, of twice as many.
+        Work::ScanOf100 => {
+            let scan = |round_trips, reads| Cost {
+                round_trips,
+                reads,
+                bytes_read: reads * LEAF_BYTES,
+                ..Cost::default()
+            };
+            Costs::Between(scan(1, 3), scan(2, 9))
+        }
+        // The entry, which may be around the table's end or go to a vacancy that keys have made by hops, the words, the
+        // lock. Without `piggyback` an insert reads the leaf.
+        Work::Change(OpKind::Insert) => {
+            let most = change(4, LEAF_BYTES, 1);
+            let most = Cost { round_trips: update + 1, reads: 6, bytes_read: 2 * LEAF_BYTES, ..most };
+            between(most, change(3, ENTRY + 3 * WORD, 1))
+        }
+        Work::Change(OpKind::Remove) => between(change(4, ENTRIES + 3 * WORD, 1), change(3, 2 * WORD, 1)),
+        Work::Change(_) => between(change(2, ENTRY + 2 * WORD, 1), change(2, ENTRY + WORD, 1)),
+        Work::VainChange(_) => {
+            let most = Cost { reads: 6, bytes_read: 2 * LEAF_BYTES, ..change(1, WORD, 1) };
+            between(most, change(1, WORD, 1))
+        }
+    }
+}
+
+/// Counts second reads at the most: a key is absent by one READ that is shorter than the interval between two writes,
+/// as in this process, or by two.
+pub(super) fn second_looks_max(work: Work) -> u64 {
+    u64::from(matches!(work, Work::Get { present: false }))
+}
+
+/// Yields the most that a get reads in so many round trips: a neighbourhood, which may be two parts, and the header.
+fn reads(round_trips: u64, Techniques { hopscotch, .. }: Techniques) -> Cost {
+    let bytes_read = if hopscotch { NEIGHBOURHOOD + ASIDE } else { LEAF_BYTES };
+    Cost { round_trips, reads: 3 * round_trips, bytes_read: bytes_read * round_trips, ..Cost::default() }
+}
