@@ -73,7 +73,8 @@ pub(crate) struct SimPaperArgs {
     /// The experiment [default: all, one after the other]
     #[arg(value_parser = experiments())]
     pub(crate) name: Option<String>,
-    /// Keys that Sherman's experiments store; SMART's store a tenth. Popularity is that of the papers' numbers of keys
+    /// Keys that Sherman's experiments store; SMART's and CHIME's store a tenth. Popularity is that of the papers'
+    /// numbers of keys, but for CHIME's
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub(crate) keys: u64,
     /// Virtual time, in percent of what each experiment takes by itself

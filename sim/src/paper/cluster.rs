@@ -39,6 +39,8 @@ pub struct Setup {
     pub value_bytes: usize,
     /// The part of a leaf that the load fills.
     pub fill: f64,
+    /// The byte budget of each compute node's cache.
+    pub cache_bytes: usize,
     /// The contents of caches before the experiment.
     pub warm: Warm,
     /// Virtual time before anything is measured.
@@ -63,8 +65,13 @@ pub struct Machines {
 /// The papers' trees are loaded by inserts of all clients, each with chunks of its own, so that neighbours lie on
 /// different servers. A bulk load with chunks of 8 MiB would put whole ranges on one.
 const CHUNK_BYTES: usize = 4096;
+/// Chunks of many leaves.
+const LEAVES_BYTES: u64 = 64 << 10;
 
 impl Setup {
+    /// More than any tree's inner nodes take.
+    pub const CACHE_BYTES: usize = 512 << 20;
+
     /// Makes Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive, skewed, with all techniques.
     pub fn sherman() -> Self {
         let techniques = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
@@ -80,6 +87,7 @@ impl Setup {
             key_bytes: 8,
             value_bytes: 8,
             fill: 0.8,
+            cache_bytes: Self::CACHE_BYTES,
             warm: Warm::All,
             warmup_ns: 2_000_000,
             measured_ns: 10_000_000,
@@ -95,10 +103,13 @@ impl Setup {
 
     fn chunk_bytes(&self) -> u64 {
         match self.tree {
-            Tree::Sherman(_, NodeSize::Bytes(bytes)) => {
-                CHUNK_BYTES.max(bytes.next_multiple_of(CHUNK_BYTES)) as u64
+            Tree::Sherman(..) => {
+                let leaf = self.tree.spec(self.key_bytes, self.value_bytes).leaf_bytes();
+                leaf.next_multiple_of(CHUNK_BYTES) as u64
             }
-            _ => CHUNK_BYTES as u64,
+            Tree::Smart(_) => CHUNK_BYTES as u64,
+            // Locks are in leaves, and wait for each other where the low bits of their addresses are the same.
+            Tree::Chime(..) => LEAVES_BYTES,
         }
     }
 }

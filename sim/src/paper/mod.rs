@@ -5,9 +5,11 @@
 //!
 //! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: its clients;
 //!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
-//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`: the papers' figures.
+//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`, `chime`: the papers'
+//!   figures.
 
 mod band;
+mod chime;
 mod client;
 pub mod cluster;
 mod locks;
@@ -135,7 +137,7 @@ pub struct Experiment {
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Experiment; 16] = [
+    pub const ALL: [Experiment; 23] = [
         Experiment { name: "nic", about: "micro-measurements of the NIC model itself", run: nic::run },
         Experiment { name: "sherman-fig16", about: "locks alone (calibration)", run: locks::fig16 },
         Experiment { name: "sherman-table1", about: "FG+, read- and write-intensive", run: sherman::table1 },
@@ -164,6 +166,13 @@ impl Experiment {
             about: "read delegation and write combining on Sherman",
             run: smart::rdwc_on_sherman,
         },
+        Experiment { name: "chime-fig3", about: "limited bandwidth, limited caches", run: chime::fig3 },
+        Experiment { name: "chime-fig12", about: "YCSB against Sherman and SMART", run: chime::fig12 },
+        Experiment { name: "chime-fig14", about: "cached bytes", run: chime::fig14 },
+        Experiment { name: "chime-fig15", about: "techniques one by one", run: chime::fig15 },
+        Experiment { name: "chime-fig17", about: "speculative reads over clients", run: chime::fig17 },
+        Experiment { name: "chime-fig18", about: "skew, sizes of values and leaves", run: chime::fig18 },
+        Experiment { name: "chime-fig19", about: "load factors, hotspots", run: chime::fig19 },
     ];
 
     /// Runs it.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use farwood_index::chime;
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::smart::{self, Types};
 use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, OpenError, RangeIndex};
@@ -17,12 +18,14 @@ pub enum Tree {
     Sherman(sherman::Techniques, NodeSize),
     /// SMART, or ART without its techniques.
     Smart(smart::Techniques),
+    /// CHIME with these techniques and nodes, whatever keys and values these say.
+    Chime(chime::Techniques, chime::Geometry),
 }
 
 impl Tree {
     /// Yields the index for keys and values of so many bytes. The papers' clients spin without a pause, for as long as
     /// it takes.
-    fn spec(self, max_key: usize, max_value: usize) -> IndexSpec {
+    pub(super) fn spec(self, max_key: usize, max_value: usize) -> IndexSpec {
         let spec = match self {
             Tree::Sherman(techniques, size) => {
                 let geometry = sherman::Geometry { max_key, max_value, size };
@@ -34,6 +37,10 @@ impl Tree {
             Tree::Smart(techniques) => {
                 let geometry = smart::Geometry { max_key, max_value, types: Types::Lines };
                 IndexSpec::Smart { geometry, options: smart::Options { techniques, ..Default::default() } }
+            }
+            Tree::Chime(techniques, geometry) => {
+                let geometry = chime::Geometry { max_key, max_value, ..geometry };
+                IndexSpec::Chime { geometry, options: chime::Options { techniques, ..Default::default() } }
             }
         };
         spec.with_options(|options| {
@@ -82,6 +89,7 @@ async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<An
     const NAME: &str = "paper";
     let host = &*simulation.node(node);
     let spec = setup.tree.spec(setup.key_bytes, setup.value_bytes);
+    let spec = spec.with_options(|options| options.cache_bytes = setup.cache_bytes);
     if node == 0 { spec.create(host, NAME).await } else { spec.open(host, NAME).await }
 }
 

@@ -16,7 +16,7 @@ use rand_distr::Zipf;
 
 /// Ranks that popularity is drawn over in Sherman's experiments.
 pub const KEYS_OF_SHERMAN: u64 = 1_000_000_000;
-/// Ranks that popularity is drawn over in SMART's experiments.
+/// Ranks that popularity is drawn over in SMART's experiments; the keys of CHIME's.
 pub const KEYS_OF_SMART: u64 = 60_000_000;
 
 /// The popularity of keys.
@@ -43,6 +43,10 @@ pub enum Spread {
     /// those next to the root.
     #[expect(missing_docs, reason = "explained above")]
     Random { of: u64 },
+    /// Likewise, but popularity is drawn over the keys that are stored: a cache that holds a part of them has the hits
+    /// that it has where there are `of` keys and it holds the same part.
+    #[expect(missing_docs, reason = "explained above")]
+    Scaled { of: u64 },
 }
 
 /// A key space of numbers.
@@ -70,6 +74,7 @@ impl KeySpace {
         let (keys, ranks) = match spread {
             Spread::TwoThirds => (stored / 2 * 3, KEYS_OF_SHERMAN),
             Spread::Random { of } => (stored, of.max(stored)),
+            Spread::Scaled { .. } => (stored, stored),
         };
         let zipf = match popularity {
             Popularity::Uniform => None,
@@ -116,7 +121,7 @@ impl KeySpace {
     pub fn stored(&self) -> Vec<Bytes> {
         let mut numbers: Vec<u64> = match self.spread {
             Spread::TwoThirds => (0..self.keys).filter(|number| number % 3 != 2).collect(),
-            Spread::Random { .. } => (0..self.stored).collect(),
+            Spread::Random { .. } | Spread::Scaled { .. } => (0..self.stored).collect(),
         };
         numbers.sort_by_cached_key(|number| self.prefix(*number));
         let mut key = Vec::new();
@@ -140,7 +145,7 @@ impl KeySpace {
     fn prefix(&self, number: u64) -> u64 {
         match self.spread {
             Spread::TwoThirds => number * (u64::MAX / self.keys),
-            Spread::Random { of } => {
+            Spread::Random { of } | Spread::Scaled { of } => {
                 let scaled =
                     u128::from(mixed(number)) * u128::from(self.stored) / u128::from(of.max(self.stored));
                 u64::try_from(scaled).unwrap_or(u64::MAX)

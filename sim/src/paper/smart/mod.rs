@@ -71,7 +71,7 @@ impl System {
 
 /// Yields the leaves of the authors' fork of Sherman, to the next line: 623 bytes for pairs of 8 + 8 bytes, 3231 for 32
 /// + 64. Each of 32 pairs has a byte of versions; the rest is a header with two fence keys.
-fn leaf_of_the_fork(key_bytes: usize, value_bytes: usize) -> NodeSize {
+pub(super) fn leaf_of_the_fork(key_bytes: usize, value_bytes: usize) -> NodeSize {
     const SPAN: usize = 32;
     const HEADER_BYTES: usize = 63;
     const LINE_BYTES: usize = 64;
@@ -81,20 +81,20 @@ fn leaf_of_the_fork(key_bytes: usize, value_bytes: usize) -> NodeSize {
 
 /// A workload of YCSB.
 #[derive(Clone, Copy, Debug)]
-struct Workload {
-    name: &'static str,
-    mix: Mix,
-    popularity: Popularity,
+pub(super) struct Workload {
+    pub(super) name: &'static str,
+    pub(super) mix: Mix,
+    pub(super) popularity: Popularity,
     /// The density of the keys: that of a tree with so many.
-    keys: u64,
+    pub(super) keys: u64,
     /// Of the keys of an experiment so many are stored: one in so many.
-    share: u64,
-    fill: f64,
-    warm: Warm,
+    pub(super) share: u64,
+    pub(super) fill: f64,
+    pub(super) warm: Warm,
 }
 
 impl Workload {
-    const C: Workload = Workload {
+    pub(super) const C: Workload = Workload {
         name: "C",
         mix: Mix::READ_ONLY,
         popularity: SKEW,
@@ -103,14 +103,14 @@ impl Workload {
         fill: 0.8,
         warm: Warm::All,
     };
-    const A: Workload = Workload { name: "A", mix: Mix::WRITE_INTENSIVE, ..Workload::C };
-    const B: Workload = Workload { name: "B", mix: Mix::READ_INTENSIVE, ..Workload::C };
-    const D: Workload =
+    pub(super) const A: Workload = Workload { name: "A", mix: Mix::WRITE_INTENSIVE, ..Workload::C };
+    pub(super) const B: Workload = Workload { name: "B", mix: Mix::READ_INTENSIVE, ..Workload::C };
+    pub(super) const D: Workload =
         Workload { name: "D", mix: Mix::READ_LATEST, popularity: Popularity::Latest(0.99), ..Workload::C };
-    const E: Workload = Workload { name: "E", mix: Mix::SCANS, ..Workload::C };
+    pub(super) const E: Workload = Workload { name: "E", mix: Mix::SCANS, ..Workload::C };
     /// In the middle of the load, leaves of Sherman as full as random inserts make them. A compute node has cached what
     /// its own inserts have met.
-    const LOAD: Workload = Workload {
+    pub(super) const LOAD: Workload = Workload {
         name: "LOAD",
         mix: Mix::LOAD,
         popularity: Popularity::Uniform,
@@ -122,7 +122,7 @@ impl Workload {
 }
 
 /// Yields a run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
-fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setup {
+pub(super) fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setup {
     Setup {
         profile: Profile::CONNECTX6,
         machines: Machines { nodes: NODES, cores: clients, servers: SERVERS },
@@ -135,6 +135,7 @@ fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setu
         key_bytes: 8,
         value_bytes: 8,
         fill: workload.fill,
+        cache_bytes: Setup::CACHE_BYTES,
         warm: workload.warm,
         warmup_ns: 1_000_000,
         measured_ns: 3_000_000 * effort.time_percent / 100,
