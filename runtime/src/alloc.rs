@@ -155,10 +155,13 @@ impl NodeAllocator {
             // Another client's request comes first: else each of hundreds would take a chunk of its own.
             let asked = self.request.borrow().clone();
             let Some(request) = asked else {
-                let server = search.next(|| self.next_server())?;
-                if let Err(error) = search.go_on(self.answer(self.ask(server)).await) {
+                let asked = match search.next(|| self.next_server()) {
+                    Ok(server) => search.go_on(self.answer(self.ask(server)).await),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = asked {
                     // Another client of the shard may have returned a node meanwhile.
-                    return self.carve(near, bytes).ok_or(error);
+                    return self.carve(near, bytes).or_else(|| self.divide(near, bytes)).ok_or(error);
                 }
                 continue;
             };
@@ -171,6 +174,10 @@ impl NodeAllocator {
 
     fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         self.state.borrow_mut().carve(server, bytes)
+    }
+
+    fn divide(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
+        self.state.borrow_mut().divide(server, bytes)
     }
 
     /// Takes back a node that was allocated here and never became reachable.
@@ -354,6 +361,20 @@ impl State {
         }
         self.used_bytes += bytes;
         Some(Allocated { at: node, zeroed: true })
+    }
+
+    /// Divides the smallest node of a larger size that was returned: the last resort, where servers have no more chunks.
+    fn divide(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
+        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
+        let (&size, nodes) = self
+            .returned
+            .range_mut(bytes + 1..)
+            .find(|(_, nodes)| nodes.iter().any(|&node| is_there(node)))?;
+        let place = nodes.iter().rposition(|&node| is_there(node))?;
+        let at = nodes.swap_remove(place);
+        self.returned.entry(size - bytes).or_default().push(at.add(bytes));
+        self.used_bytes += bytes;
+        Some(Allocated { at, zeroed: false })
     }
 }
 
@@ -565,6 +586,19 @@ mod tests {
         allocator.return_extent(node, 1000);
         assert_eq!(allocator.used_bytes(), 0);
         assert_eq!(allocate(&allocator, 1024), Ok(node));
+    }
+
+    /// A load that failed has returned leaves only; the next one wants inner nodes, too.
+    #[test]
+    fn large_nodes_that_were_given_back_are_divided_when_all_else_is_used_up() {
+        let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
+        let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
+        nodes.iter().for_each(|&node| allocator.return_extent(node, 192));
+        let mut small: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 64).ok()).collect();
+        small.sort();
+        small.dedup();
+        assert!(small.len() >= 3 * nodes.len(), "each of them gives three");
+        assert!(allocate(&allocator, 192).is_err());
     }
 
     fn taken(control: &Arc<dyn Control>) -> u64 {
