@@ -34,6 +34,8 @@ pub struct Held<V: Verbs> {
     depth: u8,
     handed_over: bool,
     unpublished: u8,
+    /// See [`Held::with_words_behind`].
+    behind: Option<Range<usize>>,
     /// Until the global lock is acquired, what its free word is assumed to hold; then what it is to hold after the
     /// release. A leftover that was taken over stays one.
     vacant: u64,
@@ -123,6 +125,7 @@ impl<V: Verbs> Held<V> {
             depth: grant.depth,
             handed_over: grant.kept.is_some(),
             unpublished: 0,
+            behind: None,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
             global,
         }
@@ -355,6 +358,38 @@ impl<V: Verbs> Held<V> {
         self.unpublished = verbs;
     }
 
+    /// Declares that the coming release also writes what lies right behind an embedded lock word, in its line: these
+    /// bytes of the chain's buffer, in which the word's place is the 8 bytes before them, of any content before and
+    /// after. The unlock and they are one WRITE, the last of the chain; if the lock is not cleared behind the
+    /// write-back, they are the last WRITE of that.
+    ///
+    /// No reader sees one without the other, since a line arrives whole. So a chain that fails is redone as without
+    /// them.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire_embedded(&meter, node, node).await?;
+    /// let mut buf = held.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
+    /// buf[8..16].copy_from_slice(b"new data");
+    /// let before = meter.usage().writes;
+    /// held.with_words_behind(8..16);
+    /// held.release(&meter, Chain::with_buffer(node.server(), buf), true).await?;
+    /// assert_eq!(meter.usage().writes - before, 1);
+    /// assert_eq!(shard.read(&meter, node, 16).await?.into_buf()[..], *b"\0\0\0\0\0\0\0\0new data");
+    /// # });
+    /// ```
+    ///
+    /// # Panics
+    /// If there is nothing in `data`, no place for the word before, or more than the line has behind the word.
+    pub fn with_words_behind(&mut self, data: Range<usize>) {
+        let in_line = self.lock.offset() % LINE_BYTES + WORD_BYTES as u64 + data.len() as u64 <= LINE_BYTES;
+        assert!(
+            !data.is_empty() && data.start >= WORD_BYTES && in_line,
+            "what is behind the word in its line"
+        );
+        self.behind = Some(data);
+    }
+
     /// Gives the lock back under which nothing was changed: one round trip, or none if it is handed over.
     ///
     /// # Errors
@@ -411,7 +446,8 @@ impl<V: Verbs> Held<V> {
     /// chain. It awaits them first: the unlock may overtake an atomic that is in flight. (The janitor's does not.)
     ///
     /// # Panics
-    /// If `chain` goes to another server than the lock, or writes without the global lock.
+    /// If `chain` goes to another server than the lock, or writes without the global lock, or has no buffer for what
+    /// [`Held::with_words_behind`] declared.
     pub async fn release(
         mut self,
         meter: &Meter,
@@ -420,7 +456,7 @@ impl<V: Verbs> Held<V> {
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
         let Some(claim) = self.release_claim() else {
-            assert!(chain.is_empty(), "a write-back needs the global lock");
+            assert!(chain.is_empty() && self.behind.is_none(), "a write-back needs the global lock");
             return Ok(chain.into_buffer());
         };
         let mut mode = match self.passes_on(claim) {
@@ -428,8 +464,11 @@ impl<V: Verbs> Held<V> {
             false if combine => UnlockMode::Unlocked,
             false => UnlockMode::UnlockLater,
         };
-        if mode == UnlockMode::Unlocked {
-            self.add_unlock(&mut chain, claim);
+        match (mode, self.behind.take()) {
+            (UnlockMode::Unlocked, Some(behind)) => self.add_unlock_with(&mut chain, claim, behind),
+            (UnlockMode::Unlocked, None) => self.add_unlock(&mut chain, claim),
+            (_, Some(behind)) => _ = chain.write(self.lock.add(WORD_BYTES as u64), behind),
+            (_, None) => {}
         }
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
@@ -619,6 +658,14 @@ impl<V: Verbs> Held<V> {
 
     fn add_unlock(&self, chain: &mut Chain, claim: Claim) {
         chain.fence_if_needed().write_word(self.lock, claim.vacant);
+    }
+
+    /// Adds the unlock with what goes right behind the word.
+    fn add_unlock_with(&self, chain: &mut Chain, claim: Claim, behind: Range<usize>) {
+        let word = behind.start - WORD_BYTES..behind.start;
+        let buf = chain.buffer_mut().expect("what is behind the word is in the chain's buffer");
+        buf[word.clone()].copy_from_slice(&claim.vacant.to_le_bytes());
+        chain.fence_if_needed().write(self.lock, word.start..behind.end);
     }
 
     fn is_taken(&self) -> bool {

@@ -22,10 +22,12 @@
 //! | got by hand-over | 1 (READ) | |
 //! | passed on | | 1 (WRITE) |
 //! | rear lock, lines in order | | 1 (WRITE of both) |
+//! | words behind the lock | | 1 (WRITE, WRITE of words and unlock) |
 //!
 //! A *rear lock* (SMART section 4.1.1) is a word at the end of its node ([`LockTable::acquire_embedded`]), which the
-//! write-back itself clears ([`Held::release_rear`]). A word in a node may carry data of that node while it is free,
-//! which the CAS brings and the release replaces ([`WordCodec`]): CHIME's vacancy bitmap.
+//! write-back itself clears ([`Held::release_rear`]). Words that lie behind one in its line are written with the unlock
+//! ([`Held::with_words_behind`]): CHIME's vacancy bitmap. A word in a node may also carry data of that node while it is
+//! free, which the CAS brings and the release replaces ([`WordCodec`]).
 //!
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at

@@ -354,7 +354,15 @@ impl Chain {
         self.buf.take()
     }
 
-    pub(crate) fn buffer_mut(&mut self) -> Option<&mut Buf> {
+    /// Returns the chain's buffer to be changed, if it has one: what its WRITEs will send.
+    ///
+    /// ```
+    /// # use farwood_runtime::{BufferPool, Chain, ServerId};
+    /// let mut chain = Chain::with_buffer(ServerId(0), BufferPool::new().lease(64));
+    /// chain.buffer_mut().expect("it has one")[0] = 7;
+    /// assert_eq!(chain.buffer().map(|buf| buf[0]), Some(7));
+    /// ```
+    pub fn buffer_mut(&mut self) -> Option<&mut Buf> {
         self.buf.as_mut()
     }
 

@@ -130,7 +130,11 @@ impl<V: Verbs> Tree<V> {
                 true => Known { slots: layout.ring().slots, header: true },
                 false => Known { slots: layout.ring().reach, header: self.needs_header(&at) },
             };
-            let (held, mut image) = self.lock_leaf(meter, at.ptr, &self.parts(home, known)).await?;
+            let mut parts = self.parts(home, known);
+            if !matches!(op, WriteOp::Update(_)) {
+                parts = layout.with_words(&parts);
+            }
+            let (held, mut image) = self.lock_leaf(meter, at.ptr, &parts).await?;
             let step = loop {
                 match plan(layout, &mut image, known, key, op, at.next, piggyback) {
                     Step::Done(Plan::Read(more)) => {
@@ -186,7 +190,7 @@ impl<V: Verbs> Tree<V> {
         if header { layout.with_header(&part) } else { part }
     }
 
-    /// Locks a leaf and reads its words and these parts: one round trip with `fused` or when the lock is handed over,
+    /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over,
     /// else two.
     pub(super) async fn lock_leaf(
         &self,
@@ -197,8 +201,7 @@ impl<V: Verbs> Tree<V> {
         let layout = self.leaf();
         let mut held = self.locks.acquire_embedded(meter, leaf, leaf.add(layout.lock_at() as u64)).await?;
         let buf = self.verbs.lease(layout.node_bytes());
-        let parts = layout.with_words(parts);
-        let read = held.lock_and_read_parts(meter, buf, &parts, self.techniques.fused).await?;
+        let read = held.lock_and_read_parts(meter, buf, parts, self.techniques.fused).await?;
         Ok((held, read.into_buf()))
     }
 
@@ -223,18 +226,22 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Writes the ranges of `patch`, and unlocks: one round trip.
+    /// Writes the ranges of `patch`, and unlocks: one round trip. Words that changed are written with the unlock.
     async fn write_back(
         &self,
         meter: &Meter,
-        held: Held<V>,
+        mut held: Held<V>,
         image: Buf,
         patch: Patch,
     ) -> Result<(), AccessError> {
         let leaf = held.node();
         let mut chain = Chain::with_buffer(leaf.server(), image);
         for range in patch {
-            chain.write(leaf.add(range.start as u64), range);
+            if range.start == self.leaf().vacancy_at() {
+                held.with_words_behind(range);
+            } else {
+                chain.write(leaf.add(range.start as u64), range);
+            }
         }
         held.release(meter, chain, true).await?;
         Ok(())

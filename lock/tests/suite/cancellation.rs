@@ -60,6 +60,7 @@ fn dropping_leaves_nothing_behind_whatever_is_switched_off() {
             for (fused, combine) in [(false, false), (false, true), (true, false)] {
                 cut_switched_off(seed, Style { fused, combine, ..Style::FAST }, at_once);
                 cut_switched_off(seed, Style { fused, combine, ..Style::EMBEDDED }, at_once);
+                cut_switched_off(seed, Style { fused, combine, ..Style::FRONT }, at_once);
             }
             cut_switched_off(seed, Style { fused: false, ..Style::REAR }, at_once);
             cut_switched_off(seed, Style { fused: false, combine: false, ..Style::CARRYING[0] }, at_once);

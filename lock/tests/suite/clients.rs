@@ -1,7 +1,7 @@
 //! Clients of the tests: they add one to a counter that lives in a node, under the node's lock. Not atomic on purpose:
 //! READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost update shows
-//! as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last word of a node
-//! is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was lost shows as one
+//! as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last word but one of
+//! a node is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was lost shows as one
 //! that is not the node's.
 
 use std::cell::Cell;
@@ -16,10 +16,10 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 pub(crate) use crate::fake::NODE_BYTES;
 use crate::fake::{Fake, NODES, World, embedded};
 
-/// The offset of the stamp in each line of a node.
-const STAMPS: [usize; 2] = [56, 112];
-/// The offset of an embedded lock word: the rest of a node is before it.
-pub(crate) const DATA_BYTES: usize = NODE_BYTES - 8;
+/// The offset of the first line's stamp in a node.
+const STAMP: usize = 56;
+/// The offset of an embedded lock word: but for 8 bytes behind it, the rest of a node is before it.
+pub(crate) const DATA_BYTES: usize = NODE_BYTES - 16;
 
 /// The way in which a client works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +44,8 @@ pub(crate) enum Place {
     Embedded,
     /// In the node, cleared with the write-back.
     Rear,
+    /// In the node, cleared with what is behind it: the second line's stamp.
+    Front,
 }
 
 impl Style {
@@ -57,16 +59,23 @@ impl Style {
     };
     pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
     pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
+    pub(crate) const FRONT: Style = Style { place: Place::Front, ..Style::FAST };
     /// Every place of the lock word and way to clear it.
-    pub(crate) const PLACES: [Style; 4] =
-        [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }];
+    pub(crate) const PLACES: [Style; 5] =
+        [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }, Style::FRONT];
     /// Styles in which the word carries something: so little that payloads come back soon, and as much as there may be.
-    pub(crate) const CARRYING: [Style; 4] = [
+    pub(crate) const CARRYING: [Style; 5] = [
         Style { carries: 2, ..Style::EMBEDDED },
         Style { carries: WordCodec::PAYLOAD_BITS_MAX, ..Style::EMBEDDED },
         Style { carries: 1, ..Style::REAR },
         Style { carries: 3, in_order: false, ..Style::REAR },
+        Style { carries: 2, in_order: false, ..Style::FRONT },
     ];
+
+    /// Yields the offsets of the lines' stamps in a node.
+    fn stamps(self) -> [usize; 2] {
+        [STAMP, if self.place == Place::Front { NODE_BYTES - 8 } else { DATA_BYTES - 8 }]
+    }
 
     pub(crate) fn codec(self) -> WordCodec {
         WordCodec::carrying(self.carries)
@@ -83,7 +92,7 @@ impl Style {
 pub(crate) struct Client {
     pub(crate) fake: Fake,
     pub(crate) table: LockTable<Fake>,
-    /// The client's number, below 13: that decides on its word in each node.
+    /// The client's number, below 12: that decides on its word in each node.
     pub(crate) word: usize,
     pub(crate) style: Style,
     /// The least and the most that the word may hold: operations that were cut or failed count for the most only.
@@ -107,9 +116,10 @@ impl Client {
         if self.style.carries > 0 {
             held.expect_payload(self.carried.get());
         }
-        let done = held.lock_and_read(meter, buf, DATA_BYTES, self.style.fused).await?;
+        let done = held.lock_and_read(meter, buf, NODE_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
-        let [stamp, other] = STAMPS.map(|at| word_in(&buf, at));
+        let stamps = self.style.stamps();
+        let [stamp, other] = stamps.map(|at| word_in(&buf, at));
         // A torn node.
         self.lost.set(self.lost.get() + u32::from(stamp != other));
         if self.style.carries > 0 {
@@ -118,7 +128,7 @@ impl Client {
         let value = word_in(&buf, self.place());
         self.see(value);
         self.bounds.set((value, value + 1));
-        for (at, word) in [(self.place(), value + 1), (STAMPS[0], stamp + 1), (STAMPS[1], stamp + 1)] {
+        for (at, word) in [(self.place(), value + 1), (stamps[0], stamp + 1), (stamps[1], stamp + 1)] {
             buf[at..][..8].copy_from_slice(&word.to_le_bytes());
         }
         if self.style.place == Place::Rear {
@@ -129,6 +139,9 @@ impl Client {
         }
         let mut chain = Chain::with_buffer(node.server(), buf);
         chain.write(node, 0..DATA_BYTES);
+        if self.style.place == Place::Front {
+            held.with_words_behind(NODE_BYTES - 8..NODE_BYTES);
+        }
         if self.style.pass_on_early {
             let writing = self.fake.submit(meter, chain);
             held.release(meter, Chain::new(node.server()), true).await?;
@@ -143,7 +156,7 @@ impl Client {
     pub(crate) async fn acquire(&self, meter: &Meter, node: RemotePtr) -> Result<Held<Fake>, LockError> {
         match self.style.place {
             Place::Region => self.table.acquire(meter, node).await,
-            Place::Embedded | Place::Rear => {
+            Place::Embedded | Place::Rear | Place::Front => {
                 let index = (node.offset() - NODES) / NODE_BYTES as u64;
                 self.table.acquire_embedded(meter, node, embedded(index)).await
             }
@@ -177,19 +190,19 @@ impl Client {
 
     /// Yields the offset of its word in a node, behind the first line's stamp if need be.
     fn place(&self) -> usize {
-        (self.word + usize::from(self.word >= STAMPS[0] / 8)) * 8
+        (self.word + usize::from(self.word >= STAMP / 8)) * 8
     }
 }
 
 /// Asserts that no line of a node is older than the others.
-pub(crate) fn assert_whole(world: &World, index: u64) {
-    let [first, second] = STAMPS.map(|at| world.word(NODES + index * NODE_BYTES as u64 + at as u64));
+pub(crate) fn assert_whole(world: &World, index: u64, style: Style) {
+    let [first, second] = style.stamps().map(|at| world.word(NODES + index * NODE_BYTES as u64 + at as u64));
     assert_eq!(first, second, "node {index} stays torn");
 }
 
 /// Asserts that the lock word of a node is free, and carries what it should.
 pub(crate) fn assert_carried(world: &World, index: u64, style: Style) {
-    let stamp = world.word(NODES + index * NODE_BYTES as u64 + STAMPS[0] as u64);
+    let stamp = world.word(NODES + index * NODE_BYTES as u64 + STAMP as u64);
     let carried = world.word(embedded(index).offset());
     assert_eq!(carried, stamp & style.codec().payload_max(), "node {index} has another's payload");
 }

@@ -88,6 +88,7 @@ fn no_update_is_lost_whatever_is_switched_off() {
             for combine in [false, true] {
                 count_switched_off(seed, Style { fused, combine, ..Style::FAST });
                 count_switched_off(seed, Style { fused, combine, ..Style::EMBEDDED });
+                count_switched_off(seed, Style { fused, combine, ..Style::FRONT });
             }
             count_switched_off(seed, Style { fused, ..Style::REAR });
         }

@@ -218,7 +218,7 @@ fn hand_over_and_the_end_of_patience_may_cross() {
             for client in &clients {
                 assert_eq!(client.lost(client.value(&world, 0)), 0, "lost updates with seed {seed}");
             }
-            assert_whole(&world, 0);
+            assert_whole(&world, 0, style);
             world.assert_at_rest(&tables);
             done += counts.get().0;
             gave_up += counts.get().1;

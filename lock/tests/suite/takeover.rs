@@ -68,7 +68,7 @@ fn count(seed: u64, (config, style): (LockConfig, Style), fault_rate: f64, cuts:
         assert_eq!(client.lost(value), 0, "lost updates with seed {seed}, {style:?}");
         assert!(cuts || value == u64::from(OPERATIONS), "an update is missing with seed {seed}, {style:?}");
     }
-    assert_whole(&world, 0);
+    assert_whole(&world, 0, style);
     assert!(world.locks_are(dead_word()), "what an older index relies on is gone: seed {seed}, {style:?}");
     world.set_locks(0);
     world.assert_at_rest(&tables);
@@ -196,7 +196,7 @@ fn a_word_of_another_index_is_taken_over_once_its_owner_is_dead() {
                 });
             }
             world.run();
-            assert_whole(&world, 0);
+            assert_whole(&world, 0, Style::FAST);
             assert!(world.locks_are(others_word()), "what the other index relies on is gone: seed {seed}");
             assert!((1..=tables.len()).contains(&world.asked_for_dead()), "{}", world.asked_for_dead());
             let taken_over: u64 = tables.iter().map(|(_, table)| table.stats().taken_over).sum();

@@ -6,7 +6,7 @@ use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::{Chain, Meter, RemotePtr, ServerId, Usage, Verbs};
 use futures::channel::oneshot;
 
-use crate::clients::NODE_BYTES;
+use crate::clients::{DATA_BYTES, NODE_BYTES};
 use crate::fake::{Fake, World, embedded, node};
 
 async fn read_modify_write(
@@ -167,13 +167,13 @@ async fn rear_release(
         table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("it is not held for long");
     let buf = fake.lease(NODE_BYTES + 64);
     let mut buf =
-        held.lock_and_read(&meter, buf, 120, true).await.expect("no other client wants it").into_buf();
-    buf[120..].fill(0xAA);
+        held.lock_and_read(&meter, buf, DATA_BYTES, true).await.expect("no other client wants it").into_buf();
+    buf[DATA_BYTES..].fill(0xAA);
     if let Some(gate) = gate {
         gate.await.expect("it is opened");
     }
-    let buf = held.release_rear(&meter, buf, from..120).await.expect("the fabric does not fail");
-    assert!(buf[128..].iter().all(|&byte| byte == 0xAA), "only the word's place is used");
+    let buf = held.release_rear(&meter, buf, from..DATA_BYTES).await.expect("the fabric does not fail");
+    assert!(buf[DATA_BYTES + 8..].iter().all(|&byte| byte == 0xAA), "only the word's place is used");
 }
 
 #[test]
@@ -202,18 +202,65 @@ fn a_rear_lock_is_cleared_by_the_write_back_where_that_is_safe() {
         }
         go.send(()).expect("the holder waits");
         world.run();
-        let bytes_written = 120 - from as u64 + tail;
+        let bytes_written = (DATA_BYTES - from) as u64 + tail;
         let expected = Usage {
             round_trips: 2,
             reads: 1,
             writes,
             cas: 1,
-            bytes_read: 120,
+            bytes_read: DATA_BYTES as u64,
             bytes_written,
             ..Usage::default()
         };
         assert_eq!(meters[0].usage(), expected, "in order {in_order}, from {from}, waiter {waiter}");
         assert_eq!(meters[1].usage().cas, 0, "it was handed over, if at all");
+        world.assert_at_rest(&tables);
+    }
+}
+
+/// What is right behind the word travels with the unlock: one WRITE, where all else is one more.
+#[test]
+fn words_behind_the_lock_are_written_with_the_unlock() {
+    // Whether the unlock goes with the write-back, whether a client waits: round trips, WRITEs, bytes beside the line.
+    for (combine, waiter, round_trips, writes, tail) in
+        [(true, false, 2, 2, 16), (true, true, 2, 2, 8), (false, false, 3, 3, 16), (false, true, 2, 2, 8)]
+    {
+        let world = World::new(9, 1, 2);
+        let tables = world.attach(LockConfig::default());
+        let meter = Rc::new(Meter::default());
+        let (go, gate) = oneshot::channel::<()>();
+        let ((fake, table), used) = (tables[0].clone(), Rc::clone(&meter));
+        world.spawn(async move {
+            let mut held = table.acquire_embedded(&used, node(0), embedded(0)).await.expect("it is free");
+            let read = held.lock_and_read(&used, fake.lease(NODE_BYTES), NODE_BYTES, true).await;
+            let mut buf = read.expect("no other client wants it").into_buf();
+            buf[DATA_BYTES..].fill(0xAA);
+            gate.await.expect("it is opened");
+            let mut chain = Chain::with_buffer(node(0).server(), buf);
+            chain.write(node(0), 0..64);
+            held.with_words_behind(DATA_BYTES + 8..NODE_BYTES);
+            held.release(&used, chain, combine).await.expect("the fabric does not fail");
+        });
+        world.run_until_idle();
+        if waiter {
+            let table = tables[1].1.clone();
+            world.spawn(async move {
+                let meter = Meter::default();
+                let held = table.acquire_embedded(&meter, node(0), embedded(0)).await;
+                held.expect("it is handed over").unlock(&meter).await.expect("the fabric does not fail");
+            });
+            world.run_until_idle();
+        }
+        go.send(()).expect("the holder waits");
+        world.run();
+        let used = meter.usage();
+        let case = format!("combine {combine}, waiter {waiter}");
+        assert_eq!(
+            (used.round_trips, used.writes, used.bytes_written),
+            (round_trips, writes, 64 + tail),
+            "{case}"
+        );
+        assert_eq!(world.word(embedded(0).offset() + 8), 0xAAAA_AAAA_AAAA_AAAA, "{case}");
         world.assert_at_rest(&tables);
     }
 }
@@ -259,25 +306,25 @@ fn misuse(bytes: usize, data: std::ops::Range<usize>, locked: bool, unpublished:
 #[test]
 #[should_panic(expected = "needs the global lock")]
 fn a_write_back_needs_the_global_lock() {
-    misuse(128, 0..120, false, 0);
+    misuse(120, 0..112, false, 0);
 }
 
 #[test]
 #[should_panic(expected = "use `release`")]
 fn a_rear_release_writes_something() {
-    misuse(128, 8..8, true, 0);
+    misuse(120, 8..8, true, 0);
 }
 
 #[test]
 #[should_panic(expected = "behind the data in the buffer")]
 fn a_rear_release_has_room_for_the_word() {
-    misuse(120, 0..120, true, 0);
+    misuse(112, 0..112, true, 0);
 }
 
 #[test]
 #[should_panic(expected = "one WRITE only")]
 fn a_rear_release_is_of_one_node() {
-    misuse(128, 0..120, true, 1);
+    misuse(120, 0..112, true, 1);
 }
 
 #[test]

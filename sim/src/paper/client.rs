@@ -32,6 +32,7 @@ pub(super) struct Client {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Put,
+    Update,
     Insert,
     Read,
 }
@@ -61,6 +62,7 @@ impl Client {
             value.iter_mut().zip(stamp).for_each(|(byte, stamp)| *byte = stamp);
             match (step, self.mix.scan) {
                 (Step::Put, _) => self.index.put(&key, &value).await?,
+                (Step::Update, _) => drop(self.index.update(&key, &value).await?),
                 (Step::Insert, _) => {
                     self.index.insert(&key, &value).await?;
                     own.push(number);
@@ -83,9 +85,11 @@ impl Client {
     }
 
     fn step(&self, choice: f64) -> Step {
+        let Mix { puts, updates, inserts, .. } = self.mix;
         match choice {
-            choice if choice < self.mix.puts => Step::Put,
-            choice if choice < self.mix.puts + self.mix.inserts => Step::Insert,
+            choice if choice < puts => Step::Put,
+            choice if choice < puts + updates => Step::Update,
+            choice if choice < puts + updates + inserts => Step::Insert,
             _ => Step::Read,
         }
     }

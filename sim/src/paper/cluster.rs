@@ -121,7 +121,7 @@ pub struct Measured {
     pub ops: u64,
     /// The measured time in seconds.
     pub seconds: f64,
-    /// Latencies in ns of gets (and scans), of puts and inserts, and of all.
+    /// Latencies in ns of gets (and scans), of puts, updates and inserts, and of all.
     pub reads: Histogram<u64>,
     /// See `reads`.
     pub writes: Histogram<u64>,

@@ -167,6 +167,8 @@ fn mixed(number: u64) -> u64 {
 pub struct Mix {
     /// Share of puts.
     pub puts: f64,
+    /// Share of updates of stored keys.
+    pub updates: f64,
     /// Share of inserts of new keys.
     pub inserts: f64,
     /// The length of scans, if the remaining operations are scans; they are gets otherwise.
@@ -187,7 +189,7 @@ pub enum Length {
 
 impl Mix {
     /// Only gets (YCSB C).
-    pub const READ_ONLY: Mix = Mix { puts: 0.0, inserts: 0.0, scan: None, by_client: false };
+    pub const READ_ONLY: Mix = Mix { puts: 0.0, updates: 0.0, inserts: 0.0, scan: None, by_client: false };
     /// Sherman table 3.
     pub const WRITE_ONLY: Mix = Mix { puts: 1.0, ..Mix::READ_ONLY };
     /// Sherman table 3; YCSB A.

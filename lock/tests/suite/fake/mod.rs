@@ -433,9 +433,9 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
     }
 }
 
-/// Yields the lock word in a node: its last word.
+/// Yields the lock word in a node: its last word but one.
 pub(crate) fn embedded(index: u64) -> RemotePtr {
-    node(index).add(NODE_BYTES as u64 - 8)
+    node(index).add(NODE_BYTES as u64 - 16)
 }
 
 /// Yields a node of the fake memory.

@@ -27,7 +27,7 @@ pub(super) use self::ycsb::{fig3, fig12, fig17};
 use super::Effort;
 use super::cluster::{Machines, Setup, Tree};
 use super::smart::{self, Workload};
-use super::workload::Spread;
+use super::workload::{Mix, Spread};
 
 /// Compute nodes; the memory server is on the machine of one of them (section 5.1, footnote 2).
 const NODES: u16 = 10;
@@ -88,7 +88,10 @@ fn leaf_of_the_fork(value_bytes: usize) -> NodeSize {
 fn setup(effort: &Effort, tree: Tree, workload: &Workload, clients: u16) -> Setup {
     let setup = smart::setup(effort, tree, workload, clients);
     let cache_bytes = part_of(CACHE_BYTES, setup.keys, workload);
+    // YCSB's writes to stored keys: a client need not make ready for one that is absent.
+    let mix = Mix { puts: 0.0, updates: workload.mix.puts, ..workload.mix };
     Setup {
+        mix,
         machines: Machines { nodes: NODES, cores: clients, servers: 1 },
         clients: u32::from(NODES) * u32::from(clients),
         spread: Spread::Scaled { of: workload.keys },

@@ -41,14 +41,14 @@ pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
             };
             Costs::Between(scan(1, 3), scan(2, 9))
         }
-        // The entry, which may be around the table's end or go to a vacancy that keys have made by hops, the words, the
-        // lock. Without `piggyback` an insert reads the leaf.
+        // The entry, which may be around the table's end or go to a vacancy that keys have made by hops, and the words
+        // with the lock. Without `piggyback` an insert reads the leaf.
         Work::Change(OpKind::Insert) => {
-            let most = change(4, LEAF_BYTES, 1);
+            let most = change(3, LEAF_BYTES, 1);
             let most = Cost { round_trips: update + 1, reads: 6, bytes_read: 2 * LEAF_BYTES, ..most };
-            between(most, change(3, ENTRY + 3 * WORD, 1))
+            between(most, change(2, ENTRY + 3 * WORD, 1))
         }
-        Work::Change(OpKind::Remove) => between(change(4, ENTRIES + 3 * WORD, 1), change(3, 2 * WORD, 1)),
+        Work::Change(OpKind::Remove) => between(change(3, ENTRIES + 3 * WORD, 1), change(2, 4 * WORD, 1)),
         Work::Change(_) => between(change(2, ENTRY + 2 * WORD, 1), change(2, ENTRY + WORD, 1)),
         Work::VainChange(_) => {
             let most = Cost { reads: 6, bytes_read: 2 * LEAF_BYTES, ..change(1, WORD, 1) };
