@@ -363,7 +363,7 @@ impl State {
         Some(Allocated { at: node, zeroed: true })
     }
 
-    /// Divides the smallest node of a larger size that was returned: the last resort, where servers have no more chunks.
+    /// Divides the smallest node of a larger size that was returned: the last resort, where no server has a chunk left.
     fn divide(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
         let (&size, nodes) = self

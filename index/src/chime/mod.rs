@@ -17,9 +17,9 @@
 //! | insert that has keys hop | 3 | 4 |
 //! | scan | 1 per window of leaves | 1 |
 //!
-//! A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove changes
-//! lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the table's
-//! end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says.
+//! A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove
+//! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
+//! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the

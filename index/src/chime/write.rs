@@ -130,11 +130,7 @@ impl<V: Verbs> Tree<V> {
                 true => Known { slots: layout.ring().slots, header: true },
                 false => Known { slots: layout.ring().reach, header: self.needs_header(&at) },
             };
-            let mut parts = self.parts(home, known);
-            if !matches!(op, WriteOp::Update(_)) {
-                parts = layout.with_words(&parts);
-            }
-            let (held, mut image) = self.lock_leaf(meter, at.ptr, &parts).await?;
+            let (held, mut image) = self.lock_leaf(meter, at.ptr, &self.first_parts(home, known, op)).await?;
             let step = loop {
                 match plan(layout, &mut image, known, key, op, at.next, piggyback) {
                     Step::Done(Plan::Read(more)) => {
@@ -188,6 +184,12 @@ impl<V: Verbs> Tree<V> {
         }
         let part = layout.slots_from(home, slots);
         if header { layout.with_header(&part) } else { part }
+    }
+
+    /// Yields the parts of a leaf that a writer reads when it takes the lock. An update needs no words.
+    fn first_parts(&self, home: usize, known: Known, op: WriteOp<'_>) -> LineRanges {
+        let parts = self.parts(home, known);
+        if matches!(op, WriteOp::Update(_)) { parts } else { self.leaf().with_words(&parts) }
     }
 
     /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over,

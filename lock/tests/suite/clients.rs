@@ -1,8 +1,8 @@
 //! Clients of the tests: they add one to a counter that lives in a node, under the node's lock. Not atomic on purpose:
 //! READ, +1, WRITE. Every client has a word of its own in the node, which the others copy along, so a lost update shows
-//! as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last word but one of
-//! a node is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was lost shows as one
-//! that is not the node's.
+//! as a word that goes back. Each line has a stamp, so a torn node shows as stamps that differ. The last word but one
+//! of a node is its embedded lock. Where that carries something, it is the stamp's low bits: a payload that was lost
+//! shows as one that is not the node's.
 
 use std::cell::Cell;
 use std::future::Future;
