@@ -218,7 +218,7 @@ fn a_rear_lock_is_cleared_by_the_write_back_where_that_is_safe() {
     }
 }
 
-/// What is right behind the word travels with the unlock: one WRITE, where all else is one more.
+/// An unlock takes with it what is right behind the word: one WRITE, where all else is one more.
 #[test]
 fn words_behind_the_lock_are_written_with_the_unlock() {
     // Whether the unlock goes with the write-back, whether a client waits: round trips, WRITEs, bytes beside the line.
