@@ -15,7 +15,6 @@ use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation};
 use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::{KeyRange, owned_bounds};
-use crate::layout::Bytes;
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Geometry};
 use crate::shell::coalescing::{Coalescing, Turn};
@@ -491,14 +490,15 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
         if !(fill > 0.0 && fill <= 1.0) {
             return Err(LoadError::Fill { fill });
         }
-        let (mut last, mut position) = (None::<Bytes>, 0);
+        let (mut last, mut position) = (Vec::new(), 0);
         let mut checked = pairs.into_iter().map(|(key, value)| {
             self.0.check_key(key.as_ref())?;
             self.0.check_value(value.as_ref())?;
-            let before = last.replace(Bytes::from_slice(key.as_ref()));
-            if before.is_some_and(|before| before[..] >= *key.as_ref()) {
+            if position > 0 && last[..] >= *key.as_ref() {
                 return Err(LoadError::Unsorted { position });
             }
+            last.clear();
+            last.extend_from_slice(key.as_ref());
             position += 1;
             Ok((key, value))
         });
