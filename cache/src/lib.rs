@@ -63,5 +63,5 @@ pub const KEY_BYTES_MAX: usize = keys::LENGTH_MAX;
 farwood_runtime::counters!(CacheStats {
     sum: lookups hits;
     node: invalidated evicted inserted;
-    node_held: nodes bytes;
+    node_held: nodes bytes hotspot_bytes;
 });

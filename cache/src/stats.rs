@@ -12,6 +12,8 @@ pub struct CacheStats {
     pub nodes: u64,
     /// Bytes that the cache takes now.
     pub bytes: u64,
+    /// Of these: what remembers where frequently read keys lie ([`crate::HotspotBuffer`]).
+    pub hotspot_bytes: u64,
     /// Nodes that were rejected by the tree and dropped.
     pub invalidated: u64,
     /// Nodes that left to keep the budget.

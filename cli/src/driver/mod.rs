@@ -134,7 +134,8 @@ fn report(plan: &Plan, results: &[ShardResult]) -> Report {
         memory: results.first().map(|first| first.memory).unwrap_or_default(),
         filled: config.spec.kind().filled().name(),
         compute: ComputeFigures {
-            cache_bytes: run.index.cache.bytes,
+            cache_bytes: run.index.cache.bytes - run.index.cache.hotspot_bytes,
+            hotspot_bytes: run.index.cache.hotspot_bytes,
             lock_table_bytes: run.index.lock_table_bytes,
             rss_bytes: results.iter().map(|result| result.rss_bytes).max().unwrap_or(0),
         },

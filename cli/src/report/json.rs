@@ -9,7 +9,6 @@ use crate::report::{Kind, Phase, Report, ratio};
 pub(crate) fn to_json(report: &Report) -> Value {
     let memory = &report.memory;
     let compute = &report.compute;
-    let compute_total = compute.cache_bytes + compute.lock_table_bytes;
     json!({
         "schema": 1,
         "interrupted": report.interrupted.is_some(),
@@ -27,8 +26,8 @@ pub(crate) fn to_json(report: &Report) -> Value {
         "compute": {
             "cache_bytes": compute.cache_bytes,
             "lock_table_bytes": compute.lock_table_bytes,
-            "hotspot_bytes": 0,
-            "bytes_per_key": ratio(compute_total as f64, memory.keys as f64),
+            "hotspot_bytes": compute.hotspot_bytes,
+            "bytes_per_key": ratio(compute.held_bytes() as f64, memory.keys as f64),
             "rss_bytes": compute.rss_bytes,
         },
         "notes": report.notes,
@@ -130,7 +129,7 @@ mod tests {
             }],
             memory: MemoryFigures { used_bytes: 2048, keys: 64, ..MemoryFigures::default() },
             filled: "leaves",
-            compute: ComputeFigures { cache_bytes: 48, lock_table_bytes: 16, rss_bytes: 1 },
+            compute: ComputeFigures { cache_bytes: 40, hotspot_bytes: 8, lock_table_bytes: 16, rss_bytes: 1 },
             notes: Vec::new(),
             interrupted: None,
         };

@@ -96,8 +96,16 @@ pub(crate) struct MemoryFigures {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ComputeFigures {
     pub(crate) cache_bytes: u64,
+    pub(crate) hotspot_bytes: u64,
     pub(crate) lock_table_bytes: u64,
     pub(crate) rss_bytes: u64,
+}
+
+impl ComputeFigures {
+    /// Counts all that is held for the index alone.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.cache_bytes + self.hotspot_bytes + self.lock_table_bytes
+    }
 }
 
 /// Returns `part / whole`, and 0 where there is nothing.

@@ -34,13 +34,16 @@ fn write_report(report: &Report, out: &mut String) -> fmt::Result {
             memory.leaf_load_factor * 100.0,
         )?;
     }
-    let held = compute.cache_bytes + compute.lock_table_bytes;
+    let hotspots = match compute.hotspot_bytes {
+        0 => String::new(),
+        bytes => format!(" and {} of hotspots", show_bytes(bytes)),
+    };
     writeln!(
         out,
-        "compute  cache {}, lock tables {}, {:.3} bytes per key; resident {}",
+        "compute  cache {}{hotspots}, lock tables {}, {:.3} bytes per key; resident {}",
         show_bytes(compute.cache_bytes),
         show_bytes(compute.lock_table_bytes),
-        ratio(held as f64, memory.keys as f64),
+        ratio(compute.held_bytes() as f64, memory.keys as f64),
         show_bytes(compute.rss_bytes),
     )?;
     for note in &report.notes {

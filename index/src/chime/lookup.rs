@@ -239,11 +239,11 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Notes where a key was met, if gets look there.
+    /// Notes where a key was met, if gets look there. Hotspots may take as much memory as the cached nodes.
     #[inline]
     pub(super) fn note_hotspot(&self, leaf: RemotePtr, hash: u64, slot: usize) {
-        if self.techniques.speculative {
-            self.hotspots().met(leaf.to_bits(), hash, slot);
+        if self.techniques.speculative && self.hotspots().met(leaf.to_bits(), hash, slot) {
+            self.hotspots().grow(self.shared.state.tree.cache_bytes());
         }
     }
 
