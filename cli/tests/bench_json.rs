@@ -83,7 +83,7 @@ fn check_phase(phase: &Value) {
             .collect();
         assert!(times.is_sorted(), "{kind}");
     }
-    let locks = ["acquired", "waited", "handed_over", "remote_failed", "refused", "orphaned"];
+    let locks = ["acquired", "waited", "handed_over", "images", "remote_failed", "refused", "orphaned"];
     assert_integers(&phase["locks"], &locks);
     assert_integers(&phase["sharing"], &["reads_delegated", "writes_combined"]);
     assert_integers(&phase["cache"], &["lookups", "invalidated", "evicted"]);

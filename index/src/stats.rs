@@ -210,6 +210,7 @@ mod tests {
             acquired: n,
             waited: n,
             handed_over: n,
+            images: n,
             remote_failed: n,
             taken_over: n,
             refused: n,

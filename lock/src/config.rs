@@ -25,6 +25,8 @@ pub struct LockConfig {
     pub handover: bool,
     /// Consecutive hand-overs after which the global lock is released, so that other compute nodes get their turn.
     pub handovers_max: u8,
+    /// Leave what is known of a node to the next holder ([`crate::Held::release_with_image`]). Needs `handover`.
+    pub image_handover: bool,
     /// Lock words in the memory servers' on-chip memory ([`crate::on_chip_possible`]), not in their host memory. Every
     /// compute node that locks the same nodes must say the same: two words for one node exclude no client.
     pub on_chip: bool,
@@ -59,6 +61,7 @@ impl Default for LockConfig {
             hierarchical: true,
             handover: true,
             handovers_max: 4,
+            image_handover: true,
             on_chip: false,
             name: Arc::default(),
             tag: 1,

@@ -1,6 +1,7 @@
 //! One acquisition: from the local lock through the global one to the release. Whatever is in flight is kept in the
 //! [`Held`] itself, never only in a future, so dropping any of its futures, or itself, loses nothing.
 
+mod image;
 mod taking;
 
 use std::future::poll_fn;
@@ -33,6 +34,8 @@ pub struct Held<V: Verbs> {
     ticket: Option<LocalTicket>,
     depth: u8,
     handed_over: bool,
+    /// True until the holder has asked for the image that the one before may have left.
+    may_have_image: bool,
     unpublished: u8,
     /// See [`Held::with_words_behind`].
     behind: Option<Range<usize>>,
@@ -124,6 +127,7 @@ impl<V: Verbs> Held<V> {
             ticket,
             depth: grant.depth,
             handed_over: grant.kept.is_some(),
+            may_have_image: grant.kept.is_some(),
             unpublished: 0,
             behind: None,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
@@ -239,7 +243,8 @@ impl<V: Verbs> Held<V> {
     ///
     /// With `fused` the READ travels behind the CAS: one round trip per attempt (the data of an attempt that lost is
     /// discarded). Otherwise the CAS goes alone, and the READ follows in a round trip of its own. A lock that was
-    /// handed over needs the READ only.
+    /// handed over needs the READ only, or not even that, if the holder before has left the image
+    /// ([`Held::release_with_image`]).
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {
@@ -292,7 +297,11 @@ impl<V: Verbs> Held<V> {
             self.compete(meter, None, &[]).await?;
         }
         meter.waits_no_more();
-        let (mut buf, mut fabric_failures) = (buf, 0);
+        let mut buf = match self.take_image(buf, parts).await {
+            Ok(taken) => return Ok(taken),
+            Err(buf) => buf,
+        };
+        let mut fabric_failures = 0;
         loop {
             let mut chain = Chain::with_buffer(self.node.server(), buf);
             add_reads(&mut chain, self.node, parts);
@@ -448,11 +457,48 @@ impl<V: Verbs> Held<V> {
     /// # Panics
     /// If `chain` goes to another server than the lock, or writes without the global lock, or has no buffer for what
     /// [`Held::with_words_behind`] declared.
-    pub async fn release(
+    pub fn release(
+        self,
+        meter: &Meter,
+        chain: Chain,
+        combine: bool,
+    ) -> impl Future<Output = Result<Option<Buf>, LockError>> {
+        self.release_with_image(meter, chain, combine, &[])
+    }
+
+    /// Releases as [`Held::release`] does, and leaves what is known of the node to the next holder, if the lock is
+    /// handed over: the `known` parts of the chain's buffer say what those parts of the node hold once the chain is
+    /// done, all of which was read under this lock, or written. A holder of the same node that wants no more than that
+    /// reads nothing ([`Held::lock_and_read_parts`]).
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut first = locks.acquire(&meter, node).await?;
+    /// let mut image = first.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
+    /// let (next, _) = futures::join!(locks.acquire(&meter, node), async {
+    ///     image[..8].copy_from_slice(b"new data");
+    ///     let mut chain = Chain::with_buffer(node.server(), image);
+    ///     chain.write(node, 0..8);
+    ///     first.release_with_image(&meter, chain, true, &[0..64]).await
+    /// });
+    /// let (mut next, before) = (next?, meter.usage().round_trips);
+    /// let image = next.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
+    /// assert_eq!((&image[..8], meter.usage().round_trips - before), (&b"new data"[..], 0));
+    /// # next.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Held::release`].
+    ///
+    /// # Panics
+    /// As [`Held::release`], or if the chain has no buffer for what is known.
+    pub async fn release_with_image(
         mut self,
         meter: &Meter,
         mut chain: Chain,
         combine: bool,
+        known: &[Range<usize>],
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
         let Some(claim) = self.release_claim() else {
@@ -491,6 +537,9 @@ impl<V: Verbs> Held<V> {
                 );
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
             }
+        }
+        if mode == UnlockMode::Kept && !known.is_empty() {
+            self.leave_image(claim, known, buf.as_ref().expect("what is known is in the chain's buffer"));
         }
         self.part(mode, claim);
         Ok(buf)

@@ -20,6 +20,7 @@
 //! | CAS and READ apart | 2 | |
 //! | unlock apart | | 2 |
 //! | got by hand-over | 1 (READ) | |
+//! | with the image | 0 | |
 //! | passed on | | 1 (WRITE) |
 //! | rear lock, lines in order | | 1 (WRITE of both) |
 //! | words behind the lock | | 1 (WRITE, WRITE of words and unlock) |
@@ -32,8 +33,8 @@
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
-//! their codec. `place` says where a node's lock is, `word` what it holds, and what a free one carries; `audit` reads
-//! them all. `backoff` paces attempts, `patience` ends waits.
+//! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it holds,
+//! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share
@@ -52,6 +53,7 @@ mod error;
 mod handover;
 mod held;
 mod hint;
+mod images;
 mod janitor;
 mod message;
 mod patience;
@@ -67,6 +69,7 @@ pub use backoff::Backoff;
 pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;
+pub use images::Images;
 pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;

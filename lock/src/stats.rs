@@ -12,6 +12,8 @@ pub struct LockStats {
     pub waited: u64,
     /// Global locks acquired by hand-over: those of `acquired` that needed no CAS.
     pub handed_over: u64,
+    /// Of those, the ones whose holder got the node's image with the lock, and so needed no READ.
+    pub images: u64,
     /// CAS that found the global lock taken.
     pub remote_failed: u64,
     /// Global locks of owners that died before the index was made, which were taken over: among `acquired`.
@@ -24,7 +26,7 @@ pub struct LockStats {
 }
 
 farwood_runtime::counters!(LockStats {
-    sum: acquired waited handed_over remote_failed taken_over refused orphaned;
+    sum: acquired waited handed_over images remote_failed taken_over refused orphaned;
 });
 
 /// The counters behind [`LockStats`], and those of windows.

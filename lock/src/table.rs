@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
@@ -18,6 +19,7 @@ use crate::error::LockError;
 use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
+use crate::images::Images;
 use crate::janitor::{self, PAUSE_NS_MIN};
 use crate::message::{Grant, LockMessage, MessageKind, Release};
 use crate::patience::{Patience, Waited, is_over};
@@ -66,6 +68,23 @@ impl<V: Verbs> LockTable<V> {
     /// # Ok(()) });
     /// ```
     pub fn attach(verbs: V, port: Port, config: LockConfig) -> Self {
+        Self::attach_with_images(verbs, port, config, Arc::default())
+    }
+
+    /// Attaches a lock table as [`LockTable::attach`] does, whose clients share images with those of the other tables
+    /// that get the same: those of the other shards of a compute node. Otherwise clients of one shard do among
+    /// themselves.
+    ///
+    /// ```
+    /// # use farwood_lock::{Images, LockConfig, LockTable};
+    /// # use farwood_runtime::NodeContext;
+    /// # use std::sync::Arc;
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let (port, images) = (node.allocate_port(), Arc::new(Images::default()));
+    /// LockTable::attach_with_images(shard, port.port(), LockConfig::default(), Arc::clone(&images));
+    /// # Ok(()) });
+    /// ```
+    pub fn attach_with_images(verbs: V, port: Port, config: LockConfig, images: Arc<Images>) -> Self {
         let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
             me: verbs.shard(),
@@ -80,6 +99,7 @@ impl<V: Verbs> LockTable<V> {
             home: RefCell::default(),
             slots: RefCell::new(LockSlots::new()),
             counters: Counters::default(),
+            images,
             backlog: Rc::default(),
             deaths: Deaths::default(),
             verbs,
@@ -242,7 +262,7 @@ impl<V: Verbs> LockTable<V> {
         self.0.counters.read()
     }
 
-    /// Counts the bytes that this shard's part of the tables takes.
+    /// Counts the bytes that this shard's part of the tables takes, without the images.
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {
@@ -290,6 +310,7 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) counters: Counters<LockStats>,
     pub(crate) patience: Patience,
     pub(crate) pauses: Pauses,
+    pub(crate) images: Arc<Images>,
     pub(crate) backlog: Rc<Backlog>,
     pub(crate) deaths: Deaths,
     me: ShardId,

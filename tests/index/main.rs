@@ -17,6 +17,7 @@ mod conformance_sim;
 mod damaged_tree;
 mod embedding;
 mod grow;
+mod images;
 mod million_keys;
 mod on_chip;
 mod out_of_memory;

@@ -49,6 +49,7 @@ fn phase(phase: &Phase) -> Value {
             "acquired": locks.acquired,
             "waited": locks.waited,
             "handed_over": locks.handed_over,
+            "images": locks.images,
             "remote_failed": locks.remote_failed,
             "refused": locks.refused,
             "orphaned": locks.orphaned,

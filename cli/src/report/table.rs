@@ -118,10 +118,11 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
     if locks.acquired > 0 {
         writeln!(
             out,
-            "locks    {} acquired, {:.1} % waited, {:.1} % handed over, {} CAS failed",
+            "locks    {} acquired, {:.1} % waited, {:.1} % handed over, {:.1} % with images, {} CAS failed",
             show_count(locks.acquired),
             100.0 * ratio(locks.waited as f64, locks.acquired as f64),
             100.0 * ratio(locks.handed_over as f64, locks.acquired as f64),
+            100.0 * ratio(locks.images as f64, locks.acquired as f64),
             show_count(locks.remote_failed),
         )?;
     }

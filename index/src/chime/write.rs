@@ -130,14 +130,15 @@ impl<V: Verbs> Tree<V> {
                 true => Known { slots: layout.ring().slots, header: true },
                 false => Known { slots: layout.ring().reach, header: self.needs_header(&at) },
             };
-            let (held, mut image) = self.lock_leaf(meter, at.ptr, &self.first_parts(home, known, op)).await?;
+            let mut parts = self.first_parts(home, known, op);
+            let (held, mut image) = self.lock_leaf(meter, at.ptr, &parts).await?;
             let step = loop {
                 match plan(layout, &mut image, known, key, op, at.next, piggyback) {
                     Step::Done(Plan::Read(more)) => {
                         tracing::debug!(name: "chime.write.reads", ?more, "a writer reads more of a leaf");
-                        image = self
-                            .read_more(meter, at.ptr, image, &self.parts(home, more), &mut budget)
-                            .await?;
+                        // All that was known, but for the words: the next holder may have to read those.
+                        parts = self.parts(home, more);
+                        image = self.read_more(meter, at.ptr, image, &parts, &mut budget).await?;
                         known = more;
                     }
                     step => break step,
@@ -145,7 +146,7 @@ impl<V: Verbs> Tree<V> {
             };
             match step {
                 Step::Done(Plan::Patch(patch, slot)) => {
-                    self.write_back(meter, held, image, patch).await?;
+                    self.write_back(meter, held, image, patch, &parts).await?;
                     if op != WriteOp::Remove {
                         self.note_hotspot(at.ptr, hash, slot);
                     }
@@ -192,8 +193,8 @@ impl<V: Verbs> Tree<V> {
         if matches!(op, WriteOp::Update(_)) { parts } else { self.leaf().with_words(&parts) }
     }
 
-    /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over,
-    /// else two.
+    /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over, none if they are
+    /// handed over with it, else two.
     pub(super) async fn lock_leaf(
         &self,
         meter: &Meter,
@@ -228,13 +229,15 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Writes the ranges of `patch`, and unlocks: one round trip. Words that changed are written with the unlock.
+    /// Writes the ranges of `patch`, and unlocks: one round trip. Words that changed are written with the unlock. The
+    /// next holder on this compute node gets the `known` parts of the image.
     async fn write_back(
         &self,
         meter: &Meter,
         mut held: Held<V>,
         image: Buf,
         patch: Patch,
+        known: &LineRanges,
     ) -> Result<(), AccessError> {
         let leaf = held.node();
         let mut chain = Chain::with_buffer(leaf.server(), image);
@@ -245,7 +248,7 @@ impl<V: Verbs> Tree<V> {
                 chain.write(leaf.add(range.start as u64), range);
             }
         }
-        held.release(meter, chain, true).await?;
+        held.release_with_image(meter, chain, true, known).await?;
         Ok(())
     }
 }

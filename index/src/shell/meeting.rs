@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use farwood_lock::window::WindowConfig;
-use farwood_lock::{LockConfig, LockTable, tag_of};
+use farwood_lock::{Images, LockConfig, LockTable, tag_of};
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
@@ -19,6 +19,7 @@ pub(crate) struct Meeting {
     lock_port: PortLease,
     window_port: PortLease,
     sketch: InFlightSketch,
+    images: Arc<Images>,
     /// Seed of the hashes of keys.
     seed: u64,
 }
@@ -33,6 +34,7 @@ impl Meeting {
             lock_port: node.allocate_port(),
             window_port: node.allocate_port(),
             sketch: InFlightSketch::new(),
+            images: Arc::default(),
             seed: node.seed(),
         }
     }
@@ -51,7 +53,8 @@ impl Meeting {
         let windows = WindowConfig { wait_max: locks.wait_max, seed: self.seed, ..windows };
         let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
         let locks = LockConfig { name, tag: self.tag, dead_owners, ..locks };
-        let locks = LockTable::attach(verbs.clone(), self.lock_port.port(), locks);
+        let (port, images) = (self.lock_port.port(), Arc::clone(&self.images));
+        let locks = LockTable::attach_with_images(verbs.clone(), port, locks, images);
         let coalescing = Coalescing::attach(verbs.clone(), self.window_port.port(), windows, &self.sketch);
         (locks, coalescing)
     }
@@ -66,7 +69,8 @@ impl Meeting {
     ) {
         stats.locks = locks.stats();
         stats.sharing = coalescing.stats();
-        // The sketch belongs to the whole compute node: each shard reports its share of it.
-        stats.lock_table_bytes = (locks.bytes() + coalescing.bytes() + self.sketch.bytes() / shards) as u64;
+        // These belong to the whole compute node: each shard reports its share of them.
+        let common = self.sketch.bytes() + self.images.bytes();
+        stats.lock_table_bytes = (locks.bytes() + coalescing.bytes() + common / shards) as u64;
     }
 }

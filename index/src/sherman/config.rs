@@ -23,6 +23,9 @@ techniques! {
         pub hierarchical: bool = true,
         /// Handing a global lock over to the next local waiter (section 4.3). Needs `hierarchical`.
         pub handover: bool = true,
+        /// Handing the leaf's image over with its lock, so that the next writer reads nothing. Needs `handover`. Not in
+        /// the paper.
+        pub image_handover: bool = true,
         /// Entry-level versions (section 4.4): an entry write sends the entry. Off: it sends the whole leaf.
         pub two_level: bool = true,
         /// The lock's CAS and the node's READ in one chain. Not in the paper.
@@ -42,11 +45,12 @@ impl Techniques {
     /// ```
     /// # use farwood_index::sherman::Techniques;
     /// let techniques = Techniques { hierarchical: false, ..Techniques::ALL }.effective(false);
-    /// assert!(!techniques.on_chip && !techniques.handover);
+    /// assert!(!techniques.on_chip && !techniques.handover && !techniques.image_handover);
     /// ```
     pub fn effective(mut self, on_chip_possible: bool) -> Self {
         self.on_chip &= on_chip_possible;
         self.handover &= self.hierarchical;
+        self.image_handover &= self.handover;
         self
     }
 

@@ -12,11 +12,12 @@
 //! | operation | all techniques | without `fused` | nor `combine` (FG+) | handed over |
 //! |---|---|---|---|---|
 //! | get | 1 | 1 | 1 | |
-//! | put, insert, update, remove | 2 | 3 | 4 | 2 |
+//! | put, insert, update, remove | 2 | 3 | 4 | 1; 2 without the image |
 //! | scan | 1 per window of leaves | 1 | 1 | |
 //!
 //! A write is CAS + READ, WRITE + unlock; without `fused` CAS, READ, WRITE + unlock; without `combine` the unlock comes
-//! after the WRITE. With a lock that was handed over it is READ, WRITE + unlock.
+//! after the WRITE. With a lock that was handed over it is WRITE + unlock, or READ, WRITE + unlock if the leaf's image did
+//! not come with it (`image_handover`): it comes from a writer of the same leaf that did not split it.
 //!
 //! An insert, update or remove that has no effect gives its lock back with a chain of its own: one round trip, or none
 //! where it hands the lock over.
@@ -132,6 +133,7 @@ impl Algorithm for ShermanAlgorithm {
             "btree.separator.repaired",
             "btree.split.unknown",
             "cache.evicted",
+            "lock.handover.image",
             "lock.redo.reached",
             "lock.redo.unreached",
             "sherman.leaf.split",
@@ -194,9 +196,10 @@ impl Algorithm for ShermanAlgorithm {
     }
 
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
-        let Techniques { on_chip, hierarchical, handover, delegation, combining, .. } = techniques;
+        let Techniques { on_chip, hierarchical, handover, image_handover, delegation, combining, .. } =
+            techniques;
         let windows = WindowConfig { delegation, combining, ..WindowConfig::default() };
-        (LockConfig { hierarchical, handover, on_chip, ..locks }, windows)
+        (LockConfig { hierarchical, handover, image_handover, on_chip, ..locks }, windows)
     }
 
     fn node_state(

@@ -94,7 +94,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Locks and reads a leaf: one round trip with `fused` or when the lock is handed over, else two.
+    /// Locks and reads a leaf: one round trip with `fused` or when the lock is handed over, none with `image_handover`
+    /// then, else two.
     pub(super) async fn lock_leaf(
         &self,
         meter: &Meter,
@@ -104,6 +105,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Writes the ranges of `patch`, or the whole leaf without `two_level`, and unlocks: one round trip with `combine`.
+    /// The next holder on this compute node gets the image.
     async fn write_back(
         &self,
         meter: &Meter,
@@ -116,6 +118,7 @@ impl<V: Verbs> Tree<V> {
             bump_node_version(&mut image);
         }
         let whole = 0..image.len();
+        let known = [whole.clone()];
         let mut chain = Chain::with_buffer(leaf.server(), image);
         if self.techniques.two_level {
             for range in patch {
@@ -124,7 +127,7 @@ impl<V: Verbs> Tree<V> {
         } else {
             chain.write(leaf, whole);
         }
-        held.release(meter, chain, self.techniques.combine).await?;
+        held.release_with_image(meter, chain, self.techniques.combine, &known).await?;
         Ok(())
     }
 }

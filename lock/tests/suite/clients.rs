@@ -34,6 +34,8 @@ pub(crate) struct Style {
     pub(crate) in_order: bool,
     /// Bits of the stamp that an embedded lock word carries.
     pub(crate) carries: u32,
+    /// True if it leaves the node's image to the next holder.
+    pub(crate) leaves: bool,
 }
 
 /// The place of a node's lock word, and the way in which it is cleared.
@@ -56,16 +58,25 @@ impl Style {
         place: Place::Region,
         in_order: true,
         carries: 0,
+        leaves: false,
     };
     pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
     pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
     pub(crate) const FRONT: Style = Style { place: Place::Front, ..Style::FAST };
-    /// Every place of the lock word and way to clear it.
-    pub(crate) const PLACES: [Style; 5] =
-        [Style::FAST, Style::EMBEDDED, Style::REAR, Style { in_order: false, ..Style::REAR }, Style::FRONT];
+    pub(crate) const LEAVING: Style = Style { leaves: true, ..Style::FAST };
+    /// Every place of the lock word and way to clear it, and with images, which rear locks do not have.
+    pub(crate) const PLACES: [Style; 7] = [
+        Style::FAST,
+        Style::EMBEDDED,
+        Style::REAR,
+        Style { in_order: false, ..Style::REAR },
+        Style::FRONT,
+        Style::LEAVING,
+        Style { leaves: true, ..Style::FRONT },
+    ];
     /// Styles in which the word carries something: so little that payloads come back soon, and as much as there may be.
     pub(crate) const CARRYING: [Style; 5] = [
-        Style { carries: 2, ..Style::EMBEDDED },
+        Style { carries: 2, leaves: true, ..Style::EMBEDDED },
         Style { carries: WordCodec::PAYLOAD_BITS_MAX, ..Style::EMBEDDED },
         Style { carries: 1, ..Style::REAR },
         Style { carries: 3, in_order: false, ..Style::REAR },
@@ -147,7 +158,8 @@ impl Client {
             held.release(meter, Chain::new(node.server()), true).await?;
             writing.await?;
         } else {
-            held.release(meter, chain, self.style.combine).await?;
+            let known = &[0..NODE_BYTES][..usize::from(self.style.leaves)];
+            held.release_with_image(meter, chain, self.style.combine, known).await?;
         }
         self.bounds.set((value + 1, value + 1));
         Ok(())

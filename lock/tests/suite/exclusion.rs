@@ -60,6 +60,8 @@ fn no_update_is_lost_with_hand_over() {
             let stats = count(seed, LockConfig::default(), style, 1);
             assert_eq!(stats.acquired, CLIENTS as u64 * OPERATIONS, "seed {seed}");
             handed_over += stats.handed_over;
+            // Every one, since a write-back is of all that clients read.
+            assert_eq!(stats.images, if style.leaves { stats.handed_over } else { 0 }, "seed {seed}");
         }
         assert!(handed_over > 1000, "{handed_over} hand-overs, {style:?}");
     }
@@ -78,6 +80,7 @@ fn no_update_is_lost_on_nodes_with_a_word_each() {
 fn no_update_is_lost_on_nodes_that_share_lock_words() {
     for seed in 0..30 {
         count(seed, LockConfig::default(), Style::FAST, 24);
+        count(seed, LockConfig::default(), Style::LEAVING, 24);
     }
 }
 
@@ -103,6 +106,8 @@ fn count_switched_off(seed: u64, style: Style) {
     assert!(stats.remote_failed > 0);
     let queued = LockConfig { handover: false, ..LockConfig::default() };
     assert_eq!(count(seed, queued, style, 1).handed_over, 0);
+    let without_images = LockConfig { image_handover: false, ..LockConfig::default() };
+    assert_eq!(count(seed, without_images, style, 1).images, 0);
     count(seed, LockConfig::default(), style, 1);
 }
 

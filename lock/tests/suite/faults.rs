@@ -17,8 +17,10 @@ fn ways_to_fail() -> impl Iterator<Item = Fault> {
 
 const SEVENS: u64 = u64::from_le_bytes([7; 8]);
 
-const STYLES: [Style; 11] = [
+const STYLES: [Style; 13] = [
     Style::FAST,
+    Style::LEAVING,
+    Style { combine: false, ..Style::LEAVING },
     Style { combine: false, ..Style::FAST },
     Style { fused: false, ..Style::FAST },
     Style { fused: false, combine: false, ..Style::FAST },

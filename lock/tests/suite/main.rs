@@ -9,6 +9,7 @@ mod exclusion;
 mod fake;
 mod faults;
 mod handovers;
+mod images;
 mod patience;
 mod payload;
 mod takeover;

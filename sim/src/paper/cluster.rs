@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farwood_index::sherman::{self, NodeSize};
+use farwood_index::sherman::NodeSize;
 use farwood_index::{IndexStats, RangeIndex};
 use farwood_runtime::sim::{Profile, SimConfig, Simulation, Stop};
 use hdrhistogram::Histogram;
 
 use super::client::{Board, Client};
-use super::tree::{self, Indexes};
+use super::tree::{self, Indexes, SHERMAN};
 pub use super::tree::{Tree, Warm};
 use super::workload::{KeySpace, Mix, Popularity, Spread};
 
@@ -74,11 +74,10 @@ impl Setup {
 
     /// Makes Sherman's cluster of 8 + 8 with 176 clients on `connectx5`, write-intensive, skewed, with all techniques.
     pub fn sherman() -> Self {
-        let techniques = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
         Setup {
             profile: Profile::CONNECTX5,
             machines: Machines { nodes: 8, cores: 22, servers: 8 },
-            tree: Tree::Sherman(techniques, NodeSize::Bytes(1024)),
+            tree: Tree::Sherman(SHERMAN, NodeSize::Bytes(1024)),
             clients: 8 * 22,
             mix: Mix::WRITE_INTENSIVE,
             popularity: Popularity::Zipf(0.99),

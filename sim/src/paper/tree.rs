@@ -11,6 +11,10 @@ use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
 
+/// All that Sherman's paper has.
+pub(super) const SHERMAN: sherman::Techniques =
+    sherman::Techniques { fused: false, image_handover: false, ..sherman::Techniques::ALL };
+
 /// The index that is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tree {

@@ -21,12 +21,13 @@ use std::sync::atomic::Ordering;
 use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
-use farwood_lock::{LockConfig, LockTable, WordCodec};
+use farwood_lock::{Images, LockConfig, LockTable, WordCodec};
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
     Buf, BufferPool, Capabilities, Completion, Control, Failed, Message, Port, RemotePtr, ServerId, ShardId,
+    Verbs,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -204,9 +205,11 @@ impl World {
     pub(crate) fn attach(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
         self.state.borrow_mut().codec = config.codec;
         let shards = self.state.borrow().shards.len();
+        let mut images = HashMap::<u16, Arc<Images>>::new();
         let attach = |shard| {
             let fake = Fake::new(self.clone(), shard);
-            (fake.clone(), LockTable::attach(fake, PORT, config.clone()))
+            let images = Arc::clone(images.entry(fake.node_id()).or_default());
+            (fake.clone(), LockTable::attach_with_images(fake, PORT, config.clone(), images))
         };
         (0..shards).map(attach).collect()
     }

@@ -1,5 +1,6 @@
 //! The figures of CHIME (SOSP 2024), against Sherman and SMART with all their techniques. Read delegation and write
-//! combining are on for all three, as in the paper ("RDWC"); `fused`, which it does not have, is off.
+//! combining are on for all three, as in the paper ("RDWC"); `fused` and
+//! `image_handover`, which it does not have, are off.
 //!
 //! - `ycsb`: what the three indexes do under YCSB (figures 3, 12, 17).
 //! - `factors`: what each technique is worth (figure 15).
@@ -27,6 +28,7 @@ pub(super) use self::ycsb::{fig3, fig12, fig17};
 use super::Effort;
 use super::cluster::{Machines, Setup, Tree};
 use super::smart::{self, Workload};
+use super::tree;
 use super::workload::{Mix, Spread};
 
 /// Compute nodes; the memory server is on the machine of one of them (section 5.1, footnote 2).
@@ -71,9 +73,9 @@ impl System {
 }
 
 /// All that the papers have.
-const CHIME: Techniques = Techniques { fused: false, ..Techniques::ALL };
+const CHIME: Techniques = Techniques { fused: false, image_handover: false, ..Techniques::ALL };
 const SHERMAN: sherman::Techniques =
-    sherman::Techniques { fused: false, delegation: true, combining: true, ..sherman::Techniques::ALL };
+    sherman::Techniques { delegation: true, combining: true, ..tree::SHERMAN };
 const SMART: smart_index::Techniques =
     smart_index::Techniques { fused: false, ..smart_index::Techniques::ALL };
 

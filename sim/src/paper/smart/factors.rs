@@ -7,6 +7,7 @@ use farwood_index::{OpKind, smart};
 
 use super::super::band::{compare, run_all, us};
 use super::super::cluster::{Measured, Setup, Tree, run};
+use super::super::tree::SHERMAN;
 use super::super::workload::{Mix, Popularity};
 use super::super::{Class, Effort, Row};
 use super::{System, Workload, setup, with_sizes};
@@ -131,13 +132,12 @@ pub(in super::super) fn rdwc_on_sherman(effort: &Effort) -> Result<Vec<Row>, Str
 pub(in super::super) fn table1(effort: &Effort) -> Result<Vec<Row>, String> {
     const NAME: &str = "smart-table1";
     const SPAN: NodeSize = NodeSize::Slots { leaf: 32, inner: 32 };
-    let sherman = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
-    let plain = sherman::Techniques { two_level: false, ..sherman };
+    let plain = sherman::Techniques { two_level: false, ..SHERMAN };
     let mut rows = Vec::new();
     for (name, tree, [read, write]) in [
         ("ART", System::Art.tree(32, 64), [1.10, 1.10]),
         ("B+tree", Tree::Sherman(plain, SPAN), [32.7, 32.7]),
-        ("Sherman", Tree::Sherman(sherman, SPAN), [33.0, 1.01]),
+        ("Sherman", Tree::Sherman(SHERMAN, SPAN), [33.0, 1.01]),
     ] {
         let simulated = amplification(effort, tree)?;
         for ((what, paper), simulated) in [("read", read), ("write", write)].into_iter().zip(simulated) {

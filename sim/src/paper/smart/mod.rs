@@ -12,7 +12,7 @@ mod factors;
 mod sensitivity;
 mod ycsb;
 
-use farwood_index::sherman::{self, NodeSize};
+use farwood_index::sherman::NodeSize;
 use farwood_index::smart;
 use farwood_runtime::sim::Profile;
 
@@ -21,6 +21,7 @@ pub(super) use self::sensitivity::fig18;
 pub(super) use self::ycsb::{fig3, fig11, fig13, fig14};
 use super::Effort;
 use super::cluster::{Machines, Setup, Tree, Warm};
+use super::tree::SHERMAN;
 use super::workload::{KEYS_OF_SMART, Mix, Popularity, Spread};
 
 /// Compute nodes; two of their machines are memory servers too (section 5.1, footnote 3).
@@ -61,10 +62,7 @@ impl System {
         match self {
             System::Smart => Tree::Smart(smart::Techniques { fused: false, ..smart::Techniques::ALL }),
             System::Art => Tree::Smart(smart::Techniques::NONE),
-            System::Sherman => {
-                let techniques = sherman::Techniques { fused: false, ..sherman::Techniques::ALL };
-                Tree::Sherman(techniques, leaf_of_the_fork(key_bytes, value_bytes))
-            }
+            System::Sherman => Tree::Sherman(SHERMAN, leaf_of_the_fork(key_bytes, value_bytes)),
         }
     }
 }
