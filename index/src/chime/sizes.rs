@@ -158,9 +158,32 @@ mod tests {
     fn leaves_have_fewer_entries_where_these_are_large() {
         assert_eq!(usual(8, 8), Geometry::default());
         assert_eq!((usual(8, 8).leaf_bytes(), usual(8, 8).get_bytes()), (1408, 184));
-        assert_eq!(usual(32, 256).span, 64);
-        let largest = usual(1024, 4096);
+        let inline = |max_key, max_value| {
+            let mut geometry = usual(max_key, max_value);
+            assert!(geometry.set_switch("indirect", false) && !geometry.indirect);
+            geometry
+        };
+        assert_eq!(inline(32, 256).span, 64);
+        let largest = inline(1024, 4096);
         assert_eq!((largest.span, largest.check()), (8, Ok(())));
+    }
+
+    #[test]
+    fn long_pairs_lie_outside_of_leaves() {
+        for (max_key, max_value, indirect) in
+            [(8, 8, false), (32, 96, false), (32, 97, true), (1024, 4096, true)]
+        {
+            let geometry = usual(max_key, max_value);
+            assert_eq!((geometry.indirect, geometry.check()), (indirect, Ok(())), "{max_key} {max_value}");
+            assert_eq!(geometry.kept_node_bytes().is_none(), indirect);
+        }
+        // Of a leaf as for pairs of 8 + 8, but for the fences; and of a block.
+        let long = usual(32, 256);
+        assert_eq!((long.span, long.leaf_bytes(), long.get_bytes()), (64, 1472, 184 + 8 + 32 + 256));
+        let mut inline = long;
+        assert!(inline.set_switch("indirect", false) && inline.get_bytes() > 2000);
+        assert!(long.bytes_for(1000, 0.8) < inline.bytes_for(1000, 0.8));
+        assert!(usual(1024, 4096).get_bytes() < 5400);
     }
 
     #[test]
