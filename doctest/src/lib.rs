@@ -142,6 +142,35 @@ macro_rules! hop_leaf {
     };
 }
 
+/// Runs the lines of an example that use the layout and the image of such a leaf that is indirect. It holds `anna`, in a
+/// block of 64 bytes at 640.
+#[macro_export]
+macro_rules! indirect_leaf {
+    (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        $crate::node!(hopscotch::HopLayout::indirect(hopscotch::Ring { slots: 8, reach: 4 }, 8, 100, false)?, 0,
+            [(&b"anna"[..], &641u64.to_le_bytes()[..])],
+            |$layout, $image| { use hopscotch::*; $($lines)* })
+    };
+}
+
+/// Runs the lines of an example that use the format of blocks, for keys and values of 64 bytes at most, and the address
+/// and the image of the one of `anna`.
+#[macro_export]
+macro_rules! block {
+    (|$blocks:ident, $at:ident, $image:ident| { $($lines:tt)* }) => {
+        (|| -> Result<(), $crate::Failure> {
+            use farwood_index::layout::{BlockFormat, Rejection};
+            use farwood_runtime::RemotePtr;
+            let $blocks = BlockFormat::new(64, 64)?;
+            let mut $image = vec![0; 64];
+            $blocks.build(&mut $image, b"anna", b"1");
+            let $at = $blocks.pointer(RemotePtr::from_bits(640), 64);
+            $($lines)*
+            Ok(())
+        })().expect("examples succeed")
+    };
+}
+
 /// Runs the lines of an example that use the layout and the image of an inner node, above that leaf and another.
 #[macro_export]
 macro_rules! inner {

@@ -102,16 +102,14 @@ macro_rules! registry {
                 }
             }
 
-            /// Lists its techniques by name, each as it is by default.
+            /// Lists its techniques by name, each as it is by default, with the switches of its geometry.
             ///
             /// ```
             /// # use farwood_index::IndexKind;
             /// assert!(IndexKind::Sherman.techniques().contains(&("fused", true)));
             /// ```
             pub fn techniques(self) -> Vec<(&'static str, bool)> {
-                match self {
-                    $(IndexKind::$kind => <$algorithm as Algorithm>::Techniques::default().list(),)+
-                }
+                self.spec(self.usual_limits(), Nodes::Usual).techniques()
             }
 
             /// Yields what an index takes if its creator does not say.
@@ -294,6 +292,28 @@ macro_rules! registry {
                 }
             }
 
+            /// Lists the techniques by name, with the switches of the geometry.
+            ///
+            #[doc = example!(r#"assert!(spec.techniques().contains(&("fused", true)));"#)]
+            pub fn techniques(&self) -> Vec<(&'static str, bool)> {
+                match self {
+                    $(IndexSpec::$kind { geometry, options } => {
+                        [options.techniques.list(), geometry.switches()].concat()
+                    })+
+                }
+            }
+
+            /// Sets the technique, or the switch of the geometry, with that name; yields false if there is none.
+            ///
+            #[doc = example!("let mut spec = spec;", r#"assert!(!spec.set_technique("warp", true));"#)]
+            pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
+                match self {
+                    $(IndexSpec::$kind { geometry, options } => {
+                        options.techniques.set(name, on) || geometry.set_switch(name, on)
+                    })+
+                }
+            }
+
             /// Yields the options of this compute node, to change them.
             ///
             #[doc = example!(
@@ -325,7 +345,9 @@ macro_rules! registry {
             #[doc = example!("assert_eq!(spec.round_trips(), (1..=1, 2..=2));")]
             pub fn round_trips(&self) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
                 match self {
-                    $(IndexSpec::$kind { options, .. } => <$algorithm>::round_trips(options.techniques),)+
+                    $(IndexSpec::$kind { geometry, options } => {
+                        <$algorithm>::round_trips(*geometry, options.techniques)
+                    })+
                 }
             }
 
@@ -334,7 +356,9 @@ macro_rules! registry {
             #[doc = example!("assert!(spec.updates_in_place());")]
             pub fn updates_in_place(&self) -> bool {
                 match self {
-                    $(IndexSpec::$kind { options, .. } => <$algorithm>::updates_in_place(options.techniques),)+
+                    $(IndexSpec::$kind { geometry, options } => {
+                        <$algorithm>::updates_in_place(*geometry, options.techniques)
+                    })+
                 }
             }
 
@@ -350,12 +374,18 @@ macro_rules! registry {
                 }
             }
 
-            /// Changes the geometry to one for these limits and nodes; options stay.
+            /// Changes the geometry to one for these limits and nodes; options and switches stay.
             ///
             #[doc = example!("assert!(spec.sized(limits, Nodes::Tiny).leaf_bytes() < spec.leaf_bytes());")]
             pub fn sized(mut self, limits: Limits, nodes: Nodes) -> Self {
                 match &mut self {
-                    $(IndexSpec::$kind { geometry, .. } => *geometry = Geometry::new(limits, nodes),)+
+                    $(IndexSpec::$kind { geometry, .. } => {
+                        let switches = geometry.switches();
+                        *geometry = Geometry::new(limits, nodes);
+                        for (name, on) in switches {
+                            geometry.set_switch(name, on);
+                        }
+                    })+
                 }
                 self
             }
@@ -654,25 +684,11 @@ impl IndexSpec {
         self
     }
 
-    /// Lists the techniques by name.
-    ///
-    #[doc = example!(r#"assert!(spec.techniques().contains(&("fused", true)));"#)]
-    pub fn techniques(&self) -> Vec<(&'static str, bool)> {
-        self.options().techniques.list()
-    }
-
     /// Tells whether the technique with that name is on, if there is one.
     ///
     #[doc = example!(r#"assert_eq!((spec.technique("fused"), spec.technique("warp")), (Some(true), None));"#)]
     pub fn technique(&self, name: &str) -> Option<bool> {
         self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
-    }
-
-    /// Sets the technique with that name; yields false if there is none.
-    ///
-    #[doc = example!("let mut spec = spec;", r#"assert!(!spec.set_technique("warp", true));"#)]
-    pub fn set_technique(&mut self, name: &str, on: bool) -> bool {
-        self.options_mut().techniques.set(name, on)
     }
 
     /// Switches all techniques off.

@@ -45,6 +45,9 @@ pub(crate) trait Mixes: Copy {
     /// Yields every combination of the switches that are on by default, but for most that come to the same as another.
     fn every_mix(self) -> Vec<IndexSpec>;
 
+    /// Yields the mix that users get, and it with each switch on that is off by default.
+    fn with_each_on(self) -> Vec<IndexSpec>;
+
     /// Windows of one node and of many, caches that hold nothing, little and everything, leaves that are replaced.
     fn scan_mixes(self) -> Vec<IndexSpec>;
 }
@@ -77,6 +80,12 @@ impl Mixes for IndexKind {
         let (mut kept, repeated): (Vec<_>, Vec<_>) = mixes.partition(|mix| *mix == mix.effective(true));
         kept.extend(repeated.into_iter().find(|mix| mix.effective(true).technique("fused") == Some(true)));
         kept
+    }
+
+    fn with_each_on(self) -> Vec<IndexSpec> {
+        let off = self.default_mix().techniques().into_iter().filter(|(_, on)| !on);
+        let each = off.map(|(name, _)| switched(self.default_mix(), name, true));
+        [self.default_mix()].into_iter().chain(each).collect()
     }
 
     fn scan_mixes(self) -> Vec<IndexSpec> {

@@ -6,10 +6,11 @@
 //! fails, is dropped, or loses the swap to a writer gives its nodes back.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use farwood_cache::Root;
-use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, LoadError, WriteError};
@@ -114,9 +115,35 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         let (low, node, sibling) = self.chain_up(leaves, high, layout.node_bytes()).await?;
         let mut buf = self.tree.verbs.lease(layout.node_bytes());
         let header = self.tree.new_header(0, &low, high, sibling);
-        layout.build(&mut buf, &header, pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
+        if layout.blocks().is_some() {
+            let blocks = self.blocks(node.server(), pairs).await?;
+            let entries = pairs.iter().zip(&blocks).map(|((key, _), block)| (key.as_ref(), &block[..]));
+            layout.build(&mut buf, &header, entries);
+        } else {
+            layout.build(&mut buf, &header, pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())));
+        }
         self.write(node, buf).await?;
         Ok(())
+    }
+
+    /// Writes a block for each of the pairs, on the server of their leaf; yields what the leaf has of them.
+    async fn blocks<K: AsRef<[u8]>, U: AsRef<[u8]>>(
+        &mut self,
+        server: ServerId,
+        pairs: &[(K, U)],
+    ) -> Result<Vec<[u8; 8]>, WriteError> {
+        let format = *self.tree.blocks();
+        let mut blocks = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            let bytes = format.block_bytes(key.len(), value.len());
+            let at = self.new.allocate(Some(server), bytes).await?;
+            let mut buf = self.tree.verbs.lease(bytes);
+            let sent = format.build(&mut buf, key, value);
+            self.write_part(at, buf, sent).await?;
+            blocks.push(format.pointer(at, bytes).bits().to_le_bytes());
+        }
+        Ok(blocks)
     }
 
     async fn inner_level(
@@ -169,11 +196,15 @@ impl<A: BTree, V: Verbs> Loader<'_, A, V> {
         Ok((low, node, sibling))
     }
 
-    async fn write(&mut self, node: RemotePtr, buf: farwood_runtime::Buf) -> Result<(), AccessError> {
+    async fn write(&mut self, node: RemotePtr, buf: Buf) -> Result<(), AccessError> {
+        let all = 0..buf.len();
+        self.write_part(node, buf, all).await
+    }
+
+    async fn write_part(&mut self, node: RemotePtr, buf: Buf, part: Range<usize>) -> Result<(), AccessError> {
         self.drain(WRITES_IN_FLIGHT - 1).await?;
-        let bytes = buf.len();
         let mut chain = Chain::with_buffer(node.server(), buf);
-        chain.write(node, 0..bytes);
+        chain.write(node, part);
         self.writes.push_back((node, self.tree.verbs.post(&self.meter, chain)));
         Ok(())
     }

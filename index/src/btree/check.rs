@@ -14,10 +14,10 @@ use farwood_runtime::{Buf, FabricError, Meter, RemotePtr, Verbs};
 use self::level::{Level, Step};
 use super::observed_node::{Depth, ObservedNode};
 use super::root::parse_root;
-use super::{BTree, LeafFormat};
+use super::{BTree, LeafFormat, WholeLeaf};
 use crate::check::{AddressFault, AtRest, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
-use crate::layout::{Glimpse, Kind, LINE_BYTES, Rejection, glimpse};
+use crate::layout::{Glimpse, Kind, LINE_BYTES, Malformed, Rejection, glimpse};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -62,6 +62,8 @@ struct Walk<'t, A: BTree, V: Verbs> {
     meter: &'t Meter,
     policy: CheckPolicy<'t>,
     budget: Budget,
+    /// Bytes of blocks that leaves lead to.
+    block_bytes: u64,
     /// All nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
     report: &'t mut CheckReport,
@@ -81,7 +83,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         policy: CheckPolicy<'t>,
         report: &'t mut CheckReport,
     ) -> Self {
-        Walk { tree, meter, policy, budget: tree.budget(), visited: BTreeSet::new(), report }
+        Walk { tree, meter, policy, budget: tree.budget(), block_bytes: 0, visited: BTreeSet::new(), report }
     }
 
     /// Walks, and adds to the report what it finds.
@@ -154,6 +156,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 let exempt = self.is_exempt(node, lock);
                 self.visited.insert(node);
                 self.count(number, seen.keys);
+                self.block_bytes += seen.block_bytes;
                 self.report_faults(number, node, &seen, exempt);
                 seen.pairs.iter().for_each(|(key, value)| visit(key, value));
                 level.meet(step, &seen, &self.visited, self.report)
@@ -177,7 +180,10 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 Ok(read) => read,
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
-            let seen = self.tree.sight(level, &image, self.policy.depth);
+            let mut seen = self.tree.sight(level, &image, self.policy.depth);
+            if let (0, Ok(seen)) = (level, &mut seen) {
+                self.look_into_blocks(&image, seen).await?;
+            }
             let good =
                 seen.as_ref().is_ok_and(|seen| !seen.has_torn_entry()) && self.is_timely(level, span_ns);
             let last = seen.as_ref().err().copied();
@@ -194,6 +200,46 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             }
         }
         unreachable!("patience ends")
+    }
+
+    /// Reads the blocks of a leaf's pairs, where these lie outside of it, and judges them: one round trip.
+    async fn look_into_blocks(&mut self, image: &[u8], seen: &mut ObservedNode) -> Result<(), AccessError> {
+        let tree = self.tree;
+        let (Depth::Entries, Some(format)) = (self.policy.depth, tree.leaf().blocks()) else { return Ok(()) };
+        let blocks = tree.leaf().view(image).and_then(|leaf| Ok((leaf.blocks()?, leaf)));
+        let (mut blocks, leaf) = match blocks {
+            Ok(found) => found,
+            Err(rejection) => {
+                seen.faults.push(Broken::Entry(rejection));
+                return Ok(());
+            }
+        };
+        let servers = tree.verbs.control().servers();
+        blocks.retain(|(slot, block)| {
+            let fault = inside(servers, block.address(), format.bytes(*block)).err();
+            if fault.is_some() {
+                let what = format!("the entry in slot {slot} leads to no block, but to {}", block.address());
+                seen.faults.push(Broken::Rule { what });
+            }
+            fault.is_none()
+        });
+        let reads = tree.post_pairs(self.meter, &blocks);
+        if !reads.is_empty() {
+            self.meter.round_trip();
+        }
+        for (slot, pair) in
+            tree.parse_blocks(self.meter, reads, &mut self.budget, |block| block.pair()).await?
+        {
+            match pair {
+                Ok((key, _)) if !leaf.leads_to(slot, &key) => {
+                    seen.faults.push(Broken::Entry(Malformed::BlockKey { slot }.into()));
+                }
+                Ok(pair) => seen.pairs.push(pair),
+                Err(rejection) => seen.faults.push(Broken::Entry(rejection)),
+            }
+        }
+        seen.judge_pairs();
+        Ok(())
     }
 
     /// Reads what the first line alone says of a node that should be of that level.
@@ -256,6 +302,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         let survey = &mut self.report.survey;
         survey.used_bytes =
             survey.leaves * leaf.node_bytes() as u64 + survey.inner_nodes * inner.node_bytes() as u64;
+        survey.used_bytes += self.block_bytes;
         if survey.leaves > 0 {
             survey.load_factor = survey.keys as f64 / (survey.leaves * leaf.slots() as u64) as f64;
         }

@@ -20,6 +20,7 @@
 //! | | `lock` | a check tells locks of the dead, also those within leaves |
 //! | | `glimpse` | a check goes on behind a leaf that cannot be read |
 //! | | `sight` | a check judges a leaf by itself; it and a repair compare its links with what others say |
+//! | | `blocks` | of a tree whose pairs lie outside of its leaves: bulk loads write blocks, scans and checks read them |
 //!
 //! Of these `build`, `view` and `sight` are about whole leaves: new ones, those of scans, of checks and of repairs.
 //!
@@ -30,6 +31,7 @@
 //! | `descend.rs` | the leaf that should answer for a key, the way on from one that does not, and from the root anew |
 //! | `scan.rs` | scans: windows of whole leaves, read in parallel and consumed in the order of keys |
 //! | `window.rs` | the leaves from a key on, as level 1 has them: what a scan reads next |
+//! | `blocks.rs` | READs of pairs that lie outside of their leaves |
 //! | `node.rs` | READs and WRITEs of whole nodes, under locks and without; new nodes; how long versions hold |
 //! | `root.rs` | the root word, the first leaf |
 //! | `split.rs` | what the two halves of a node have in common with it; how they are published |
@@ -37,6 +39,7 @@
 //! | `repair.rs` | separators whose splitter died |
 //! | `bulk_load.rs`, `check.rs` | all of it, but for the bytes of leaves |
 
+pub(crate) mod blocks;
 pub(crate) mod bulk_load;
 pub(crate) mod check;
 pub(crate) mod descend;
@@ -56,10 +59,11 @@ use farwood_cache::{CacheConfig, CacheReader, NodeCache};
 use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
+use self::blocks::Outside;
 use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
 use crate::error::AccessError;
-use crate::layout::{Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder};
+use crate::layout::{BlockFormat, BlockPtr, Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder};
 use crate::range_index::Pair;
 use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
@@ -85,12 +89,13 @@ pub trait BTree: Algorithm {
         leaf: RemotePtr,
     ) -> impl Future<Output = Result<(), AccessError>>;
 
-    /// Reads all of a leaf under its lock, wherever that is, so that no client writes it meanwhile.
+    /// Reads all of a leaf under its lock, wherever that is, so that no client writes it meanwhile; and its pairs, where
+    /// they lie outside of it.
     fn read_leaf_locked<V: Verbs>(
         local: &Local<Self, V>,
         meter: &Meter,
         leaf: RemotePtr,
-    ) -> impl Future<Output = Result<Buf, AccessError>>;
+    ) -> impl Future<Output = Result<(Buf, Outside), AccessError>>;
 }
 
 /// The bytes of a tree's leaves. Pure.
@@ -119,8 +124,14 @@ pub trait LeafFormat: Send + Sync + 'static {
         keys.len()
     }
 
+    /// Yields the format of blocks if the pairs lie in these, and leaves have what leads there. By default they lie in the
+    /// leaves.
+    fn blocks(&self) -> Option<&BlockFormat> {
+        None
+    }
+
     /// Makes `image`, whatever it held, a leaf with `header` and these pairs, ascending and no more than there is room
-    /// for ([`LeafFormat::room_for`]).
+    /// for ([`LeafFormat::room_for`]); where these lie in blocks, each with [`BlockPtr::bits`] in the place of its value.
     fn build<'p>(
         &self,
         image: &mut [u8],
@@ -161,6 +172,19 @@ pub trait WholeLeaf {
     /// Counts the writes of which none within the READ goes unnoticed, as far as the pairs in `bounds` depend on it: a
     /// READ that took as long as so many proves nothing.
     fn writes_noticed(&self, bounds: &impl RangeBounds<[u8]>) -> u32;
+
+    /// Yields the blocks of all pairs, with the slots of their entries. By default pairs lie in the leaf.
+    ///
+    /// # Errors
+    /// As [`WholeLeaf::copy_sorted`].
+    fn blocks(&self) -> Result<Vec<(usize, BlockPtr)>, Rejection> {
+        Ok(Vec::new())
+    }
+
+    /// Tells whether the entry in that slot, whose pair lies in a block, is one of `key`.
+    fn leads_to(&self, _slot: usize, _key: &[u8]) -> bool {
+        true
+    }
 
     /// Appends the pairs with keys in `bounds` to `pairs`, ascending by key and each key once, but at most `limit`.
     ///

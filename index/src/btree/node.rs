@@ -25,6 +25,11 @@ pub(crate) struct Unpublished<'t, A: BTree, V: Verbs> {
 }
 
 impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
+    /// Takes over nodes that become reachable with it.
+    pub(crate) fn join(&mut self, nodes: NodeList) {
+        nodes.into_iter().for_each(|(node, bytes)| self.nodes.push(node, bytes as usize));
+    }
+
     /// Marks the node as one that other clients may find from here on: it never goes back.
     pub(super) fn publish(mut self) -> NodeList {
         self.nodes.publish()
@@ -72,7 +77,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     ///
     /// # Errors
     /// As [`Local::read_again`].
-    pub(super) async fn write_new(
+    pub(crate) async fn write_new(
         &self,
         meter: &Meter,
         node: RemotePtr,

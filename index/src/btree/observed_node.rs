@@ -26,6 +26,8 @@ pub struct ObservedNode {
     pub(crate) children: Vec<(Bytes, RemotePtr)>,
     /// Keys that are in a leaf.
     pub(crate) keys: u64,
+    /// Bytes of the blocks that a leaf leads to.
+    pub(crate) block_bytes: u64,
     /// The pairs of a leaf, ascending.
     pub(crate) pairs: Vec<(Bytes, Bytes)>,
     pub(crate) faults: Vec<Broken>,
@@ -41,6 +43,7 @@ impl ObservedNode {
             sibling: header.sibling(),
             children: Vec::new(),
             keys: 0,
+            block_bytes: 0,
             pairs: Vec::new(),
             faults: Vec::new(),
         }
@@ -68,6 +71,17 @@ impl ObservedNode {
             }
         }
         Ok(seen)
+    }
+
+    /// Judges the pairs of a leaf, and sorts them: those that are there twice, or outside the fences, are faults.
+    pub(crate) fn judge_pairs(&mut self) {
+        self.pairs.sort();
+        let twice = self.pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+        self.faults.extend(twice.map(|pair| Broken::DuplicateKey { key: pair[0].0.clone() }));
+        let (low, high) = (&self.low, &self.high);
+        let is_outside = |key: &Bytes| key < low || high.as_ref().is_some_and(|high| key >= high);
+        let outside = self.pairs.iter().map(|(key, _)| key).filter(|key| is_outside(key));
+        self.faults.extend(outside.map(|key| Broken::KeyOutside { key: key.clone() }));
     }
 
     /// Tells whether an entry's lines are of different versions.

@@ -6,15 +6,18 @@
 //! a gap (the node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was
 //! consumed already. So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
 //!
+//! Where pairs lie outside of the leaves (`blocks.rs`), the blocks of a window's leaves are read in a second round trip.
+//!
 //! A leaf that cannot be trusted is read again by itself; what was read of the others stays good. Where READs took
 //! longer than versions vouch for, scans give way instead of adding to the queue ([`SlowReads`]).
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
+use super::blocks::{BlockReads, Outside};
 use super::node::RETRIES_BEFORE_LOCK;
 use super::{BTree, LeafFormat, WholeLeaf};
 use crate::error::AccessError;
@@ -93,19 +96,23 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         };
         self.window = (self.window * 2).min(tree.scan_window());
         self.meter.round_trip();
-        let reads: SmallVec<[_; 32]> = leaves
-            .iter()
-            .map(|&leaf| {
-                let mut chain = Chain::with_buffer(leaf.server(), tree.verbs.lease(bytes));
-                chain.read(leaf, 0..bytes);
-                tree.verbs.post(&self.meter, chain)
-            })
-            .collect();
+        let reads = leaves.iter().map(|&leaf| {
+            let mut chain = Chain::with_buffer(leaf.server(), tree.verbs.lease(bytes));
+            chain.read(leaf, 0..bytes);
+            Coming::Leaf(tree.verbs.post(&self.meter, chain))
+        });
+        let mut reads: Reads<V> = reads.collect();
+        if tree.leaf().blocks().is_some() {
+            reads = self.read_blocks(reads).await;
+        }
         // All at once: growing would move the pairs several times.
         self.ready.reserve(self.front.left().min(leaves.len() * tree.leaf().slots()));
         let mut consumed = false;
         for (leaf, read) in leaves.into_iter().zip(reads) {
-            let read = read.await;
+            let (read, blocks) = match read {
+                Coming::Leaf(read) => (read.await, None),
+                Coming::Blocks(read, blocks) => (read, Some(blocks)),
+            };
             if self.front.at().is_none() {
                 return Ok(());
             }
@@ -116,8 +123,13 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                     return self.consume_one(leaf, SlowReads::default(), budget).await;
                 }
             };
+            let outside = match blocks {
+                None => None,
+                Some(Ok(blocks)) => Some(tree.await_pairs(&self.meter, blocks, budget).await?),
+                Some(Err(rejection)) => Some(Err(rejection)),
+            };
             let span_ns = read.span_ns;
-            match self.consume(&read.into_buf(), span_ns) {
+            match self.consume(&read.into_buf(), span_ns, outside) {
                 Consumed::Leaf => consumed = true,
                 Consumed::Before => {}
                 Consumed::Beyond => {
@@ -147,6 +159,40 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         self.consume_one(first, SlowReads::default(), budget).await
     }
 
+    /// Waits for the leaves of a window, and posts READs of the blocks that they lead to: a round trip for all of them.
+    async fn read_blocks(&mut self, reads: Reads<V>) -> Reads<V> {
+        let (mut whole, mut any) = (Reads::<V>::new(), false);
+        for read in reads {
+            whole.push(match read {
+                Coming::Leaf(read) => match read.await {
+                    Ok(read) => {
+                        let span_ns = read.span_ns;
+                        let image = read.buf.as_deref().expect("it was read into a buffer");
+                        let blocks = self.post_blocks_of(image, span_ns);
+                        any |= blocks.as_ref().is_ok_and(|blocks| !blocks.is_empty());
+                        Coming::Blocks(Ok(read), blocks)
+                    }
+                    Err(failed) => Coming::Blocks(Err(failed), Ok(BlockReads::default())),
+                },
+                blocks => blocks,
+            });
+        }
+        if any {
+            self.meter.round_trip();
+        }
+        whole
+    }
+
+    /// Posts READs of the blocks that a leaf leads to, if it can be trusted: what else would be read might not be there.
+    fn post_blocks_of(&self, image: &[u8], span_ns: u32) -> Result<BlockReads<V::Submission>, Rejection> {
+        let tree = &self.tree;
+        let leaf = tree.leaf().view(image)?;
+        if u64::from(span_ns) >= tree.version_bound(0, leaf.writes_noticed(&self.front.bounds())) {
+            return Err(Rejection::Slow);
+        }
+        Ok(tree.post_pairs(&self.meter, &leaf.blocks()?))
+    }
+
     /// Drops the cached parent of the cursor's leaf, which misses leaves.
     fn forget_parent(&self) {
         if let Some(at) = self.front.at() {
@@ -170,13 +216,16 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         };
         let (mut lock, mut rereads) = (false, 0);
         loop {
-            let (image, span_ns) = if lock || rereads > RETRIES_BEFORE_LOCK {
-                (A::read_leaf_locked(&tree, &self.meter, at.ptr).await?, 0)
+            let (image, outside, span_ns) = if lock || rereads > RETRIES_BEFORE_LOCK {
+                let (image, outside) = A::read_leaf_locked(&tree, &self.meter, at.ptr).await?;
+                (image, outside, 0)
             } else {
                 match tree.verbs.read(&self.meter, at.ptr, bytes).await {
                     Ok(read) => {
                         let span_ns = read.span_ns;
-                        (read.into_buf(), span_ns)
+                        let image = read.into_buf();
+                        let outside = self.read_outside(&image, span_ns, budget).await?;
+                        (image, outside, span_ns)
                     }
                     Err(failed) => {
                         tree.read_again(&self.meter, at.ptr, failed, budget)?;
@@ -184,7 +233,7 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                     }
                 }
             };
-            match self.consume(&image, span_ns) {
+            match self.consume(&image, span_ns, outside) {
                 Consumed::Leaf => return Ok(()),
                 Consumed::Before => {
                     let leaf = tree.leaf().view(&image);
@@ -224,9 +273,30 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         }
     }
 
+    /// Reads the pairs of a leaf that lie outside of it: one round trip.
+    async fn read_outside(
+        &self,
+        image: &[u8],
+        span_ns: u32,
+        budget: &mut Budget,
+    ) -> Result<Outside, AccessError> {
+        if self.tree.leaf().blocks().is_none() {
+            return Ok(None);
+        }
+        Ok(Some(match self.post_blocks_of(image, span_ns) {
+            Ok(reads) => {
+                if !reads.is_empty() {
+                    self.meter.round_trip();
+                }
+                self.tree.await_pairs(&self.meter, reads, budget).await?
+            }
+            Err(rejection) => Err(rejection),
+        }))
+    }
+
     /// Takes the wanted pairs of a leaf that holds the cursor, and moves the cursor to the leaf's end. The image took
-    /// `span_ns` to read.
-    fn consume(&mut self, image: &[u8], span_ns: u32) -> Consumed {
+    /// `span_ns` to read; `outside` is what was read of pairs that lie outside of it.
+    fn consume(&mut self, image: &[u8], span_ns: u32, outside: Outside) -> Consumed {
         let noticed = |versions| u64::from(span_ns) < self.tree.version_bound(0, versions);
         let in_doubt = !noticed(A::Leaf::WRITES_NOTICED);
         if in_doubt && !noticed(NodeVersion::COUNT) {
@@ -247,7 +317,12 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
             return Consumed::TooLate;
         }
         let before = self.ready.len();
-        match leaf.copy_sorted(&bounds, self.front.left(), &mut self.order, &mut self.ready) {
+        let limit = self.front.left();
+        let copied = match outside {
+            None => leaf.copy_sorted(&bounds, limit, &mut self.order, &mut self.ready),
+            Some(pairs) => pairs.map(|pairs| take_sorted(pairs, &bounds, limit, &mut self.ready)),
+        };
+        match copied {
             Ok(()) => {
                 self.front.advance(self.ready.len() - before, leaf.header().high());
                 Consumed::Leaf
@@ -255,6 +330,26 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
             Err(rejection) => Consumed::Not(rejection),
         }
     }
+}
+
+/// Appends those of the pairs whose keys are in `bounds` to `ready`, ascending by key and each key once, but at most
+/// `limit`.
+fn take_sorted(mut pairs: Vec<Pair>, bounds: &impl RangeBounds<[u8]>, limit: usize, ready: &mut Vec<Pair>) {
+    pairs.retain(|(key, _)| bounds.contains(&key[..]));
+    pairs.sort_unstable();
+    pairs.dedup_by(|later, first| later.0 == first.0);
+    ready.extend(pairs.into_iter().take(limit));
+}
+
+/// The reads of a window.
+type Reads<V> = SmallVec<[Coming<<V as Verbs>::Submission>; 32]>;
+
+/// A leaf of a window.
+enum Coming<S> {
+    /// It is on its way.
+    Leaf(S),
+    /// It has come, or not; and its blocks are on their way, if it can be trusted.
+    Blocks(Result<Completion, Failed>, Result<BlockReads<S>, Rejection>),
 }
 
 /// The fate of a leaf that was read.

@@ -45,8 +45,10 @@ techniques! {
 impl Techniques {
     /// Yields what is in effect on a tree with this configuration.
     pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
-        let PersistedConfig { hopscotch, sibling_validation, .. } = *persisted;
-        Techniques { hopscotch, sibling_validation, ..self }
+        let PersistedConfig { geometry, hopscotch, sibling_validation } = *persisted;
+        // A hotspot is a slot, and a slot says nothing of the block.
+        let speculative = self.speculative && !geometry.indirect;
+        Techniques { hopscotch, sibling_validation, speculative, ..self }
     }
 }
 
@@ -73,9 +75,10 @@ impl PersistedConfig {
     /// # Errors
     /// [`LayoutError`] says which size to change.
     pub(super) fn layouts(&self) -> Result<(HopLayout, InnerLayout), LayoutError> {
-        let Geometry { max_key, max_value, span, neighbourhood, inner } = self.geometry;
-        let reach = if self.hopscotch { neighbourhood } else { span };
-        let leaf = HopLayout::new(Ring { slots: span, reach }, max_key, max_value, !self.sibling_validation)?;
+        let Geometry { max_key, max_value, span, neighbourhood, inner, indirect } = self.geometry;
+        let ring = Ring { slots: span, reach: if self.hopscotch { neighbourhood } else { span } };
+        let make = if indirect { HopLayout::indirect } else { HopLayout::new };
+        let leaf = make(ring, max_key, max_value, !self.sibling_validation)?;
         Ok((leaf, InnerLayout::for_slots(inner, max_key)?))
     }
 }
@@ -100,11 +103,16 @@ pub struct Geometry {
     pub neighbourhood: usize,
     /// Entries of an inner node.
     pub inner: usize,
+    /// True if pairs lie outside of the leaves, in blocks, to which entries lead (section 4.5): a get takes a round trip
+    /// more, and its bytes do not grow with the neighbourhood. [`Geometry::new`] chooses it for long pairs.
+    ///
+    /// [`Geometry::new`]: crate::shell::algorithm::Geometry::new
+    pub indirect: bool,
 }
 
 impl Default for Geometry {
     fn default() -> Self {
-        Geometry { max_key: 8, max_value: 8, span: 64, neighbourhood: 8, inner: 64 }
+        Geometry { max_key: 8, max_value: 8, span: 64, neighbourhood: 8, inner: 64, indirect: false }
     }
 }
 
@@ -116,10 +124,12 @@ mod tests {
 
     #[test]
     fn what_is_agreed_survives_the_catalog() {
-        let geometry = Geometry { max_key: 200, max_value: 64, span: 16, neighbourhood: 4, inner: 8 };
+        let geometry =
+            Geometry { max_key: 200, max_value: 64, span: 16, neighbourhood: 4, inner: 8, indirect: true };
         for (techniques, on) in [(Techniques::ALL, true), (Techniques::NONE, false)] {
             let persisted = PersistedConfig::new(geometry, techniques);
-            let geometry = r#"{"max_key":200,"max_value":64,"span":16,"neighbourhood":4,"inner":8}"#;
+            let geometry =
+                r#"{"max_key":200,"max_value":64,"span":16,"neighbourhood":4,"inner":8,"indirect":true}"#;
             let bytes = format!(r#"{{"geometry":{geometry},"hopscotch":{on},"sibling_validation":{on}}}"#);
             assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
             assert_eq!(persisted_of::<ChimeAlgorithm>(bytes.as_bytes()), Ok(persisted));
@@ -132,5 +142,8 @@ mod tests {
         let techniques = Techniques::ALL.on(&persisted);
         let Techniques { hopscotch, sibling_validation, fused, .. } = techniques;
         assert_eq!((hopscotch, sibling_validation, fused), (false, false, true));
+        let geometry = Geometry { indirect: true, ..Geometry::default() };
+        let techniques = Techniques::ALL.on(&PersistedConfig::new(geometry, Techniques::ALL));
+        assert_eq!(techniques, Techniques { speculative: false, ..Techniques::ALL });
     }
 }

@@ -9,7 +9,9 @@ use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
 use crate::layout::hopscotch::{HopLayout, HopView, SHORT_VERSIONS};
-use crate::layout::{EntryVersion, Glimpse, Header, NodeHeader, Position, Rejection, SlotOrder, glimpse};
+use crate::layout::{
+    BlockFormat, BlockPtr, EntryVersion, Glimpse, Header, NodeHeader, Rejection, SlotOrder, glimpse,
+};
 use crate::range_index::Pair;
 
 impl LeafFormat for HopLayout {
@@ -33,6 +35,10 @@ impl LeafFormat for HopLayout {
 
     fn room_for<'k>(&self, keys: impl ExactSizeIterator<Item = &'k [u8]>) -> usize {
         HopLayout::room_for(self, keys)
+    }
+
+    fn blocks(&self) -> Option<&BlockFormat> {
+        HopLayout::blocks(self)
     }
 
     fn build<'p>(
@@ -61,23 +67,25 @@ impl LeafFormat for HopLayout {
     fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         let view = HopLayout::view(self, image)?;
         let mut seen = ObservedNode::new(view.header());
+        seen.keys = view.present().count() as u64;
+        if let Some(blocks) = HopLayout::blocks(self) {
+            let found = view.present().filter_map(|slot| self.block(image, slot).ok());
+            seen.block_bytes = found.map(|block| blocks.bytes(block) as u64).sum();
+        }
         if depth == Depth::Shape {
-            seen.keys = view.present().count() as u64;
             return Ok(seen);
         }
-        for slot in view.present() {
-            match view.pair(slot) {
-                Ok(pair) => seen.pairs.push(pair),
-                Err(rejection) => seen.faults.push(Broken::Entry(rejection)),
+        // Pairs in blocks are judged when these have been read.
+        if HopLayout::blocks(self).is_none() {
+            for slot in view.present() {
+                match view.pair(slot) {
+                    Ok(pair) => seen.pairs.push(pair),
+                    Err(rejection) => seen.faults.push(Broken::Entry(rejection)),
+                }
             }
+            seen.keys = seen.pairs.len() as u64;
+            seen.judge_pairs();
         }
-        seen.keys = seen.pairs.len() as u64;
-        seen.pairs.sort();
-        let twice = seen.pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        seen.faults.extend(twice.map(|pair| Broken::DuplicateKey { key: pair[0].0.clone() }));
-        let keys = seen.pairs.iter().map(|(key, _)| key);
-        let outside = keys.filter(|key| view.header().position(key) != Position::Here);
-        seen.faults.extend(outside.map(|key| Broken::KeyOutside { key: key.clone() }));
         let rule = |what: &str| Broken::Rule { what: what.into() };
         if view.check_hops().is_err() {
             seen.faults
@@ -107,6 +115,14 @@ impl WholeLeaf for HopView<'_> {
 
     fn writes_noticed(&self, _bounds: &impl RangeBounds<[u8]>) -> u32 {
         if self.rests_on_entry_versions() { EntryVersion::COUNT } else { SHORT_VERSIONS }
+    }
+
+    fn blocks(&self) -> Result<Vec<(usize, BlockPtr)>, Rejection> {
+        HopView::blocks(self)
+    }
+
+    fn leads_to(&self, slot: usize, key: &[u8]) -> bool {
+        self.has_fingerprint(slot, key)
     }
 
     fn copy_sorted(

@@ -1,6 +1,10 @@
 //! Looking a key up (CHIME section 4.4, "Search"): one READ of its neighbourhood, or of the entry alone where it was
 //! met before; no lock. It does not know how a leaf is written.
 //!
+//! Of an indirect leaf the block is a second READ. What it has is in `btree/blocks.rs`: what an entry says of a block is
+//! as good as what it says of a key, and a block is torn or the key's, whatever has become of the entry meanwhile. If the
+//! block is another key's, the entry was none of the key's, and the neighbourhood is judged without it.
+//!
 //! # What a neighbourhood proves
 //!
 //! A key that is in it is in the leaf, whatever its fences are: a key leaves its leaf by a node write, whose lines
@@ -108,7 +112,15 @@ impl<V: Verbs> Tree<V> {
             };
             let (span_ns, buf) = (read.span_ns, read.into_buf());
             let noticed = |writes| u64::from(span_ns) < self.version_bound(0, writes);
-            match judge(layout.lookup(&buf, key, has_header), at.next, noticed) {
+            let mut verdict = judge(layout.lookup(&buf, key, has_header), at.next, noticed);
+            if self.is_in_block(verdict) {
+                let image = (&buf, has_header);
+                match self.judge_blocks(meter, image, key, at.next, noticed, &mut budget).await? {
+                    Ok(value) => return Ok(Some(value)),
+                    Err(other) => verdict = other,
+                }
+            }
+            match verdict {
                 Verdict::Found(found) => {
                     self.note_hotspot(at.ptr, hash, found.slot);
                     return Ok(Some(Value::in_node(buf, found.value)));
@@ -171,8 +183,19 @@ impl<V: Verbs> Tree<V> {
         let parts = layout.with_header(&layout.neighbourhood(home));
         loop {
             let (held, buf) = self.lock_leaf(meter, at.ptr, &parts).await?;
+            let mut verdict = judge(layout.lookup(&buf, key, true), at.next, |_| true);
+            if self.is_in_block(verdict) {
+                let image = (&buf, true);
+                match self.judge_blocks(meter, image, key, at.next, |_| true, &mut budget).await? {
+                    Ok(value) => {
+                        self.unlock(meter, held).await?;
+                        return Ok(Some(value));
+                    }
+                    Err(other) => verdict = other,
+                }
+            }
             self.unlock(meter, held).await?;
-            match judge(layout.lookup(&buf, key, true), at.next, |_| true) {
+            match verdict {
                 Verdict::Found(found) => return Ok(Some(Value::in_node(buf, found.value))),
                 Verdict::Absent => return Ok(None),
                 Verdict::Go(Step::MoveRight(sibling)) => {
@@ -189,6 +212,11 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         }
+    }
+
+    /// Tells whether an entry was found whose block has to be read to know its key.
+    fn is_in_block(&self, verdict: Verdict) -> bool {
+        matches!(verdict, Verdict::Found(_)) && self.leaf().blocks().is_some()
     }
 
     /// Reads the entry alone where the key was met last (section 4.3), if it is a hotspot: one round trip, for nothing

@@ -9,15 +9,16 @@
 //!
 //! # Round trips (warm cache, no conflict, no split)
 //!
-//! | operation | all techniques | without `fused` |
-//! |---|---|---|
-//! | get | 1; 2 after a wrong speculation | 1 |
-//! | get of an absent key | 1; 2 where a READ takes longer than writes of one leaf are apart | 1; 2 |
-//! | update, remove; insert with a vacancy in the neighbourhood | 2 | 3 |
-//! | insert that has keys hop | 3 | 4 |
-//! | scan | 1 per window of leaves | 1 |
+//! | operation | all techniques | without `fused` | indirect |
+//! |---|---|---|---|
+//! | get | 1; 2 after a wrong speculation | 1 | 2 |
+//! | get of an absent key | 1; 2 where a READ takes longer than writes of one leaf are apart | 1; 2 | 1; 2 |
+//! | update, remove | 2 | 3 | 3 |
+//! | insert with a vacancy in the neighbourhood | 2 | 3 | 2 |
+//! | insert that has keys hop | 3 | 4 | 3 |
+//! | scan | 1 per window of leaves | 1 | 2 |
 //!
-//! A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove
+//! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove
 //! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
 //! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says. A
 //! writer that is handed the lock on its compute node is handed what the one before knew of the leaf (`image_handover`):
@@ -26,6 +27,28 @@
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the
 //! neighbourhood, in one chain, and else in a round trip of its own.
+//!
+//! # Long pairs
+//!
+//! Each of a get's eight entries has room for the longest pair, and so has each slot of a leaf. Where that is more than
+//! 128 bytes a tree is *indirect* if its creator does not say ([`Geometry::indirect`], in the catalog; `--technique
+//! indirect=off`, or `on` for shorter pairs): an entry has the key's hash as a fingerprint and the address of a block,
+//! which has the whole key and the value, and is as large as they need, in lines of 64 bytes.
+//!
+//! | | what |
+//! |---|---|
+//! | get | neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another key costs a round trip, and the hash has 64 bits |
+//! | update | under the leaf's lock the block is read as far as the key goes. A value that fits is written in place; else a new block is, and the entry behind it in the chain |
+//! | insert | WRITE of a new block on the leaf's server, of entries, and unlock, in one chain |
+//! | remove | as an update reads, then the entry goes |
+//! | scan | the leaves of a window, then all of their blocks, in a chain for each server and 64 blocks: what is ahead of the limit cannot be told before |
+//! | split | all keys of the leaf are read from their blocks, in one round trip; blocks stay where they are |
+//! | bulk load, check | blocks beside their leaf; every block is read, and has the key of its fingerprint |
+//!
+//! Blocks that were outgrown, or whose key was removed, stay allocated until the tree is dropped, as SMART's leaves do; so
+//! does one on another server than its leaf when its value is updated ([`write`](self) says why). `layout/block.rs` has
+//! the bytes, `block.rs` the operations, `btree/blocks.rs` what reads many of them. Gets of indirect trees do not
+//! speculate: a hotspot names a slot, and saves the round trip to the neighbourhood only.
 //!
 //! # What readers do not see
 //!
@@ -42,13 +65,16 @@
 //! | masked CAS | a CAS on the lock's word, with the READ of the vacancies behind it in the chain |
 //! | hotspot buffer | [`farwood_cache::HotspotBuffer`] |
 //! | RDWC | `delegation`, `combining` |
+//! | CHIME-Indirect | [`Geometry::indirect`] |
 //!
 //! # Differences from the paper
 //!
 //! Versions have 8 bits (nodes) and 5 (entries) in place of 4 and are bounded in time. A scan reads whole leaves: which
-//! entries it wants cannot be told before, except by enumerating keys, which integers allow and strings do not. Merging
+//! entries it wants cannot be told before, except by enumerating keys, which integers allow and strings do not. The
+//! fingerprint of a long key is a hash of all of it, not its first 8 bytes, which many strings share. Merging
 //! of leaves and reclamation of nodes are not in this release, so an emptied leaf stays.
 
+mod block;
 mod config;
 mod leaf;
 mod lookup;
@@ -67,6 +93,7 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques};
+use crate::btree::blocks::Outside;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
@@ -146,11 +173,15 @@ impl BTree for ChimeAlgorithm {
         tree: &Tree<V>,
         meter: &Meter,
         leaf: RemotePtr,
-    ) -> Result<Buf, AccessError> {
+    ) -> Result<(Buf, Outside), AccessError> {
         let whole: LineRanges = iter::once(0..tree.leaf().node_bytes()).collect();
         let (held, image) = tree.lock_leaf(meter, leaf, &whole).await?;
+        let outside = match tree.leaf().blocks() {
+            Some(_) => tree.pairs_of(meter, &image).await?,
+            None => None,
+        };
         tree.unlock(meter, held).await?;
-        Ok(image)
+        Ok((image, outside))
     }
 }
 
@@ -172,6 +203,8 @@ impl Algorithm for ChimeAlgorithm {
             "btree.separator.repaired",
             "btree.split.unknown",
             "cache.evicted",
+            "chime.block.grown",
+            "chime.block.torn",
             "chime.insert.hops",
             "chime.leaf.doubt",
             "chime.leaf.split",
@@ -216,10 +249,17 @@ impl Algorithm for ChimeAlgorithm {
     }
 
     fn round_trips(
+        Geometry { indirect, .. }: Geometry,
         Techniques { fused, speculative, .. }: Techniques,
     ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
-        let update = 2 + u64::from(!fused);
-        (1..=1 + u64::from(speculative), update..=update)
+        let block = u64::from(indirect);
+        let update = 2 + u64::from(!fused) + block;
+        (1 + block..=1 + u64::from(indirect || speculative), update..=update)
+    }
+
+    /// Yields false for an indirect tree: a block that is not on its leaf's server is replaced.
+    fn updates_in_place(Geometry { indirect, .. }: Geometry, _techniques: Techniques) -> bool {
+        !indirect
     }
 
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {
@@ -230,7 +270,7 @@ impl Algorithm for ChimeAlgorithm {
 
     fn node_state(persisted: &PersistedConfig, options: &Options, seed: u64) -> Result<NodeState, OpenError> {
         let (leaf, inner) = persisted.layouts()?;
-        let hotspots = match options.techniques.speculative {
+        let hotspots = match options.techniques.on(persisted).speculative {
             true => (options.cache_bytes / HOTSPOTS_PART).min(HOTSPOT_BYTES_MAX),
             false => 0,
         };

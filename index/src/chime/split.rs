@@ -4,14 +4,18 @@
 //! A leaf is split at the median of the keys of the new key's neighbourhood, all of whose slots are taken then: so
 //! either half has a vacancy in it, and the new key goes there without hops. Those keys are as good as a random choice
 //! from the leaf. (The paper takes the keys in the way of the failed hops.)
+//!
+//! The keys of an indirect leaf are in its blocks, which are read first; blocks stay where they are. That of the new pair
+//! is written before: a writer of the new leaf might change it as soon as it is reached, so it cannot be redone with the
+//! split. Both cost a round trip.
 
-use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::rc::Rc;
 
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Meter, Verbs};
 
 use super::Tree;
+use super::block::NewBlock;
 use crate::btree::separator::{Separator, separator_is_missing};
 use crate::btree::split::OldNode;
 use crate::error::{AccessError, WriteError};
@@ -25,11 +29,15 @@ impl<V: Verbs> Tree<V> {
         image: Buf,
         key: &[u8],
         value: &[u8],
+        block: Option<NewBlock<'_, V>>,
     ) -> Result<(), WriteError> {
         let (node, layout) = (held.node(), self.leaf());
-        let parsed =
-            layout.view(&image).and_then(|leaf| Ok((leaf.median_near(key)?, OldNode::of(leaf.header()))));
-        let (middle, old) = match parsed {
+        let keys = self.keys_of(meter, &image).await?;
+        let parsed = layout.view(&image).and_then(|leaf| {
+            let keys = keys?;
+            Ok((leaf.median_near(key, &keys)?, OldNode::of(leaf.header()), keys))
+        });
+        let (middle, old, keys) = match parsed {
             Ok(parsed) => parsed,
             Err(rejection) => {
                 self.unlock(meter, held).await?;
@@ -38,7 +46,7 @@ impl<V: Verbs> Tree<V> {
         };
         tracing::debug!(name: "chime.leaf.split", %node, "a leaf is split");
         let bytes = layout.node_bytes();
-        let sibling = match self.new_node(bytes).await {
+        let mut sibling = match self.new_node(bytes).await {
             Ok(sibling) => sibling,
             Err(error) => {
                 self.unlock(meter, held).await?;
@@ -50,16 +58,23 @@ impl<V: Verbs> Tree<V> {
         left.copy_from_slice(&image);
         right.copy_from_slice(&image);
         let right_header = old.right(&middle, self.verbs.random() as u32);
+        let is_right = |slot| keys.iter().any(|(other, key)| *other == slot && *key >= middle);
+        let pointer = block.as_ref().map(|block| block.at.bits().to_le_bytes());
+        let stored = pointer.as_ref().map_or(value, |pointer| pointer);
         let kept = layout
-            .keep(left, &old.left(&middle, sibling.node), (Unbounded, Excluded(&middle[..])))
-            .and_then(|()| layout.keep(right, &right_header, (Included(&middle[..]), Unbounded)))
+            .keep(left, &old.left(&middle, sibling.node), |slot| !is_right(slot))
+            .and_then(|()| layout.keep(right, &right_header, is_right))
             .and_then(|()| {
                 layout.unlock(right);
-                layout.insert_near(if *key < middle[..] { left } else { right }, key, value)
+                layout.insert_near(if *key < middle[..] { left } else { right }, key, stored)
             });
         if let Err(rejection) = kept {
             self.unlock(meter, held).await?;
             return Err(AccessError::corrupt(node, rejection).into());
+        }
+        if let Some(block) = block {
+            self.write_block(meter, &block, key, value).await?;
+            sibling.join(block.publish());
         }
         let separator = Separator { level: 1, key: middle, child: sibling.node };
         let owed = self.publish_split(meter, held, sibling, buf, separator).await?;

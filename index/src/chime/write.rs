@@ -1,17 +1,26 @@
 //! Changing one key (CHIME section 4.4): lock the leaf and read the key's neighbourhood, read more if that does not
 //! tell, write the changed entries back, with the vacancies and the unlock. It does not know how readers trust a leaf.
+//!
+//! Of an indirect leaf (section 4.5) a writer reads the blocks of the entries with the key's fingerprint as well, as far
+//! as their keys go. The leaf's lock protects the blocks that its entries lead to, so a value that fits into its block
+//! is written there, with the unlock in one chain, whose WRITEs can be redone as all that is written under a lock. Another
+//! server's block cannot be in that chain: a block that is written apart might be overtaken by the unlock, if the writer
+//! is dropped. So a pair whose block is elsewhere (its leaf was split off another one's server), or has no room, gets a
+//! new block beside its leaf, written before the entry that leads there.
 
 use std::iter;
 use std::rc::Rc;
 
 use farwood_lock::Held;
-use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
 use super::Tree;
+use super::block::NewBlock;
 use super::lookup::{Verdict, judge};
+use crate::btree::descend::Target;
 use crate::error::{AccessError, WriteError};
 use crate::layout::hopscotch::HopLayout;
-use crate::layout::{LineRanges, Patch, Rejection};
+use crate::layout::{BlockPtr, LineRanges, Patch, Rejection};
 use crate::step::{Budget, Step};
 use crate::write_op::WriteOp;
 
@@ -21,6 +30,32 @@ pub(super) struct Known {
     /// Slots from the key's home on, at least its neighbourhood.
     pub(super) slots: usize,
     pub(super) header: bool,
+    /// Of an indirect leaf, the blocks of the entries with the key's fingerprint.
+    pub(super) blocks: Blocks,
+}
+
+/// What blocks tell of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocks {
+    Unread,
+    /// That of the entry in this slot is the key's.
+    At(usize),
+    /// They are other keys'.
+    OfOthers,
+}
+
+/// A change of one key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) op: WriteOp<'a>,
+    /// The leaf's server.
+    pub(super) server: ServerId,
+    /// The leaf's right neighbour if it was not split.
+    pub(super) next: Option<RemotePtr>,
+    pub(super) piggyback: bool,
+    /// A new block for the pair.
+    pub(super) block: Option<BlockPtr>,
 }
 
 /// The effect of a write on the leaf that answers for its key.
@@ -30,26 +65,32 @@ pub(super) enum Plan {
     Patch(Patch, usize),
     /// More has to be read first: so many slots from the home on, or the header.
     Read(Known),
+    /// The blocks of the entries with the key's fingerprint have to be read first.
+    ReadBlocks,
+    /// A block has to be allocated first.
+    NewBlock,
+    /// This block is to be written, and nothing of the leaf.
+    InPlace(BlockPtr),
     /// The leaf has no room in the key's neighbourhood: it must be split. All of it was read.
     Split,
     /// The operation has no effect.
     Nothing,
 }
 
-/// Decides what `op` does to the leaf in `image`, of which `known` was read under its lock, and changes the image
-/// accordingly. `next` is the leaf's right neighbour if it was not split. Without `piggyback` an insert looks at the
-/// whole leaf.
-pub(super) fn plan(
-    layout: &HopLayout,
-    image: &mut [u8],
-    known: Known,
-    key: &[u8],
-    op: WriteOp<'_>,
-    next: Option<RemotePtr>,
-    piggyback: bool,
-) -> Step<Plan> {
-    let found = match judge(layout.lookup(image, key, known.header), next, |_| true) {
-        Verdict::Found(found) => Some(found.slot),
+/// Decides what `change` does to the leaf in `image`, of which `known` was read under its lock, and changes the image
+/// accordingly. Without `piggyback` an insert looks at the whole leaf.
+pub(super) fn plan(layout: &HopLayout, image: &mut [u8], known: Known, change: &Change<'_>) -> Step<Plan> {
+    let Change { key, op, next, .. } = *change;
+    let seen = match known.blocks {
+        Blocks::OfOthers => layout.lookup_others(image, key, known.header),
+        Blocks::Unread | Blocks::At(_) => layout.lookup(image, key, known.header),
+    };
+    let found = match judge(seen, next, |_| true) {
+        Verdict::Found(found) => match (layout.blocks(), known.blocks) {
+            (None, _) => Some(found.slot),
+            (Some(_), Blocks::At(slot)) => Some(slot),
+            (Some(_), _) => return Step::Done(Plan::ReadBlocks),
+        },
         Verdict::Absent => None,
         Verdict::Doubt => return Step::Done(Plan::Read(Known { header: true, ..known })),
         Verdict::Go(Step::MoveRight(sibling)) => return Step::MoveRight(sibling),
@@ -59,18 +100,38 @@ pub(super) fn plan(
     };
     let plan = match (found, op) {
         (Some(slot), WriteOp::Put(value) | WriteOp::Update(value)) => {
-            Ok(Plan::Patch(layout.update(image, slot, value), slot))
+            plan_update(layout, image, slot, value, change)
         }
         (Some(slot), WriteOp::Remove) => layout.remove(image, slot).map(|mut patch| {
             patch.push(layout.note_vacancies(image, slot, 1));
             Plan::Patch(patch, slot)
         }),
         (None, WriteOp::Put(value) | WriteOp::Insert(value)) => {
-            plan_insert(layout, image, known, (key, value), piggyback)
+            plan_insert(layout, image, known, value, change)
         }
         (Some(_), WriteOp::Insert(_)) | (None, WriteOp::Update(_) | WriteOp::Remove) => Ok(Plan::Nothing),
     };
     plan.map_or_else(Step::after, Step::Done)
+}
+
+/// Decides where the new value of the key in `slot` goes.
+fn plan_update(
+    layout: &HopLayout,
+    image: &mut [u8],
+    slot: usize,
+    value: &[u8],
+    change: &Change<'_>,
+) -> Result<Plan, Rejection> {
+    let Change { key, server, block, .. } = *change;
+    let Some(blocks) = layout.blocks() else {
+        return Ok(Plan::Patch(layout.update(image, slot, value), slot));
+    };
+    if let Some(block) = block {
+        return Ok(Plan::Patch(layout.update(image, slot, &block.bits().to_le_bytes()), slot));
+    }
+    let block = layout.block(image, slot)?;
+    let fits = blocks.has_room(block, key.len(), value.len());
+    Ok(if fits && block.address().server() == server { Plan::InPlace(block) } else { Plan::NewBlock })
 }
 
 /// Decides where a new key goes. Its neighbourhood has no such key: all of that is looked at before a vacancy is taken.
@@ -78,11 +139,17 @@ fn plan_insert(
     layout: &HopLayout,
     image: &mut [u8],
     known: Known,
-    (key, value): (&[u8], &[u8]),
-    piggyback: bool,
+    value: &[u8],
+    change: &Change<'_>,
 ) -> Result<Plan, Rejection> {
+    let Change { key, piggyback, block, .. } = *change;
+    if layout.blocks().is_some() && block.is_none() {
+        return Ok(Plan::NewBlock);
+    }
+    let pointer = block.map(|block| block.bits().to_le_bytes());
+    let value = pointer.as_ref().map_or(value, |pointer| pointer);
     let (ring, home) = (layout.ring(), layout.home(key));
-    let all = Known { slots: ring.slots, header: true };
+    let all = Known { slots: ring.slots, header: true, ..known };
     if !piggyback && known != all {
         return Ok(Plan::Read(all));
     }
@@ -104,6 +171,22 @@ fn plan_insert(
     Ok(Plan::Patch(patch, placement.slot))
 }
 
+/// A leaf as its lock's holder has read it.
+struct Seen {
+    image: Buf,
+    known: Known,
+    /// The parts of the image that are the leaf's. The words are not among them once more was read: the next holder may
+    /// have to read those.
+    parts: LineRanges,
+}
+
+/// A change that was planned.
+struct Settled<'t, V: Verbs> {
+    step: Step<Plan>,
+    seen: Seen,
+    block: Option<NewBlock<'t, V>>,
+}
+
 impl<V: Verbs> Tree<V> {
     /// Does what `op` says; yields whether it took effect.
     pub(super) async fn write(
@@ -123,44 +206,46 @@ impl<V: Verbs> Tree<V> {
         let (layout, hash) = (self.leaf(), HopLayout::hash(key));
         let home = layout.home_of_hash(hash);
         loop {
-            let piggyback = self.techniques.piggyback;
-            // A put may be an update.
-            let whole = matches!(op, WriteOp::Insert(_)) && !piggyback;
-            let mut known = match whole {
-                true => Known { slots: layout.ring().slots, header: true },
-                false => Known { slots: layout.ring().reach, header: self.needs_header(&at) },
-            };
-            let mut parts = self.first_parts(home, known, op);
-            let (held, mut image) = self.lock_leaf(meter, at.ptr, &parts).await?;
-            let step = loop {
-                match plan(layout, &mut image, known, key, op, at.next, piggyback) {
-                    Step::Done(Plan::Read(more)) => {
-                        tracing::debug!(name: "chime.write.reads", ?more, "a writer reads more of a leaf");
-                        // All that was known, but for the words: the next holder may have to read those.
-                        parts = self.parts(home, more);
-                        image = self.read_more(meter, at.ptr, image, &parts, &mut budget).await?;
-                        known = more;
-                    }
-                    step => break step,
+            let known = self.known_at_first(&at, op);
+            let parts = self.first_parts(home, known, op);
+            let (held, image) = self.lock_leaf(meter, at.ptr, &parts).await?;
+            let seen = Seen { image, known, parts };
+            let settled = self.settle_plan(meter, &at, seen, key, op, &mut budget).await;
+            let Settled { step, seen: Seen { image, known, parts }, block } = match settled {
+                Err(error @ WriteError::Alloc(_)) => {
+                    self.unlock(meter, held).await?;
+                    return Err(error);
                 }
+                settled => settled?,
             };
             match step {
                 Step::Done(Plan::Patch(patch, slot)) => {
-                    self.write_back(meter, held, image, patch, &parts).await?;
+                    let leaf = at.ptr;
+                    let chain = match block {
+                        None => Chain::with_buffer(leaf.server(), image),
+                        Some(new) => {
+                            self.chain_behind_block(meter, leaf, &image, new, (key, op.value())).await?
+                        }
+                    };
+                    self.write_back(meter, held, chain, patch, &parts).await?;
                     if op != WriteOp::Remove {
-                        self.note_hotspot(at.ptr, hash, slot);
+                        self.note_hotspot(leaf, hash, slot);
                     }
                     return Ok(true);
                 }
+                Step::Done(Plan::InPlace(block)) => {
+                    self.write_in_place(meter, held, block, key, op.value()).await?;
+                    return Ok(true);
+                }
                 Step::Done(Plan::Split) => {
-                    self.split_leaf(meter, held, image, key, op.value()).await?;
+                    self.split_leaf(meter, held, image, key, op.value(), block).await?;
                     return Ok(true);
                 }
                 Step::Done(Plan::Nothing) => {
                     self.unlock(meter, held).await?;
                     return Ok(false);
                 }
-                Step::Done(Plan::Read(_)) => unreachable!("it was read"),
+                Step::Done(Plan::Read(_) | Plan::ReadBlocks | Plan::NewBlock) => unreachable!("it was done"),
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
                     let high = || layout.high(&image, home, known.header);
@@ -177,8 +262,55 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
+    /// Plans a change of the leaf in `image`, and does what the plan calls for first: reads more of the leaf, reads
+    /// blocks, allocates one. A round trip for each READ.
+    async fn settle_plan(
+        &self,
+        meter: &Meter,
+        at: &Target,
+        mut seen: Seen,
+        key: &[u8],
+        op: WriteOp<'_>,
+        budget: &mut Budget,
+    ) -> Result<Settled<'_, V>, WriteError> {
+        let (layout, server, piggyback) = (self.leaf(), at.ptr.server(), self.techniques.piggyback);
+        let mut block: Option<NewBlock<'_, V>> = None;
+        loop {
+            let new = block.as_ref().map(|block| block.at);
+            let change = Change { key, op, server, next: at.next, piggyback, block: new };
+            match plan(layout, &mut seen.image, seen.known, &change) {
+                Step::Done(Plan::Read(more)) => {
+                    tracing::debug!(name: "chime.write.reads", ?more, "a writer reads more of a leaf");
+                    let parts = self.parts(layout.home(key), more);
+                    let image = self.read_more(meter, at.ptr, seen.image, &parts, budget).await?;
+                    seen = Seen { image, known: more, parts };
+                }
+                Step::Done(Plan::ReadBlocks) => {
+                    seen.known.blocks = self.find_block(meter, at.ptr, &seen.image, key, budget).await?;
+                }
+                Step::Done(Plan::NewBlock) => {
+                    if matches!(seen.known.blocks, Blocks::At(_)) {
+                        tracing::debug!(name: "chime.block.grown", node = %at.ptr, "a pair moves to another block");
+                    }
+                    block = Some(self.new_block(server, key, op.value()).await?);
+                }
+                step => return Ok(Settled { step, seen, block }),
+            }
+        }
+    }
+
+    /// Yields what a writer reads of a leaf to begin with.
+    fn known_at_first(&self, at: &Target, op: WriteOp<'_>) -> Known {
+        let (ring, blocks) = (self.leaf().ring(), Blocks::Unread);
+        // A put may be an update.
+        if matches!(op, WriteOp::Insert(_)) && !self.techniques.piggyback {
+            return Known { slots: ring.slots, header: true, blocks };
+        }
+        Known { slots: ring.reach, header: self.needs_header(at), blocks }
+    }
+
     /// Yields the parts of a leaf that are read to know so much of it.
-    fn parts(&self, home: usize, Known { slots, header }: Known) -> LineRanges {
+    fn parts(&self, home: usize, Known { slots, header, .. }: Known) -> LineRanges {
         let layout = self.leaf();
         if slots == layout.ring().slots && header {
             return iter::once(0..layout.node_bytes()).collect();
@@ -229,18 +361,18 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Writes the ranges of `patch`, and unlocks: one round trip. Words that changed are written with the unlock. The
-    /// next holder on this compute node gets the `known` parts of the image.
+    /// Writes the ranges of `patch` behind what is in `chain`, whose buffer begins with the leaf's image, and unlocks: one
+    /// round trip. Words that changed are written with the unlock. The next holder on this compute node gets the `known`
+    /// parts of the image.
     async fn write_back(
         &self,
         meter: &Meter,
         mut held: Held<V>,
-        image: Buf,
+        mut chain: Chain,
         patch: Patch,
         known: &LineRanges,
     ) -> Result<(), AccessError> {
         let leaf = held.node();
-        let mut chain = Chain::with_buffer(leaf.server(), image);
         for range in patch {
             if range.start == self.leaf().vacancy_at() {
                 held.with_words_behind(range);
@@ -250,5 +382,118 @@ impl<V: Verbs> Tree<V> {
         }
         held.release_with_image(meter, chain, true, known).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::hopscotch::Ring;
+    use crate::layout::{NodeHeader, NodeVersion};
+
+    const SIBLING: RemotePtr = RemotePtr::from_bits(640);
+    const HERE: ServerId = ServerId(0);
+    const ALL: Known = Known { slots: 2, header: true, blocks: Blocks::Unread };
+
+    /// Makes a leaf of two slots, one of which is taken if there is a block of 64 bytes for `c`.
+    fn leaf(block: Option<RemotePtr>) -> (HopLayout, Vec<u8>, Option<BlockPtr>) {
+        let layout = HopLayout::indirect(Ring { slots: 2, reach: 2 }, 8, 100, false).unwrap();
+        let mut image = vec![0; layout.node_bytes()];
+        let header = NodeHeader {
+            level: 0,
+            low: b"b",
+            high: Some(b"m"),
+            sibling: SIBLING,
+            incarnation: 1,
+            node_version: NodeVersion::default(),
+        };
+        let block = block.map(|at| layout.blocks().unwrap().pointer(at, 64));
+        let entry = block.map(|block| block.bits().to_le_bytes());
+        layout.build(&mut image, &header, entry.iter().map(|entry| (&b"c"[..], &entry[..])));
+        (layout, image, block)
+    }
+
+    fn change(op: WriteOp<'_>) -> Change<'_> {
+        Change { key: b"c", op, server: HERE, next: Some(SIBLING), piggyback: true, block: None }
+    }
+
+    const EVERY_OP: [WriteOp<'_>; 4] =
+        [WriteOp::Put(b"2"), WriteOp::Insert(b"2"), WriteOp::Update(b"2"), WriteOp::Remove];
+
+    #[test]
+    fn blocks_of_the_fingerprint_are_read_before_anything_is_changed() {
+        let at = RemotePtr::from_bits(64);
+        for op in EVERY_OP {
+            let (layout, mut image, _) = leaf(Some(at));
+            let before = image.clone();
+            assert_eq!(plan(&layout, &mut image, ALL, &change(op)), Step::Done(Plan::ReadBlocks));
+            assert_eq!(image, before);
+        }
+    }
+
+    #[test]
+    fn every_op_on_the_key_of_a_block_and_on_another_key_of_its_fingerprint() {
+        let (near, far) = (RemotePtr::new(HERE, 64), RemotePtr::new(ServerId(1), 64));
+        let long = [7; 100];
+        for (at, op, blocks, expected) in [
+            (near, WriteOp::Put(b"2"), Blocks::At(0), Some(Plan::InPlace(leaf(Some(near)).2.unwrap()))),
+            (near, WriteOp::Update(b"2"), Blocks::At(0), Some(Plan::InPlace(leaf(Some(near)).2.unwrap()))),
+            (near, WriteOp::Update(&long), Blocks::At(0), Some(Plan::NewBlock)),
+            (far, WriteOp::Put(b"2"), Blocks::At(0), Some(Plan::NewBlock)),
+            (near, WriteOp::Insert(b"2"), Blocks::At(0), Some(Plan::Nothing)),
+            (near, WriteOp::Remove, Blocks::At(0), None),
+            (near, WriteOp::Put(b"2"), Blocks::OfOthers, Some(Plan::NewBlock)),
+            (near, WriteOp::Insert(b"2"), Blocks::OfOthers, Some(Plan::NewBlock)),
+            (near, WriteOp::Update(b"2"), Blocks::OfOthers, Some(Plan::Nothing)),
+            (near, WriteOp::Remove, Blocks::OfOthers, Some(Plan::Nothing)),
+        ] {
+            let (layout, mut image, _) = leaf(Some(at));
+            let slot = layout.candidates(&image, b"c").unwrap()[0].0;
+            let blocks = if blocks == Blocks::At(0) { Blocks::At(slot) } else { blocks };
+            let before = image.clone();
+            let step = plan(&layout, &mut image, Known { blocks, ..ALL }, &change(op));
+            match expected {
+                Some(expected) => assert_eq!((step, &image), (Step::Done(expected), &before), "{op:?}"),
+                None => assert!(matches!(step, Step::Done(Plan::Patch(_, removed)) if removed == slot)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_block_is_allocated_before_an_entry_leads_there() {
+        for op in EVERY_OP {
+            let (layout, mut image, _) = leaf(None);
+            let step = plan(&layout, &mut image, ALL, &change(op));
+            let expected = if op.creates() { Plan::NewBlock } else { Plan::Nothing };
+            assert_eq!(step, Step::Done(expected), "{op:?}");
+        }
+        let block = layout_block(128);
+        for (known, present) in [(ALL, false), (Known { blocks: Blocks::OfOthers, ..ALL }, true)] {
+            let (layout, mut image, _) = leaf(present.then_some(RemotePtr::from_bits(64)));
+            let put = Change { block: Some(block), ..change(WriteOp::Put(b"2")) };
+            assert!(matches!(plan(&layout, &mut image, known, &put), Step::Done(Plan::Patch(..))));
+            let found = layout.candidates(&image, b"c").unwrap();
+            assert!(found.iter().any(|(_, at)| *at == block) && found.len() == 1 + usize::from(present));
+        }
+        let (layout, mut image, _) = leaf(Some(RemotePtr::from_bits(64)));
+        let slot = layout.candidates(&image, b"c").unwrap()[0].0;
+        let put = Change { block: Some(block), ..change(WriteOp::Put(b"2")) };
+        let step = plan(&layout, &mut image, Known { blocks: Blocks::At(slot), ..ALL }, &put);
+        assert!(matches!(step, Step::Done(Plan::Patch(_, changed)) if changed == slot));
+        assert_eq!(layout.candidates(&image, b"c").unwrap()[..], [(slot, block)]);
+    }
+
+    fn layout_block(at: u64) -> BlockPtr {
+        leaf(None).0.blocks().unwrap().pointer(RemotePtr::from_bits(at), 64)
+    }
+
+    #[test]
+    fn a_full_leaf_is_split_when_there_is_a_block_for_the_new_pair() {
+        let (layout, mut image, _) = leaf(Some(RemotePtr::from_bits(64)));
+        layout.insert_near(&mut image, b"d", &layout_block(128).bits().to_le_bytes()).unwrap();
+        let insert = Change { key: b"e", ..change(WriteOp::Insert(b"2")) };
+        assert_eq!(plan(&layout, &mut image, ALL, &insert), Step::Done(Plan::NewBlock));
+        let insert = Change { block: Some(layout_block(192)), ..insert };
+        assert_eq!(plan(&layout, &mut image, ALL, &insert), Step::Done(Plan::Split));
     }
 }

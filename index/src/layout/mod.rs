@@ -1,5 +1,6 @@
 //! Codecs of nodes: bytes in, typed values out, and back. No async, no fabric, no clock. Those of the B+tree are here,
-//! its leaves that are hopscotch tables in [`hopscotch`], those of the radix tree in [`radix`].
+//! its leaves that are hopscotch tables in [`hopscotch`], pairs outside of them in `block.rs`, those of the radix tree in
+//! [`radix`].
 //!
 //! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
 //! about the order or the time in which the lines of one READ or WRITE are accessed (`farwood_runtime::verbs`). So each
@@ -18,6 +19,7 @@
 //! - Bytes that come from the fabric are untrusted: parsing returns a [`Rejection`] and does not panic, whatever
 //!   they are. Lengths of images and keys come from our own code, and wrong ones panic.
 
+mod block;
 mod header;
 pub mod hopscotch;
 mod inner;
@@ -33,6 +35,7 @@ use std::ops::Range;
 use farwood_runtime::RemotePtr;
 use smallvec::SmallVec;
 
+pub use block::{BlockFormat, BlockPtr, BlockView};
 pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, mark_freed};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
 pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView};
@@ -160,6 +163,24 @@ pub enum Malformed {
     RadixLeaf {
         /// The body word.
         word: u64,
+    },
+    /// The word of an entry that leads to no block.
+    #[error("no block is at {word:#x}")]
+    BlockPointer {
+        /// The word.
+        word: u64,
+    },
+    /// The head of a block.
+    #[error("no block has the lengths in {word:#x}")]
+    Block {
+        /// The head.
+        word: u64,
+    },
+    /// The key in a block.
+    #[error("the block of the entry in slot {slot} has a key of another fingerprint")]
+    BlockKey {
+        /// The slot's index.
+        slot: usize,
     },
 }
 

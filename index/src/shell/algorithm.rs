@@ -97,6 +97,32 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
     /// ```
     fn draw(choose: impl FnMut(usize) -> usize) -> Self;
 
+    /// Lists choices of formats that go by the sizes if the creator of an index does not say, as switches with names:
+    /// each as it is. By default there are none.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::{Limits, Nodes, chime};
+    /// let of = |max_value| chime::Geometry::new(Limits { max_key: 8, max_value }, Nodes::Usual);
+    /// assert_eq!((of(8).switches(), of(1024).switches()), (vec![("indirect", false)], vec![("indirect", true)]));
+    /// ```
+    fn switches(&self) -> Vec<(&'static str, bool)> {
+        Vec::new()
+    }
+
+    /// Sets the switch with that name; yields false if there is none.
+    ///
+    /// ```
+    /// # use farwood_index::shell::Geometry as _;
+    /// # use farwood_index::chime;
+    /// let mut geometry = chime::Geometry::default();
+    /// assert!(geometry.set_switch("indirect", true) && geometry.indirect);
+    /// assert!(!geometry.set_switch("warp", true));
+    /// ```
+    fn set_switch(&mut self, _name: &str, _on: bool) -> bool {
+        false
+    }
+
     /// Checks whether the geometry makes a node.
     ///
     /// ```
@@ -358,26 +384,30 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         techniques
     }
 
-    /// Yields the round trips of a get, and those of an update of a present key that has room: caches warm, no
-    /// conflict.
+    /// Yields the round trips of a get, and those of an update of a present key that has room, on an index of that
+    /// geometry: caches warm, no conflict.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
-    /// # use farwood_index::sherman::{ShermanAlgorithm, Techniques};
-    /// let (get, update) = ShermanAlgorithm::round_trips(Techniques::ALL);
+    /// # use farwood_index::sherman::{Geometry, ShermanAlgorithm, Techniques};
+    /// let (get, update) = ShermanAlgorithm::round_trips(Geometry::default(), Techniques::ALL);
     /// assert_eq!((get, update), (1..=1, 2..=2));
     /// ```
-    fn round_trips(techniques: Self::Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>);
+    fn round_trips(
+        geometry: Self::Geometry,
+        techniques: Self::Techniques,
+    ) -> (RangeInclusive<u64>, RangeInclusive<u64>);
 
-    /// Tells whether a change of a value, which keeps its length, takes no memory; by default it takes none.
+    /// Tells whether a change of a value, which keeps its length, takes no memory of an index of that geometry; by default
+    /// it takes none.
     ///
     /// ```
     /// # use farwood_index::Algorithm;
-    /// # use farwood_index::smart::{SmartAlgorithm, Techniques};
-    /// assert!(SmartAlgorithm::updates_in_place(Techniques::ALL));
-    /// assert!(!SmartAlgorithm::updates_in_place(Techniques::NONE));
+    /// # use farwood_index::smart::{Geometry, SmartAlgorithm, Techniques};
+    /// assert!(SmartAlgorithm::updates_in_place(Geometry::default(), Techniques::ALL));
+    /// assert!(!SmartAlgorithm::updates_in_place(Geometry::default(), Techniques::NONE));
     /// ```
-    fn updates_in_place(_techniques: Self::Techniques) -> bool {
+    fn updates_in_place(_geometry: Self::Geometry, _techniques: Self::Techniques) -> bool {
         true
     }
 

@@ -7,8 +7,8 @@ use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
 use crate::layout::{
-    EntryVersion, Glimpse, Header, LeafLayout, LeafView, NodeHeader, NodeVersion, Position, Rejection,
-    SlotOrder, glimpse,
+    EntryVersion, Glimpse, Header, LeafLayout, LeafView, NodeHeader, NodeVersion, Rejection, SlotOrder,
+    glimpse,
 };
 use crate::range_index::Pair;
 
@@ -63,12 +63,8 @@ impl LeafFormat for LeafLayout {
             }
         }
         seen.keys = seen.pairs.len() as u64;
-        seen.pairs.sort();
-        let twice = seen.pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0);
-        seen.faults.extend(twice.map(|pair| Broken::DuplicateKey { key: pair[0].0.clone() }));
+        seen.judge_pairs();
         let keys = seen.pairs.iter().map(|(key, _)| key);
-        let outside = keys.clone().filter(|key| view.header().position(key) != Position::Here);
-        seen.faults.extend(outside.map(|key| Broken::KeyOutside { key: key.clone() }));
         let not_found = keys.filter(|key| matches!(view.find(key), Ok(None)));
         seen.faults.extend(not_found.map(|key| Broken::Fingerprint { key: key.clone() }));
         Ok(seen)

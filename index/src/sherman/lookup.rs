@@ -128,7 +128,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         loop {
-            let buf = ShermanAlgorithm::read_leaf_locked(self, meter, at.ptr).await?;
+            let (buf, _) = ShermanAlgorithm::read_leaf_locked(self, meter, at.ptr).await?;
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {

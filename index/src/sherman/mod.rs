@@ -54,6 +54,7 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
+use crate::btree::blocks::Outside;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
@@ -110,8 +111,8 @@ impl BTree for ShermanAlgorithm {
         tree: &Tree<V>,
         meter: &Meter,
         leaf: RemotePtr,
-    ) -> Result<Buf, AccessError> {
-        tree.read_node_locked(meter, leaf, tree.leaf().node_bytes()).await
+    ) -> Result<(Buf, Outside), AccessError> {
+        Ok((tree.read_node_locked(meter, leaf, tree.leaf().node_bytes()).await?, None))
     }
 }
 
@@ -189,6 +190,7 @@ impl Algorithm for ShermanAlgorithm {
     }
 
     fn round_trips(
+        _geometry: Geometry,
         Techniques { fused, combine, .. }: Techniques,
     ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
         let update = 2 + u64::from(!fused) + u64::from(!combine);

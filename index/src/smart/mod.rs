@@ -230,7 +230,10 @@ impl Algorithm for SmartAlgorithm {
         techniques.effective()
     }
 
-    fn round_trips(techniques: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+    fn round_trips(
+        _geometry: Geometry,
+        techniques: Techniques,
+    ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
         let Techniques { fused, rear_lock, in_place_leaves, .. } = techniques;
         if in_place_leaves {
             let update = 2 + u64::from(!fused) + u64::from(!rear_lock);
@@ -241,7 +244,7 @@ impl Algorithm for SmartAlgorithm {
         }
     }
 
-    fn updates_in_place(techniques: Techniques) -> bool {
+    fn updates_in_place(_geometry: Geometry, techniques: Techniques) -> bool {
         techniques.in_place_leaves
     }
 

@@ -127,36 +127,41 @@ pub(crate) fn cost_of_gets<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKin
     // Odd, so that both those that are there and those that are not are among them.
     let step = 100usize.div_ceil(fabric.size().percent) | 1;
     let most = (fabric.size().percent as u64 / 2).max(4) & !1;
-    on_loaded(fabric, kind.default_mix(), move |till| async move {
-        let index = &till.index;
-        for n in (0..2 * KEYS).step_by(step) {
-            let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
-            till.costs(Work::Get { present: n % 2 == 0 }, OpKind::Get, get).await;
+    for mix in fabric.size().few(kind.with_each_on()) {
+        on_loaded(fabric, mix, move |till| gets(till, step, most));
+    }
+}
+
+/// Gets every so manyth key, then so many at once.
+async fn gets<V: ClientPool>(till: Till<V>, step: usize, most: u64) {
+    let index = &till.index;
+    for n in (0..2 * KEYS).step_by(step) {
+        let get = async || assert_eq!(index.get(&key(n)).await.unwrap().is_some(), n % 2 == 0);
+        till.costs(Work::Get { present: n % 2 == 0 }, OpKind::Get, get).await;
+    }
+    // As many at once as a slow fabric, or a slow machine, brings before a READ seems to have taken too long for
+    // its versions.
+    let mut many = most;
+    let stats = loop {
+        let keys: Vec<_> = (0..many).map(|n| key(n * 96)).collect();
+        let multi_get = async || assert_eq!(index.multi_get(&keys).await.unwrap().len(), keys.len());
+        match counted_unless_slow(index, OpKind::Get, 0..=0, &|| multi_get().boxed_local()).await {
+            Ok(stats) => break stats,
+            Err(retries) if many == 2 => panic!("two gets at once looked again {retries} times"),
+            Err(_) => many = (many / 4).max(2) & !1,
         }
-        // As many at once as a slow fabric, or a slow machine, brings before a READ seems to have taken too long for
-        // its versions.
-        let mut many = most;
-        let stats = loop {
-            let keys: Vec<_> = (0..many).map(|n| key(n * 96)).collect();
-            let multi_get = async || assert_eq!(index.multi_get(&keys).await.unwrap().len(), keys.len());
-            match counted_unless_slow(index, OpKind::Get, 0..=0, &|| multi_get().boxed_local()).await {
-                Ok(stats) => break stats,
-                Err(retries) if many == 2 => panic!("two gets at once looked again {retries} times"),
-                Err(_) => many = (many / 4).max(2) & !1,
-            }
-        };
-        assert_eq!((stats.ops, stats.found), (many, many));
-        let each = costs(till.mix, Work::Get { present: true });
-        assert!(each.times(many).allow(&Cost::from(&stats)), "{stats:?}");
-        let keys: Vec<_> = (0..most).map(|n| key(n * 97)).collect();
-        let found = index.multi_get(&keys).await.unwrap();
-        assert!(found.iter().zip(0..most).all(|(found, n)| found.is_some() == (n % 2 == 0)));
-        assert_eq!(index.multi_get::<&[u8]>(&[]).await.unwrap().len(), 0);
-    });
+    };
+    assert_eq!((stats.ops, stats.found), (many, many));
+    let each = costs(till.mix, Work::Get { present: true });
+    assert!(each.times(many).allow(&Cost::from(&stats)), "{stats:?}");
+    let keys: Vec<_> = (0..most).map(|n| key(n * 97)).collect();
+    let found = index.multi_get(&keys).await.unwrap();
+    assert!(found.iter().zip(0..most).all(|(found, n)| found.is_some() == (n % 2 == 0)));
+    assert_eq!(index.multi_get::<&[u8]>(&[]).await.unwrap().len(), 0);
 }
 
 pub(crate) fn cost_of_changes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
-    for mix in fabric.size().few(kind.every_mix()) {
+    for mix in fabric.size().few([kind.every_mix(), kind.with_each_on()].concat()) {
         on_loaded(fabric, mix, changes);
     }
 }
@@ -196,19 +201,23 @@ async fn changes<V: ClientPool>(till: Till<V>) {
 
 pub(crate) fn cost_of_scans<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let step = 700usize.div_ceil(fabric.size().percent);
-    on_loaded(fabric, kind.default_mix(), move |till| async move {
-        let index = &till.index;
-        for from in (0..KEYS - 200).step_by(step) {
-            let start = key(2 * from);
-            let scan = async || {
-                let pairs: Vec<_> = index.scan(&start[..].., Some(100)).try_collect().await.unwrap();
-                assert!(pairs.iter().map(|(key, _)| number(key)).eq((from..from + 100).map(|n| 2 * n)));
-            };
-            let stats = till.costs(Work::ScanOf100, OpKind::Scan, scan).await;
-            assert_eq!(stats.entries, 100);
-        }
-        let nothing = async || assert_eq!(index.scan(.., Some(0)).try_collect::<Vec<_>>().await.unwrap(), []);
-        let stats = counted(index, OpKind::Scan, 0..=0, nothing).await;
-        assert_eq!((stats.ops, stats.round_trips), (1, 0));
-    });
+    for mix in fabric.size().few(kind.with_each_on()) {
+        on_loaded(fabric, mix, move |till| scans(till, step));
+    }
+}
+
+async fn scans<V: ClientPool>(till: Till<V>, step: usize) {
+    let index = &till.index;
+    for from in (0..KEYS - 200).step_by(step) {
+        let start = key(2 * from);
+        let scan = async || {
+            let pairs: Vec<_> = index.scan(&start[..].., Some(100)).try_collect().await.unwrap();
+            assert!(pairs.iter().map(|(key, _)| number(key)).eq((from..from + 100).map(|n| 2 * n)));
+        };
+        let stats = till.costs(Work::ScanOf100, OpKind::Scan, scan).await;
+        assert_eq!(stats.entries, 100);
+    }
+    let nothing = async || assert_eq!(index.scan(.., Some(0)).try_collect::<Vec<_>>().await.unwrap(), []);
+    let stats = counted(index, OpKind::Scan, 0..=0, nothing).await;
+    assert_eq!((stats.ops, stats.round_trips), (1, 0));
 }

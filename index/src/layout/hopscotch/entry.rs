@@ -4,7 +4,7 @@ use super::super::header::{LEAF, kind_of_byte};
 use super::super::slot::Slot;
 use super::super::stream::{self, StreamRange};
 use super::super::version::{self, EntryVersion, NodeVersion};
-use super::super::{Malformed, Rejection};
+use super::super::{BlockPtr, Malformed, Rejection};
 use super::{FENCE_LENGTHS, HEAD_BYTES, HopLayout, REPLICA_BYTES};
 
 pub(super) const PRESENT: u16 = 0x80;
@@ -41,12 +41,12 @@ impl HopLayout {
     }
 
     pub(super) fn key_slot(&self, slot: usize) -> Slot {
-        Slot { start: self.entry(slot).start() + HEAD_BYTES + self.hops_bytes(), size: self.max_key }
+        Slot { start: self.entry(slot).start() + HEAD_BYTES + self.hops_bytes(), size: self.key_bytes }
     }
 
     pub(super) fn value_slot(&self, slot: usize) -> Slot {
         let key = self.key_slot(slot);
-        Slot { start: key.start + key.size, size: self.max_value }
+        Slot { start: key.start + key.size, size: self.value_bytes }
     }
 
     /// Yields the key in `slot`, which is present.
@@ -59,6 +59,24 @@ impl HopLayout {
     pub(super) fn value(&self, image: &[u8], slot: usize) -> Result<StreamRange, Rejection> {
         let short = self.head(image, slot) & VALUE_SHORT != 0;
         Ok(self.value_slot(slot).used(image, short).ok_or(Malformed::ValueLength { slot })?)
+    }
+
+    /// Yields the block of the pair in `slot`, which is present, in an indirect leaf.
+    ///
+    /// # Errors
+    /// If no writer leaves such an address.
+    pub fn block(&self, image: &[u8], slot: usize) -> Result<BlockPtr, Rejection> {
+        let blocks = self.blocks.as_ref().expect("the leaf is indirect");
+        blocks.pointer_of(u64::from_le_bytes(stream::array(image, self.value_slot(slot).start)))
+    }
+
+    /// Tells whether the entry in `slot`, which is present, is of that key with that hash. Of an indirect leaf: whether
+    /// it has the key's fingerprint.
+    pub(super) fn is_of(&self, image: &[u8], slot: usize, key: &[u8], hash: u64) -> Result<bool, Rejection> {
+        match self.blocks {
+            None => Ok(stream::compare(image, self.key(image, slot)?, key).is_eq()),
+            Some(_) => Ok(self.hash_of(image, slot)? == hash),
+        }
     }
 
     /// Tells whether all lines of the entry come from one entry write, and from writes of this version of the node.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::super::header::{Header, Kind, Position};
 use super::super::stream::{self, StreamRange};
-use super::super::{Bytes, Malformed, Rejection, is_aligned};
+use super::super::{BlockPtr, Bytes, Malformed, Rejection, is_aligned};
 use super::HopLayout;
 use super::entry::ShortVersion;
 
@@ -24,12 +24,15 @@ pub const SHORT_VERSIONS: u32 = 1 << 8;
 /// ([`HopLayout::lookup`]): two writes hide a key, and they are one interval apart.
 pub const ABSENCE_INTERVALS: u32 = 1;
 
+/// Entries that may hold the key, with their blocks.
+pub type Candidates = SmallVec<[(usize, BlockPtr); 1]>;
+
 /// An entry that holds the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HopFound {
     /// The slot's index.
     pub slot: usize,
-    /// Place of the value; [`crate::layout::make_contiguous`] gathers it.
+    /// Place of the value, or of what leads to the block; [`crate::layout::make_contiguous`] gathers it.
     pub value: StreamRange,
     /// True if the entry lies in several lines. Its five-bit version then guards it, so the read must have been shorter
     /// than [`crate::layout::EntryVersion::COUNT`] writes of the entry.
@@ -39,7 +42,8 @@ pub struct HopFound {
 /// Findings of a lookup in one neighbourhood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Neighbourhood {
-    /// The entry with the key, if there is one.
+    /// The entry with the key, if there is one. Of an indirect leaf one that has the key's fingerprint: the blocks of
+    /// those that do tell ([`HopLayout::candidates`]).
     pub found: Option<HopFound>,
     /// The right neighbour, [`RemotePtr::NULL`] for none: sibling-based validation compares it with what the parent
     /// says (section 4.2.3).
@@ -71,8 +75,39 @@ impl HopLayout {
     /// [`Rejection::Torn`] if what was read is of different moments; other rejections if it is no leaf's, or not as
     /// writers leave it.
     pub fn lookup(&self, image: &[u8], key: &[u8], has_header: bool) -> Result<Neighbourhood, Rejection> {
+        self.look(image, key, has_header, true)
+    }
+
+    /// Looks `key` up in an indirect leaf none of whose blocks is of that key: entries with its fingerprint are of other
+    /// keys.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// assert!(layout.lookup_others(&image, b"anna", false)?.found.is_none());
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HopLayout::lookup`].
+    pub fn lookup_others(
+        &self,
+        image: &[u8],
+        key: &[u8],
+        has_header: bool,
+    ) -> Result<Neighbourhood, Rejection> {
+        self.look(image, key, has_header, false)
+    }
+
+    fn look(
+        &self,
+        image: &[u8],
+        key: &[u8],
+        has_header: bool,
+        finds: bool,
+    ) -> Result<Neighbourhood, Rejection> {
         self.check_len(image);
-        let home = self.home(key);
+        let hash = Self::hash(key);
+        let home = self.home_of_hash(hash);
         let replica = self.replica_of(home);
         let version = self.replica_version(image, replica)?;
         let sibling = RemotePtr::from_bits(self.sibling_bits(image, replica));
@@ -88,13 +123,12 @@ impl HopLayout {
         for slot in self.ring.neighbourhood(home) {
             let whole = self.entry_is_of(image, slot, version);
             torn |= !whole;
-            if whole && self.is_present(image, slot) {
-                let held = self.key(image, slot)?;
-                if stream::compare(image, held, key).is_eq() {
-                    let value = self.value(image, slot)?;
-                    let spans_lines = !self.entry(slot).further_lines().is_empty();
-                    seen.found = Some(HopFound { slot, value, spans_lines });
-                }
+            if finds && whole && self.is_present(image, slot) && self.is_of(image, slot, key, hash)? {
+                let value = self.value(image, slot)?;
+                let mut spans_lines = !self.entry(slot).further_lines().is_empty();
+                // Of an indirect leaf several entries may count.
+                spans_lines |= self.blocks.is_some() && seen.found.is_some_and(|found| found.spans_lines);
+                seen.found = Some(HopFound { slot, value, spans_lines });
             }
         }
         if !torn && (seen.found.is_some() || self.bits_are_of_keys(image, home)?) {
@@ -126,12 +160,33 @@ impl HopLayout {
         if !self.entry_is_of(image, slot, version) {
             return Err(Rejection::Torn);
         }
-        let held = self.key(image, slot)?;
-        if !stream::compare(image, held, key).is_eq() {
+        if !self.is_of(image, slot, key, Self::hash(key))? {
             return Ok(None);
         }
         let spans_lines = !self.entry(slot).further_lines().is_empty();
         Ok(Some(HopFound { slot, value: self.value(image, slot)?, spans_lines }))
+    }
+
+    /// Yields the entries of an indirect leaf's neighbourhood that have the fingerprint of `key`, and their blocks: what a
+    /// lookup that has found one of them reads.
+    ///
+    /// ```
+    /// # farwood_doctest::indirect_leaf!(|layout, image| {
+    /// assert_eq!(layout.candidates(&image, b"anna")?[0].1.address(), RemotePtr::from_bits(640));
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If no writer leaves such an entry.
+    pub fn candidates(&self, image: &[u8], key: &[u8]) -> Result<Candidates, Rejection> {
+        let hash = Self::hash(key);
+        let mut candidates = Candidates::new();
+        for slot in self.ring.neighbourhood(self.home_of_hash(hash)) {
+            if self.is_present(image, slot) && self.is_of(image, slot, key, hash)? {
+                candidates.push((slot, self.block(image, slot)?));
+            }
+        }
+        Ok(candidates)
     }
 
     /// Yields the bytes of the image that the entry in `slot` takes.
@@ -214,6 +269,9 @@ impl HopLayout {
 
     /// Yields the hash of the key in `slot`, which is present.
     pub(super) fn hash_of(&self, image: &[u8], slot: usize) -> Result<u64, Rejection> {
+        if self.blocks.is_some() {
+            return Ok(u64::from_le_bytes(stream::array(image, self.key_slot(slot).start)));
+        }
         let key = self.key(image, slot)?;
         Ok(match stream::in_one_line(image, key) {
             Some(key) => Self::hash(key),

@@ -38,6 +38,11 @@
 //!                                               home 6: e6 e7 and R0 e0 e1, two READs of one chain
 //! ```
 //!
+//! *Indirect* leaves have a fingerprint of 8 bytes in the place of each key, and in that of the value what leads to the
+//! block of both (block.rs). The fingerprint is the hash of the key: so homes and sums are told without the blocks, and
+//! an entry of another key than the one that was looked for is a coincidence of 64 bits. (The paper has the first 8
+//! bytes of the key, which keys with a common prefix share.) The fences in header and replicas are keys all the same.
+//!
 //! The *sum* is the XOR of the hashes of all keys. Hops do not change it. A reader of the whole leaf that sees the keys
 //! whose sum it reads sees all keys that were there when it read the sum, however many have hopped meanwhile.
 //!
@@ -59,9 +64,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::header::Header;
 use super::stream::{CONTROL_BYTES, LINE_BYTES, PAYLOAD_BYTES, StreamRange, WORD_BYTES, physical};
-use super::{LayoutError, LineRanges, MAX_NODE_BYTES, MAX_VALUE_BYTES, check_key_bytes};
+use super::{BlockFormat, LayoutError, LineRanges, MAX_NODE_BYTES, MAX_VALUE_BYTES, check_key_bytes};
 
-pub use lookup::{ABSENCE_INTERVALS, HopFound, Neighbourhood, SHORT_VERSIONS, Versions};
+pub use lookup::{ABSENCE_INTERVALS, Candidates, HopFound, Neighbourhood, SHORT_VERSIONS, Versions};
 pub use ring::{Hop, Placement, Ring};
 pub use vacancy::Vacancy;
 pub use view::HopView;
@@ -75,13 +80,20 @@ const REPLICA_BYTES: usize = 10;
 const FENCE_LENGTHS: usize = 4;
 /// Stream bytes of an entry's head.
 const HEAD_BYTES: usize = 2;
+/// Bytes of an indirect entry's fingerprint, and of what leads to its block.
+const FINGERPRINT_BYTES: usize = 8;
+const POINTER_BYTES: usize = 8;
 
 /// The sizes of an index's hopscotch leaves, from which the place of each field follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HopLayout {
     ring: Ring,
     max_key: usize,
-    max_value: usize,
+    /// Bytes of an entry's key slot and value slot.
+    key_bytes: usize,
+    value_bytes: usize,
+    /// The blocks of an indirect leaf's pairs.
+    blocks: Option<BlockFormat>,
     has_fences: bool,
     /// The lock's word and those behind it, in bytes of the image.
     words: usize,
@@ -106,28 +118,55 @@ impl HopLayout {
     ///
     /// # Errors
     /// If a size is out of range, or the span is no multiple of the neighbourhood.
-    pub fn new(
-        Ring { slots, reach }: Ring,
-        max_key: usize,
-        max_value: usize,
-        has_fences: bool,
-    ) -> Result<Self, LayoutError> {
+    pub fn new(ring: Ring, max_key: usize, max_value: usize, has_fences: bool) -> Result<Self, LayoutError> {
         check_key_bytes(max_key)?;
         if max_value > MAX_VALUE_BYTES {
             return Err(LayoutError::ValueBytes { max_value });
         }
+        Self::of_entries(ring, max_key, (max_key, max_value), None, has_fences)
+    }
+
+    /// Makes a layout as [`HopLayout::new`] does, of indirect leaves: pairs lie in blocks.
+    ///
+    /// ```
+    /// # use farwood_index::layout::hopscotch::{HopLayout, Ring};
+    /// let layout = HopLayout::indirect(Ring { slots: 64, reach: 8 }, 32, 4096, false)?;
+    /// assert_eq!(layout.node_bytes(), 1472, "of 64 entries of 19 bytes");
+    /// # Ok::<_, farwood_index::layout::LayoutError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HopLayout::new`].
+    pub fn indirect(
+        ring: Ring,
+        max_key: usize,
+        max_value: usize,
+        has_fences: bool,
+    ) -> Result<Self, LayoutError> {
+        let blocks = BlockFormat::new(max_key, max_value)?;
+        Self::of_entries(ring, max_key, (FINGERPRINT_BYTES, POINTER_BYTES), Some(blocks), has_fences)
+    }
+
+    fn of_entries(
+        ring @ Ring { slots, reach }: Ring,
+        max_key: usize,
+        (key_bytes, value_bytes): (usize, usize),
+        blocks: Option<BlockFormat>,
+        has_fences: bool,
+    ) -> Result<Self, LayoutError> {
         if reach < 2 || reach > Self::REACH_MAX && reach != slots {
             return Err(LayoutError::Neighbourhood { entries: reach });
         }
         if slots == 0 || !slots.is_multiple_of(reach) || slots > Vacancy::SLOTS_MAX {
             return Err(LayoutError::Span { entries: slots, neighbourhood: reach });
         }
-        let ring = Ring { slots, reach };
         let words = words_behind(Header::bytes(max_key));
         let mut layout = HopLayout {
             ring,
             max_key,
-            max_value,
+            key_bytes,
+            value_bytes,
+            blocks,
             has_fences,
             words,
             node_bytes: 0,
@@ -163,6 +202,18 @@ impl HopLayout {
     /// ```
     pub fn ring(&self) -> Ring {
         self.ring
+    }
+
+    /// Yields the format of the blocks that pairs lie in, if the leaf is indirect.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// assert!(layout.blocks().is_none() && HopLayout::indirect(layout.ring(), 8, 8, false)?.blocks().is_some());
+    /// # });
+    /// ```
+    #[inline]
+    pub fn blocks(&self) -> Option<&BlockFormat> {
+        self.blocks.as_ref()
     }
 
     /// Hashes a key: 64 even bits.
@@ -339,7 +390,7 @@ impl HopLayout {
     }
 
     fn entry_bytes(&self) -> usize {
-        HEAD_BYTES + self.hops_bytes() + self.max_key + self.max_value
+        HEAD_BYTES + self.hops_bytes() + self.key_bytes + self.value_bytes
     }
 
     /// Yields the stream offset of a group: a replica and the entries up to the next one.

@@ -1,11 +1,10 @@
 //! Changes of a leaf: new images, halves, and entry writes with the bytes that a WRITE must send.
 
-use std::ops::{Range, RangeBounds};
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::super::header::{Header, Kind, LEAF, NodeHeader};
-use super::super::slot_order::is_in;
 use super::super::stream::{self, StreamRange, WORD_BYTES};
 use super::super::version::{self, EntryVersion};
 use super::super::{Malformed, Patch, Rejection};
@@ -193,12 +192,11 @@ impl HopLayout {
         Ok(self.write_of(image, home, changed))
     }
 
-    /// Makes a whole image that of a leaf with `header` and those keys that are in `bounds`, each in its slot. Its lock
-    /// stays.
+    /// Makes a whole image that of a leaf with `header` and those of its entries whose slots `keeps` tells, each in its
+    /// slot. Its lock stays.
     ///
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
-    /// # use std::ops::Bound::{Excluded, Unbounded};
     /// # let header = NodeHeader {
     /// #     level: 0,
     /// #     low: b"",
@@ -207,7 +205,8 @@ impl HopLayout {
     /// #     incarnation: 1,
     /// #     node_version: NodeVersion::new(8),
     /// # };
-    /// layout.keep(&mut image, &header, (Unbounded, Excluded(&b"c"[..])))?;
+    /// let slot = layout.lookup(&image, b"anna", false)?.found.expect("it is there").slot;
+    /// layout.keep(&mut image, &header, |other| other == slot)?;
     /// assert!(layout.lookup(&image, b"anna", false)?.found.is_some());
     /// assert!(layout.lookup(&image, b"clara", false)?.found.is_none());
     /// # });
@@ -219,10 +218,10 @@ impl HopLayout {
         &self,
         image: &mut [u8],
         header: &NodeHeader<'_>,
-        bounds: impl RangeBounds<[u8]>,
+        keeps: impl Fn(usize) -> bool,
     ) -> Result<(), Rejection> {
         for slot in 0..self.ring.slots {
-            if self.is_present(image, slot) && !is_in(image, &bounds, self.key(image, slot)?) {
+            if self.is_present(image, slot) && !keeps(slot) {
                 let hash = self.hash_of(image, slot)?;
                 self.vacate(image, slot, self.home_of_hash(hash));
                 self.add_to_sum(image, hash);
@@ -333,8 +332,11 @@ impl HopLayout {
         image[at..at + WORD_BYTES].copy_from_slice(&sum.to_le_bytes());
     }
 
+    /// Stores a new pair, or its fingerprint and what leads to its block.
     fn store(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) {
         assert!(!self.is_present(image, slot), "a new pair goes into a vacancy");
+        let fingerprint = Self::hash(key).to_le_bytes();
+        let key = if self.blocks.is_some() { &fingerprint } else { key };
         let key_short = if self.key_slot(slot).write(image, key) { KEY_SHORT } else { 0 };
         let value_short = if self.value_slot(slot).write(image, value) { VALUE_SHORT } else { 0 };
         let others = self.head(image, slot) & !(KEY_SHORT | VALUE_SHORT);
@@ -344,7 +346,7 @@ impl HopLayout {
     /// Copies flags, key and value; what the slot says as a home stays.
     fn move_entry(&self, image: &mut [u8], from: usize, to: usize) {
         const FLAGS: u16 = PRESENT | KEY_SHORT | VALUE_SHORT;
-        let pair = |slot| StreamRange::new(self.key_slot(slot).start, self.max_key + self.max_value);
+        let pair = |slot| StreamRange::new(self.key_slot(slot).start, self.key_bytes + self.value_bytes);
         let bytes = stream::gather(image, pair(from));
         stream::write(image, pair(to).start(), &bytes);
         let flags = self.head(image, from) & FLAGS;

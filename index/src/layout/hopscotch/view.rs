@@ -5,9 +5,9 @@ use std::ops::RangeBounds;
 use super::super::header::{Header, Kind, Position};
 use super::super::slot_order::SlotOrder;
 use super::super::stream::{self, StreamRange};
-use super::super::{Bytes, Malformed, Rejection};
-use super::HopLayout;
+use super::super::{BlockPtr, Bytes, Malformed, Rejection};
 use super::entry::ShortVersion;
+use super::{HopLayout, Ring};
 
 /// An image whose header is that of a leaf, and whose lines, replicas and entries are of one version of the node.
 #[derive(Clone, Copy)]
@@ -153,26 +153,70 @@ impl<'a> HopView<'a> {
         })
     }
 
-    /// Yields the median of the keys in the neighbourhood of `key`, all of whose slots are taken: a key of the leaf,
-    /// and not its least.
+    /// Yields the keys, by slot: they are in the leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// assert!(layout.view(&image)?.keys()?.iter().any(|(_, key)| key[..] == *b"anna"));
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HopView::pair`].
+    pub fn keys(&self) -> Result<Vec<(usize, Bytes)>, Rejection> {
+        let key = |slot| Ok((slot, stream::to_bytes(self.image, self.key(slot)?)));
+        self.present().map(key).collect()
+    }
+
+    /// Yields the blocks of an indirect leaf's pairs, by slot, all of which are those of the sum.
+    ///
+    /// ```
+    /// # farwood_doctest::indirect_leaf!(|layout, image| {
+    /// assert_eq!(layout.view(&image)?.blocks()?[0].1.address(), RemotePtr::from_bits(640));
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`HopView::check_sum`], and if an entry leads to no block.
+    pub fn blocks(&self) -> Result<Vec<(usize, BlockPtr)>, Rejection> {
+        self.check_sum()?;
+        let block = |slot| Ok((slot, self.layout.block(self.image, slot)?));
+        self.present().map(block).collect()
+    }
+
+    /// Tells whether `key` has the fingerprint in `slot` of an indirect leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::indirect_leaf!(|layout, image| {
+    /// let leaf = layout.view(&image)?;
+    /// assert!(leaf.present().all(|slot| leaf.has_fingerprint(slot, b"anna")));
+    /// # });
+    /// ```
+    pub fn has_fingerprint(&self, slot: usize, key: &[u8]) -> bool {
+        self.layout.hash_of(self.image, slot) == Ok(HopLayout::hash(key))
+    }
+
+    /// Yields the median of those of the leaf's `keys`, by slot, that are in the neighbourhood of `key`, all of whose
+    /// slots are taken: not their least.
     ///
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
     /// for more in 0..=255 {
     ///     let _ = layout.insert_near(&mut image, &[b'd', more], b"");
     /// }
-    /// let median = layout.view(&image)?.median_near(b"anna")?;
+    /// let leaf = layout.view(&image)?;
+    /// let median = leaf.median_near(b"anna", &leaf.keys()?)?;
     /// assert!(median[..] > b"anna"[..], "either half has a key");
     /// # });
     /// ```
     ///
     /// # Errors
-    /// [`Malformed::KeyOrder`] if there is none, or that of an entry.
-    pub fn median_near(&self, key: &[u8]) -> Result<Bytes, Rejection> {
-        let slots = self.layout.ring.neighbourhood(self.layout.home(key));
-        let keys =
-            slots.filter(|slot| self.layout.is_present(self.image, *slot)).map(|slot| Ok(self.pair(slot)?.0));
-        let mut keys = keys.collect::<Result<Vec<_>, Rejection>>()?;
+    /// [`Malformed::KeyOrder`] if there is none.
+    pub fn median_near(&self, key: &[u8], keys: &[(usize, Bytes)]) -> Result<Bytes, Rejection> {
+        let Ring { reach, .. } = self.layout.ring;
+        let home = self.layout.home(key);
+        let near = keys.iter().filter(|(slot, _)| self.layout.ring.distance(home, *slot) < reach);
+        let mut keys: Vec<Bytes> = near.map(|(_, key)| key.clone()).collect();
         keys.sort();
         let middle = keys.len() / 2;
         if middle == 0 || keys[middle - 1] == keys[middle] || self.header.position(&keys[0]) != Position::Here

@@ -16,6 +16,56 @@ const ENTRY: u64 = 24;
 /// An entry write from a home to the end of its neighbourhood.
 const ENTRIES: u64 = 8 * 20 + 32;
 const WORD: u64 = 8;
+/// A block of a pair of 8 + 8 bytes, as a scan reads it.
+const BLOCK: u64 = 64;
+/// Its part with the key, and that with the pair.
+const BLOCK_KEY: u64 = 16;
+const BLOCK_PAIR: u64 = 24;
+/// The leaves that a scan of 100 pairs reads at the least and at the most, and their pairs at the most.
+const SCANNED: (u64, u64) = (3, 9);
+const PAIRS_PER_LEAF: u64 = 45;
+
+/// Yields the costs on an indirect tree, whose pairs of 8 + 8 bytes lie in blocks beside their leaves: those of an inline
+/// one, whose entries are as large, and of the blocks.
+pub(super) fn indirect(techniques: Techniques, work: Work) -> Costs {
+    // No leaf is speculated upon.
+    let techniques = Techniques { speculative: false, ..techniques };
+    let (least, most) = match costs(techniques, work) {
+        Costs::Between(least, most) => (least, most),
+        Costs::OneOf(_) => unreachable!("the table has bounds"),
+    };
+    let read = |bytes_read| Cost { round_trips: 1, reads: 1, bytes_read, ..Cost::default() };
+    let wrote = Cost { writes: 1, bytes_written: BLOCK_PAIR, ..Cost::default() };
+    let both = |more: Cost| Costs::Between(least.and(&more), most.and(&more));
+    match work {
+        // A neighbourhood, and no less.
+        Work::Get { present: true } => {
+            let neighbourhood = Cost { bytes_read: NEIGHBOURHOOD - 32, ..least };
+            Costs::Between(neighbourhood.and(&read(BLOCK_PAIR)), most.and(&read(BLOCK_PAIR)))
+        }
+        Work::Get { present: false } => Costs::Between(least, most),
+        Work::ScanOf100 => {
+            let of_blocks = |round_trips, blocks| Cost {
+                round_trips,
+                reads: blocks,
+                bytes_read: blocks * BLOCK,
+                ..Cost::default()
+            };
+            let (fewest, leaves) = SCANNED;
+            let blocks = of_blocks(2, leaves * PAIRS_PER_LEAF);
+            Costs::Between(least.and(&of_blocks(1, fewest * (PAIRS_PER_LEAF - 1))), most.and(&blocks))
+        }
+        Work::Change(OpKind::Insert) => both(wrote),
+        // The entry stays as it is.
+        Work::Change(OpKind::Update) => {
+            let least = Cost { writes: 2, bytes_written: BLOCK_PAIR + WORD, ..least };
+            let most = Cost { writes: 2, bytes_written: BLOCK_PAIR + WORD, ..most };
+            Costs::Between(least.and(&read(BLOCK_KEY)), most.and(&read(BLOCK_KEY)))
+        }
+        Work::Change(_) | Work::VainChange(OpKind::Insert) => both(read(BLOCK_KEY)),
+        Work::VainChange(_) => Costs::Between(least, most),
+    }
+}
 
 pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
     let (get, update) = (reads(1, techniques), 2 + u64::from(!techniques.fused));

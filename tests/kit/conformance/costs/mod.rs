@@ -52,6 +52,9 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
         IndexSpec::Sherman { options, .. } => sherman::costs(options.techniques, work),
         IndexSpec::Smart { options, .. } => smart::costs(options.techniques, work),
+        IndexSpec::Chime { options, geometry } if geometry.indirect => {
+            chime::indirect(options.techniques, work)
+        }
         IndexSpec::Chime { options, .. } => chime::costs(options.techniques, work),
         other => own_word(&other, work),
     }

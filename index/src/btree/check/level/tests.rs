@@ -20,6 +20,7 @@ fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNod
         high: high.map(key),
         sibling: ptr(sibling),
         children: Vec::new(),
+        block_bytes: 0,
         keys: 0,
         pairs: Vec::new(),
         faults: Vec::new(),
