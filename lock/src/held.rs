@@ -301,6 +301,7 @@ impl<V: Verbs> Held<V> {
                 Err(failed) => {
                     fabric_failures += 1;
                     buf = self
+                        .table
                         .again(meter, failed, fabric_failures)
                         .await?
                         .expect("a READ is posted with a buffer");

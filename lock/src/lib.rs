@@ -43,6 +43,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod audit;
 mod backlog;
 mod backoff;

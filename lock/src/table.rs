@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
 
+use crate::attempts::PAUSE_NS_MIN;
 use crate::audit;
 use crate::backlog::Backlog;
 use crate::backoff::{LONG_NS, Pauses};
@@ -18,7 +19,7 @@ use crate::error::LockError;
 use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
-use crate::janitor::{self, PAUSE_NS_MIN};
+use crate::janitor;
 use crate::message::{Grant, LockMessage, MessageKind, Release};
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
@@ -53,6 +54,11 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
+    /// Yields what the handles of one shard share.
+    pub(crate) fn table(&self) -> &Rc<Table<V>> {
+        &self.0
+    }
+
     /// Attaches a lock table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
     /// lives: the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     ///
@@ -356,7 +362,7 @@ impl<V: Verbs> Table<V> {
 
     /// Reads what is in `lock`: one round trip, and one more after a pause each time that a queue pair breaks.
     #[cold]
-    async fn found_in(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
+    pub(crate) async fn found_in(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
         let mut attempt = 0;
         loop {
             match janitor::read_back(&self.verbs, meter, lock).await {
