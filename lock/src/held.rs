@@ -144,6 +144,11 @@ impl<V: Verbs> Held<V> {
         self.node
     }
 
+    /// Yields the lock word.
+    pub(crate) fn word(&self) -> RemotePtr {
+        self.lock
+    }
+
     /// Tells whether the global lock came with the local one, from the holder before.
     ///
     /// ```
@@ -690,7 +695,7 @@ impl<V: Verbs> Held<V> {
 }
 
 /// Adds READs of those parts of a node, each to where it is in the node.
-fn add_reads(chain: &mut Chain, node: RemotePtr, parts: &[Range<usize>]) {
+pub(crate) fn add_reads(chain: &mut Chain, node: RemotePtr, parts: &[Range<usize>]) {
     for part in parts {
         chain.read(node.add(part.start as u64), part.clone());
     }

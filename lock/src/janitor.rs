@@ -41,9 +41,9 @@ use std::rc::Rc;
 use farwood_runtime::chain::Op;
 use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
-use crate::attempts::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::backlog::Task;
 use crate::held::{Global, PendingRelease, UnlockMode};
+use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, WORD_BYTES};
 

@@ -43,7 +43,6 @@
 
 #![forbid(unsafe_code)]
 
-mod attempts;
 mod audit;
 mod backlog;
 mod backoff;
@@ -55,8 +54,10 @@ mod held;
 mod hint;
 mod janitor;
 mod message;
+mod pace;
 mod patience;
 mod place;
+pub mod shared;
 mod slots;
 mod stats;
 mod table;

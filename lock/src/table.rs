@@ -1,6 +1,8 @@
 //! A shard's part of the lock tables: the handle that clients acquire with, and the actor that talks to the other
 //! shards. It carries out what [`crate::handover`] decides; it decides nothing itself.
 
+mod again;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +11,6 @@ use std::task::{Context, Poll};
 
 use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
 
-use crate::attempts::PAUSE_NS_MIN;
 use crate::audit;
 use crate::backlog::Backlog;
 use crate::backoff::{LONG_NS, Pauses};
@@ -21,6 +22,7 @@ use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
 use crate::janitor;
 use crate::message::{Grant, LockMessage, MessageKind, Release};
+use crate::pace::PAUSE_NS_MIN;
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::Delivery;

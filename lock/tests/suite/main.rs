@@ -11,6 +11,7 @@ mod faults;
 mod handovers;
 mod patience;
 mod payload;
+mod shared;
 mod takeover;
 mod traffic;
 mod window_shards;
