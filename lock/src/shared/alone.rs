@@ -6,7 +6,6 @@ use super::words::LockWords;
 use super::{SharedLocks, Sharing};
 use crate::error::LockError;
 use crate::held::Held;
-use crate::word::{FREE, LockWord};
 
 impl<V: Verbs> SharedLocks<V> {
     /// Takes the global lock alone, and reads those parts of the node, each to where it is in the node. The first part
@@ -71,18 +70,17 @@ impl<V: Verbs> Sharing<V> {
                 Ok(done) => (buf, failures) = (done.into_buf(), 0),
                 Err(failed) => {
                     failures += 1;
-                    buf = table.again(meter, failed, failures).await?.expect("a READ is posted with a buffer");
+                    buf =
+                        table.again(meter, failed, failures).await?.expect("a READ is posted with a buffer");
                     continue;
                 }
             }
-            let Some(lane) = LockWords::new(&buf[..self.lanes.lock_bytes()]).lanes().next() else {
+            if LockWords::new(&buf[..self.lanes.lock_bytes()]).lanes().next().is_none() {
                 return Ok(buf);
-            };
+            }
             (looks, _) = (looks + 1, meter.retry());
             if looks >= table.config.attempts_max || table.patience.spent(&table.verbs, meter).1 {
-                let owners = self.lane_owners(meter).await?;
-                let owner = owners.get(usize::from(lane)).copied().flatten();
-                return Err(table.contended(meter, at, owner.map_or(FREE, LockWord::to_bits), looks));
+                return Err(self.overdue(meter, at, looks).await);
             }
         }
     }

@@ -141,8 +141,7 @@ impl<V: Verbs> Shared<V> {
             }
         });
         let Some(part) = part.await else {
-            let found = sharing.table().found_in(meter, self.lock).await?;
-            return Err(sharing.table().contended(meter, (self.node, self.lock), found, 0));
+            return Err(sharing.overdue(meter, (self.node, self.lock), 0).await);
         };
         slots.borrow_mut().close(token);
         self.stage = Stage::from(part);
@@ -173,8 +172,11 @@ impl<V: Verbs> Shared<V> {
                     table.wait_for_janitor(meter, (self.node, self.lock)).await?;
                 }
                 Move::Look if own == Own::Clear => {
-                    let pause_ns =
-                        table.pauses.after_cas(looks, seen.unchanged_ns(table.verbs.now()), table.verbs.random());
+                    let pause_ns = table.pauses.after_cas(
+                        looks,
+                        seen.unchanged_ns(table.verbs.now()),
+                        table.verbs.random(),
+                    );
                     table.verbs.pause(pause_ns).await;
                 }
                 Move::Enter | Move::Look | Move::Retreat => {}
@@ -189,7 +191,8 @@ impl<V: Verbs> Shared<V> {
                 Ok(_) if next == Move::Retreat => failures = 0,
                 Ok(done) => {
                     failures = 0;
-                    let found = LockWords::new(&done.buf.as_ref().expect("READs have a buffer")[words.clone()]);
+                    let found =
+                        LockWords::new(&done.buf.as_ref().expect("READs have a buffer")[words.clone()]);
                     seen.see(found.holder(), table.verbs.now());
                     if next == Move::Enter && seen.word == FREE {
                         self.has_entered();
@@ -201,7 +204,7 @@ impl<V: Verbs> Shared<V> {
                     }
                     if seen.word != FREE {
                         looks += 1;
-                        self.barred(meter, next, seen.word, looks)?;
+                        self.barred(meter, next, looks).await?;
                     }
                     buf = done.buf;
                 }
@@ -218,14 +221,15 @@ impl<V: Verbs> Shared<V> {
             Move::Look | Move::Stay => (own, own),
         };
         let buf = if next == Move::Retreat { None } else { buf.take() };
-        let chain = self.sharing.table().verbs.submit_built(meter, self.lock.server(), buf, |chain| match next {
-            Move::Enter => {
-                self.add_bit(chain);
-                add_reads(chain, self.node, parts);
-            }
-            Move::Retreat => self.take_bit(chain),
-            Move::Look | Move::Stay => _ = chain.read(self.lock, words),
-        });
+        let chain =
+            self.sharing.table().verbs.submit_built(meter, self.lock.server(), buf, |chain| match next {
+                Move::Enter => {
+                    self.add_bit(chain);
+                    add_reads(chain, self.node, parts);
+                }
+                Move::Retreat => self.take_bit(chain),
+                Move::Look | Move::Stay => _ = chain.read(self.lock, words),
+            });
         self.stage = Stage::Moving { chain, then, failed };
     }
 
@@ -244,7 +248,12 @@ impl<V: Verbs> Shared<V> {
     }
 
     /// Reads the node, at which the shard is present.
-    async fn read(&mut self, meter: &Meter, mut buf: Buf, parts: &[Range<usize>]) -> Result<Completion, LockError> {
+    async fn read(
+        &mut self,
+        meter: &Meter,
+        mut buf: Buf,
+        parts: &[Range<usize>],
+    ) -> Result<Completion, LockError> {
         let words = self.sharing.words_in(self.node, self.lock, parts);
         let (table, mut failures) = (Rc::clone(self.sharing.table()), 0);
         loop {
@@ -263,7 +272,8 @@ impl<V: Verbs> Shared<V> {
                 }
                 Err(failed) => {
                     failures += 1;
-                    buf = table.again(meter, failed, failures).await?.expect("a READ is posted with a buffer");
+                    buf =
+                        table.again(meter, failed, failures).await?.expect("a READ is posted with a buffer");
                 }
             }
         }
@@ -276,7 +286,7 @@ impl<V: Verbs> Shared<V> {
 
     /// Counts a look that found the lock taken, and gives up when the time or the budget is spent.
     #[cold]
-    fn barred(&self, meter: &Meter, made: Move, found: u64, looks: u32) -> Result<(), LockError> {
+    async fn barred(&self, meter: &Meter, made: Move, looks: u32) -> Result<(), LockError> {
         meter.retry();
         if made == Move::Enter {
             self.sharing.counters.count(|stats| stats.barred += 1);
@@ -286,7 +296,7 @@ impl<V: Verbs> Shared<V> {
         if looks < table.config.attempts_max && !table.patience.spent(&table.verbs, meter).1 {
             return Ok(());
         }
-        Err(table.contended(meter, (self.node, self.lock), found, looks))
+        Err(self.sharing.overdue(meter, (self.node, self.lock), looks).await)
     }
 }
 

@@ -33,7 +33,11 @@ pub(super) enum Stage<V: Verbs> {
     /// It leads, and knows that of the bit.
     Lead(Own),
     /// It leads, with a chain in flight, and what it knows when that was executed or has failed.
-    Moving { chain: V::Submission, then: Own, failed: Own },
+    Moving {
+        chain: V::Submission,
+        then: Own,
+        failed: Own,
+    },
     /// It is one of those for whom the bit is set.
     Joined,
     /// It still is, until a write-back with atomics has been executed.
@@ -176,7 +180,8 @@ impl<V: Verbs> Shared<V> {
             Err(failed) => failed,
         };
         meter.retry();
-        self.stage = Stage::Settling(Box::pin(settle(Rc::clone(&self.sharing), self.lock, self.bit, Own::Unknown)));
+        self.stage =
+            Stage::Settling(Box::pin(settle(Rc::clone(&self.sharing), self.lock, self.bit, Own::Unknown)));
         let settled = poll_fn(|cx| {
             let Stage::Settling(settling) = &mut self.stage else { unreachable!("it is being settled") };
             let settled = ready!(settling.as_mut().poll(cx));

@@ -116,7 +116,7 @@ use crate::patience::{Patience, Waited};
 use crate::slots::{Delivery, Slots};
 use crate::stats::Counters;
 use crate::table::{LockTable, Table};
-use crate::word::LockWord;
+use crate::word::{LockWord, WORD_BYTES};
 
 /// A handle to a shard's locks that can be shared; clones are cheap. There is one for each lock table of an index that
 /// has lanes.
@@ -273,10 +273,15 @@ pub(crate) struct Sharing<V: Verbs> {
 #[derive(Clone, Copy)]
 enum Lane {
     /// It has none, and has had so many locks alone for want of one.
-    Wanting { alone: u32 },
+    Wanting {
+        alone: u32,
+    },
     /// It asks for one.
     Claiming,
-    Own { lane: u16, word: LockWord },
+    Own {
+        lane: u16,
+        word: LockWord,
+    },
 }
 
 impl<V: Verbs> Sharing<V> {
@@ -289,10 +294,45 @@ impl<V: Verbs> Sharing<V> {
     }
 
     /// Queues up to have a lock alone. `at` are the node and its lock.
-    async fn acquire(self: &Rc<Self>, meter: &Meter, at: (RemotePtr, RemotePtr)) -> Result<Held<V>, LockError> {
+    async fn acquire(
+        self: &Rc<Self>,
+        meter: &Meter,
+        at: (RemotePtr, RemotePtr),
+    ) -> Result<Held<V>, LockError> {
         self.check(at);
-        let (node, lock) = at;
-        self.locks.acquire_embedded(meter, node, lock).await
+        match self.locks.acquire_embedded(meter, at.0, at.1).await {
+            Err(LockError::Contended { .. }) => Err(self.overdue(meter, at, 0).await),
+            acquired => acquired,
+        }
+    }
+
+    /// Makes the error of an operation that has waited for too long. It names the compute node that has the lock alone;
+    /// if that is this one, or none, one that shares it, for which clients here wait. A few round trips.
+    #[cold]
+    async fn overdue(&self, meter: &Meter, at: (RemotePtr, RemotePtr), attempts: u32) -> LockError {
+        match self.find_owner(meter, at.1).await {
+            Ok(word) => self.table().contended(meter, at, word, attempts),
+            Err(error) => error,
+        }
+    }
+
+    /// Reads the word of the compute node that keeps others waiting.
+    async fn find_owner(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
+        let table = self.table();
+        let word = table.found_in(meter, lock).await?;
+        if LockWord::from_bits(word).is_some_and(|word| word.owner() != table.verbs.node_id()) {
+            return Ok(word);
+        }
+        let mut words = vec![0; self.lanes.lock_bytes()];
+        for at in (WORD_BYTES..words.len()).step_by(WORD_BYTES) {
+            let found = table.found_in(meter, lock.add(at as u64)).await?;
+            words[at..][..WORD_BYTES].copy_from_slice(&found.to_le_bytes());
+        }
+        let other = LockWords::new(&words).lanes().find(|lane| Some(*lane) != self.lane());
+        match other {
+            Some(lane) => table.found_in(meter, self.lanes.word_of(lane)).await,
+            None => Ok(word),
+        }
     }
 
     fn check(&self, (node, lock): (RemotePtr, RemotePtr)) {
@@ -321,7 +361,9 @@ impl<V: Verbs> Sharing<V> {
     fn tell(&self, token: u32, part: Part) {
         let delivery = self.slots.borrow_mut().tell(token, || part);
         match delivery {
-            Delivery::Waiting(waiter) => waiter.into_iter().for_each(|waiter| self.table().verbs.wake(waiter)),
+            Delivery::Waiting(waiter) => {
+                waiter.into_iter().for_each(|waiter| self.table().verbs.wake(waiter))
+            }
             Delivery::Gone => unreachable!("a client that is dropped leaves the queue at once"),
         }
     }

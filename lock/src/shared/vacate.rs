@@ -21,8 +21,8 @@ use super::Sharing;
 use super::guard::{Stage, take_bit};
 use super::presence::Own;
 use super::words::{Bit, LockWords};
-use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::backlog::Task;
+use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::word::WORD_BYTES;
 
 /// Undoes what a dropped client has left.
@@ -36,7 +36,13 @@ pub(super) async fn clean_up<V: Verbs>(
     tracing::debug!(name: "lock.shared.janitor", %lock, left = left.name(), "a dropped share is cleaned up");
     let own = match left {
         Stage::Lead(own) => own,
-        Stage::Moving { chain, then, failed } => if chain.await.is_ok() { then } else { failed },
+        Stage::Moving { chain, then, failed } => {
+            if chain.await.is_ok() {
+                then
+            } else {
+                failed
+            }
+        }
         Stage::Joined | Stage::Parting(_) => {
             match left {
                 Stage::Parting(chain) => _ = chain.await,

@@ -34,7 +34,11 @@ enum Client {
     New,
     Waiting,
     Lead(Own),
-    Flying { chain: Chain, own: Own, ends: Option<bool> },
+    Flying {
+        chain: Chain,
+        own: Own,
+        ends: Option<bool>,
+    },
     /// It has read the node, and relies on that.
     In,
     /// Its janitor clears the bit.
@@ -312,7 +316,10 @@ fn explore(first: World) -> (usize, bool) {
     // From each state there is a way to the end, and at the end nothing is left.
     let mut todo: Vec<usize> = (0..worlds.len()).filter(|&at| worlds[at].is_over()).collect();
     for world in todo.iter().map(|&at| &worlds[at]).filter(|_| !is_broken) {
-        assert!(world.bits == 0 && !world.word && world.shards.iter().all(|shard| shard.len() == 0), "{world:?}");
+        assert!(
+            world.bits == 0 && !world.word && world.shards.iter().all(|shard| shard.len() == 0),
+            "{world:?}"
+        );
     }
     let mut ends = vec![false; worlds.len()];
     while let Some(at) = todo.pop() {
