@@ -72,7 +72,10 @@ impl<V: Verbs> SharedLocks<V> {
         shared.wait(meter).await?;
         if let Stage::Lead(_) = shared.stage {
             match shared.enter(meter, buf, parts).await? {
-                Entered::Read(done) => return Ok((shared, done)),
+                Entered::Read(done) => {
+                    sharing.counters.count(|stats| stats.shared += 1);
+                    return Ok((shared, done));
+                }
                 Entered::Stay(unread) => buf = unread,
                 Entered::Overtaken(unread) => {
                     drop(shared);

@@ -12,6 +12,7 @@ mod handovers;
 mod patience;
 mod payload;
 mod shared;
+mod shared_singly;
 mod takeover;
 mod traffic;
 mod window_shards;
