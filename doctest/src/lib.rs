@@ -66,6 +66,25 @@ macro_rules! locks {
     };
 }
 
+/// Runs the lines of an example that use shared locks on a shard that has a lane, a node of 64 bytes whose lock is at its
+/// begin, and an operation's meter.
+#[macro_export]
+macro_rules! shared_locks {
+    (|$shard:ident, $locks:ident, $node:ident, $meter:ident| { $($lines:tt)* }) => {
+        $crate::locks!(|$shard, table, $node, $meter| {
+            use farwood_lock::shared::{Lanes, SharedLocks};
+            let directory = RemotePtr::new($node.server(), $node.offset() - 512);
+            let $locks = SharedLocks::new(&table, Lanes { after: 0, ..Lanes::new(directory, 64) });
+            while $locks.lane().is_none() {
+                let alone = $locks.share_and_read(&Meter::default(), $node, $node, $shard.lease(64), &[0..64]).await?;
+                alone.0.release(&Meter::default(), Chain::new($node.server())).await?;
+                $shard.pause(1_000).await;
+            }
+            $($lines)*
+        })
+    };
+}
+
 /// Runs the lines of an example that use a table of windows on a shard, and an operation's meter.
 #[macro_export]
 macro_rules! windows {

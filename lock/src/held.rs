@@ -148,6 +148,11 @@ impl<V: Verbs> Held<V> {
         self.node
     }
 
+    /// Yields the lock word.
+    pub(crate) fn word(&self) -> RemotePtr {
+        self.lock
+    }
+
     /// Tells whether the global lock came with the local one, from the holder before.
     ///
     /// ```
@@ -310,6 +315,7 @@ impl<V: Verbs> Held<V> {
                 Err(failed) => {
                     fabric_failures += 1;
                     buf = self
+                        .table
                         .again(meter, failed, fabric_failures)
                         .await?
                         .expect("a READ is posted with a buffer");
@@ -738,7 +744,7 @@ impl<V: Verbs> Held<V> {
 }
 
 /// Adds READs of those parts of a node, each to where it is in the node.
-fn add_reads(chain: &mut Chain, node: RemotePtr, parts: &[Range<usize>]) {
+pub(crate) fn add_reads(chain: &mut Chain, node: RemotePtr, parts: &[Range<usize>]) {
     for part in parts {
         chain.read(node.add(part.start as u64), part.clone());
     }

@@ -43,19 +43,10 @@ use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::backlog::Task;
 use crate::held::{Global, PendingRelease, UnlockMode};
+use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, WORD_BYTES};
 
-/// Attempts at a server that does not answer while an operation, or the next holder on this compute node, waits: 16 ms
-/// of pauses.
-const ATTEMPTS_MAX: u32 = 10;
-/// Attempts altogether: several seconds. A shard that is being closed waits for them.
-const PATIENCE_MAX: u32 = 40;
-/// Bounds how often a queue pair may break meanwhile.
-const BROKEN_MAX: u32 = 100_000;
-/// The first pause after a failed attempt, in ns, doubled after each further one up to the longest.
-pub(crate) const PAUSE_NS_MIN: u64 = 16_000;
-const PAUSE_NS_MAX: u64 = 1 << 28;
 /// Bytes that a fabric keeps whole.
 const LINE_BYTES: usize = 64;
 
@@ -226,7 +217,7 @@ async fn persist<V: Verbs>(
     mut chain: Chain,
     attempts: Range<u32>,
 ) -> Result<Option<Buf>, Failed> {
-    let (mut attempt, mut broken) = (attempts.start, 0);
+    let mut pace = Pace::after(attempts.start);
     loop {
         let failed = match post_again(table, lock, pending, chain).await {
             Ok(buf) => {
@@ -236,15 +227,8 @@ async fn persist<V: Verbs>(
             Err(failed) => failed,
         };
         table.backlog.heard(lock.server(), Err(failed.cause()));
-        // A queue pair that breaks says nothing about the server, which may be back.
-        let pause_ns = if failed.cause().is_passing() && broken < table.config.attempts_max.min(BROKEN_MAX) {
-            broken += 1;
-            PAUSE_NS_MIN
-        } else {
-            attempt += 1;
-            (PAUSE_NS_MIN << attempt.min(32)).min(PAUSE_NS_MAX)
-        };
-        if attempt >= attempts.end || failed.cause().is_refusal() {
+        let pause_ns = pace.failed(failed.cause(), table.config.attempts_max);
+        if pace.attempts() >= attempts.end || failed.cause().is_refusal() {
             return Err(failed);
         }
         table.verbs.pause(pause_ns).await;

@@ -34,7 +34,11 @@
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
 //! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it holds,
-//! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `patience` ends waits.
+//! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `pace` the janitor's, `patience` ends
+//! waits.
+//!
+//! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts above,
+//! and none of them knows of it.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share
@@ -56,8 +60,10 @@ mod hint;
 mod images;
 mod janitor;
 mod message;
+mod pace;
 mod patience;
 mod place;
+pub mod shared;
 mod slots;
 mod stats;
 mod table;

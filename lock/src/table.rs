@@ -1,6 +1,8 @@
 //! A shard's part of the lock tables: the handle that clients acquire with, and the actor that talks to the other
 //! shards. It carries out what [`crate::handover`] decides; it decides nothing itself.
 
+mod again;
+
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
@@ -20,8 +22,9 @@ use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
 use crate::images::Images;
-use crate::janitor::{self, PAUSE_NS_MIN};
+use crate::janitor;
 use crate::message::{Grant, LockMessage, MessageKind, Release};
+use crate::pace::PAUSE_NS_MIN;
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
 use crate::slots::Delivery;
@@ -55,6 +58,11 @@ impl<V: Verbs> Clone for LockTable<V> {
 }
 
 impl<V: Verbs> LockTable<V> {
+    /// Yields what the handles of one shard share.
+    pub(crate) fn table(&self) -> &Rc<Table<V>> {
+        &self.0
+    }
+
     /// Attaches a lock table to `verbs`' shard. It receives on `port` for as long as that is leased, or the shard
     /// lives: the shard is the home of locks that clients elsewhere use, also when this handle is gone.
     ///
@@ -377,7 +385,7 @@ impl<V: Verbs> Table<V> {
 
     /// Reads what is in `lock`: one round trip, and one more after a pause each time that a queue pair breaks.
     #[cold]
-    async fn found_in(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
+    pub(crate) async fn found_in(&self, meter: &Meter, lock: RemotePtr) -> Result<u64, LockError> {
         let mut attempt = 0;
         loop {
             match janitor::read_back(&self.verbs, meter, lock).await {

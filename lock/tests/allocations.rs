@@ -1,7 +1,7 @@
-//! Windows allocate nothing once they are warm: counted by the global allocator on the shards' threads.
+//! Windows and shared locks allocate nothing once they are warm: counted by the global allocator on the shards' threads.
 //!
-//! The executor allocates a little for itself, at moments that have nothing to do with windows. So there are short
-//! rounds, and the cheapest round shows what windows allocate.
+//! The executor allocates a little for itself, at moments that have nothing to do with them. So there are short
+//! rounds, and the cheapest round shows what they allocate.
 
 #[path = "../../tests/kit/counting_allocator.rs"]
 mod counting_allocator;
@@ -9,8 +9,12 @@ mod counting_allocator;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use farwood_lock::shared::{Lanes, SharedLocks};
 use farwood_lock::window::{Access, Entered, Outcome, WindowConfig, WindowTable};
-use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, Meter, NodeConfig, Port, Shard, Verbs};
+use farwood_lock::{LockConfig, LockTable};
+use farwood_runtime::{
+    Chain, Cluster, ComputeNode, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr, ServerId, Shard, Verbs,
+};
 
 use self::counting_allocator::allocations;
 
@@ -84,4 +88,37 @@ fn warm_windows_allocate_nothing() {
             assert_eq!(shared, (ROUNDS_TO_WARM_UP + ROUNDS) * WINDOWS_PER_ROUND * 3);
         }
     }
+}
+
+/// Counts the allocations of the cheapest round, in which two clients share a lock.
+async fn cheapest_shares(shard: Shard) -> u64 {
+    let table = LockTable::attach(shard.clone(), Port(0), LockConfig::default());
+    let node = RemotePtr::new(ServerId(0), 8 << 20);
+    let locks = SharedLocks::new(&table, Lanes { after: 0, ..Lanes::new(node.add(4096), 64) });
+    let share = async || {
+        let (meter, buf) = (Meter::default(), shard.lease(64));
+        let shared = locks.share_and_read(&meter, node, node, buf, &[0..16, 16..64]);
+        let (shared, read) = shared.await.expect("no client has it alone");
+        let mut chain = Chain::with_buffer(node.server(), read.into_buf());
+        chain.write(node.add(16), 16..24);
+        shared.release(&meter, chain).await.expect("embedded");
+    };
+    let mut cheapest = u64::MAX;
+    for round in 0..ROUNDS_TO_WARM_UP + ROUNDS {
+        let before = allocations();
+        futures::join!(share(), share(), share());
+        if round >= ROUNDS_TO_WARM_UP {
+            cheapest = cheapest.min(allocations() - before);
+        }
+    }
+    assert!(locks.stats().joined > ROUNDS);
+    cheapest
+}
+
+#[test]
+fn warm_shared_locks_allocate_nothing() {
+    let memory = EmbeddedConfig { bytes_per_server: 16 << 20, ..EmbeddedConfig::default() };
+    let cluster = Cluster::embedded(memory).expect("16 MiB");
+    let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
+    assert_eq!(node.run(cheapest_shares).expect("io_uring"), [0]);
 }

@@ -9,13 +9,9 @@ use std::task::{Context, Poll, ready};
 use farwood_runtime::{Buf, Completion, Failed, Meter, Verbs};
 
 use super::{Global, Held, add_reads};
-use crate::backlog::Full;
 use crate::error::LockError;
-use crate::janitor::{PAUSE_NS_MIN, won};
+use crate::janitor::won;
 use crate::word::{Claim, FREE};
-
-/// Bounds how many chains in a row may fail once a client's time is over.
-const FABRIC_FAILURES_WHEN_OVER: u32 = 8;
 
 impl<V: Verbs> Held<V> {
     /// Repeats the CAS until it wins, each with READs of those parts of the node behind it if there is a
@@ -31,7 +27,7 @@ impl<V: Verbs> Held<V> {
             Global::Unknown { claim } => claim,
             _ => {
                 if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
-                    self.wait_for_janitor(meter).await?;
+                    self.table.wait_for_janitor(meter, (self.node, self.lock)).await?;
                 }
                 Claim { word: self.table.word(), vacant: self.vacant }
             }
@@ -76,7 +72,7 @@ impl<V: Verbs> Held<V> {
                 }
                 Err(failed) => {
                     fabric_failures += 1;
-                    buf = match self.again(meter, failed, fabric_failures).await {
+                    buf = match self.table.again(meter, failed, fabric_failures).await {
                         // The owner that was seen last says more than the queue pair that broke just now.
                         Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
                             let at = (self.node, self.lock);
@@ -87,46 +83,6 @@ impl<V: Verbs> Held<V> {
                 }
             }
         }
-    }
-
-    /// Waits until the janitor has less to undo on the lock's server: a further lock word may become its task, too.
-    #[cold]
-    async fn wait_for_janitor(&self, meter: &Meter) -> Result<(), LockError> {
-        let (table, server) = (&self.table, self.lock.server());
-        while table.backlog.is_full(server, table.config.unsettled_max) {
-            if let Full::InVain(cause) = table.backlog.fullness(server) {
-                table.counters.count(|stats| stats.refused += 1);
-                return Err(cause.into());
-            }
-            if let (_, true) = table.patience.spent(&table.verbs, meter) {
-                return Err(table.contended(meter, (self.node, self.lock), FREE, 0));
-            }
-            table.verbs.pause(PAUSE_NS_MIN).await;
-        }
-        Ok(())
-    }
-
-    /// Decides whether a chain is posted again that has failed `fabric_failures` times in a row. Nothing of it can be
-    /// half done: it is a READ, or a CAS that would find itself. Yields its buffer, after a pause.
-    #[cold]
-    pub(super) async fn again(
-        &self,
-        meter: &Meter,
-        failed: Failed,
-        fabric_failures: u32,
-    ) -> Result<Option<Buf>, LockError> {
-        meter.retry();
-        let (config, verbs) = (&self.table.config, &self.table.verbs);
-        let (_, over) = self.table.patience.spent(verbs, meter);
-        // A client whose time is over asks a few times more, to learn which compute node holds the lock, rather than
-        // that a queue pair broke just then.
-        let is_last =
-            fabric_failures >= config.attempts_max || (over && fabric_failures >= FABRIC_FAILURES_WHEN_OVER);
-        if !failed.cause().is_passing() || is_last {
-            return Err(failed.into());
-        }
-        verbs.pause(self.table.pauses.after_chain(fabric_failures, verbs.random())).await;
-        Ok(failed.into_parts().1.into_buffer())
     }
 
     /// Counts a CAS that found the lock taken, and gives up when the time or the budget is spent.

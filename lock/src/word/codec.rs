@@ -69,26 +69,10 @@
 //!   (leftovers are of the lock region), so no CAS starts from a payload that is lost. A repair of such a node has to
 //!   count its vacancies anew.
 //!
-//! # Shared counts
+//! # No counts
 //!
-//! Dolphin's leaves are locked by writers of entries together, by a FAA of 1, and by splits alone (its Spear). A count
-//! of sharers can be bits of a payload: a word with a count above 0 has no holder, and is yet not free to clients that
-//! want the lock alone, which is a third answer beside the two of [`WordCodec::holder`]. It is not implemented, because
-//! more than this file would have to know of it:
-//!
-//! - The FAA of a sharer that comes too late adds to a *held* word. Its low bits are the nonce here, by which a holder
-//!   knows its own word again: a codec with a count keeps these bits out of the nonce, and `Claim::wins` and the
-//!   janitor's read-back compare without them. A holder's unlock takes its own bits off by FAA: a WRITE would lose the
-//!   counts of sharers that are about to take theirs back.
-//!
-//! ```text
-//!   split    CAS 0 -> t                          unlock: WRITE 0
-//!   sharer               FAA +1: finds t, held                      FAA -1: the word is -1
-//! ```
-//!
-//! - A count has no owner. Before its FAA each sharer leaves an intent that others can read, or a sharer that dies, or
-//!   whose FAA has an unknown outcome, keeps every split away for good.
-//! - The local queue (`handover`) has one holder: a shared mode is its to know.
+//! A payload is the holder's: what several clients change at a time, such as the count of those that share a lock, is none.
+//! Locks that are shared have words of their own behind this one ([`crate::shared`]).
 
 use super::LockWord;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use farwood_lock::shared::{Lanes, LockWords, SharedLocks, SharedStats};
 use farwood_lock::{LockConfig, LockStats, LockTable};
 use farwood_runtime::{
     Chain, ClientPool, Cluster, ComputeNode, Control, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr,
@@ -104,5 +105,60 @@ fn counts_on_the_embedded_fabric() {
             acquired += stats.acquired;
         }
         assert_eq!(acquired, SHARDS as u64 * CLIENTS * OPERATIONS);
+    }
+}
+
+/// Lets clients of real shards count as in the other test: two of three share the lock and add to a word by FAA, the
+/// third has it alone and rewrites the line.
+async fn share_shard(shard: Shard, start: RemotePtr, done: Arc<AtomicUsize>) -> (SharedStats, u64) {
+    let table = LockTable::attach(shard.clone(), Port(0), LockConfig::default());
+    let lanes = Lanes { after: 0, ..Lanes::new(start.add(4096), 64) };
+    let locks = SharedLocks::new(&table, lanes);
+    let count = |client: u64| {
+        let (shard, locks) = (shard.clone(), locks.clone());
+        async move {
+            for _ in 0..OPERATIONS {
+                let (meter, buf, parts) =
+                    (Meter::default(), shard.lease(NODE_BYTES), [0..64, 64..NODE_BYTES]);
+                if client % 3 > 0 {
+                    let shared = locks.share_and_read(&meter, start, start, buf, &parts);
+                    let (shared, _) = shared.await.expect("it is not held for long");
+                    let mut chain = Chain::new(start.server());
+                    chain.faa(start.add(64), 1);
+                    assert_eq!(shared.release(&meter, chain).await.expect("embedded").atomics.len(), 1);
+                    continue;
+                }
+                let mut held = locks.acquire(&meter, start, start).await.expect("it is not held for long");
+                let read = locks.lock_and_read(&meter, &mut held, buf, &parts).await.expect("embedded");
+                let mut buf = read.into_buf();
+                let value = u64::from_le_bytes(buf[64..72].try_into().expect("8 bytes"));
+                buf[64..72].copy_from_slice(&(value + 1).to_le_bytes());
+                let mut chain = Chain::with_buffer(start.server(), buf);
+                chain.write(start.add(64), 64..128);
+                held.release(&meter, chain, true).await.expect("embedded");
+            }
+        }
+    };
+    let clients: Vec<_> = (0..CLIENTS).map(|client| shard.spawn(count(client))).collect();
+    for client in clients {
+        client.await;
+    }
+    done.fetch_add(1, Ordering::SeqCst);
+    while done.load(Ordering::SeqCst) < SHARDS || table.in_use() != (0, 0) || locks.in_use() > 0 {
+        shard.pause(10_000).await;
+    }
+    let node = shard.read(&Meter::default(), start, 72).await.expect("embedded").into_buf();
+    assert!(LockWords::new(&node[..16]).is_free());
+    (locks.stats(), u64::from_le_bytes(node[64..72].try_into().expect("8 bytes")))
+}
+
+#[test]
+fn shares_on_the_embedded_fabric() {
+    let (node, start) = node_with_memory(SHARDS);
+    let done = Arc::new(AtomicUsize::new(0));
+    let results = node.run(move |shard| share_shard(shard, start, Arc::clone(&done))).expect("io_uring");
+    for (stats, sum) in results {
+        assert_eq!(sum, SHARDS as u64 * CLIENTS * OPERATIONS, "lost updates");
+        assert!(stats.shared > 0, "{stats:?}");
     }
 }

@@ -12,6 +12,8 @@ mod handovers;
 mod images;
 mod patience;
 mod payload;
+mod shared;
+mod shared_singly;
 mod takeover;
 mod traffic;
 mod window_shards;

@@ -1,0 +1,87 @@
+//! The lock alone: what is added to a [`Held`] lock where others may share it, which is to wait for them.
+
+use farwood_runtime::{Buf, Chain, Completion, Meter, Verbs};
+
+use super::words::LockWords;
+use super::{SharedLocks, Sharing};
+use crate::error::LockError;
+use crate::held::Held;
+
+impl<V: Verbs> SharedLocks<V> {
+    /// Takes the global lock alone, and reads those parts of the node, each to where it is in the node. The first part
+    /// has the lock's words, and is read before the others: what is in these has not changed since the lock is held.
+    ///
+    /// One round trip per attempt, and while others share the lock one for each look at it, and one in the end.
+    ///
+    /// ```
+    /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node, node).await?;
+    /// let read = locks.lock_and_read(&meter, &mut held, shard.lease(64), &[0..16, 16..64]).await?;
+    /// assert_eq!((read.into_buf().len(), meter.usage().round_trips), (64, 1));
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Held::lock_and_read`]. The owner in the error may be a compute node that shares the lock.
+    ///
+    /// # Panics
+    /// If the first part does not have all words of the lock.
+    pub async fn lock_and_read(
+        &self,
+        meter: &Meter,
+        held: &mut Held<V>,
+        buf: Buf,
+        parts: &[std::ops::Range<usize>],
+    ) -> Result<Completion, LockError> {
+        self.0.lock_and_read(meter, held, buf, parts).await
+    }
+}
+
+impl<V: Verbs> Sharing<V> {
+    pub(super) async fn lock_and_read(
+        &self,
+        meter: &Meter,
+        held: &mut Held<V>,
+        buf: Buf,
+        parts: &[std::ops::Range<usize>],
+    ) -> Result<Completion, LockError> {
+        let words = self.words_in(held.node(), held.word(), parts);
+        let done = held.lock_and_read_parts(meter, buf, parts, true).await?;
+        let buf = done.buf.as_ref().expect("the parts were read into a buffer");
+        let Some(lane) = LockWords::new(&buf[words]).lanes().next() else { return Ok(done) };
+        self.counters.count(|stats| stats.awaited += 1);
+        tracing::debug!(name: "lock.shared.awaited", lock = %held.word(), lane, "a lock is shared: a client waits");
+        let buf = self.await_sharers(meter, held, done.into_buf()).await?;
+        held.lock_and_read_parts(meter, buf, parts, false).await
+    }
+
+    /// Looks at the lock's words until no client shares it. None comes in addition, since the word is taken.
+    async fn await_sharers(&self, meter: &Meter, held: &Held<V>, mut buf: Buf) -> Result<Buf, LockError> {
+        let (table, at) = (self.table(), (held.node(), held.word()));
+        let (mut looks, mut failures) = (0, 0);
+        let since_ns = table.verbs.now();
+        loop {
+            let unchanged_ns = table.verbs.now() - since_ns;
+            table.verbs.pause(table.pauses.after_cas(looks + 1, unchanged_ns, table.verbs.random())).await;
+            let mut chain = Chain::with_buffer(at.1.server(), buf);
+            chain.read(at.1, 0..self.lanes.lock_bytes());
+            match table.verbs.submit(meter, chain).await {
+                Ok(done) => (buf, failures) = (done.into_buf(), 0),
+                Err(failed) => {
+                    failures += 1;
+                    buf =
+                        table.again(meter, failed, failures).await?.expect("a READ is posted with a buffer");
+                    continue;
+                }
+            }
+            if LockWords::new(&buf[..self.lanes.lock_bytes()]).lanes().next().is_none() {
+                return Ok(buf);
+            }
+            (looks, _) = (looks + 1, meter.retry());
+            if looks >= table.config.attempts_max || table.patience.spent(&table.verbs, meter).1 {
+                return Err(self.overdue(meter, at, looks).await);
+            }
+        }
+    }
+}
