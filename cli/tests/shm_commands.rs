@@ -6,6 +6,7 @@ mod kit;
 mod servers;
 
 use std::io::{BufRead, Write};
+use std::iter;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -209,13 +210,28 @@ fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let server = Server::start(MEMORY);
     for kind in KINDS {
         // One client from the first operation on: what the cache knows when does not depend on chance.
-        let flags = ["--index", kind, "--ops", "20k", "--workload", "ycsb-a", "--clients", "1"];
+        let flags = ["--index", kind, "--ops", "5k", "--workload", "ycsb-a", "--clients", "1"];
         let flags = bench(&[&flags[..], &["--json", "-"]].concat());
-        let (here, there) =
-            (kit::farwood(&[&["bench"], &flags[..]].concat()), server.farwood("bench", &flags));
-        let costs = |ran| kit::costs(&json_of(ran), kit::spec(kind).get_bytes() as f64);
-        assert_eq!(costs(&here), costs(&there), "{kind}");
+        let here = undisturbed_costs(|| kit::farwood(&[&["bench"], &flags[..]].concat()));
+        let there = undisturbed_costs(|| server.farwood("bench", &flags));
+        assert_eq!(here, there, "{kind}");
     }
+}
+
+/// Yields what gets and updates cost in the first run of a benchmark of which nothing was done again: with one client
+/// that is so unless the system took the core away in the middle of a READ.
+fn undisturbed_costs(run: impl Fn() -> kit::Ran) -> [[f64; 7]; 2] {
+    const RUNS_MAX: usize = 50;
+    let costs = || {
+        let json = json_of(&run());
+        ["get", "update"].map(|kind| {
+            let kind = &json["phases"][1]["kinds"][kind];
+            ["retries", "round_trips", "reads", "bytes_read", "writes", "cas", "bytes_written"]
+                .map(|name| kind[name].as_f64().expect("a number"))
+        })
+    };
+    let is_undisturbed = |costs: &[[f64; 7]; 2]| costs.iter().all(|[retries, ..]| *retries == 0.0);
+    iter::repeat_with(costs).take(RUNS_MAX).find(is_undisturbed).expect("a run without a retry")
 }
 
 /// Starts a benchmark that runs until it is ended, and waits until its clients are at work.
