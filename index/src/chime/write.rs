@@ -9,6 +9,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::lookup::{Verdict, judge};
+use crate::btree::descend::Target;
 use crate::error::{AccessError, WriteError};
 use crate::layout::hopscotch::HopLayout;
 use crate::layout::{LineRanges, Patch, Rejection};
@@ -124,12 +125,7 @@ impl<V: Verbs> Tree<V> {
         let home = layout.home_of_hash(hash);
         loop {
             let piggyback = self.techniques.piggyback;
-            // A put may be an update.
-            let whole = matches!(op, WriteOp::Insert(_)) && !piggyback;
-            let mut known = match whole {
-                true => Known { slots: layout.ring().slots, header: true },
-                false => Known { slots: layout.ring().reach, header: self.needs_header(&at) },
-            };
+            let mut known = self.known_first(&at, op);
             let (held, mut image) = self.lock_leaf(meter, at.ptr, &self.first_parts(home, known, op)).await?;
             let step = loop {
                 match plan(layout, &mut image, known, key, op, at.next, piggyback) {
@@ -143,6 +139,9 @@ impl<V: Verbs> Tree<V> {
                     step => break step,
                 }
             };
+            if known.header && matches!(step, Step::Done(_)) {
+                self.check_parent(meter, key, at, &image).await?;
+            }
             match step {
                 Step::Done(Plan::Patch(patch, slot)) => {
                     self.write_back(meter, held, image, patch).await?;
@@ -173,6 +172,16 @@ impl<V: Verbs> Tree<V> {
                     at = self.descend(meter, key, 0, root, &mut budget).await?;
                 }
             }
+        }
+    }
+
+    /// Yields what a writer knows of a leaf from its first READ.
+    fn known_first(&self, at: &Target, op: WriteOp<'_>) -> Known {
+        let ring = self.leaf().ring();
+        // A put may be an update.
+        match matches!(op, WriteOp::Insert(_)) && !self.techniques.piggyback {
+            true => Known { slots: ring.slots, header: true },
+            false => Known { slots: ring.reach, header: self.needs_header(at) },
         }
     }
 

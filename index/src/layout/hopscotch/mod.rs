@@ -61,7 +61,7 @@ use super::header::Header;
 use super::stream::{CONTROL_BYTES, LINE_BYTES, PAYLOAD_BYTES, StreamRange, WORD_BYTES, physical};
 use super::{LayoutError, LineRanges, MAX_NODE_BYTES, MAX_VALUE_BYTES, check_key_bytes};
 
-pub use lookup::{ABSENCE_INTERVALS, HopFound, Neighbourhood, SHORT_VERSIONS, Versions};
+pub use lookup::{HopFound, Neighbourhood, SHORT_VERSIONS, Versions, WRITES_THAT_HIDE};
 pub use ring::{Hop, Placement, Ring};
 pub use vacancy::Vacancy;
 pub use view::HopView;
