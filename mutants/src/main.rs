@@ -61,6 +61,9 @@ struct JudgeArgs {
     /// These only, by their numbers.
     #[arg(long, value_delimiter = ',')]
     only: Vec<u32>,
+    /// Those only whose file has one of these in its path.
+    #[arg(long, value_delimiter = ',')]
+    files: Vec<String>,
     /// Also those that have a verdict; survivors get another chance.
     #[arg(long)]
     again: bool,
@@ -79,6 +82,9 @@ struct SeedArgs {
     /// Seeds of Sherman.
     #[arg(long, default_value_t = 50)]
     sherman: u64,
+    /// Seeds of CHIME.
+    #[arg(long, default_value_t = 50)]
+    chime: u64,
     /// Seconds after which a seed hangs.
     #[arg(long, default_value_t = 40)]
     silence: u64,
@@ -106,7 +112,7 @@ fn run(args: &Args) -> Result<()> {
         Action::Build => println!("{} mutants", tree::build(&places)?.len()),
         Action::List => listed(&places)?.iter().for_each(|mutant| println!("{}", about(mutant))),
         Action::Reach(args) => {
-            for index in ["smart", "sherman"] {
+            for index in ["smart", "sherman", "chime"] {
                 reach::record(&places, &places.program(), index, args.of(index), args.bounds())?;
             }
         }
@@ -139,6 +145,9 @@ fn judge_all(places: &Places, args: &JudgeArgs) -> Result<()> {
         last.map(|verdict| matches!(verdict.fate, Fate::Survived { .. }))
     };
     let mut chosen = listed(places)?;
+    let is_asked_for =
+        |mutant: &Mutant| args.files.is_empty() || args.files.iter().any(|part| mutant.file.contains(part));
+    chosen.retain(is_asked_for);
     chosen.sort_by_key(|mutant| (!mutant.is_by_hand(), mutant.number));
     let equivalent = table::equivalent();
     if args.only.is_empty() {
@@ -194,7 +203,11 @@ fn judge_one(places: &Places, reach: &Reach, args: &SeedArgs, mutant: &Mutant) -
 
 impl SeedArgs {
     fn of(&self, index: &str) -> u64 {
-        if index == "smart" { self.smart } else { self.sherman }
+        match index {
+            "smart" => self.smart,
+            "sherman" => self.sherman,
+            _ => self.chime,
+        }
     }
 
     fn bounds(&self) -> Bounds {

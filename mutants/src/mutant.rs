@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The files, or all in a folder (not in those below it).
 pub(crate) const TARGETS: &[&str] = &[
+    "cache/src/hotspot.rs",
     "cache/src/radix/reader.rs",
     "cache/src/reader.rs",
     "index/src/btree/descend.rs",
@@ -14,9 +15,11 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/btree/separator.rs",
     "index/src/btree/split.rs",
     "index/src/btree/window.rs",
+    "index/src/chime/leaf.rs",
     "index/src/chime/lookup.rs",
     "index/src/chime/split.rs",
     "index/src/chime/write.rs",
+    "index/src/layout/hopscotch/entry.rs",
     "index/src/layout/hopscotch/lookup.rs",
     "index/src/layout/hopscotch/patch.rs",
     "index/src/layout/hopscotch/ring.rs",
@@ -100,8 +103,9 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
-        _ if file.contains("/chime/") || file.contains("/hopscotch/") => &["chime"],
-        _ if file.contains("/btree/") || file.contains("/sherman/") => &["sherman"],
+        _ if ["/chime/", "/hopscotch/", "/hotspot"].iter().any(|part| file.contains(part)) => &["chime"],
+        _ if file.contains("/btree/") => &["sherman", "chime"],
+        _ if file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
         _ if file.starts_with("cache/") => &["sherman"],
         _ => &["smart", "sherman"],

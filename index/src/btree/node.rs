@@ -156,11 +156,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         u64::from(span_ns) < self.version_bound(level, EntryVersion::COUNT)
     }
 
-    /// Yields the least time in ns that so many writes of a node of `level` take.
+    /// Yields the least time in ns from the first of so many writes of a node of `level` to the last.
     #[inline]
-    pub(crate) fn version_bound(&self, level: u8, versions: u32) -> u64 {
+    pub(crate) fn version_bound(&self, level: u8, writes: u32) -> u64 {
         let bytes = if level == 0 { self.leaf().writer_reads() } else { self.inner().node_bytes() };
-        wrap_ns(versions, self.verbs.capabilities().write_interval_ns, bytes)
+        wrap_ns(writes, self.verbs.capabilities().write_interval_ns, bytes)
     }
 
     /// Tells whether to read under the lock after a READ that took longer than entry versions vouch for. If not, it

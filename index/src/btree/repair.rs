@@ -81,10 +81,7 @@ impl Missing {
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// Yields the right neighbour of `from`, which ends at `high` and so before `key`. The cached parent that led to
-    /// `from` is dropped if it may be outdated; if it is not, the neighbour's separator is missing.
-    ///
-    /// No round trip, except for a root that was split: one, to see whether there is another root.
+    /// Yields the right neighbour of `from`, which ends at `high` and so before `key`, and notes that `from` was split.
     pub(super) async fn step_right(
         &self,
         meter: &Meter,
@@ -93,6 +90,25 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         high: impl FnOnce() -> Option<Bytes>,
         sibling: RemotePtr,
     ) -> Result<Target, AccessError> {
+        self.note_split(meter, key, from, high, sibling).await?;
+        // A parent that does not know this node does not know those to its right either.
+        let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
+        Ok(Target { ptr: sibling, via, ..from })
+    }
+
+    /// Notes that `from` ends at `high`, before what led to it for `key` says: it was split, and has `sibling` behind it.
+    /// The cached parent that led to `from` is dropped if it may be outdated; if it is not, the neighbour's separator is
+    /// missing.
+    ///
+    /// No round trip, except for a root that was split: one, to see whether there is another root.
+    pub(crate) async fn note_split(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        from: Target,
+        high: impl FnOnce() -> Option<Bytes>,
+        sibling: RemotePtr,
+    ) -> Result<(), AccessError> {
         let is_known = self.missing().knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);
         // The next operation on a leaf reads its parent again, unless one on another leaf has done so. An inner node is
@@ -114,9 +130,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         if is_suspect && let Some(high) = high() {
             self.suspect(from, high, sibling);
         }
-        // A parent that does not know this node does not know those to its right either.
-        let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
-        Ok(Target { ptr: sibling, via, ..from })
+        Ok(())
     }
 
     /// Leaves it to the janitor to put the separator `key` of `sibling` in, the right neighbour of `left`.

@@ -31,7 +31,7 @@ use super::Tree;
 use crate::btree::descend::Target;
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
-use crate::layout::hopscotch::{ABSENCE_INTERVALS, HopFound, HopLayout, Neighbourhood, Versions};
+use crate::layout::hopscotch::{HopFound, HopLayout, Neighbourhood, Versions, WRITES_THAT_HIDE};
 use crate::layout::{EntryVersion, LineRanges, Malformed, Position, Rejection};
 use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
@@ -68,7 +68,7 @@ pub(super) fn judge(
             Verdict::Go(Step::Reread(Some(Rejection::Slow)))
         };
     }
-    let in_time = noticed(ABSENCE_INTERVALS);
+    let in_time = noticed(WRITES_THAT_HIDE);
     match position {
         Some(Position::Left) => Verdict::Go(Step::Restart(None)),
         Some(Position::Right) if sibling.is_null() => Verdict::Go(Step::after(Malformed::NoSibling.into())),
@@ -82,7 +82,7 @@ pub(super) fn judge(
 }
 
 /// A neighbourhood that was read too slowly to prove that the key is absent.
-struct Before {
+struct Seen {
     leaf: RemotePtr,
     versions: Versions,
     /// When its READ was posted.
@@ -95,13 +95,11 @@ impl<V: Verbs> Tree<V> {
         let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
         let (layout, hash) = (self.leaf(), HopLayout::hash(key));
         let home = layout.home_of_hash(hash);
-        if self.techniques.speculative
-            && let Some(value) = self.speculate(meter, key, hash, at.ptr, &mut budget).await?
-        {
+        if let Some(value) = self.speculate(meter, key, hash, at.ptr, &mut budget).await? {
             return Ok(Some(value));
         }
         let (mut slow, mut rereads, mut before, mut in_doubt) = (SlowReads::default(), 0, None, false);
-        loop {
+        let without_it = loop {
             let has_header = in_doubt || self.needs_header(&at);
             let read = match self.read_neighbourhood(meter, at.ptr, home, has_header).await {
                 Ok(read) => read,
@@ -125,15 +123,13 @@ impl<V: Verbs> Tree<V> {
                     self.note_hotspot(at.ptr, hash, found.slot);
                     return Ok(Some(Value::in_node(buf, found.value)));
                 }
-                Verdict::Absent => return Ok(None),
+                Verdict::Absent => break buf,
                 Verdict::PerhapsAbsent => {
-                    let (versions, now) = (layout.versions(&buf, home), self.verbs.now());
-                    if self.is_unchanged(&before, at.ptr, &versions, now) {
-                        tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
-                        return Ok(None);
+                    let since_ns = self.verbs.now() - u64::from(span_ns);
+                    let seen = Seen { leaf: at.ptr, versions: layout.versions(&buf, home), since_ns };
+                    if self.is_unchanged(&mut before, seen) {
+                        break buf;
                     }
-                    let since_ns = now - u64::from(span_ns);
-                    before = Some(Before { leaf: at.ptr, versions, since_ns });
                     budget.spend(meter, at.ptr, Some(Rejection::Slow))?;
                     if self.pause_or_lock(&mut slow).await {
                         return self.lookup_locked(meter, key, at).await;
@@ -166,7 +162,11 @@ impl<V: Verbs> Tree<V> {
                 }
                 Verdict::Go(Step::Done(())) => unreachable!("a verdict says what is done"),
             }
+        };
+        if in_doubt {
+            self.check_parent(meter, key, at, &without_it).await?;
         }
+        Ok(None)
     }
 
     /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
@@ -219,8 +219,8 @@ impl<V: Verbs> Tree<V> {
         matches!(verdict, Verdict::Found(_)) && self.leaf().blocks().is_some()
     }
 
-    /// Reads the entry alone where the key was met last (section 4.3), if it is a hotspot: one round trip, for nothing
-    /// if it is not there any more.
+    /// Reads the entry alone where the key was met last (section 4.3), if it is a hotspot, of which there are none without
+    /// `speculative`: one round trip, for nothing if it is not there any more.
     #[inline]
     async fn speculate(
         &self,
@@ -248,8 +248,11 @@ impl<V: Verbs> Tree<V> {
         };
         let in_time = u64::from(read.span_ns) < self.version_bound(0, EntryVersion::COUNT);
         let buf = read.into_buf();
-        match layout.lookup_slot(&buf, key, slot) {
-            Ok(Some(found)) if !found.spans_lines || in_time => {
+        let found = layout.lookup_slot(&buf, key, slot);
+        let is_right = matches!(found, Ok(Some(found)) if !found.spans_lines || in_time);
+        self.state.count_speculation(is_right);
+        match found {
+            Ok(Some(found)) if is_right => {
                 self.note_hotspot(leaf, hash, slot);
                 Ok(Some(Value::in_node(buf, found.value)))
             }
@@ -281,6 +284,24 @@ impl<V: Verbs> Tree<V> {
         !self.techniques.replicas || self.techniques.sibling_validation && at.next.is_none()
     }
 
+    /// Notes that the leaf in `image`, which answers for `key` and whose header was read, was split, if what led to it
+    /// has another leaf behind it. Else all operations on keys that are left of the split read the header, as long as
+    /// the cached parent stays.
+    pub(super) async fn check_parent(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        image: &[u8],
+    ) -> Result<(), AccessError> {
+        let (layout, home) = (self.leaf(), self.leaf().home(key));
+        let sibling = layout.sibling(image, home);
+        if at.next.is_none_or(|next| next == sibling) {
+            return Ok(());
+        }
+        self.note_split(meter, key, at, || layout.high(image, home, true), sibling).await
+    }
+
     /// Reads a neighbourhood, and the header if wanted. One round trip.
     fn read_neighbourhood(
         &self,
@@ -301,18 +322,19 @@ impl<V: Verbs> Tree<V> {
         self.verbs.submit(meter, chain)
     }
 
-    /// Tells whether a READ brought the versions of the one before, and none can have come back meanwhile.
-    fn is_unchanged(
-        &self,
-        before: &Option<Before>,
-        leaf: RemotePtr,
-        versions: &Versions,
-        now_ns: u64,
-    ) -> bool {
-        let Some(before) = before else { return false };
-        before.leaf == leaf
-            && before.versions == *versions
-            && now_ns - before.since_ns < self.version_bound(0, EntryVersion::COUNT)
+    /// Tells whether this READ, which has just ended, brought the versions of the one before, and none can have come
+    /// back meanwhile. It is the one before for the next.
+    fn is_unchanged(&self, before: &mut Option<Seen>, this: Seen) -> bool {
+        let bound = self.version_bound(0, EntryVersion::COUNT);
+        let is_unchanged = before.as_ref().is_some_and(|before| {
+            (before.leaf, &before.versions) == (this.leaf, &this.versions)
+                && self.verbs.now() - before.since_ns < bound
+        });
+        *before = Some(this);
+        if is_unchanged {
+            tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
+        }
+        is_unchanged
     }
 }
 

@@ -218,6 +218,9 @@ impl<V: Verbs> Tree<V> {
                 }
                 settled => settled?,
             };
+            if known.header && matches!(step, Step::Done(_)) {
+                self.check_parent(meter, key, at, &image).await?;
+            }
             match step {
                 Step::Done(Plan::Patch(patch, slot)) => {
                     let leaf = at.ptr;

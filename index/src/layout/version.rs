@@ -27,7 +27,8 @@ const ENTRY_MASK: u8 = 0x1f;
 pub struct NodeVersion(u16);
 
 impl NodeVersion {
-    /// The number of different versions: a read must be shorter than this many node writes.
+    /// The number of different versions: a read must be shorter than the time from the first of this many node writes
+    /// to the last ([`wrap_ns`]).
     pub const COUNT: u32 = 1 << NODE_BITS;
 
     /// Makes the version with the number `number` modulo [`NodeVersion::COUNT`].
@@ -62,12 +63,22 @@ impl NodeVersion {
     }
 }
 
-/// Yields the least time in ns in which so many versions can wrap around: that many writes, one after the other, which
-/// lock, read `bytes` bytes, and write. The fabric says how long a lock and a write take at least; none reads more than
-/// a line per ns.
+/// Yields the least time in ns from the first of so many writes to the last, one after the other, each of which locks,
+/// reads `bytes` bytes, and writes: so many versions wrap around in it. The fabric says how long a lock and a write take
+/// at least; none reads more than a line per ns.
+///
+/// ```text
+///   writes          1       2              32
+///   READ      line 3                          line 4        the version of before 1: 31 intervals are enough
+/// ```
+///
+/// ```
+/// # use farwood_index::layout::wrap_ns;
+/// assert_eq!(wrap_ns(32, 150, 1024), 31 * (150 + 16));
+/// ```
 #[inline]
-pub fn wrap_ns(versions: u32, write_interval_ns: u32, bytes: usize) -> u64 {
-    u64::from(versions) * (u64::from(write_interval_ns) + (bytes / LINE_BYTES) as u64)
+pub fn wrap_ns(writes: u32, write_interval_ns: u32, bytes: usize) -> u64 {
+    u64::from(writes - 1) * (u64::from(write_interval_ns) + (bytes / LINE_BYTES) as u64)
 }
 
 /// The version of one entry: 5 bits, wrapping.
@@ -75,7 +86,8 @@ pub fn wrap_ns(versions: u32, write_interval_ns: u32, bytes: usize) -> u64 {
 pub struct EntryVersion(u8);
 
 impl EntryVersion {
-    /// The number of different versions: a read must be shorter than this many writes of one entry.
+    /// The number of different versions: a read must be shorter than the time from the first of this many writes of one
+    /// entry to the last ([`wrap_ns`]).
     pub const COUNT: u32 = 1 << 5;
 
     /// Yields the version in the low 5 bits of `bits`.

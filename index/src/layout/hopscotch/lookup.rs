@@ -20,9 +20,9 @@ pub type Versions = SmallVec<[u16; 20]>;
 /// The number of node versions that entries and replicas tell apart.
 pub const SHORT_VERSIONS: u32 = 1 << 8;
 
-/// The time, in intervals between writes of one leaf, that a READ must be shorter than to prove that a key is absent
-/// ([`HopLayout::lookup`]): two writes hide a key, and they are one interval apart.
-pub const ABSENCE_INTERVALS: u32 = 1;
+/// Writes of one leaf that hide a key ([`HopLayout::lookup`]): a READ that proves it absent is shorter than the time from
+/// the first of them to the last.
+pub const WRITES_THAT_HIDE: u32 = 2;
 
 /// Entries that may hold the key, with their blocks.
 pub type Candidates = SmallVec<[(usize, BlockPtr); 1]>;
@@ -35,7 +35,7 @@ pub struct HopFound {
     /// Place of the value, or of what leads to the block; [`crate::layout::make_contiguous`] gathers it.
     pub value: StreamRange,
     /// True if the entry lies in several lines. Its five-bit version then guards it, so the read must have been shorter
-    /// than [`crate::layout::EntryVersion::COUNT`] writes of the entry.
+    /// than it takes from the first of [`crate::layout::EntryVersion::COUNT`] writes of the entry to the last.
     pub spans_lines: bool,
 }
 
@@ -56,7 +56,7 @@ impl HopLayout {
     /// Looks `key` up in an image of [`HopLayout::node_bytes`] bytes (others panic), of which at least the
     /// [`HopLayout::neighbourhood`] of the key's home was read, and if `has_header` that too.
     ///
-    /// An absent key is absent at one moment of the READ only if that took less time than [`ABSENCE_INTERVALS`]:
+    /// An absent key is absent at one moment of the READ only if no [`WRITES_THAT_HIDE`] lie within it:
     ///
     /// ```text
     ///   writers    k hops from a to b        another key of k's home goes to a
@@ -235,6 +235,11 @@ impl HopLayout {
         }
         let (_, high) = self.fences(image, self.replica_of(home)).ok()??;
         Some(stream::to_bytes(image, high?))
+    }
+
+    /// Yields the right neighbour that the replica of that neighbourhood names, [`RemotePtr::NULL`] for none.
+    pub(crate) fn sibling(&self, image: &[u8], home: usize) -> RemotePtr {
+        RemotePtr::from_bits(self.sibling_bits(image, self.replica_of(home)))
     }
 
     /// Reads the header, if it is of this version of the node.

@@ -66,7 +66,7 @@ use super::header::Header;
 use super::stream::{CONTROL_BYTES, LINE_BYTES, PAYLOAD_BYTES, StreamRange, WORD_BYTES, physical};
 use super::{BlockFormat, LayoutError, LineRanges, MAX_NODE_BYTES, MAX_VALUE_BYTES, check_key_bytes};
 
-pub use lookup::{ABSENCE_INTERVALS, Candidates, HopFound, Neighbourhood, SHORT_VERSIONS, Versions};
+pub use lookup::{Candidates, HopFound, Neighbourhood, SHORT_VERSIONS, Versions, WRITES_THAT_HIDE};
 pub use ring::{Hop, Placement, Ring};
 pub use vacancy::Vacancy;
 pub use view::HopView;

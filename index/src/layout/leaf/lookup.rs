@@ -20,7 +20,7 @@ pub struct Found {
     /// Place of the value; [`crate::layout::make_contiguous`] gathers it.
     pub value: StreamRange,
     /// True if the entry lies in several lines. Its five-bit version then guards it, so the read must have been shorter
-    /// than [`crate::layout::EntryVersion::COUNT`] writes of the entry.
+    /// than it takes from the first of [`crate::layout::EntryVersion::COUNT`] writes of the entry to the last.
     pub spans_lines: bool,
 }
 
