@@ -1,5 +1,5 @@
-//! CHIME's indirect trees: pairs that outgrow their blocks, keys with one fingerprint, operations that are dropped between
-//! a block and its entry, blocks that there is no memory for, and such as are damaged.
+//! CHIME's indirect trees: pairs that outgrow their blocks, keys with one fingerprint, operations that are dropped
+//! between a block and its entry, blocks that there is no memory for, and such as are damaged.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ fn values_outgrow_their_blocks() {
     });
 }
 
-/// The same in many leaves on two servers, where blocks stay behind when a leaf is split off to the other server.
+/// Leaves are split off to the other one of two servers, and their blocks stay behind.
 #[test]
 fn values_of_all_lengths_in_leaves_that_are_split() {
     for parties in [Parties::Shards(1), Parties::Nodes(2)] {
