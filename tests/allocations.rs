@@ -11,11 +11,11 @@ mod kit;
 
 use std::time::Duration;
 
-use farwood::{NodeConfig, RangeIndex};
+use farwood::{IndexSpec, NodeConfig, RangeIndex};
 
 use self::counting_allocator::allocations;
 use self::kit::kind::shared;
-use self::kit::{IndexKind, Parties, Shape, TestCluster, key};
+use self::kit::{IndexKind, Mixes, Parties, Shape, TestCluster, key};
 
 const KEYS: u64 = 5000;
 
@@ -55,7 +55,7 @@ async fn load(cluster: &TestCluster, sizes: Sizes) {
     cluster.meet().await;
 }
 
-fn with_sizes<F, R>(kind: IndexKind, parties: Parties, sizes: Sizes, main: F)
+fn with_sizes<F, R>(mix: IndexSpec, parties: Parties, sizes: Sizes, main: F)
 where
     F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
@@ -66,7 +66,7 @@ where
         spin: Duration::from_secs(10),
         ..NodeConfig::default()
     };
-    kit::with_parties_in(&kit::cluster(), config, parties, sizes.shape().usual(kind), main);
+    kit::with_parties_in(&kit::cluster(), config, parties, sizes.shape().of(mix), main);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,15 +109,17 @@ impl Operation {
 #[test]
 fn one_client_allocates_nothing() {
     for &kind in IndexKind::ALL {
-        for sizes in [Sizes::SMALL, Sizes::LARGE] {
-            with_sizes(kind, Parties::Shards(1), sizes, move |cluster| async move {
-                load(&cluster, sizes).await;
-                for &operation in Operation::all(kind) {
-                    let counts =
-                        cluster.shard.spawn(allocations_per_round(cluster.clone(), sizes, operation)).await;
-                    assert_few(&counts[WARM_UP..], OPS, &format!("{kind:?} {sizes:?} {operation:?}"));
-                }
-            });
+        for mix in kind.with_each_on() {
+            for sizes in [Sizes::SMALL, Sizes::LARGE] {
+                with_sizes(mix, Parties::Shards(1), sizes, move |cluster| async move {
+                    load(&cluster, sizes).await;
+                    for &operation in Operation::all(kind) {
+                        let rounds = allocations_per_round(cluster.clone(), sizes, operation);
+                        let counts = cluster.shard.spawn(rounds).await;
+                        assert_few(&counts[WARM_UP..], OPS, &format!("{mix:?} {sizes:?} {operation:?}"));
+                    }
+                });
+            }
         }
     }
 }
@@ -155,7 +157,7 @@ const CLIENTS: usize = 32;
 fn contending_clients_allocate_nothing() {
     for &kind in IndexKind::ALL {
         for sizes in [Sizes::SMALL, Sizes::LARGE] {
-            with_sizes(kind, Parties::Shards(2), sizes, move |cluster| async move {
+            with_sizes(kind.default_mix(), Parties::Shards(2), sizes, move |cluster| async move {
                 load(&cluster, sizes).await;
                 let mut counts = Vec::with_capacity(WARM_UP + ROUNDS);
                 for round in 0..WARM_UP + ROUNDS {

@@ -161,8 +161,8 @@ macro_rules! hop_leaf {
     };
 }
 
-/// Runs the lines of an example that use the layout and the image of such a leaf that is indirect. It holds `anna`, in a
-/// block of 64 bytes at 640.
+/// Runs the lines of an example that use the layout and the image of such a leaf that is indirect. It holds `anna`, in
+/// a block of 64 bytes at 640.
 #[macro_export]
 macro_rules! indirect_leaf {
     (|$layout:ident, $image:ident| { $($lines:tt)* }) => {

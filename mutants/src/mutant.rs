@@ -7,6 +7,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "cache/src/hotspot.rs",
     "cache/src/radix/reader.rs",
     "cache/src/reader.rs",
+    "index/src/btree/blocks.rs",
     "index/src/btree/descend.rs",
     "index/src/btree/node.rs",
     "index/src/btree/repair.rs",
@@ -15,10 +16,12 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/btree/separator.rs",
     "index/src/btree/split.rs",
     "index/src/btree/window.rs",
+    "index/src/chime/block.rs",
     "index/src/chime/leaf.rs",
     "index/src/chime/lookup.rs",
     "index/src/chime/split.rs",
     "index/src/chime/write.rs",
+    "index/src/layout/block.rs",
     "index/src/layout/hopscotch/entry.rs",
     "index/src/layout/hopscotch/lookup.rs",
     "index/src/layout/hopscotch/patch.rs",
@@ -103,7 +106,7 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
-        _ if ["/chime/", "/hopscotch/", "/hotspot"].iter().any(|part| file.contains(part)) => &["chime"],
+        _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => &["chime"],
         _ if file.contains("/btree/") => &["sherman", "chime"],
         _ if file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],

@@ -1,9 +1,9 @@
-//! Pairs that lie outside of their leaves, in blocks ([`crate::layout::BlockFormat`]): READs of many of them at once, for
-//! scans, splits and checks. What one lookup or one write reads is each tree's own.
+//! Pairs that lie outside of their leaves, in blocks ([`crate::layout::BlockFormat`]): READs of many of them at once,
+//! for scans, splits and checks. What one lookup or one write reads is each tree's own.
 //!
 //! A reader reads a leaf, then the blocks that it leads to. A block's key never changes; its value is changed in place
-//! only as long as an entry leads to it, and an address is not used again. So a block that was read behind its leaf has a
-//! value that was the key's at some moment since the leaf was read, whatever became of the entry meanwhile:
+//! only as long as an entry leads to it, and an address is not used again. So a block that was read behind its leaf has
+//! a value that was the key's at some moment since the leaf was read, whatever became of the entry meanwhile:
 //!
 //! ```text
 //!   reader   READ leaf: k in block B ·············································> READ block B: 2
@@ -25,7 +25,7 @@ use crate::step::Budget;
 /// Blocks that one chain reads: queue pairs have room for so many verbs.
 const CHAIN_MAX: usize = 64;
 
-/// What was read of a leaf's pairs that lie outside of it; none if they lie in it.
+/// Pairs of a leaf that lie outside of it, as they were read; none if they lie in it.
 pub(crate) type Outside = Option<Result<Vec<Pair>, Rejection>>;
 
 /// Blocks on their way.
@@ -57,8 +57,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.leaf().blocks().expect("the tree's pairs lie in blocks")
     }
 
-    /// Posts READs of these blocks, in a chain for each server, or several if there are many; of each block as many bytes
-    /// as `part` says. What is posted together is one round trip, which the caller counts if anything is.
+    /// Posts READs of these blocks, in a chain for each server, or several if there are many; of each block as many
+    /// bytes as `part` says. What is posted together is one round trip, which the caller counts if anything is.
     pub(crate) fn post_blocks(
         &self,
         meter: &Meter,

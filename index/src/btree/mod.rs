@@ -20,7 +20,7 @@
 //! | | `lock` | a check tells locks of the dead, also those within leaves |
 //! | | `glimpse` | a check goes on behind a leaf that cannot be read |
 //! | | `sight` | a check judges a leaf by itself; it and a repair compare its links with what others say |
-//! | | `blocks` | of a tree whose pairs lie outside of its leaves: bulk loads write blocks, scans and checks read them |
+//! | | `blocks` | where pairs lie outside of leaves: bulk loads write blocks, scans and checks read them |
 //!
 //! Of these `build`, `view` and `sight` are about whole leaves: new ones, those of scans, of checks and of repairs.
 //!
@@ -89,8 +89,8 @@ pub trait BTree: Algorithm {
         leaf: RemotePtr,
     ) -> impl Future<Output = Result<(), AccessError>>;
 
-    /// Reads all of a leaf under its lock, wherever that is, so that no client writes it meanwhile; and its pairs, where
-    /// they lie outside of it.
+    /// Reads all of a leaf under its lock, wherever that is, so that no client writes it meanwhile; and its pairs,
+    /// where they lie outside of it.
     fn read_leaf_locked<V: Verbs>(
         local: &Local<Self, V>,
         meter: &Meter,
@@ -124,14 +124,15 @@ pub trait LeafFormat: Send + Sync + 'static {
         keys.len()
     }
 
-    /// Yields the format of blocks if the pairs lie in these, and leaves have what leads there. By default they lie in the
-    /// leaves.
+    /// Yields the format of blocks if the pairs lie in these, and leaves have what leads there. By default they lie in
+    /// the leaves.
     fn blocks(&self) -> Option<&BlockFormat> {
         None
     }
 
     /// Makes `image`, whatever it held, a leaf with `header` and these pairs, ascending and no more than there is room
-    /// for ([`LeafFormat::room_for`]); where these lie in blocks, each with [`BlockPtr::bits`] in the place of its value.
+    /// for ([`LeafFormat::room_for`]); where these lie in blocks, each with [`BlockPtr::bits`] in the place of its
+    /// value.
     fn build<'p>(
         &self,
         image: &mut [u8],

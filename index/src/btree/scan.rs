@@ -6,7 +6,8 @@
 //! a gap (the node before it was split), which is closed by looking the cursor's leaf up; one that ends before it was
 //! consumed already. So a scan neither skips nor repeats a key, whatever happens to the tree meanwhile.
 //!
-//! Where pairs lie outside of the leaves (`blocks.rs`), the blocks of a window's leaves are read in a second round trip.
+//! Where pairs lie outside of the leaves (`blocks.rs`), the blocks of a window's leaves are read in a second round
+//! trip.
 //!
 //! A leaf that cannot be trusted is read again by itself; what was read of the others stays good. Where READs took
 //! longer than versions vouch for, scans give way instead of adding to the queue ([`SlowReads`]).
@@ -183,7 +184,8 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         whole
     }
 
-    /// Posts READs of the blocks that a leaf leads to, if it can be trusted: what else would be read might not be there.
+    /// Posts READs of the blocks that a leaf leads to, if it can be trusted: what else would be read might not be
+    /// there.
     fn post_blocks_of(&self, image: &[u8], span_ns: u32) -> Result<BlockReads<V::Submission>, Rejection> {
         let tree = &self.tree;
         let leaf = tree.leaf().view(image)?;

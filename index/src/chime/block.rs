@@ -1,8 +1,9 @@
-//! Blocks of an indirect tree's pairs, one by one (CHIME section 4.5): what a lookup and a write read of them, how a new
-//! one comes to its leaf, and how a value is replaced in place. READs of many at once are [`crate::btree::blocks`]'s.
+//! Blocks of an indirect tree's pairs, one by one (CHIME section 4.5): what a lookup and a write read of them, how a
+//! new one comes to its leaf, and how a value is replaced in place. READs of many at once are
+//! [`crate::btree::blocks`]'s.
 //!
-//! Blocks have no locks: that of the leaf whose entry leads to them protects them. Readers take none; the checksum tells
-//! them what is torn.
+//! Blocks have no locks: that of the leaf whose entry leads to them protects them. Readers take none; the checksum
+//! tells them what is torn.
 
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
@@ -31,8 +32,9 @@ impl<V: Verbs> NewBlock<'_, V> {
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Reads the blocks of those entries of a neighbourhood that have the key's fingerprint, one after the other: a round
-    /// trip each, and more than one is a coincidence of 64 bits. Yields the value, or none if the blocks are other keys'.
+    /// Reads the blocks of those entries of a neighbourhood that have the key's fingerprint, one after the other: a
+    /// round trip each, and more than one is a coincidence of 64 bits. Yields the value, or none if the blocks are
+    /// other keys'.
     ///
     /// # Errors
     /// Those of the fabric. The inner one is that of an entry, or of a block: it may be torn.
@@ -63,8 +65,8 @@ impl<V: Verbs> Tree<V> {
         Ok(Ok(None))
     }
 
-    /// Judges an indirect leaf's neighbourhood by its blocks, where [`judge`] has found an entry: the value, or what else
-    /// there is to do.
+    /// Judges an indirect leaf's neighbourhood by its blocks, where [`judge`] has found an entry: the value, or what
+    /// else there is to do.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -139,8 +141,8 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Begins the write-back of a leaf that leads to a new block with the WRITE of that, which may be found from here on.
-    /// The chain's buffer begins with the leaf's image. No round trip, unless the block is on another server.
+    /// Begins the write-back of a leaf that leads to a new block with the WRITE of that, which may be found from here
+    /// on. The chain's buffer begins with the leaf's image. No round trip, unless the block is on another server.
     pub(super) async fn chain_behind_block(
         &self,
         meter: &Meter,
@@ -167,7 +169,8 @@ impl<V: Verbs> Tree<V> {
         Ok(chain)
     }
 
-    /// Writes another value into the key's block, which has room and is on the leaf's server, and unlocks: one round trip.
+    /// Writes another value into the key's block, which has room and is on the leaf's server, and unlocks: one round
+    /// trip.
     pub(super) async fn write_in_place(
         &self,
         meter: &Meter,
@@ -184,8 +187,8 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Yields the keys of a leaf that was read whole, by slot: of an indirect one from its blocks, under its lock, in one
-    /// round trip.
+    /// Yields the keys of a leaf that was read whole, by slot: of an indirect one from its blocks, under its lock, in
+    /// one round trip.
     ///
     /// # Errors
     /// Those of the fabric, and if the leaf or a block is not as writers leave it.

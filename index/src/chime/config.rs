@@ -103,8 +103,8 @@ pub struct Geometry {
     pub neighbourhood: usize,
     /// Entries of an inner node.
     pub inner: usize,
-    /// True if pairs lie outside of the leaves, in blocks, to which entries lead (section 4.5): a get takes a round trip
-    /// more, and its bytes do not grow with the neighbourhood. [`Geometry::new`] chooses it for long pairs.
+    /// True if pairs lie outside of the leaves, in blocks, to which entries lead (section 4.5): a get takes a round
+    /// trip more, and its bytes do not grow with the neighbourhood. [`Geometry::new`] chooses it for long pairs.
     ///
     /// [`Geometry::new`]: crate::shell::algorithm::Geometry::new
     pub indirect: bool,

@@ -1,9 +1,9 @@
 //! Looking a key up (CHIME section 4.4, "Search"): one READ of its neighbourhood, or of the entry alone where it was
 //! met before; no lock. It does not know how a leaf is written.
 //!
-//! Of an indirect leaf the block is a second READ. What it has is in `btree/blocks.rs`: what an entry says of a block is
-//! as good as what it says of a key, and a block is torn or the key's, whatever has become of the entry meanwhile. If the
-//! block is another key's, the entry was none of the key's, and the neighbourhood is judged without it.
+//! Of an indirect leaf the block is a second READ. What it has is in `btree/blocks.rs`: what an entry says of a block
+//! is as good as what it says of a key, and a block is torn or the key's, whatever has become of the entry meanwhile.
+//! If the block is another key's, the entry was none of the key's, and the neighbourhood is judged without it.
 //!
 //! # What a neighbourhood proves
 //!

@@ -18,11 +18,12 @@
 //! | insert that has keys hop | 3 | 4 | 3 |
 //! | scan | 1 per window of leaves | 1 | 2 |
 //!
-//! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove
-//! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
-//! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says. A
-//! writer that is handed the lock on its compute node is handed what the one before knew of the leaf (`image_handover`):
-//! if that is all that it would read, it is WRITE + unlock alone.
+//! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the
+//! neighbourhood, WRITE + unlock. The words that an insert or a remove changes lie behind the lock's, and one WRITE has
+//! them all; an update needs none of them. A neighbourhood around the table's end is two READs of one chain. An insert
+//! whose neighbourhood is full reads as far as the vacancy word says. A writer that is handed the lock on its compute node
+//! is handed what the one before knew of the leaf (`image_handover`): if that is all that it would read, it is WRITE +
+//! unlock alone.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the
@@ -35,20 +36,21 @@
 //! indirect=off`, or `on` for shorter pairs): an entry has the key's hash as a fingerprint and the address of a block,
 //! which has the whole key and the value, and is as large as they need, in lines of 64 bytes.
 //!
-//! | | what |
-//! |---|---|
-//! | get | neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another key costs a round trip, and the hash has 64 bits |
-//! | update | under the leaf's lock the block is read as far as the key goes. A value that fits is written in place; else a new block is, and the entry behind it in the chain |
-//! | insert | WRITE of a new block on the leaf's server, of entries, and unlock, in one chain |
-//! | remove | as an update reads, then the entry goes |
-//! | scan | the leaves of a window, then all of their blocks, in a chain for each server and 64 blocks: what is ahead of the limit cannot be told before |
-//! | split | all keys of the leaf are read from their blocks, in one round trip; blocks stay where they are |
-//! | bulk load, check | blocks beside their leaf; every block is read, and has the key of its fingerprint |
+//! - *get*: the neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another key
+//!   costs a round trip, and is a coincidence of 64 bits.
+//! - *update*: under the leaf's lock the block is read as far as the key goes. A value that fits is written in place;
+//!   else a new block is, and behind it in the chain the entry.
+//! - *insert*: WRITE of a new block on the leaf's server, of entries and words, and unlock, in one chain.
+//! - *remove*: reads as an update does; then the entry goes.
+//! - *scan*: the leaves of a window, then all of their blocks, in chains of up to 64 for each server: which of a leaf's
+//!   come before the limit cannot be told before.
+//! - *split*: all keys of the leaf are read from their blocks, in one round trip. Blocks stay where they are.
+//! - *bulk load*: blocks lie on their leaf's server. *Check*: every block is read, and has the key of its fingerprint.
 //!
-//! Blocks that were outgrown, or whose key was removed, stay allocated until the tree is dropped, as SMART's leaves do; so
-//! does one on another server than its leaf when its value is updated ([`write`](self) says why). `layout/block.rs` has
+//! Blocks that were outgrown, or whose key was removed, stay allocated until the tree is dropped, as SMART's leaves do;
+//! so does one on another server than its leaf when its value is updated (`write.rs` says why). `layout/block.rs` has
 //! the bytes, `block.rs` the operations, `btree/blocks.rs` what reads many of them. Gets of indirect trees do not
-//! speculate: a hotspot names a slot, and saves the round trip to the neighbourhood only.
+//! speculate: a hotspot names a slot and not a block, so it would save bytes and no round trip.
 //!
 //! # What readers do not see
 //!

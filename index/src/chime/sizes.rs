@@ -11,8 +11,8 @@ const NEIGHBOURHOOD: usize = 8;
 const DRAWN_BYTES_MAX: usize = 2048;
 /// Fewer keys than an inner node has below it, where nodes are large.
 const KEYS_PER_INNER_NODE: usize = 500;
-/// The longest pair, in bytes of key and value, that lies in its leaf if the creator of a tree does not say: a get of one
-/// that is longer would read more than Sherman's, a leaf of 1 KiB.
+/// The longest pair, in bytes of key and value, that lies in its leaf if the creator of a tree does not say: a get of
+/// one that is longer would read more than Sherman's, a leaf of 1 KiB.
 const INLINE_MAX: usize = 128;
 /// The part of a leaf's slots that take keys before one finds no room, about (section 3.1.2): loads do not fill more.
 const FILLED: f64 = 0.85;

@@ -5,9 +5,9 @@
 //! either half has a vacancy in it, and the new key goes there without hops. Those keys are as good as a random choice
 //! from the leaf. (The paper takes the keys in the way of the failed hops.)
 //!
-//! The keys of an indirect leaf are in its blocks, which are read first; blocks stay where they are. That of the new pair
-//! is written before: a writer of the new leaf might change it as soon as it is reached, so it cannot be redone with the
-//! split. Both cost a round trip.
+//! The keys of an indirect leaf are in its blocks, which are read first; blocks stay where they are. That of the new
+//! pair is written before: a writer of the new leaf might change it as soon as it is reached, so it cannot be redone
+//! with the split. Both cost a round trip.
 
 use std::rc::Rc;
 

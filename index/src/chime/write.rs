@@ -1,12 +1,12 @@
 //! Changing one key (CHIME section 4.4): lock the leaf and read the key's neighbourhood, read more if that does not
 //! tell, write the changed entries back, with the vacancies and the unlock. It does not know how readers trust a leaf.
 //!
-//! Of an indirect leaf (section 4.5) a writer reads the blocks of the entries with the key's fingerprint as well, as far
-//! as their keys go. The leaf's lock protects the blocks that its entries lead to, so a value that fits into its block
-//! is written there, with the unlock in one chain, whose WRITEs can be redone as all that is written under a lock. Another
-//! server's block cannot be in that chain: a block that is written apart might be overtaken by the unlock, if the writer
-//! is dropped. So a pair whose block is elsewhere (its leaf was split off another one's server), or has no room, gets a
-//! new block beside its leaf, written before the entry that leads there.
+//! Of an indirect leaf (section 4.5) a writer reads the blocks of the entries with the key's fingerprint as well, as
+//! far as their keys go. The leaf's lock protects the blocks that its entries lead to, so a value that fits into its
+//! block is written there, with the unlock in one chain, whose WRITEs can be redone as all that is written under a
+//! lock. Another server's block cannot be in that chain: a block that is written apart might be overtaken by the
+//! unlock, if the writer is dropped. So a pair whose block is elsewhere (its leaf was split off another one's server),
+//! or has no room, gets a new block beside its leaf, written before the entry that leads there.
 
 use std::iter;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(super) struct Known {
     pub(super) blocks: Blocks,
 }
 
-/// What blocks tell of a key.
+/// Knowledge of whose blocks those of a fingerprint are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blocks {
     Unread,

@@ -20,8 +20,8 @@
 //! longest key and value.
 //!
 //! The key and its length never change. Value, length and checksum change together, in one WRITE; a reader that gets
-//! lines from before and from after it finds that the checksum does not fit, but for one torn READ in 10^12. The checksum
-//! needs no bound of the READ's duration, as versions do.
+//! lines from before and from after it finds that the checksum does not fit, but for one torn READ in 10^12. The
+//! checksum needs no bound of the READ's duration, as versions do.
 //!
 //! A block has no identity of its own: the fingerprint in the entry is the whole hash of the key, so a block of another
 //! key in its place is told by that. Reclamation has to see to it that no client has an address any more that comes to

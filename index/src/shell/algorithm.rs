@@ -398,8 +398,8 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         techniques: Self::Techniques,
     ) -> (RangeInclusive<u64>, RangeInclusive<u64>);
 
-    /// Tells whether a change of a value, which keeps its length, takes no memory of an index of that geometry; by default
-    /// it takes none.
+    /// Tells whether a change of a value, which keeps its length, takes no memory of an index of that geometry; by
+    /// default it takes none.
     ///
     /// ```
     /// # use farwood_index::Algorithm;

@@ -78,8 +78,8 @@ impl HopLayout {
         self.look(image, key, has_header, true)
     }
 
-    /// Looks `key` up in an indirect leaf none of whose blocks is of that key: entries with its fingerprint are of other
-    /// keys.
+    /// Looks `key` up in an indirect leaf none of whose blocks is of that key: entries with its fingerprint are of
+    /// other keys.
     ///
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
@@ -167,8 +167,8 @@ impl HopLayout {
         Ok(Some(HopFound { slot, value: self.value(image, slot)?, spans_lines }))
     }
 
-    /// Yields the entries of an indirect leaf's neighbourhood that have the fingerprint of `key`, and their blocks: what a
-    /// lookup that has found one of them reads.
+    /// Yields the entries of an indirect leaf's neighbourhood that have the fingerprint of `key`, and their blocks:
+    /// what a lookup that has found one of them reads.
     ///
     /// ```
     /// # farwood_doctest::indirect_leaf!(|layout, image| {

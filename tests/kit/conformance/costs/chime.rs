@@ -25,8 +25,8 @@ const BLOCK_PAIR: u64 = 24;
 const SCANNED: (u64, u64) = (3, 9);
 const PAIRS_PER_LEAF: u64 = 45;
 
-/// Yields the costs on an indirect tree, whose pairs of 8 + 8 bytes lie in blocks beside their leaves: those of an inline
-/// one, whose entries are as large, and of the blocks.
+/// Yields the costs on an indirect tree, whose pairs of 8 + 8 bytes lie in blocks beside their leaves: those of an
+/// inline one, whose entries are as large, and of the blocks.
 pub(super) fn indirect(techniques: Techniques, work: Work) -> Costs {
     // No leaf is speculated upon.
     let techniques = Techniques { speculative: false, ..techniques };
