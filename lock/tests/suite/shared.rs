@@ -349,3 +349,38 @@ fn lanes_are_given_back() {
         }
     }
 }
+
+/// Six clients of a shard share the lock by turns, so that it is never without one of them, while another client wants
+/// it alone: once one of them has seen that, no other joins.
+#[test]
+fn a_shard_makes_way() {
+    for seed in 0..20 {
+        let cluster = Cluster::new(World::new(seed, 2, 1), LockConfig::default(), lanes(64));
+        let (rounds, is_done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        for word in 0..6 {
+            let (client, rounds, is_done) =
+                (cluster.client(0, word, Way::Shares), Rc::clone(&rounds), Rc::clone(&is_done));
+            cluster.world.spawn(async move {
+                while !is_done.get() && rounds.get() < 1_000 {
+                    let (meter, buf) = (Meter::default(), client.fake.lease(NODE_BYTES));
+                    let shared = client.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS]);
+                    let (shared, _) = shared.await.expect("the fabric does not fail");
+                    client.fake.pause(2_000).await;
+                    shared
+                        .release(&meter, Chain::new(node(0).server()))
+                        .await
+                        .expect("the fabric does not fail");
+                    rounds.set(rounds.get() + 1);
+                }
+            });
+        }
+        let alone = cluster.client(1, 6, Way::Alone);
+        cluster.world.spawn(async move {
+            alone.add_one(&Meter::default(), 0).await.expect("the shard makes way");
+            is_done.set(true);
+        });
+        cluster.world.run();
+        assert!(rounds.get() < 100, "{} rounds with seed {seed}", rounds.get());
+        cluster.assert_at_rest();
+    }
+}
