@@ -45,8 +45,9 @@ fn use_every_command(server: &Server, kind: &str) {
     assert_ok(&server.farwood("drop", &["t"]));
 }
 
-/// Round trips and bytes of an operation do not depend on where the memory is. (In an emulated guest, reading on the
-/// embedded fabric takes so long that some gets are done under the lock: a get's cost is given here.)
+/// Round trips and bytes of an operation do not depend on where the memory is, but that a lock is cleared by CAS where
+/// the device is Soft-RoCE. (In an emulated guest, reading on the embedded fabric takes so long that some gets are done
+/// under the lock: a get's cost is given here.)
 #[test]
 fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let server = Server::start_verbs(7102, MEMORY);
@@ -57,7 +58,10 @@ fn operations_cost_what_they_cost_on_the_embedded_fabric() {
     let ([_, here], [get, there]) =
         (kit::costs(&json_of(&here), 1024.0), kit::costs(&json_of(&there), 1024.0));
     assert_eq!(get, [1.0, 1.0, 1024.0, 0.0, 0.0, 0.0]);
-    assert_eq!(here, there);
+    let [round_trips, reads, bytes_read, writes, cas, bytes_written] = there;
+    let cleared_by_write = [round_trips, reads, bytes_read, writes + 1.0, cas - 1.0, bytes_written + 8.0];
+    let differ = |(here, there): (&f64, f64)| (here - there).abs() > 1e-6;
+    assert!(!here.iter().zip(cleared_by_write).any(differ), "{here:?}, {there:?}");
 }
 
 #[test]

@@ -519,7 +519,7 @@ impl<V: Verbs> Held<V> {
         match (mode, self.behind.take()) {
             (UnlockMode::Unlocked, Some(behind)) => self.add_unlock_with(&mut chain, claim, behind),
             (UnlockMode::Unlocked, None) => self.add_unlock(&mut chain, claim),
-            (_, Some(behind)) => _ = chain.write(self.lock.add(WORD_BYTES as u64), behind),
+            (_, Some(behind)) => self.add_words_behind(&mut chain, behind),
             (_, None) => {}
         }
         let buf = match chain.is_empty() {
@@ -627,17 +627,18 @@ impl<V: Verbs> Held<V> {
         // The place of the first byte in its line decides: the word is aligned, so it never crosses a line's end.
         let is_one_line = start / LINE_BYTES == self.lock.offset() / LINE_BYTES;
         let start = RemotePtr::new(server, start);
-        let clears_at_once = is_one_line || self.table.verbs.capabilities().in_order_write;
+        let clears_at_once =
+            self.table.unlocks_by_write() && (is_one_line || self.table.verbs.capabilities().in_order_write);
         let all = data.start..data.end + WORD_BYTES;
         if mode == UnlockMode::Unlocked && clears_at_once {
             buf[data.end..all.end].copy_from_slice(&claim.vacant.to_le_bytes());
         }
         let mut chain = Chain::with_buffer(server, buf);
         match mode {
-            UnlockMode::Unlocked if clears_at_once => chain.write(start, all),
-            UnlockMode::Unlocked => chain.write(start, data).write_word(self.lock, claim.vacant),
-            UnlockMode::Kept | UnlockMode::UnlockLater => chain.write(start, data),
-        };
+            UnlockMode::Unlocked if clears_at_once => _ = chain.write(start, all),
+            UnlockMode::Unlocked => self.table.add_unlock(chain.write(start, data), self.lock, claim),
+            UnlockMode::Kept | UnlockMode::UnlockLater => _ = chain.write(start, data),
+        }
         chain
     }
 
@@ -692,7 +693,7 @@ impl<V: Verbs> Held<V> {
         let pending = *pending;
         let (global, done) = match ready!(redo.as_mut().poll(cx)) {
             Ok(buf) => (Self::left(pending), Ok(buf)),
-            Err(failed) if can_be_redone(&failed) => {
+            Err(failed) if can_be_redone(self.lock, &failed) => {
                 let cause = failed.cause().clone();
                 (Global::Unfinished(Unfinished { pending, failed }), Err(cause))
             }
@@ -712,11 +713,19 @@ impl<V: Verbs> Held<V> {
     }
 
     fn add_unlock(&self, chain: &mut Chain, claim: Claim) {
-        chain.fence_if_needed().write_word(self.lock, claim.vacant);
+        self.table.add_unlock(chain.fence_if_needed(), self.lock, claim);
+    }
+
+    fn add_words_behind(&self, chain: &mut Chain, behind: Range<usize>) {
+        chain.write(self.lock.add(WORD_BYTES as u64), behind);
     }
 
     /// Adds the unlock with what goes right behind the word.
     fn add_unlock_with(&self, chain: &mut Chain, claim: Claim, behind: Range<usize>) {
+        if !self.table.unlocks_by_write() {
+            self.add_words_behind(chain, behind);
+            return self.add_unlock(chain, claim);
+        }
         let word = behind.start - WORD_BYTES..behind.start;
         let buf = chain.buffer_mut().expect("what is behind the word is in the chain's buffer");
         buf[word.clone()].copy_from_slice(&claim.vacant.to_le_bytes());

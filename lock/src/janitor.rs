@@ -102,9 +102,15 @@ pub(crate) fn won(done: &Completion, claim: Claim) -> bool {
     done.atomics.first().is_some_and(|&found| claim.wins(found))
 }
 
-/// Tells whether posting the failed chain of a release again can complete it.
-pub(crate) fn can_be_redone(failed: &Failed) -> bool {
-    failed.chain().is_idempotent() && !failed.cause().is_refusal()
+/// Tells whether posting the failed chain of a release of `lock` again can complete it: it WRITEs only, and unlocks.
+pub(crate) fn can_be_redone(lock: RemotePtr, failed: &Failed) -> bool {
+    let can_be = |op| match op {
+        Op::Write { .. } | Op::WriteWord { .. } => true,
+        // The unlock, where it is a CAS.
+        Op::Cas { at, .. } => at == lock.offset(),
+        Op::Read { .. } | Op::Faa { .. } => false,
+    };
+    failed.chain().verbs().iter().all(|verb| can_be(verb.op)) && !failed.cause().is_refusal()
 }
 
 /// Redoes the failed chain of a release until it has taken effect or the attempts are spent; yields its buffer.
@@ -114,7 +120,7 @@ pub(crate) async fn redo<V: Verbs>(
     pending: PendingRelease,
     failed: Failed,
 ) -> Result<Option<Buf>, Failed> {
-    if !can_be_redone(&failed) {
+    if !can_be_redone(lock, &failed) {
         return Err(failed);
     }
     tracing::debug!(name: "lock.redo", %lock, cause = %failed, "the chain of a release failed: it is redone");
@@ -159,14 +165,16 @@ async fn settle_release<V: Verbs>(
         (Ok(_), UnlockMode::Unlocked) => Settled::Cleared,
         (Ok(_), UnlockMode::Kept) => Settled::Kept(claim),
         (Ok(_), UnlockMode::UnlockLater) => unlock(table, lock, claim).await,
-        (Err(failed), _) if can_be_redone(&failed) => Settled::Unfinished(Unfinished { pending, failed }),
+        (Err(failed), _) if can_be_redone(lock, &failed) => {
+            Settled::Unfinished(Unfinished { pending, failed })
+        }
         (Err(_), _) => clear_if_ours(table, lock, claim).await,
     }
 }
 
 /// Clears a word that is ours for certain, with nothing to write back.
 async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
-    match table.verbs.submit(&Meter::default(), unlock_chain(lock, claim)).await {
+    match table.verbs.submit(&Meter::default(), unlock_chain(table, lock, claim)).await {
         Ok(_) => Settled::Cleared,
         Err(_) => clear_if_ours(table, lock, claim).await,
     }
@@ -175,7 +183,7 @@ async fn unlock<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Se
 /// Clears a word that is ours for certain, where the holder may have posted verbs that the unlock must not overtake.
 async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
     let mut chain = Chain::with_buffer(lock.server(), table.verbs.lease(WORD_BYTES));
-    chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, claim.vacant);
+    table.add_unlock(chain.read(lock, 0..WORD_BYTES).fence(), lock, claim);
     match table.verbs.submit(&Meter::default(), chain).await {
         Ok(_) => Settled::Cleared,
         Err(_) => clear_if_ours(table, lock, claim).await,
@@ -185,7 +193,7 @@ async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: C
 /// Clears a word that may be ours: what is read back tells.
 async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
     let pending = PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0 };
-    match persist(table, lock, pending, unlock_chain(lock, claim), 0..ATTEMPTS_MAX).await {
+    match persist(table, lock, pending, unlock_chain(table, lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
         Err(failed) => Settled::Unfinished(Unfinished { pending, failed }),
     }
@@ -197,7 +205,7 @@ async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) 
     let Settled::Unfinished(Unfinished { pending, failed }) = settled else { return };
     let (_, mut chain) = failed.into_parts();
     if pending.mode != UnlockMode::Unlocked {
-        chain.write_word(lock, pending.claim.vacant);
+        table.add_unlock(&mut chain, lock, pending.claim);
     }
     let pending = PendingRelease { mode: UnlockMode::Unlocked, ..pending };
     if let Err(failed) = persist(table, lock, pending, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
@@ -294,8 +302,8 @@ pub(crate) async fn read_back<V: Verbs>(verbs: &V, meter: &Meter, lock: RemotePt
     Ok(u64::from_le_bytes(buf[..WORD_BYTES].try_into().expect("8 bytes were leased")))
 }
 
-fn unlock_chain(lock: RemotePtr, claim: Claim) -> Chain {
+fn unlock_chain<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Chain {
     let mut chain = Chain::new(lock.server());
-    chain.write_word(lock, claim.vacant);
+    table.add_unlock(&mut chain, lock, claim);
     chain
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use farwood_runtime::{FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
+use farwood_runtime::{Chain, FabricError, Message, Meter, Port, RemotePtr, ShardId, Verbs, Waiter};
 
 use crate::audit;
 use crate::backlog::Backlog;
@@ -412,9 +412,31 @@ impl<V: Verbs> Table<V> {
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, attempts, "a lock does not come free");
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, ?word, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
+    }
+
+    /// Tells whether a WRITE may clear a lock word: a CAS of others that does not fit never undoes it.
+    #[inline]
+    pub(crate) fn unlocks_by_write(&self) -> bool {
+        self.verbs.capabilities().atomic_writes
+    }
+
+    /// Adds the unlock of a word that is `claim`'s.
+    ///
+    /// ```text
+    ///   holder   WRITE word = free ···················> undone, for good: no client has this claim
+    ///   other      CAS: finds the claim's word, does not fit, puts it back ──^
+    /// ```
+    /// Where that can happen it is a CAS, which finds the claim's word: no other client changes it. So it can be posted
+    /// again like a WRITE.
+    #[inline]
+    pub(crate) fn add_unlock(&self, chain: &mut Chain, lock: RemotePtr, claim: Claim) {
+        match self.unlocks_by_write() {
+            true => chain.write_word(lock, claim.vacant),
+            false => chain.cas(lock, claim.word.to_bits(), claim.vacant),
+        };
     }
 
     /// Tells whether the holder of `ticket` knows of a waiter.

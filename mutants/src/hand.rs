@@ -241,8 +241,8 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "the janitor's unlock may overtake the holder's atomics",
         file: "lock/src/janitor.rs",
-        find: "chain.read(lock, 0..WORD_BYTES).fence().write_word(lock, claim.vacant);",
-        replace: "chain.write_word(lock, claim.vacant);",
+        find: "table.add_unlock(⟦chain.read(lock, 0..WORD_BYTES).fence()⟧, lock, claim);",
+        replace: "&mut chain",
     },
     Patch {
         name: "a lock whose CAS has an unknown outcome is not cleared",

@@ -8,7 +8,8 @@
 //! 2. **Lines**: an access to one aligned 64-byte line is atomic. The lines of one READ may be read in any order and at
 //!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
 //!    address order only with [`Capabilities::in_order_write`].
-//! 3. **Atomics**: CAS and FAA are atomic against each other and against WRITEs to the same aligned word.
+//! 3. **Atomics**: CAS and FAA are atomic against each other, and with [`Capabilities::atomic_writes`] against WRITEs
+//!    to the same aligned word. Without it only atomics may change a word that others try to change by atomics.
 //! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
 //!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
 //!    fabric. The chain comes back to the operation that awaited it ([`Failed`]), which knows whether it may be posted
@@ -45,6 +46,9 @@ pub struct Capabilities {
     pub fabric: &'static str,
     /// True if lines of one WRITE become visible in increasing address order (PCIe without relaxed ordering).
     pub in_order_write: bool,
+    /// True if CAS and FAA are atomic against WRITEs to the same word. Else one of them may store what it found, also a
+    /// CAS that does not fit, over a WRITE that came in between.
+    pub atomic_writes: bool,
     /// True if a CAS can compare and swap a part of a word.
     pub masked_atomic: bool,
     /// Bytes of on-chip (device) memory per server; 0 where there is none.

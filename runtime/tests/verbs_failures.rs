@@ -440,6 +440,7 @@ fn capabilities_are_measured() {
         let capabilities = v.capabilities();
         assert_eq!((capabilities.fabric, capabilities.device_memory), ("verbs", 0));
         assert!(!capabilities.in_order_write && !capabilities.masked_atomic);
+        assert!(!capabilities.atomic_writes, "this is Soft-RoCE");
         assert_eq!(capabilities.write_interval_ns, 700, "the shortest of all servers");
         assert_eq!(v.control().servers().len(), 2);
     });

@@ -12,7 +12,7 @@ const CLIENTS: usize = 6;
 /// Runs operations of all clients, of which some are cut after a number of polls that goes round. Yields how many were
 /// cut.
 fn cut_everywhere(seed: u64, config: LockConfig, style: Style, at_once: bool, polls_max: u32) -> u32 {
-    let world = World::new(seed, 2, 2).with_lines(style.in_order);
+    let world = style.world(seed, 2, 2);
     let tables = world.attach(style.config(config));
     let cuts = std::rc::Rc::new(std::cell::Cell::new(0));
     let clients: Vec<Client> =
@@ -45,7 +45,7 @@ fn dropping_at_every_await_point_leaves_nothing_behind() {
     let mut cut = 0;
     for seed in 0..60 {
         for at_once in [false, true] {
-            for style in Style::PLACES.into_iter().chain(Style::CARRYING) {
+            for style in Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS) {
                 cut += cut_everywhere(seed, LockConfig::default(), style, at_once, 6);
             }
         }
@@ -85,7 +85,8 @@ fn every_await_point_of_a_lone_operation() {
             // The remote home adds the wait for the grant; which shard is home depends on the lock.
             for polls in 0..=awaits + 1 {
                 for at_once in [false, true] {
-                    for place in Style::PLACES.into_iter().chain(Style::CARRYING) {
+                    for place in Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS)
+                    {
                         lone(Style { fused, combine, ..place }, shard, polls, at_once);
                     }
                 }
@@ -95,7 +96,7 @@ fn every_await_point_of_a_lone_operation() {
 }
 
 fn lone(style: Style, shard: usize, polls: u32, at_once: bool) {
-    let world = World::new(7, 1, 2).with_lines(style.in_order);
+    let world = style.world(7, 1, 2);
     let tables = world.attach(style.config(LockConfig::default()));
     let client = Client::new(&tables[shard], 0, style);
     let again = client.clone();

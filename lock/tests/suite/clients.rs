@@ -32,6 +32,8 @@ pub(crate) struct Style {
     pub(crate) place: Place,
     /// True if lines of one WRITE happen in address order.
     pub(crate) in_order: bool,
+    /// True if a CAS that does not fit never undoes a WRITE.
+    pub(crate) atomic_writes: bool,
     /// Bits of the stamp that an embedded lock word carries.
     pub(crate) carries: u32,
     /// True if it leaves the node's image to the next holder.
@@ -57,6 +59,7 @@ impl Style {
         pass_on_early: false,
         place: Place::Region,
         in_order: true,
+        atomic_writes: true,
         carries: 0,
         leaves: false,
     };
@@ -82,6 +85,21 @@ impl Style {
         Style { carries: 3, in_order: false, ..Style::REAR },
         Style { carries: 2, in_order: false, ..Style::FRONT },
     ];
+
+    /// Every place of the lock word where only a CAS may clear it.
+    pub(crate) const CLEARED_BY_CAS: [Style; 6] = [
+        Style { atomic_writes: false, ..Style::FAST },
+        Style { atomic_writes: false, combine: false, ..Style::FAST },
+        Style { atomic_writes: false, ..Style::EMBEDDED },
+        Style { atomic_writes: false, in_order: false, ..Style::REAR },
+        Style { atomic_writes: false, ..Style::FRONT },
+        Style { atomic_writes: false, carries: 2, ..Style::FRONT },
+    ];
+
+    /// Makes a world of `nodes` compute nodes of `shards` shards each, on a fabric as the style has it.
+    pub(crate) fn world(self, seed: u64, nodes: u16, shards: u16) -> World {
+        World::new(seed, nodes, shards).with_lines(self.in_order).with_atomic_writes(self.atomic_writes)
+    }
 
     /// Yields the offsets of the lines' stamps in a node.
     fn stamps(self) -> [usize; 2] {

@@ -12,7 +12,7 @@ const OPERATIONS: u64 = 6;
 
 /// Counts as [`count_losses`] does, where nothing may be lost.
 fn count(seed: u64, config: LockConfig, style: Style, nodes: u64) -> LockStats {
-    let world = World::new(seed, 2, 2).with_lines(style.in_order);
+    let world = style.world(seed, 2, 2);
     let (stats, lost) = count_losses(world, config, style, nodes);
     assert_eq!(lost, 0, "lost updates with seed {seed}");
     stats
@@ -54,7 +54,7 @@ fn total(tables: &[(Fake, LockTable<Fake>)]) -> LockStats {
 
 #[test]
 fn no_update_is_lost_with_hand_over() {
-    for style in Style::PLACES.into_iter().chain(Style::CARRYING) {
+    for style in Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS) {
         let mut handed_over = 0;
         for seed in 0..150 {
             let stats = count(seed, LockConfig::default(), style, 1);
@@ -95,7 +95,8 @@ fn no_update_is_lost_whatever_is_switched_off() {
             }
             count_switched_off(seed, Style { fused, ..Style::REAR });
         }
-        Style::CARRYING.into_iter().for_each(|style| count_switched_off(seed, style));
+        let styles = Style::CARRYING.into_iter().chain(Style::CLEARED_BY_CAS);
+        styles.for_each(|style| count_switched_off(seed, style));
     }
 }
 
@@ -109,6 +110,17 @@ fn count_switched_off(seed: u64, style: Style) {
     let without_images = LockConfig { image_handover: false, ..LockConfig::default() };
     assert_eq!(count(seed, without_images, style, 1).images, 0);
     count(seed, LockConfig::default(), style, 1);
+}
+
+/// A CAS that did not fit put the word back that its holder had cleared: clients over Soft-RoCE waited for a lock that
+/// no client held.
+#[test]
+#[should_panic(expected = "the fabric does not fail: Contended")]
+fn an_unlock_that_a_cas_undoes_is_caught() {
+    let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
+    for seed in 0..20 {
+        count_losses(World::new(seed, 2, 2).with_atomics_that_lie(), flat.clone(), Style::FAST, 1);
+    }
 }
 
 #[test]

@@ -31,11 +31,13 @@ const STYLES: [Style; 13] = [
     Style { fused: false, ..Style::REAR },
     Style::FRONT,
     Style { combine: false, ..Style::FRONT },
+    Style::CLEARED_BY_CAS[1],
+    Style::CLEARED_BY_CAS[4],
 ];
 
 /// Runs eight clients on two compute nodes, of whose chains one in ten fails. Yields how many had to be tried again.
 fn count_with_faults(seed: u64, config: LockConfig, style: Style, polls: Option<u32>) -> u32 {
-    let world = World::new(seed, 2, 2).with_lines(style.in_order);
+    let world = style.world(seed, 2, 2);
     let tables = world.attach(style.config(config));
     world.set_fault_rate(0.1);
     let retried = Rc::new(Cell::new(0));
@@ -69,7 +71,7 @@ fn failed_chains_are_redone() {
     let flat = LockConfig { hierarchical: false, ..LockConfig::default() };
     let mut retried = 0;
     for seed in 0..40 {
-        for style in STYLES.into_iter().chain(Style::CARRYING) {
+        for style in STYLES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS) {
             retried += count_with_faults(seed, LockConfig::default(), style, None);
             count_with_faults(seed, flat.clone(), style, None);
         }
@@ -80,7 +82,7 @@ fn failed_chains_are_redone() {
 #[test]
 fn failed_chains_of_dropped_operations_are_redone() {
     for seed in 0..80 {
-        for style in STYLES.into_iter().chain(Style::CARRYING) {
+        for style in STYLES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS) {
             count_with_faults(seed, LockConfig::default(), style, Some(seed as u32));
         }
     }
@@ -94,7 +96,7 @@ fn failed_chains_of_dropped_operations_are_redone() {
 #[test]
 fn a_torn_write_back_is_repaired() {
     for (torn, style) in (0..4).flat_map(|torn| Style::PLACES.map(|style| (torn, style))) {
-        let world = World::new(3, 1, 1).with_lines(style.in_order);
+        let world = style.world(3, 1, 1);
         let tables = world.attach(LockConfig::default());
         let client = Client::new(&tables[0], 0, style);
         world.fail(1, Fault { verbs: 0, lines: torn, gone: false });
@@ -180,7 +182,7 @@ fn every_failure_of_a_lone_operation() {
 }
 
 fn lone(style: Style, fault: Fault, chains: [usize; 2], polls: u32, at_once: bool) {
-    let world = World::new(7, 1, 1).with_lines(style.in_order);
+    let world = style.world(7, 1, 1);
     let tables = world.attach(style.config(LockConfig::default()));
     let client = Client::new(&tables[0], 0, style);
     // A guess that is wrong: a new node's word carries 0.
@@ -225,7 +227,7 @@ fn every_failure_of_a_hand_over() {
 }
 
 fn queue(style: Style, fault: Fault, chain: usize, polls: u32) -> u64 {
-    let world = World::new(chain as u64, 1, 2).with_lines(style.in_order);
+    let world = style.world(chain as u64, 1, 2);
     let tables = world.attach(style.config(LockConfig::default()));
     world.fail(chain, fault);
     let clients: Vec<Client> = (0..3).map(|i| Client::new(&tables[i % 2], i * 5, style)).collect();
@@ -258,7 +260,7 @@ fn a_server_that_comes_back_finds_its_nodes_repaired() {
         // The write-back is the chain behind the CAS with the READ, or behind both.
         let write_back = if style.fused { 1 } else { 2 };
         for silent in 0..38 {
-            let world = World::new(silent as u64, 1, 2).with_lines(style.in_order);
+            let world = style.world(silent as u64, 1, 2);
             // The client that waited finds the word taken by the unfinished release; it gives up before the janitor
             // does.
             let config = LockConfig { attempts_max: 2, ..LockConfig::default() };
@@ -300,7 +302,7 @@ fn a_server_that_comes_back_finds_its_nodes_repaired() {
 fn a_server_that_stays_away_keeps_the_lock_of_a_torn_node() {
     for style in STYLES {
         let write_back = if style.fused { 1 } else { 2 };
-        let world = World::new(5, 1, 2).with_lines(style.in_order);
+        let world = style.world(5, 1, 2);
         let tables = world.attach(LockConfig::default());
         world.fail(write_back, Fault { verbs: 0, lines: 1, gone: false });
         (1..200).for_each(|chain| world.fail(write_back + chain, Fault::GONE));

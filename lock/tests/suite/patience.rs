@@ -189,7 +189,7 @@ fn hand_over_and_the_end_of_patience_may_cross() {
     let (mut done, mut gave_up) = (0, 0);
     for seed in 0..120 {
         for style in Style::PLACES {
-            let world = World::new(seed, 2, 2).with_lines(style.in_order);
+            let world = style.world(seed, 2, 2);
             let wait_max = Duration::from_nanos([1, 300, 3_000, 30_000][seed as usize % 4]);
             let tables = world.attach(LockConfig { wait_max, ..LockConfig::default() });
             world.set_fault_rate(if seed % 3 == 0 { 0.05 } else { 0.0 });

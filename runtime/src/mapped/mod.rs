@@ -74,6 +74,7 @@ impl MappedDevice {
         fabric: "embedded",
         // Lines are stored in address order by one thread; x86 keeps stores in order, `Sequence` mode releases each.
         in_order_write: true,
+        atomic_writes: true,
         masked_atomic: false,
         device_memory: 0,
         write_interval_ns: 150,

@@ -4,8 +4,9 @@
 //!
 //! Kept: order on one queue pair, FIFO messages between two shards, submissions that outlive their futures. WRITEs
 //! happen line by line, in address order or in any. A chain that fails has executed any prefix of its verbs and any
-//! lines of the WRITE behind it (the first ones, where they come in order). Not modelled: WRITEs that overtake READs
-//! and atomics.
+//! lines of the WRITE behind it (the first ones, where they come in order). Where WRITEs and atomics are not atomic, a
+//! CAS reads in one step and stores in another, while no other atomic is executed. Not modelled: WRITEs that overtake
+//! READs and atomics.
 
 mod fault;
 mod task;
@@ -71,6 +72,9 @@ struct State {
     wires: HashMap<(usize, usize), VecDeque<(Port, Message)>>,
     faults: Faults,
     in_order_write: bool,
+    atomic_writes: bool,
+    /// The queue pair whose CAS has read its word and not stored it yet, and what it found.
+    halfway: Option<(usize, u64)>,
     /// The codec of free words in nodes.
     codec: WordCodec,
     /// Messages that were sent between shards.
@@ -145,6 +149,8 @@ impl World {
             wires: HashMap::new(),
             faults: Faults::default(),
             in_order_write: true,
+            atomic_writes: true,
+            halfway: None,
             codec: WordCodec::PLAIN,
             sent: 0,
             fences: 0,
@@ -178,6 +184,19 @@ impl World {
         let lying = self.with_lines(true);
         lying.state.borrow_mut().in_order_write = false;
         lying
+    }
+
+    /// Chooses whether atomics are atomic against WRITEs, and the fabric says so. They are otherwise.
+    pub(crate) fn with_atomic_writes(mut self, atomic: bool) -> Self {
+        self.capabilities.atomic_writes = atomic;
+        self.state.borrow_mut().atomic_writes = atomic;
+        self
+    }
+
+    /// Lets atomics undo WRITEs, while the fabric says the opposite: for a negative control.
+    pub(crate) fn with_atomics_that_lie(self) -> Self {
+        self.state.borrow_mut().atomic_writes = false;
+        self
     }
 
     /// Lets time pass in which nothing happens: the process is stopped.
@@ -261,12 +280,11 @@ impl World {
     }
 
     pub(crate) fn word(&self, at: u64) -> u64 {
-        let state = self.state.borrow();
-        u64::from_le_bytes(state.memory[at as usize..][..8].try_into().expect("8 bytes"))
+        word(&self.state.borrow().memory, at)
     }
 
     pub(crate) fn set_word(&self, at: u64, word: u64) {
-        self.state.borrow_mut().memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        set_word(&mut self.state.borrow_mut().memory, at, word);
     }
 
     /// Makes all words of the lock region hold that.
@@ -350,7 +368,7 @@ impl State {
     fn steps(&self, waits_long: bool) -> Vec<Step> {
         let mut steps = Vec::new();
         for (i, shard) in self.shards.iter().enumerate() {
-            steps.extend((!shard.queue.is_empty()).then_some(Step::Execute(i)));
+            steps.extend(self.can_execute(i).then_some(Step::Execute(i)));
             steps.extend((!shard.done.is_empty()).then_some(Step::Complete(i)));
         }
         for from in 0..self.shards.len() {
@@ -370,9 +388,17 @@ impl State {
         steps
     }
 
-    /// Executes the next verb of the shard's queue pair, or the next line of it.
-    fn execute(&mut self, shard: usize) {
-        let (memory, shard) = (&mut self.memory, &mut self.shards[shard]);
+    /// Tells whether the shard's queue pair has a verb to execute, and no CAS of another one keeps it waiting.
+    fn can_execute(&self, shard: usize) -> bool {
+        let Some(posted) = self.shards[shard].queue.front() else { return false };
+        let next = posted.verbs.get(posted.executed).map(|verb| verb.op);
+        let is_atomic = matches!(next, Some(Op::Cas { .. } | Op::Faa { .. }));
+        !is_atomic || self.halfway.is_none_or(|(halfway, _)| halfway == shard)
+    }
+
+    /// Executes the next verb of the shard's queue pair, or the next line or half of it.
+    fn execute(&mut self, number: usize) {
+        let (memory, shard) = (&mut self.memory, &mut self.shards[number]);
         let posted = shard.queue.front_mut().expect("enabled");
         let next = posted.verbs.get(posted.executed).map(|verb| verb.op);
         let failed = posted.fault.filter(|fault| fault.verbs == posted.executed);
@@ -393,7 +419,18 @@ impl State {
                     posted.executed += 1;
                 }
             }
+            (None, Some(Op::Cas { at, .. } | Op::Faa { at, .. }))
+                if !self.atomic_writes && self.halfway.is_none() =>
+            {
+                self.halfway = Some((number, word(memory, at)));
+            }
             (None, Some(op)) => {
+                if let Op::Cas { at, .. } | Op::Faa { at, .. } = op
+                    && let Some((_, found)) = self.halfway.take()
+                {
+                    // Whatever is there by now.
+                    set_word(memory, at, found);
+                }
                 execute(memory, op, &mut posted.buf, &mut posted.atomics);
                 posted.executed += 1;
             }
@@ -412,28 +449,34 @@ impl State {
 }
 
 fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut SmallVec<[u64; 2]>) {
-    let word =
-        |memory: &[u8], at: u64| u64::from_le_bytes(memory[at as usize..][..8].try_into().expect("8 bytes"));
     match op {
         Op::Read { at, to, len } => {
             let buf = buf.as_mut().expect("a READ has a buffer");
             buf[to as usize..][..len as usize].copy_from_slice(&memory[at as usize..][..len as usize]);
         }
         Op::Write { .. } => unreachable!("goes line by line"),
-        Op::WriteWord { at, word } => memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes()),
+        Op::WriteWord { at, word } => set_word(memory, at, word),
         Op::Cas { at, expected, desired } => {
             let found = word(memory, at);
             atomics.push(found);
             if found == expected {
-                memory[at as usize..][..8].copy_from_slice(&desired.to_le_bytes());
+                set_word(memory, at, desired);
             }
         }
         Op::Faa { at, add } => {
             let found = word(memory, at);
             atomics.push(found);
-            memory[at as usize..][..8].copy_from_slice(&found.wrapping_add(add).to_le_bytes());
+            set_word(memory, at, found.wrapping_add(add));
         }
     }
+}
+
+fn word(memory: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(memory[at as usize..][..8].try_into().expect("8 bytes"))
+}
+
+fn set_word(memory: &mut [u8], at: u64, word: u64) {
+    memory[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
 }
 
 /// Yields the lock word in a node: its last word but one.

@@ -200,6 +200,7 @@ impl Simulation {
         let capabilities = Capabilities {
             fabric: "sim",
             in_order_write: reordering.in_order_write,
+            atomic_writes: true,
             masked_atomic: false,
             device_memory: profile.device_bytes as usize,
             write_interval_ns: profile.write_interval_ns,

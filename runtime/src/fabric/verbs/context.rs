@@ -177,6 +177,10 @@ pub(super) struct Port {
     /// with fences is stuck for good sooner or later, after a thousand fences or so, and no timeout ends it. There the
     /// host waits instead.
     pub keeps_fences: bool,
+    /// Set if atomics are atomic against WRITEs. Soft-RoCE's are not: in Linux 6.1 a CAS that does not fit stores the
+    /// word that it found, under a lock that WRITEs do not take. The device that matters is the memory server's: a
+    /// cluster is taken to have devices of one kind.
+    pub has_atomic_writes: bool,
     /// Room for data within a work request that queue pairs are asked for, in bytes.
     pub inline_bytes: u32,
     pub limits: Limits,
@@ -198,6 +202,7 @@ impl Port {
         if attributes.atomic_cap == ffi::IBV_ATOMIC_NONE {
             return Err(VerbsError::NoAtomics { device: name });
         }
+        let is_soft_roce = attributes.vendor_id == SOFT_ROCE_VENDOR;
         let (number, port) = active_port(&context, attributes.phys_port_cnt, config.port)?;
         let is_ethernet = u32::from(port.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET;
         let gids = context.gids(number, port.gid_tbl_len);
@@ -217,7 +222,8 @@ impl Port {
             mtu: mtu_bytes(port.active_mtu),
             is_ethernet,
             inline_bytes: config.inline_bytes.unwrap_or(INLINE_BYTES),
-            keeps_fences: attributes.vendor_id != SOFT_ROCE_VENDOR,
+            keeps_fences: !is_soft_roce,
+            has_atomic_writes: !is_soft_roce,
             limits: Limits {
                 work_requests_max: attributes.max_qp_wr.max(0) as u32,
                 completions_max: attributes.max_cqe.max(0) as u32,

@@ -98,6 +98,7 @@ impl VerbsDevice {
                 fabric: "verbs",
                 // Holds for a NIC that writes over PCIe without relaxed ordering; Soft-RoCE copies as it likes.
                 in_order_write: false,
+                atomic_writes: port.has_atomic_writes,
                 masked_atomic: false,
                 device_memory: 0,
                 write_interval_ns: u32::MAX,

@@ -4,7 +4,7 @@ use farwood_runtime::{Chain, ClientPool};
 use futures::future::join_all;
 
 use super::Site;
-use super::exchange::{Barrier, fill, is_pattern, read, read_words, run};
+use super::exchange::{Barrier, fill, is_pattern, read, read_words, run, words_of};
 
 /// Checks that CAS and FAA yield what they found, in posting order, and change the word as they should.
 pub(crate) async fn atomics<V: ClientPool>(v: V, site: Site, _: Barrier<V>) {
@@ -67,4 +67,43 @@ pub(crate) async fn atomics_lose_no_increment<V: ClientPool>(v: V, site: Site, b
     let all = v.shards() as u64 * CLIENTS * ROUNDS;
     assert_eq!(read_words(&v, counter, 1).await, [all]);
     assert_eq!(read_words(&v, swapped, 1).await, [all]);
+}
+
+/// Lets one shard change words while another tries a CAS on them that never fits: what was written is there afterwards.
+/// Only atomics change a word where WRITEs are not atomic against them.
+///
+/// ```text
+///   writer              WRITE n ····················· READ: n
+///   other    CAS: finds n - 1, does not fit ──> must not put n - 1 back
+/// ```
+pub(crate) async fn a_cas_that_does_not_fit_changes_nothing<V: ClientPool>(
+    v: V,
+    site: Site,
+    barrier: Barrier<V>,
+) {
+    const ROUNDS: u64 = 4_000;
+    const WORDS: usize = 32;
+    let at = site.common();
+    let words = || (0..WORDS as u64).map(|place| at.add(place * 8));
+    let by_write = v.capabilities().atomic_writes;
+    barrier.wait().await;
+    if v.shard().0 == 0 {
+        for n in 1..=ROUNDS {
+            let mut chain = Chain::with_buffer(at.server(), v.lease(WORDS * 8));
+            words().for_each(|word| match by_write {
+                true => _ = chain.write_word(word, n),
+                false => _ = chain.cas(word, n - 1, n),
+            });
+            chain.read(at, 0..WORDS * 8);
+            let found = words_of(&run(&v, chain).await.into_buf());
+            assert_eq!(found, [n; WORDS], "a CAS that did not fit has undone a change");
+        }
+    } else {
+        let mut found = 0;
+        while found < ROUNDS {
+            let mut chain = Chain::new(at.server());
+            words().for_each(|word| _ = chain.cas(word, u64::MAX, 0));
+            found = run(&v, chain).await.atomics[0];
+        }
+    }
 }

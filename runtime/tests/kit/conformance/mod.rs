@@ -19,7 +19,7 @@ use farwood_runtime::{ClientPool, RemotePtr, ShardId};
 use futures::future::LocalBoxFuture;
 
 pub(crate) use self::access::{round_trips, verbs_match_a_model};
-pub(crate) use self::atomics::{atomics, atomics_lose_no_increment};
+pub(crate) use self::atomics::{a_cas_that_does_not_fit_changes_nothing, atomics, atomics_lose_no_increment};
 pub(crate) use self::exchange::Barrier;
 pub(crate) use self::failure::{
     credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local,
@@ -76,7 +76,7 @@ macro_rules! conformance_tests {
             servers_in_parallel [1, 2], messages_arrive_in_order [1, 2], early_messages_are_kept [1, 2],
             messages_from_handlers [1, 2], pauses [1, 2], timeouts [1, 2], waiters [1, 2], deferred_tasks [1, 2],
             combinators [1, 2], refused_chains_come_back [1, 2], time_never_goes_back [1, 2], store_buffer_litmus [2],
-            messages_follow_writes [2]);
+            messages_follow_writes [2], a_cas_that_does_not_fit_changes_nothing [2]);
     };
     ($fabric:ident: $($part:ident [$($shards:literal),+]),+) => {
         $(#[test]

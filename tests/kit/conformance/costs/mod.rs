@@ -117,6 +117,14 @@ impl Cost {
         Cost { round_trips, reads, writes, cas, faa, bytes_read, bytes_written }
     }
 
+    /// Yields what the cost would be if its last CAS, which clears a lock, were a WRITE: with what lies beside the
+    /// word, or of the word alone.
+    pub(crate) fn with_unlock_by_write(&self) -> [Self; 2] {
+        let Cost { writes, cas, bytes_written, .. } = *self;
+        let beside = Cost { cas: cas.saturating_sub(1), bytes_written: bytes_written + 8, ..*self };
+        [beside, Cost { writes: writes + 1, ..beside }]
+    }
+
     fn times(self, n: u64) -> Self {
         Self::of(self.parts().map(|part| part.saturating_mul(n)))
     }
