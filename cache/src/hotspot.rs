@@ -193,7 +193,7 @@ impl HotspotBuffer {
         if heat > 1 {
             other.store(word - 1 - heat / COOLING, Ordering::Relaxed);
         }
-        displaced != 0 && fingerprint / 2 / WAYS as u64 % CROWDED_PART == 0
+        displaced != 0 && (fingerprint / 2 / WAYS as u64).is_multiple_of(CROWDED_PART)
     }
 
     /// Forgets where the key with this hash was in the leaf at `leaf`: it was not there.

@@ -17,7 +17,7 @@ fn ways_to_fail() -> impl Iterator<Item = Fault> {
 
 const SEVENS: u64 = u64::from_le_bytes([7; 8]);
 
-const STYLES: [Style; 13] = [
+const STYLES: [Style; 15] = [
     Style::FAST,
     Style::LEAVING,
     Style { combine: false, ..Style::LEAVING },
