@@ -1,8 +1,9 @@
-//! The atomics of the radix cache, and the least size of its segments: `models/` compiles the same files with atomics
-//! whose every order can be explored, and with segments so small that they are.
+//! The atomics and the lock of the radix cache, and the least size of its segments: `models/` compiles the same files with
+//! such whose every order can be explored, and with segments so small that they are.
 
 pub(crate) use farwood_runtime::prefetch;
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Segments of the radix cache are at least so big, bytes.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 4 << 10;
@@ -11,3 +12,6 @@ pub(crate) const SEGMENT_BYTES_MIN: usize = 4 << 10;
 /// 570 segments of 64 KiB, one of which is emptied in some 100 us. Measured with 2 M keys on one shard: gets are 11 %
 /// slower with half of it, and not faster with twice as much.
 pub(crate) const SEGMENT_SCALE: usize = 32;
+
+/// Nodes that can be left to the writer of a part of the radix cache.
+pub(crate) const NOTES_MAX: usize = 8;

@@ -5,7 +5,7 @@
 //! ```text
 //! parking      runtime/src/shard/parking.rs      no message meets a shard that falls asleep
 //! line         runtime/src/mapped/order.rs       no reader takes a torn line; what the dead leave is finished, once
-//! radix_cache  cache/src/radix/                  a lookup sees one copy as it was at one moment
+//! radix_cache  cache/src/radix/                  a lookup sees one copy as it was at one moment; what has to go goes
 //! ```
 //!
 //! Why loom: it models the orderings of C11, so that a fence or an Acquire that is missing is found. shuttle, which

@@ -5,9 +5,17 @@
 //! would let shards wait for each other at nearly every insert, and while a segment is emptied. So a writer that finds
 //! a part's lock taken leaves out what only helps: a copy that could not be amended or replaced is out of date, as
 //! those are of nodes that other compute nodes change, and the tree notices that. Only the copy that was found out to
-//! be out of date has to go: that waits.
+//! be out of date has to go: that is left to the writer at work.
+//!
+//! ```text
+//!   invalidate                         writer
+//!   note the node; fence               unlock; fence
+//!   try the lock: taken -> return      look for notes: some -> lock, remove them
+//! ```
+//! One of them sees the other's store, so no note is left behind.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
 
 use super::arena::{Arena, Segment};
 use super::clock::Clock;
@@ -16,7 +24,7 @@ use super::store::{Shared, Store};
 use super::table::{Page, Table};
 use super::victim::Chooser;
 use super::{RadixConfig, RadixImage};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Mutex, MutexGuard, NOTES_MAX, Ordering, fence};
 
 /// A lookup that finds a copy overwritten while it reads tries again this often, then takes it as not cached.
 const ATTEMPTS_MAX: usize = 4;
@@ -28,6 +36,18 @@ pub(super) struct Part {
     /// Read by all threads, written under the writer lock.
     pub(super) counters: Counters,
     writer: Mutex<Store>,
+    /// Nodes whose copies have to go, plus 1, where another thread had the writer lock; 0: none. Beyond that, one that
+    /// finds a copy out of date waits for the writer.
+    notes: [AtomicU64; NOTES_MAX],
+    /// 1 if there may be any.
+    has_notes: AtomicU8,
+}
+
+/// The writer lock of a part. Giving it back removes the copies that were noted meanwhile.
+pub(super) struct Writer<'a> {
+    part: &'a Part,
+    /// Nothing once it is given back.
+    store: Option<MutexGuard<'a, Store>>,
 }
 
 #[derive(Default)]
@@ -58,7 +78,15 @@ impl Part {
         let chooser = Chooser::new(config.policy, config.seed);
         let store = Store::new(chooser, config.budget_bytes, fixed, &arena);
         let (clock, counters) = (Clock::default(), Counters::default());
-        let part = Part { arena, table, clock, counters, writer: Mutex::new(store) };
+        let part = Part {
+            arena,
+            table,
+            clock,
+            counters,
+            writer: Mutex::new(store),
+            notes: Default::default(),
+            has_notes: Default::default(),
+        };
         part.report(&part.lock());
         part
     }
@@ -84,10 +112,48 @@ impl Part {
         if self.visit(hash, node, |_| ()).is_none() {
             return;
         }
-        let mut writer = self.lock();
-        if writer.remove(self.shared(), node) {
+        match self.try_lock() {
+            Some(mut writer) => self.remove(&mut writer, node),
+            // Giving the lock back removes it, here or where it is held.
+            None if self.note(node) => drop(self.try_lock()),
+            None => self.remove(&mut self.lock(), node),
+        }
+    }
+
+    fn remove(&self, store: &mut Store, node: u64) {
+        if store.remove(self.shared(), node) {
             self.counters.invalidated.fetch_add(1, Ordering::Relaxed);
-            self.report(&writer);
+            self.report(store);
+        }
+    }
+
+    /// Notes that a node's copy has to go. False if there is no room for that.
+    #[cold]
+    fn note(&self, node: u64) -> bool {
+        let has_room = |note: &AtomicU64| {
+            note.compare_exchange(0, node + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        let is_noted = self.notes.iter().any(has_room);
+        self.has_notes.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        is_noted
+    }
+
+    /// Removes copies that were noted, unless another thread has the writer lock: then it does that.
+    fn remove_noted(&self) {
+        loop {
+            fence(Ordering::SeqCst);
+            if self.has_notes.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            let Some(mut store) = self.try_store() else { return };
+            // Before it looks: what is noted from now on says so again.
+            self.has_notes.swap(0, Ordering::Acquire);
+            for note in &self.notes {
+                if let Some(node) = note.swap(0, Ordering::Relaxed).checked_sub(1) {
+                    self.remove(&mut store, node);
+                }
+            }
         }
     }
 
@@ -164,13 +230,18 @@ impl Part {
         Shared { arena: &self.arena, table: &self.table, epoch: self.clock.epoch() }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Store> {
+    pub(super) fn lock(&self) -> Writer<'_> {
         // A writer that panicked broke an invariant of its books; entries are still right or absent.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        let store = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        Writer { part: self, store: Some(store) }
     }
 
     /// Takes the writer lock, unless another writer has it.
-    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Store>> {
+    pub(super) fn try_lock(&self) -> Option<Writer<'_>> {
+        self.try_store().map(|store| Writer { part: self, store: Some(store) })
+    }
+
+    fn try_store(&self) -> Option<MutexGuard<'_, Store>> {
         match self.writer.try_lock() {
             Ok(writer) => Some(writer),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -182,6 +253,27 @@ impl Part {
         self.counters.nodes.store(writer.nodes(), Ordering::Relaxed);
         self.counters.bytes.store(writer.bytes(), Ordering::Relaxed);
         self.counters.evicted.store(writer.evicted(), Ordering::Relaxed);
+    }
+}
+
+impl Deref for Writer<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        self.store.as_ref().expect("it is held until it is dropped")
+    }
+}
+
+impl DerefMut for Writer<'_> {
+    fn deref_mut(&mut self) -> &mut Store {
+        self.store.as_mut().expect("it is held until it is dropped")
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.store = None;
+        self.part.remove_noted();
     }
 }
 

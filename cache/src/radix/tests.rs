@@ -249,6 +249,43 @@ fn what_only_helps_does_not_wait_for_another_writer() {
     recount(&cache);
 }
 
+/// A client that found a copy out of date waited for another shard's writer, in its poller.
+#[test]
+fn what_has_to_go_is_left_to_the_writer_at_work() {
+    let cache = cache(1 << 20, Policy::TwoChoices);
+    let there = || (1..=20).filter(|node| has(&cache, &image(*node, &leaves(*node, 0, 2)))).count();
+    assert!((1..=20).all(|node| cache.insert(&image(node, &leaves(node, 0, 2)))));
+    let guard = cache.parts[0].lock();
+    for node in [3, 5, 3, 99] {
+        cache.invalidate(node);
+    }
+    assert_eq!((there(), cache.stats().invalidated), (20, 0));
+    drop(guard);
+    assert_eq!((there(), cache.stats().invalidated), (18, 2));
+    assert_eq!(recount(&cache), 18);
+}
+
+/// Notes that are taken while the lock is given back are not left behind.
+#[test]
+fn nothing_that_has_to_go_stays() {
+    const NODES: u64 = 16;
+    let cache = cache(1 << 20, Policy::TwoChoices);
+    for _ in 0..if cfg!(miri) { 2 } else { 300 } {
+        for node in 1..=NODES {
+            assert!(cache.insert(&image(node, &leaves(node, 0, 2))));
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    (1..=NODES).filter(|node| node % 4 == thread).for_each(|node| cache.invalidate(node));
+                });
+            }
+        });
+        assert_eq!(recount(&cache), 0);
+    }
+}
+
 #[test]
 fn large_caches_are_divided() {
     for (budget, parts) in [(0, 1), (31 << 20, 1), (32 << 20, 2), (600_000_000, 16), (100 << 30, 16)] {
