@@ -66,8 +66,8 @@ macro_rules! locks {
     };
 }
 
-/// Runs the lines of an example that use shared locks on a shard that has a lane, a node of 64 bytes whose lock is at its
-/// begin, and an operation's meter.
+/// Runs the lines of an example that use shared locks on a shard that has a lane, a node of 64 bytes that begins with
+/// its lock, and an operation's meter.
 #[macro_export]
 macro_rules! shared_locks {
     (|$shard:ident, $locks:ident, $node:ident, $meter:ident| { $($lines:tt)* }) => {

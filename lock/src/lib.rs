@@ -37,8 +37,8 @@
 //! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `pace` the janitor's, `patience` ends
 //! waits.
 //!
-//! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts above,
-//! and none of them knows of it.
+//! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts
+//! above, and none of them knows of it.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share

@@ -1,5 +1,5 @@
-//! The pace of the janitor's attempts at a memory server whose chains fail, and how many they are. Pure: it knows neither
-//! locks nor what the chains are about.
+//! The pace of the janitor's attempts at a memory server whose chains fail, and how many they are. Pure: it knows
+//! neither locks nor what the chains are about.
 
 use farwood_runtime::FabricError;
 

@@ -1,4 +1,4 @@
-//! Windows and shared locks allocate nothing once they are warm: counted by the global allocator on the shards' threads.
+//! Windows and shared locks allocate nothing once they are warm: counted by the global allocator on shards' threads.
 //!
 //! The executor allocates a little for itself, at moments that have nothing to do with them. So there are short
 //! rounds, and the cheapest round shows what they allocate.

@@ -20,7 +20,7 @@ impl Lanes {
     }
 }
 
-/// What a look at the directory says to a shard that wants a lane.
+/// The answer of the directory to a shard that wants a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Found {
     Own(u16),

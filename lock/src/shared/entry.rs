@@ -1,5 +1,5 @@
 //! The way into a lock that is shared: a client joins its shard, or waits for the leader, or leads and sets the bit.
-//! What is in flight is kept in the [`Shared`], so that dropping it loses nothing. Knows nothing of releases.
+//! Chains in flight are kept in the [`Shared`], so that dropping it loses nothing. Knows nothing of releases.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -30,9 +30,9 @@ enum Entered {
 
 impl<V: Verbs> SharedLocks<V> {
     /// Shares the lock of `node`, whose lock is at `lock`, with other clients that do, and reads those parts of the
-    /// node, each to where it is in the node: one round trip, unless a client has the lock alone. The first part has the
-    /// lock's words, and is read before the others: what is in these has not been changed by a client that has the lock
-    /// alone, and will not be until the release. Clients that share the lock may change it at any time.
+    /// node, each to where it is in the node: one round trip, unless a client has the lock alone. The first part has
+    /// the lock's words, and is read before the others: what is in these has not been changed by a client that has the
+    /// lock alone, and will not be until the release. Clients that share the lock may change it at any time.
     ///
     /// A client has one lock at a time. A shard without a lane has the lock alone ([`Shared::is_alone`]).
     ///

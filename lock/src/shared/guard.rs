@@ -26,7 +26,7 @@ pub struct Shared<V: Verbs> {
     pub(super) stage: Stage<V>,
 }
 
-/// What a client has of the lock, and what it has in flight.
+/// A client's part in the lock, with what it has in flight.
 pub(super) enum Stage<V: Verbs> {
     /// It waits for the leader, with that token.
     Waiting(u32),

@@ -44,7 +44,7 @@
 //!
 //! ```text
 //!   sharer   FAA bit ✗ ── READ words: set, free: it is in              clear: FAA bit again
-//!   leaves   WRITE, FAA bit ✗ ── READ words: clear: all took effect    set: FAA bit, and the WRITE is of unknown effect
+//!   leaves   WRITE, FAA bit ✗ ── READ words: clear: all took effect    set: FAA bit; the WRITE is of unknown effect
 //! ```
 //!
 //! A write-back that may have taken effect is not redone, as it is under a lock that is held alone. Others change what
@@ -58,15 +58,15 @@
 //! # No client starves or spins
 //!
 //! Once a client of a shard has seen the word taken, no other joins: the shard leaves when those that are in have left.
-//! While it is not present one client of it, the leader, looks at the word, with growing pauses, and the others wait for
-//! the leader. One that was overtaken by [`Lanes::overtaken_max`] clients that had the lock alone queues up to have it
-//! alone, too. A client that waits longer than [`crate::LockConfig::wait_max`] fails with an error that names the
+//! While it is not present one client of it, the leader, looks at the word, with growing pauses, and the others wait
+//! for the leader. One that was overtaken by [`Lanes::overtaken_max`] clients that had the lock alone queues up to have
+//! it alone, too. A client that waits longer than [`crate::LockConfig::wait_max`] fails with an error that names the
 //! compute node: the word's, or that of a lane whose bit is set.
 //!
 //! # What the dead leave, and how it is to be taken over
 //!
-//! A compute node that dies leaves its word or its bits, and the directory says which lanes are its. Nothing of it takes
-//! effect once it is fenced. What remains to be built:
+//! A compute node that dies leaves its word or its bits, and the directory says which lanes are its. Nothing of it
+//! takes effect once it is fenced. What remains to be built:
 //!
 //! - A client that meets a bit of a dead and fenced node takes it away by CAS from exactly the word that it found, with
 //!   the dead node's bits in it taken off. No other party changes these bits, and of two that do it one wins.

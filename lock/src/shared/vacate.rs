@@ -10,8 +10,8 @@
 //!   janitor        READ word ─────────────────────> FAA bit
 //! ```
 //!
-//! Clients of the shard wait meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. Then the lead is
-//! theirs between any two attempts: the first one looks for itself, and finds the server gone, or back.
+//! Clients of the shard wait meanwhile, for [`ATTEMPTS_MAX`] attempts at a server that does not answer. Then the lead
+//! is theirs between any two attempts: the first one looks for itself, and finds the server gone, or back.
 
 use std::rc::Rc;
 

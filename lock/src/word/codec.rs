@@ -71,8 +71,8 @@
 //!
 //! # No counts
 //!
-//! A payload is the holder's: what several clients change at a time, such as the count of those that share a lock, is none.
-//! Locks that are shared have words of their own behind this one ([`crate::shared`]).
+//! A payload is the holder's: what several clients change at a time, such as the count of those that share a lock,
+//! is none. Locks that are shared have words of their own behind this one ([`crate::shared`]).
 
 use super::LockWord;
 

@@ -120,7 +120,7 @@ async fn share_shard(shard: Shard, start: RemotePtr, done: Arc<AtomicUsize>) -> 
             for _ in 0..OPERATIONS {
                 let (meter, buf, parts) =
                     (Meter::default(), shard.lease(NODE_BYTES), [0..64, 64..NODE_BYTES]);
-                if client % 3 > 0 {
+                if !client.is_multiple_of(3) {
                     let shared = locks.share_and_read(&meter, start, start, buf, &parts);
                     let (shared, _) = shared.await.expect("it is not held for long");
                     let mut chain = Chain::new(start.server());

@@ -189,7 +189,7 @@ fn word_in(buf: &Buf, at: usize) -> u64 {
     u64::from_le_bytes(buf[at..][..8].try_into().expect("8 bytes"))
 }
 
-/// What befalls the clients of a run.
+/// The faults and drops that befall the clients of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trouble {
     fault_rate: f64,
@@ -202,7 +202,7 @@ struct Trouble {
 /// Yields the cluster, and how many updates were lost.
 fn run(seed: u64, lanes: Lanes, trouble: Trouble, rounds: u32, way: impl Fn(usize) -> Way) -> (Cluster, u32) {
     let cluster =
-        Cluster::new(World::new(seed, 2, 2).with_lines(seed % 2 == 0), LockConfig::default(), lanes);
+        Cluster::new(World::new(seed, 2, 2).with_lines(seed.is_multiple_of(2)), LockConfig::default(), lanes);
     cluster.world.set_fault_rate(trouble.fault_rate);
     let clients: Vec<Client> = (0..12).map(|word| cluster.client(word % 4, word, way(word))).collect();
     for (i, client) in clients.iter().cloned().enumerate() {
@@ -263,7 +263,7 @@ fn sharers_need_no_turns() {
 
 #[test]
 fn writing_without_the_lock_is_caught() {
-    let ways = |word: usize| if word % 3 == 0 { Way::Ignores } else { Way::Alone };
+    let ways = |word: usize| if word.is_multiple_of(3) { Way::Ignores } else { Way::Alone };
     let lost = |seed| run(seed, lanes(64), Trouble::default(), 6, ways).1 > 0;
     let caught = (0..20).filter(|&seed| lost(seed)).count();
     assert!(
