@@ -114,8 +114,7 @@ impl<V: Verbs> Tree<V> {
             let noticed = |writes| u64::from(span_ns) < self.version_bound(0, writes);
             let mut verdict = judge(layout.lookup(&buf, key, has_header), at.next, noticed);
             if self.is_in_block(verdict) {
-                let image = (&buf, has_header);
-                match self.judge_blocks(meter, image, key, at.next, noticed, &mut budget).await? {
+                match self.judge_block(meter, (&buf, has_header), key, at.next, noticed, &mut budget).await? {
                     Ok(value) => return Ok(Some(value)),
                     Err(other) => verdict = other,
                 }
@@ -127,13 +126,9 @@ impl<V: Verbs> Tree<V> {
                 }
                 Verdict::Absent => return Ok(None),
                 Verdict::PerhapsAbsent => {
-                    let (versions, now) = (layout.versions(&buf, home), self.verbs.now());
-                    if self.is_unchanged(&before, at.ptr, &versions, now) {
-                        tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
+                    if self.is_unchanged(&mut before, at.ptr, layout.versions(&buf, home), span_ns) {
                         return Ok(None);
                     }
-                    let since_ns = now - u64::from(span_ns);
-                    before = Some(Before { leaf: at.ptr, versions, since_ns });
                     budget.spend(meter, at.ptr, Some(Rejection::Slow))?;
                     if self.pause_or_lock(&mut slow).await {
                         return self.lookup_locked(meter, key, at).await;
@@ -150,10 +145,7 @@ impl<V: Verbs> Tree<V> {
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Restart(last)) => {
-                    budget.spend(meter, at.ptr, last)?;
-                    self.invalidate_cached(at, key);
-                    let root = self.restart(meter, at.ptr).await?;
-                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                    at = self.begin_anew(meter, key, at, last, &mut budget).await?;
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Reread(last)) => {
@@ -167,6 +159,21 @@ impl<V: Verbs> Tree<V> {
                 Verdict::Go(Step::Done(())) => unreachable!("a verdict says what is done"),
             }
         }
+    }
+
+    /// Goes down from the root again, after a leaf that should answer for `key` turned out to be another one.
+    pub(super) async fn begin_anew(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        last: Option<Rejection>,
+        budget: &mut Budget,
+    ) -> Result<Target, AccessError> {
+        budget.spend(meter, at.ptr, last)?;
+        self.invalidate_cached(at, key);
+        let root = self.restart(meter, at.ptr).await?;
+        self.descend(meter, key, 0, root, budget).await
     }
 
     /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
@@ -186,7 +193,7 @@ impl<V: Verbs> Tree<V> {
             let mut verdict = judge(layout.lookup(&buf, key, true), at.next, |_| true);
             if self.is_in_block(verdict) {
                 let image = (&buf, true);
-                match self.judge_blocks(meter, image, key, at.next, |_| true, &mut budget).await? {
+                match self.judge_block(meter, image, key, at.next, |_| true, &mut budget).await? {
                     Ok(value) => {
                         self.unlock(meter, held).await?;
                         return Ok(Some(value));
@@ -301,18 +308,26 @@ impl<V: Verbs> Tree<V> {
         self.verbs.submit(meter, chain)
     }
 
-    /// Tells whether a READ brought the versions of the one before, and none can have come back meanwhile.
+    /// Tells whether a READ brought the versions of the one before, and none can have come back meanwhile. Notes it as
+    /// the one before the next.
     fn is_unchanged(
         &self,
-        before: &Option<Before>,
+        before: &mut Option<Before>,
         leaf: RemotePtr,
-        versions: &Versions,
-        now_ns: u64,
+        versions: Versions,
+        span_ns: u32,
     ) -> bool {
-        let Some(before) = before else { return false };
-        before.leaf == leaf
-            && before.versions == *versions
-            && now_ns - before.since_ns < self.version_bound(0, EntryVersion::COUNT)
+        let now_ns = self.verbs.now();
+        let is_unchanged = before.as_ref().is_some_and(|before| {
+            before.leaf == leaf
+                && before.versions == versions
+                && now_ns - before.since_ns < self.version_bound(0, EntryVersion::COUNT)
+        });
+        if is_unchanged {
+            tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
+        }
+        *before = Some(Before { leaf, versions, since_ns: now_ns - u64::from(span_ns) });
+        is_unchanged
     }
 }
 
