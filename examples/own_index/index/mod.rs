@@ -77,12 +77,9 @@ impl Algorithm for OwnIndex {
         *sizes
     }
 
-    fn round_trips(
-        _geometry: Geometry,
-        Techniques { fused }: Techniques,
-    ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
+    fn round_trips(_: Geometry, on: Techniques) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
         // A compute node that does not know the way to a bucket yet walks there.
-        (1..=u64::MAX, 3 - u64::from(fused)..=u64::MAX)
+        (1..=u64::MAX, 3 - u64::from(on.fused)..=u64::MAX)
     }
 
     fn node_state(_: &Geometry, _: &Options<Techniques>, _: u64) -> Result<Directory, OpenError> {

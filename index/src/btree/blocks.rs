@@ -22,8 +22,9 @@ use crate::range_index::Pair;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
-/// Blocks that one chain reads: queue pairs have room for so many verbs.
-const CHAIN_MAX: usize = 64;
+/// Blocks that one chain reads. What fails is posted again by the chain, so long ones would hardly get through where
+/// queue pairs break often.
+const CHAIN_MAX: usize = 8;
 
 /// Pairs of a leaf that lie outside of it, as they were read; none if they lie in it.
 pub(crate) type Outside = Option<Result<Vec<Pair>, Rejection>>;
@@ -57,7 +58,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         self.leaf().blocks().expect("the tree's pairs lie in blocks")
     }
 
-    /// Posts READs of these blocks, in a chain for each server, or several if there are many; of each block as many
+    /// Posts READs of these blocks, in chains of a few for each server; of each block as many
     /// bytes as `part` says. What is posted together is one round trip, which the caller counts if anything is.
     pub(crate) fn post_blocks(
         &self,

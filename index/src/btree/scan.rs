@@ -88,7 +88,6 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
     async fn read_window(&mut self, budget: &mut Budget) -> Result<(), AccessError> {
         let Some(at) = self.front.at().cloned() else { return Ok(()) };
         let tree = Rc::clone(&self.tree);
-        let bytes = tree.leaf().node_bytes();
         let mut leaves = Window::new();
         tree.locate_window(&self.meter, &at, self.window, &mut leaves, budget).await?;
         let Some(&first) = leaves.first() else {
@@ -96,13 +95,7 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
             return Ok(());
         };
         self.window = (self.window * 2).min(tree.scan_window());
-        self.meter.round_trip();
-        let reads = leaves.iter().map(|&leaf| {
-            let mut chain = Chain::with_buffer(leaf.server(), tree.verbs.lease(bytes));
-            chain.read(leaf, 0..bytes);
-            Coming::Leaf(tree.verbs.post(&self.meter, chain))
-        });
-        let mut reads: Reads<V> = reads.collect();
+        let mut reads = self.post_leaves(&leaves);
         if tree.leaf().blocks().is_some() {
             reads = self.read_blocks(reads).await;
         }
@@ -158,6 +151,18 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
         }
         // All of them end before the cursor: the cached parent is outdated, and would lead here again.
         self.consume_one(first, SlowReads::default(), budget).await
+    }
+
+    /// Posts READs of whole leaves: a round trip for all of them.
+    fn post_leaves(&self, leaves: &[RemotePtr]) -> Reads<V> {
+        let (tree, bytes) = (&self.tree, self.tree.leaf().node_bytes());
+        self.meter.round_trip();
+        let reads = leaves.iter().map(|&leaf| {
+            let mut chain = Chain::with_buffer(leaf.server(), tree.verbs.lease(bytes));
+            chain.read(leaf, 0..bytes);
+            Coming::Leaf(tree.verbs.post(&self.meter, chain))
+        });
+        reads.collect()
     }
 
     /// Waits for the leaves of a window, and posts READs of the blocks that they lead to: a round trip for all of them.
@@ -224,8 +229,7 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
             } else {
                 match tree.verbs.read(&self.meter, at.ptr, bytes).await {
                     Ok(read) => {
-                        let span_ns = read.span_ns;
-                        let image = read.into_buf();
+                        let (span_ns, image) = (read.span_ns, read.into_buf());
                         let outside = self.read_outside(&image, span_ns, budget).await?;
                         (image, outside, span_ns)
                     }

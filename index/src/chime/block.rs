@@ -70,7 +70,7 @@ impl<V: Verbs> Tree<V> {
     ///
     /// # Errors
     /// Those of the fabric.
-    pub(super) async fn judge_blocks(
+    pub(super) async fn judge_block(
         &self,
         meter: &Meter,
         (image, has_header): (&Buf, bool),

@@ -112,8 +112,7 @@ impl<V: Verbs> Tree<V> {
             let noticed = |writes| u64::from(span_ns) < self.version_bound(0, writes);
             let mut verdict = judge(layout.lookup(&buf, key, has_header), at.next, noticed);
             if self.is_in_block(verdict) {
-                let image = (&buf, has_header);
-                match self.judge_blocks(meter, image, key, at.next, noticed, &mut budget).await? {
+                match self.judge_block(meter, (&buf, has_header), key, at.next, noticed, &mut budget).await? {
                     Ok(value) => return Ok(Some(value)),
                     Err(other) => verdict = other,
                 }
@@ -146,10 +145,7 @@ impl<V: Verbs> Tree<V> {
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Restart(last)) => {
-                    budget.spend(meter, at.ptr, last)?;
-                    self.invalidate_cached(at, key);
-                    let root = self.restart(meter, at.ptr).await?;
-                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                    at = self.begin_anew(meter, key, at, last, &mut budget).await?;
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Reread(last)) => {
@@ -169,6 +165,21 @@ impl<V: Verbs> Tree<V> {
         Ok(None)
     }
 
+    /// Goes down from the root again, after a leaf that should answer for `key` turned out to be another one.
+    pub(super) async fn begin_anew(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        last: Option<Rejection>,
+        budget: &mut Budget,
+    ) -> Result<Target, AccessError> {
+        budget.spend(meter, at.ptr, last)?;
+        self.invalidate_cached(at, key);
+        let root = self.restart(meter, at.ptr).await?;
+        self.descend(meter, key, 0, root, budget).await
+    }
+
     /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
     #[cold]
     async fn lookup_locked(
@@ -186,7 +197,7 @@ impl<V: Verbs> Tree<V> {
             let mut verdict = judge(layout.lookup(&buf, key, true), at.next, |_| true);
             if self.is_in_block(verdict) {
                 let image = (&buf, true);
-                match self.judge_blocks(meter, image, key, at.next, |_| true, &mut budget).await? {
+                match self.judge_block(meter, image, key, at.next, |_| true, &mut budget).await? {
                     Ok(value) => {
                         self.unlock(meter, held).await?;
                         return Ok(Some(value));

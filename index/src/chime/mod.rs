@@ -36,14 +36,14 @@
 //! indirect=off`, or `on` for shorter pairs): an entry has the key's hash as a fingerprint and the address of a block,
 //! which has the whole key and the value, and is as large as they need, in lines of 64 bytes.
 //!
-//! - *get*: the neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another key
-//!   costs a round trip, and is a coincidence of 64 bits.
+//! - *get*: the neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another
+//!   key costs a round trip, and is a coincidence of 64 bits.
 //! - *update*: under the leaf's lock the block is read as far as the key goes. A value that fits is written in place;
 //!   else a new block is, and behind it in the chain the entry.
 //! - *insert*: WRITE of a new block on the leaf's server, of entries and words, and unlock, in one chain.
 //! - *remove*: reads as an update does; then the entry goes.
-//! - *scan*: the leaves of a window, then all of their blocks, in chains of up to 64 for each server: which of a leaf's
-//!   come before the limit cannot be told before.
+//! - *scan*: the leaves of a window, then all of their blocks at once: which of a leaf's come before the limit cannot
+//!   be told before.
 //! - *split*: all keys of the leaf are read from their blocks, in one round trip. Blocks stay where they are.
 //! - *bulk load*: blocks lie on their leaf's server. *Check*: every block is read, and has the key of its fingerprint.
 //!

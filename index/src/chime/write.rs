@@ -256,10 +256,7 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;
-                    budget.spend(meter, at.ptr, last)?;
-                    self.invalidate_cached(at, key);
-                    let root = self.restart(meter, at.ptr).await?;
-                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                    at = self.begin_anew(meter, key, at, last, &mut budget).await?;
                 }
             }
         }
