@@ -152,13 +152,10 @@ mod tests {
         let images = Images::default();
         images.leave(hand_over(2), &[0..4], b"abcd", 5);
         let mut image = *b"....";
-        let others = [
-            hand_over(1),
-            hand_over(3),
-            HandOver { node: NODE.add(64), ..hand_over(2) },
-            HandOver { word: LockWord::new(7, 1, 10), ..hand_over(2) },
-        ];
-        for other in others {
+        let others = [hand_over(1), hand_over(3), HandOver { word: LockWord::new(7, 1, 10), ..hand_over(2) }];
+        // Many enough that some have the same place.
+        let of_other_nodes = (1..1000).map(|n| HandOver { node: NODE.add(n * 64), ..hand_over(2) });
+        for other in others.into_iter().chain(of_other_nodes) {
             assert_eq!(images.take(other, &[0..4], &mut image), None);
         }
         assert_eq!((images.take(hand_over(2), &[1..3], &mut image), &image), (Some(5), b".bc."));
