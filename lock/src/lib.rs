@@ -33,8 +33,8 @@
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
-//! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it holds,
-//! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `patience` ends waits.
+//! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it
+//! holds, and what a free one carries; `audit` reads them all. `backoff` paces attempts, `patience` ends waits.
 //!
 //! Beside the locks, [`window`] lets clients of one compute node that want the same key share one operation: read
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share

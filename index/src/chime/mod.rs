@@ -19,9 +19,9 @@
 //!
 //! A write is CAS + READ of the words and the neighbourhood, WRITE + unlock. The words that an insert or a remove
 //! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
-//! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says. A
-//! writer that is handed the lock on its compute node is handed what the one before knew of the leaf (`image_handover`):
-//! if that is all that it would read, it is WRITE + unlock alone.
+//! table's end is two READs of one chain. An insert whose neighbourhood is full reads as far as the vacancy word says.
+//! A writer that is handed the lock on its compute node is handed what the one before knew of the leaf
+//! (`image_handover`): if that is all that it would read, it is WRITE + unlock alone.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the
