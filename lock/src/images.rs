@@ -143,6 +143,10 @@ mod tests {
 
     const NODE: RemotePtr = RemotePtr::new(ServerId(1), 640);
 
+    fn one(part: Range<usize>) -> [Range<usize>; 1] {
+        [part]
+    }
+
     fn hand_over(depth: u8) -> HandOver {
         HandOver { node: NODE, word: LockWord::new(7, 1, 9), depth }
     }
@@ -150,21 +154,18 @@ mod tests {
     #[test]
     fn an_image_is_for_one_hand_over() {
         let images = Images::default();
-        images.leave(hand_over(2), &[0..4], b"abcd", 5);
+        images.leave(hand_over(2), &one(0..4), b"abcd", 5);
         let mut image = *b"....";
-        let others = [
-            hand_over(1),
-            hand_over(3),
-            HandOver { node: NODE.add(64), ..hand_over(2) },
-            HandOver { word: LockWord::new(7, 1, 10), ..hand_over(2) },
-        ];
-        for other in others {
-            assert_eq!(images.take(other, &[0..4], &mut image), None);
+        let others = [hand_over(1), hand_over(3), HandOver { word: LockWord::new(7, 1, 10), ..hand_over(2) }];
+        // Many enough that some have the same place.
+        let of_other_nodes = (1..1000).map(|n| HandOver { node: NODE.add(n * 64), ..hand_over(2) });
+        for other in others.into_iter().chain(of_other_nodes) {
+            assert_eq!(images.take(other, &one(0..4), &mut image), None);
         }
-        assert_eq!((images.take(hand_over(2), &[1..3], &mut image), &image), (Some(5), b".bc."));
-        images.leave(hand_over(3), &[0..1], b"e", 6);
-        assert_eq!(images.take(hand_over(2), &[0..1], &mut image), None, "it was replaced");
-        assert_eq!((images.take(hand_over(3), &[0..1], &mut image), &image), (Some(6), b"ebc."));
+        assert_eq!((images.take(hand_over(2), &one(1..3), &mut image), &image), (Some(5), b".bc."));
+        images.leave(hand_over(3), &one(0..1), b"e", 6);
+        assert_eq!(images.take(hand_over(2), &one(0..1), &mut image), None, "it was replaced");
+        assert_eq!((images.take(hand_over(3), &one(0..1), &mut image), &image), (Some(6), b"ebc."));
     }
 
     /// All pairs of up to two parts of a node of four bytes: as bytes, one by one, would have it, but that two parts
@@ -182,7 +183,7 @@ mod tests {
                 assert!(is_taken == bytes_known || bytes_known && touch, "{known:?} {wanted:?}");
             }
         }
-        assert!(covers(&[], &[]) && !covers(&[], &[0..1]));
+        assert!(covers(&[], &[]) && !covers(&[], &one(0..1)));
     }
 
     #[test]
@@ -192,8 +193,8 @@ mod tests {
         let image = [7; 1024];
         for n in 0..10_000 {
             let of = HandOver { node: NODE.add(n * 64), ..hand_over(1) };
-            images.leave(of, &[0..1024], &image, n);
-            assert_eq!(images.take(of, &[0..8], &mut [0; 8]), Some(n));
+            images.leave(of, &one(0..1024), &image, n);
+            assert_eq!(images.take(of, &one(0..8), &mut [0; 8]), Some(n));
         }
         assert!((PLACES * 1024..=PLACES * 1100).contains(&(images.bytes() - empty)), "{}", images.bytes());
     }

@@ -54,8 +54,8 @@ pub struct Capabilities {
     /// Bytes of on-chip (device) memory per server; 0 where there is none.
     pub device_memory: usize,
     /// The least time in ns between two writes of the same entry, each under its lock, apart from the time that reading
-    /// the node takes before each: it bounds how fast a version can wrap around. A WRITE takes at least half of it, there
-    /// and back, so a writer that reads nothing waits for the other half.
+    /// the node takes before each: it bounds how fast a version can wrap around. A WRITE takes at least half of it,
+    /// there and back, so a writer that reads nothing waits for the other half.
     pub write_interval_ns: u32,
 }
 

@@ -1,6 +1,6 @@
-//! Images that go with a leaf's lock where that is handed over: what they save a writer of CHIME's leaves, which knows a
-//! part of a leaf only, and that writers with images are as far apart as readers believe. What they save Sherman's is in
-//! `round_trips.rs`.
+//! Images that go with a leaf's lock where that is handed over: what they save a writer of CHIME's leaves, which knows
+//! a part of a leaf only, and that writers with images are as far apart as readers believe. What they save Sherman's is
+//! in `round_trips.rs`.
 
 use std::sync::{Arc, Mutex};
 

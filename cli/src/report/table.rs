@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use farwood::lock::LockStats;
+
 use crate::report::{Kind, Phase, Report, ratio};
 use crate::units::{show_bytes, show_count, show_time};
 
@@ -114,26 +116,7 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
     for kind in &kinds {
         write_row(kind.name, &per_op(kind), out)?;
     }
-    let locks = &phase.locks;
-    if locks.acquired > 0 {
-        writeln!(
-            out,
-            "locks    {} acquired, {:.1} % waited, {:.1} % handed over, {:.1} % with images, {} CAS failed",
-            show_count(locks.acquired),
-            100.0 * ratio(locks.waited as f64, locks.acquired as f64),
-            100.0 * ratio(locks.handed_over as f64, locks.acquired as f64),
-            100.0 * ratio(locks.images as f64, locks.acquired as f64),
-            show_count(locks.remote_failed),
-        )?;
-    }
-    if locks.refused + locks.orphaned > 0 {
-        writeln!(
-            out,
-            "         {} refused and {} left taken, since a memory server did not answer",
-            show_count(locks.refused),
-            show_count(locks.orphaned),
-        )?;
-    }
+    write_locks(&phase.locks, out)?;
     let sharing = &phase.sharing;
     if sharing.reads_delegated + sharing.writes_combined > 0 {
         writeln!(
@@ -161,6 +144,29 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             "         {} speculations, {:.2} % right",
             show_count(right + wrong),
             100.0 * ratio(right as f64, (right + wrong) as f64),
+        )?;
+    }
+    Ok(())
+}
+
+fn write_locks(locks: &LockStats, out: &mut String) -> fmt::Result {
+    if locks.acquired > 0 {
+        writeln!(
+            out,
+            "locks    {} acquired, {:.1} % waited, {:.1} % handed over, {:.1} % with images, {} CAS failed",
+            show_count(locks.acquired),
+            100.0 * ratio(locks.waited as f64, locks.acquired as f64),
+            100.0 * ratio(locks.handed_over as f64, locks.acquired as f64),
+            100.0 * ratio(locks.images as f64, locks.acquired as f64),
+            show_count(locks.remote_failed),
+        )?;
+    }
+    if locks.refused + locks.orphaned > 0 {
+        writeln!(
+            out,
+            "         {} refused and {} left taken, since a memory server did not answer",
+            show_count(locks.refused),
+            show_count(locks.orphaned),
         )?;
     }
     Ok(())
@@ -206,7 +212,6 @@ fn write_row(name: &str, cells: &[String], out: &mut String) -> fmt::Result {
 mod tests {
     use farwood::cache::CacheStats;
     use farwood::index::KindStats;
-    use farwood::lock::LockStats;
     use farwood::lock::window::WindowStats;
 
     use super::*;

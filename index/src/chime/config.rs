@@ -29,8 +29,8 @@ techniques! {
         pub sibling_validation: bool = true,
         /// Keys that are read often are read alone, where they were met last (section 4.3).
         pub speculative: bool = true,
-        /// Handing what is known of a leaf over with its lock, so that the next writer reads nothing if it wants no more.
-        /// Not in the paper.
+        /// Handing what is known of a leaf over with its lock, so that the next writer reads nothing if it wants no
+        /// more. Not in the paper.
         pub image_handover: bool = true,
         /// The lock's CAS and the READ of words and neighbourhood in one chain. Not in the paper.
         pub fused: bool = true,

@@ -325,8 +325,8 @@ impl<V: Verbs> Tree<V> {
         if matches!(op, WriteOp::Update(_)) { parts } else { self.leaf().with_words(&parts) }
     }
 
-    /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over, none if they are
-    /// handed over with it, else two.
+    /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over, none if they
+    /// are handed over with it, else two.
     pub(super) async fn lock_leaf(
         &self,
         meter: &Meter,

@@ -16,8 +16,8 @@
 //! | scan | 1 per window of leaves | 1 | 1 | |
 //!
 //! A write is CAS + READ, WRITE + unlock; without `fused` CAS, READ, WRITE + unlock; without `combine` the unlock comes
-//! after the WRITE. With a lock that was handed over it is WRITE + unlock, or READ, WRITE + unlock if the leaf's image did
-//! not come with it (`image_handover`): it comes from a writer of the same leaf that did not split it.
+//! after the WRITE. With a lock that was handed over it is WRITE + unlock, or READ, WRITE + unlock if the leaf's image
+//! did not come with it (`image_handover`): it comes from a writer of the same leaf that did not split it.
 //!
 //! An insert, update or remove that has no effect gives its lock back with a chain of its own: one round trip, or none
 //! where it hands the lock over.

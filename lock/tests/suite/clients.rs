@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::slice;
 use std::task::{Context, Poll};
 
 use farwood_lock::{Held, LockConfig, LockError, LockTable, WordCodec};
@@ -176,7 +177,8 @@ impl Client {
             held.release(meter, Chain::new(node.server()), true).await?;
             writing.await?;
         } else {
-            let known = &[0..NODE_BYTES][..usize::from(self.style.leaves)];
+            let whole = 0..NODE_BYTES;
+            let known = if self.style.leaves { slice::from_ref(&whole) } else { &[] };
             held.release_with_image(meter, chain, self.style.combine, known).await?;
         }
         self.bounds.set((value + 1, value + 1));

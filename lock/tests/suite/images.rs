@@ -14,7 +14,8 @@ use crate::fake::{Fake, Fault, LOCKS, World, node};
 /// The part of the node that a client reads, and leaves behind its write-back of the first line.
 type Part = std::ops::Range<usize>;
 
-/// What became of a holder: its traffic, the ns from the write-back of the one before to its own, what it read.
+/// A holder that has released: its traffic, the ns from the write-back of the one before until it had what it wanted to
+/// read, the first byte of that.
 struct Turn {
     usage: Usage,
     after_ns: u64,
