@@ -61,7 +61,7 @@ pub use stats::CacheStats;
 pub const KEY_BYTES_MAX: usize = keys::LENGTH_MAX;
 
 farwood_runtime::counters!(CacheStats {
-    sum: lookups hits;
+    sum: lookups hits speculations_right speculations_wrong;
     node: invalidated evicted inserted;
     node_held: nodes bytes;
 });

@@ -8,6 +8,10 @@ pub struct CacheStats {
     pub lookups: u64,
     /// Of these: answered without a node that is not cached.
     pub hits: u64,
+    /// READs of a hotspot's entry alone that found its key there (CHIME's speculation); 0 if the cache itself is asked.
+    pub speculations_right: u64,
+    /// READs of a hotspot's entry alone that were in vain; likewise.
+    pub speculations_wrong: u64,
     /// Nodes in the cache now.
     pub nodes: u64,
     /// Bytes that the cache takes now.

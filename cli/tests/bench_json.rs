@@ -86,7 +86,8 @@ fn check_phase(phase: &Value) {
     let locks = ["acquired", "waited", "handed_over", "remote_failed", "refused", "orphaned"];
     assert_integers(&phase["locks"], &locks);
     assert_integers(&phase["sharing"], &["reads_delegated", "writes_combined"]);
-    assert_integers(&phase["cache"], &["lookups", "invalidated", "evicted"]);
+    let cache = ["lookups", "invalidated", "evicted", "speculations_right", "speculations_wrong"];
+    assert_integers(&phase["cache"], &cache);
     assert_floats(&phase["cache"], &["hit_ratio"]);
 }
 

@@ -63,6 +63,8 @@ fn phase(phase: &Phase) -> Value {
             "hit_ratio": ratio(cache.hits as f64, cache.lookups as f64),
             "invalidated": cache.invalidated,
             "evicted": cache.evicted,
+            "speculations_right": cache.speculations_right,
+            "speculations_wrong": cache.speculations_wrong,
         },
     })
 }

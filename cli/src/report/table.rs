@@ -150,6 +150,15 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             show_count(cache.evicted),
         )?;
     }
+    let [right, wrong] = [cache.speculations_right, cache.speculations_wrong];
+    if right + wrong > 0 {
+        writeln!(
+            out,
+            "         {} speculations, {:.2} % right",
+            show_count(right + wrong),
+            100.0 * ratio(right as f64, (right + wrong) as f64),
+        )?;
+    }
     Ok(())
 }
 

@@ -220,8 +220,11 @@ impl<V: Verbs> Tree<V> {
         };
         let in_time = u64::from(read.span_ns) < self.version_bound(0, EntryVersion::COUNT);
         let buf = read.into_buf();
-        match layout.lookup_slot(&buf, key, slot) {
-            Ok(Some(found)) if !found.spans_lines || in_time => {
+        let found = layout.lookup_slot(&buf, key, slot);
+        let is_right = matches!(found, Ok(Some(found)) if !found.spans_lines || in_time);
+        self.state.count_speculation(is_right);
+        match found {
+            Ok(Some(found)) if is_right => {
                 self.note_hotspot(leaf, hash, slot);
                 Ok(Some(Value::in_node(buf, found.value)))
             }

@@ -54,6 +54,7 @@ mod sizes;
 mod split;
 mod write;
 
+use std::cell::Cell;
 use std::iter;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
@@ -104,6 +105,20 @@ pub struct NodeState {
     hotspots: HotspotBuffer,
 }
 
+/// State of one shard.
+pub struct ShardState {
+    tree: btree::ShardState,
+    /// READs of a hotspot's entry alone that found its key there, and those that were in vain.
+    speculations: Cell<[u64; 2]>,
+}
+
+impl ShardState {
+    fn count_speculation(&self, is_right: bool) {
+        let [right, wrong] = self.speculations.get();
+        self.speculations.set([right + u64::from(is_right), wrong + u64::from(!is_right)]);
+    }
+}
+
 impl<V: Verbs> Tree<V> {
     #[inline]
     fn hotspots(&self) -> &HotspotBuffer {
@@ -120,8 +135,8 @@ impl BTree for ChimeAlgorithm {
     }
 
     #[inline]
-    fn shard(state: &btree::ShardState) -> &btree::ShardState {
-        state
+    fn shard(state: &ShardState) -> &btree::ShardState {
+        &state.tree
     }
 
     #[inline]
@@ -193,7 +208,7 @@ impl Algorithm for ChimeAlgorithm {
     type Techniques = Techniques;
     type PersistedConfig = PersistedConfig;
     type NodeState = NodeState;
-    type ShardState = btree::ShardState;
+    type ShardState = ShardState;
 
     fn agree(
         geometry: Geometry,
@@ -239,16 +254,18 @@ impl Algorithm for ChimeAlgorithm {
         })
     }
 
-    fn shard_state(node: &NodeState) -> btree::ShardState {
-        node.tree.shard()
+    fn shard_state(node: &NodeState) -> ShardState {
+        ShardState { tree: node.tree.shard(), speculations: Cell::default() }
     }
 
     fn cache_bytes(node: &NodeState) -> usize {
         node.tree.cache_bytes() + node.hotspots.bytes()
     }
 
-    fn cache_stats(node: &NodeState, shard: &btree::ShardState) -> CacheStats {
-        CacheStats { bytes: Self::cache_bytes(node) as u64, ..shard.reader.stats() }
+    fn cache_stats(node: &NodeState, shard: &ShardState) -> CacheStats {
+        let [speculations_right, speculations_wrong] = shard.speculations.get();
+        let bytes = Self::cache_bytes(node) as u64;
+        CacheStats { bytes, speculations_right, speculations_wrong, ..shard.tree.reader.stats() }
     }
 
     #[inline]
