@@ -1,5 +1,5 @@
-//! The atomics and the lock of the radix cache, and the least size of its segments: `models/` compiles the same files with
-//! such whose every order can be explored, and with segments so small that they are.
+//! The atomics and the lock of the radix cache, and the least size of its segments: `models/` compiles the same files
+//! with such whose every order can be explored, and with segments so small that they are.
 
 pub(crate) use farwood_runtime::prefetch;
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

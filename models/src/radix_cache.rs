@@ -1,5 +1,5 @@
-//! `cache/src/radix/`: a lookup returns one copy as it was at one moment, whatever the writer does meanwhile; and no copy
-//! stays that has to go.
+//! `cache/src/radix/`: a lookup returns one copy as it was at one moment, whatever the writer does meanwhile; and no
+//! copy stays that has to go.
 
 use std::sync::Arc;
 

@@ -166,8 +166,8 @@ impl RadixCache {
         part.insert(hash, image)
     }
 
-    /// Drops the copy of the node at this address: it has led a client to a wrong place. Where another thread is changing
-    /// this part of the cache, that one drops it, as soon as it is done.
+    /// Drops the copy of the node at this address: it has led a client to a wrong place. Where another thread is
+    /// changing this part of the cache, that one drops it, as soon as it is done.
     ///
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
