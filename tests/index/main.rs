@@ -11,6 +11,7 @@ mod kit;
 mod bad_input;
 mod cancellation;
 mod check;
+mod chime_costs;
 mod conformance_embedded;
 mod conformance_shm;
 mod conformance_sim;

@@ -16,6 +16,10 @@ use crate::layout::{LineRanges, Patch, Rejection};
 use crate::step::{Budget, Step};
 use crate::write_op::WriteOp;
 
+/// Neighbourhoods that an insert reads with the lock, one behind the other. In leaves that are 80 % full its own has no
+/// vacancy in 34 of 100, and three of eight slots have none in 6: that many READs of a round trip are saved.
+const INSERT_READS: usize = 3;
+
 /// The parts of a leaf that its lock's holder has read, beside the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
@@ -177,11 +181,12 @@ impl<V: Verbs> Tree<V> {
 
     /// Yields what a writer knows of a leaf from its first READ.
     fn known_first(&self, at: &Target, op: WriteOp<'_>) -> Known {
-        let ring = self.leaf().ring();
-        // A put may be an update.
-        match matches!(op, WriteOp::Insert(_)) && !self.techniques.piggyback {
-            true => Known { slots: ring.slots, header: true },
-            false => Known { slots: ring.reach, header: self.needs_header(at) },
+        let (ring, header) = (self.leaf().ring(), self.needs_header(at));
+        match op {
+            WriteOp::Insert(_) if !self.techniques.piggyback => Known { slots: ring.slots, header: true },
+            WriteOp::Insert(_) => Known { slots: (INSERT_READS * ring.reach).min(ring.slots), header },
+            // A put may be an update.
+            _ => Known { slots: ring.reach, header },
         }
     }
 
