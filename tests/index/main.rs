@@ -12,6 +12,7 @@ mod bad_input;
 mod cancellation;
 mod check;
 mod chime_blocks;
+mod chime_costs;
 mod conformance_embedded;
 mod conformance_shm;
 mod conformance_sim;

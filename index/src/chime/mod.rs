@@ -14,16 +14,16 @@
 //! | get | 1; 2 after a wrong speculation | 1 | 2 |
 //! | get of an absent key | 1; 2 where a READ takes longer than writes of one leaf are apart | 1; 2 | 1; 2 |
 //! | update, remove | 2 | 3 | 3 |
-//! | insert with a vacancy in the neighbourhood | 2 | 3 | 2 |
-//! | insert that has keys hop | 3 | 4 | 3 |
+//! | put with a vacancy in the neighbourhood, insert with one in three | 2 | 3 | 2 |
+//! | put or insert that finds none there | 3 | 4 | 3 |
 //! | scan | 1 per window of leaves | 1 | 2 |
 //!
 //! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the
-//! neighbourhood, WRITE + unlock. The words that an insert or a remove changes lie behind the lock's, and one WRITE has
-//! them all; an update needs none of them. A neighbourhood around the table's end is two READs of one chain. An insert
-//! whose neighbourhood is full reads as far as the vacancy word says. A writer that is handed the lock on its compute node
-//! is handed what the one before knew of the leaf (`image_handover`): if that is all that it would read, it is WRITE +
-//! unlock alone.
+//! neighbourhood, WRITE + unlock; if it is handed the lock on its compute node with what the one before knew of the leaf
+//! (`image_handover`), and that is all that it would read, WRITE + unlock alone. The words that an insert or a remove
+//! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
+//! table's end is two READs of one chain. An insert reads three neighbourhoods, so that the keys that have to hop are
+//! mostly there; where all of that is full, it reads as far as the vacancy word says.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the

@@ -24,6 +24,10 @@ use crate::layout::{BlockPtr, LineRanges, Patch, Rejection};
 use crate::step::{Budget, Step};
 use crate::write_op::WriteOp;
 
+/// Neighbourhoods that an insert reads with the lock, one behind the other. In leaves that are 80 % full its own has no
+/// vacancy in 34 of 100, and three of eight slots have none in 6: that many READs of a round trip are saved.
+const INSERT_READS: usize = 3;
+
 /// The parts of a leaf that its lock's holder has read, beside the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
@@ -301,12 +305,17 @@ impl<V: Verbs> Tree<V> {
 
     /// Yields what a writer reads of a leaf to begin with.
     fn known_at_first(&self, at: &Target, op: WriteOp<'_>) -> Known {
-        let (ring, blocks) = (self.leaf().ring(), Blocks::Unread);
-        // A put may be an update.
-        if matches!(op, WriteOp::Insert(_)) && !self.techniques.piggyback {
-            return Known { slots: ring.slots, header: true, blocks };
+        let (ring, header, blocks) = (self.leaf().ring(), self.needs_header(at), Blocks::Unread);
+        match op {
+            WriteOp::Insert(_) if !self.techniques.piggyback => {
+                Known { slots: ring.slots, header: true, blocks }
+            }
+            WriteOp::Insert(_) => {
+                Known { slots: (INSERT_READS * ring.reach).min(ring.slots), header, blocks }
+            }
+            // A put may be an update.
+            _ => Known { slots: ring.reach, header, blocks },
         }
-        Known { slots: ring.reach, header: self.needs_header(at), blocks }
     }
 
     /// Yields the parts of a leaf that are read to know so much of it.

@@ -5,6 +5,7 @@
 //! The scenarios are made for the bug, so that it is likely where it can be.
 
 mod drawn;
+mod hop;
 mod radix;
 mod sabotage;
 
@@ -230,4 +231,28 @@ fn a_rear_lock_that_is_released_before_the_value_is_written() {
 #[test]
 fn a_rear_lock_that_is_not_released() {
     is_caught(Act::LostUnlock(100), 10, |seed| radix(seed, 200));
+}
+
+/// Leaves that are nearly full, in which keys hop while others look for them. Readers know no time.
+#[test]
+fn hop_bits_that_are_not_compared() {
+    is_caught(Act::AnyHops, 200, |seed| {
+        let mut scenario = plain(seed);
+        let IndexSpec::Chime { mut geometry, options } =
+            IndexKind::Chime.spec(Limits { max_key: 8, max_value: 40 }, farwood_index::Nodes::Tiny)
+        else {
+            unreachable!("it is the kind that was asked for")
+        };
+        (geometry.span, geometry.neighbourhood) = (32, 4);
+        scenario.nodes = vec![node(IndexSpec::Chime { geometry, options }); 3];
+        for node in &mut scenario.nodes {
+            assert!(node.set_technique("speculative", false) && node.set_technique("delegation", false));
+        }
+        scenario.cluster.shards = 1;
+        scenario.work.keys = 30;
+        scenario.work.ops = 200;
+        scenario.work.loaded_percent = 70;
+        scenario.work.shares = Shares { get: 10, put: 0, insert: 6, update: 0, remove: 5, scan: 0 };
+        scenario
+    });
 }

@@ -18,6 +18,7 @@ use farwood_runtime::{
     Capabilities, Chain, Completion, Control, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, Waiter,
 };
 
+use crate::hop::{Hop, Parts};
 use crate::radix::{Joined, Radix, Ticket};
 
 /// The parts that can be broken.
@@ -45,6 +46,11 @@ pub(crate) enum Act {
     AnyLink,
     /// A READ gets what an earlier one of the same bytes brings that is under way: delegation as in the paper.
     EarlierRead,
+    /// No READ is too long, and the hop bits of a home name the slots of the keys that were read, whatever moments these
+    /// are from.
+    AnyHops,
+    /// No READ is too long, and the entries of a neighbourhood have the version of its replica.
+    AnyReplica,
 }
 
 /// The nodes of the tree that runs on the fabric.
@@ -52,6 +58,7 @@ pub(crate) enum Act {
 pub(crate) enum Nodes {
     BTree(LeafLayout),
     Radix(Radix),
+    Hop(Hop),
 }
 
 impl Nodes {
@@ -61,6 +68,7 @@ impl Nodes {
                 Nodes::BTree(geometry.layouts().expect("the scenario has a tree").0)
             }
             IndexSpec::Smart { geometry, .. } => Nodes::Radix(Radix::new(*geometry)),
+            IndexSpec::Chime { geometry, .. } => Nodes::Hop(Hop::new(*geometry, spec)),
             other => panic!("the controls know no nodes of {}", other.kind()),
         }
     }
@@ -175,10 +183,11 @@ impl<V: Verbs> Future for Tampered<V> {
         let done = ready!(Pin::new(&mut self.chain).poll(cx));
         Poll::Ready(match done {
             Ok(mut done) => {
-                if self.act == Act::FourBits {
+                if matches!(self.act, Act::FourBits | Act::AnyHops | Act::AnyReplica) {
                     done.span_ns = 0;
                 }
                 if let Some(buf) = &mut done.buf {
+                    self.forge_parts(buf);
                     for read in &self.reads {
                         self.forge(read, &mut buf[read.to..read.to + read.len]);
                     }
@@ -192,10 +201,27 @@ impl<V: Verbs> Future for Tampered<V> {
 }
 
 impl<V: Verbs> Tampered<V> {
+    /// Changes what the READs of a chain have brought of a hopscotch leaf. Each goes to where it is in the leaf.
+    fn forge_parts(&self, image: &mut [u8]) {
+        let Nodes::Hop(hop) = &self.nodes else { return };
+        let read: Vec<_> = self.reads.iter().map(|read| read.to..read.to + read.len).collect();
+        let is_whole = read.iter().any(|read| read.len() == image.len());
+        if image.len() != hop.node_bytes() || is_whole {
+            return;
+        }
+        let leaf = &mut Parts { image, read };
+        match self.act {
+            Act::AnyHops => hop.put_bits_right(leaf),
+            Act::AnyReplica => hop.put_versions_right(leaf),
+            _ => {}
+        }
+    }
+
     /// Changes what a READ has brought.
     fn forge(&self, read: &Read, image: &mut [u8]) {
         match (&self.nodes, self.act) {
             (Nodes::BTree(leaf), _) => self.forge_node(leaf, image),
+            (Nodes::Hop(_), _) => {}
             // All nodes of a radix tree are longer.
             (Nodes::Radix(_), _) if image.len() < 24 => {}
             (Nodes::Radix(radix), Act::AnyChecksum) => radix.put_checksum_right(image),

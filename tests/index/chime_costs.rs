@@ -1,0 +1,156 @@
+//! Costs of CHIME's operations on average, in leaves that are 80 % full, and what an outdated cache costs it. The table
+//! for each operation is in `kit/conformance/costs/chime.rs`. On the simulated fabric, where no READ is slow by chance.
+
+use farwood::index::KindStats;
+use farwood::runtime::sim::SimShard;
+use farwood::{IndexKind, OpKind, RangeIndex};
+use futures::TryStreamExt;
+
+use crate::kit::cluster::Parties;
+use crate::kit::kind::{Shape, switched};
+use crate::kit::simulated::{calm, simulate_parties};
+use crate::kit::{TestCluster, key};
+
+const KEYS: u64 = 20_000;
+const LOAD: f64 = 0.8;
+/// Operations whose mean is taken, on keys all over the tree.
+const OPS: u64 = 500;
+const STEP: u64 = KEYS / OPS;
+
+type Index = farwood::AnyIndex<SimShard>;
+
+/// Runs `main` on usual nodes with the even numbers below 2 * KEYS.
+fn on_loaded<R>(
+    parties: Parties,
+    speculative: bool,
+    main: impl Fn(TestCluster<SimShard>) -> R + Clone + Send + Sync + 'static,
+) where
+    R: Future<Output = ()> + 'static,
+{
+    let recipe = switched(Shape::USUAL.usual(IndexKind::Chime), "speculative", speculative);
+    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster<SimShard>| {
+        let main = main.clone();
+        async move {
+            if cluster.place == 0 {
+                let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
+                assert_eq!(cluster.index.bulk_load(pairs, LOAD).await, Ok(KEYS));
+                let full = cluster.index.survey().await.unwrap().load_factor;
+                assert!((full - LOAD).abs() < 0.02, "{full}");
+            }
+            cluster.meet().await;
+            let client = cluster.clone();
+            cluster.clients(1, move |_| main(client.clone())).await;
+            cluster.meet().await;
+        }
+    });
+}
+
+/// Counts what `work` costs in operations of this kind.
+async fn counted(index: &Index, kind: OpKind, work: impl Future<Output = ()>) -> KindStats {
+    let before = index.stats();
+    work.await;
+    let mut stats = index.stats();
+    stats -= &before;
+    *stats.kind(kind)
+}
+
+async fn get_all(index: &Index) {
+    for n in 0..KEYS {
+        assert_eq!(index.get(&key(2 * n)).await.unwrap().as_deref(), Some(&key(n)[..]));
+    }
+}
+
+#[test]
+fn a_get_reads_a_neighbourhood_and_a_hotspot_an_entry() {
+    on_loaded(Parties::ONE, false, |cluster| async move {
+        let gets = counted(&cluster.index, OpKind::Get, get_all(&cluster.index)).await;
+        assert_eq!((gets.round_trips, gets.retries), (KEYS, 0));
+        assert!(gets.bytes_read <= 192 * KEYS, "{gets:?}");
+    });
+    on_loaded(Parties::ONE, true, |cluster| async move {
+        get_all(&cluster.index).await;
+        let gets = counted(&cluster.index, OpKind::Get, get_all(&cluster.index)).await;
+        assert_eq!((gets.round_trips, gets.reads, gets.retries), (KEYS, KEYS, 0));
+        assert!(gets.bytes_read <= 64 * KEYS, "{gets:?}");
+    });
+}
+
+#[test]
+fn writes_take_two_round_trips_where_leaves_are_80_percent_full() {
+    on_loaded(Parties::ONE, true, |cluster| async move {
+        let index = &cluster.index;
+        let odd = |n: u64| key(2 * STEP * n + 1);
+        let inserts = counted(index, OpKind::Insert, async {
+            for n in 0..OPS {
+                assert!(index.insert(&odd(n), &key(n)).await.unwrap());
+            }
+        });
+        let inserts = inserts.await;
+        let round_trips = inserts.round_trips as f64 / OPS as f64;
+        assert!((2.0..=2.2).contains(&round_trips), "{round_trips} {inserts:?}");
+        let updates = counted(index, OpKind::Update, async {
+            for n in 0..OPS {
+                assert!(index.update(&key(2 * STEP * n), &key(n)).await.unwrap());
+            }
+        });
+        assert_eq!(updates.await.round_trips, 2 * OPS);
+        let removes = counted(index, OpKind::Remove, async {
+            for n in 0..OPS {
+                assert!(index.remove(&odd(n)).await.unwrap());
+            }
+        });
+        assert_eq!(removes.await.round_trips, 2 * OPS);
+    });
+}
+
+/// Windows of a scan without a limit are of 2, 4, 8, 16 and then of 32 leaves.
+#[test]
+fn a_scan_takes_one_round_trip_for_each_window() {
+    on_loaded(Parties::ONE, true, |cluster| async move {
+        let index = &cluster.index;
+        let leaves = index.survey().await.unwrap().leaves;
+        let scan = counted(index, OpKind::Scan, async {
+            let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+            assert_eq!(pairs.len() as u64, KEYS);
+        });
+        let scan = scan.await;
+        assert_eq!((scan.reads, scan.retries), (leaves, 0));
+        assert_eq!(scan.round_trips, 4 + (leaves - 30).div_ceil(32), "{leaves} leaves");
+    });
+}
+
+/// Another node splits a leaf. A client that asks its left half for a key that is not there reads the fences, once: its
+/// cached parent is outdated, and it reads that anew, once.
+#[test]
+fn an_outdated_parent_is_found_out_left_of_a_split_too() {
+    const ABSENT: u64 = 1;
+    for is_found_out_by_a_get in [false, true] {
+        on_loaded(Parties::Nodes(2), true, move |cluster| async move {
+            let index = &cluster.index;
+            let update = || async {
+                let vain = async { assert!(!index.update(&key(ABSENT), b"").await.unwrap()) };
+                counted(index, OpKind::Update, vain).await.round_trips
+            };
+            if cluster.place == 1 {
+                assert!(index.get(&key(0)).await.unwrap().is_some());
+                assert_eq!(update().await, 2);
+            }
+            cluster.meet().await;
+            if cluster.place == 0 {
+                for n in 1..20 {
+                    assert!(index.insert(&key(2 * n + 1), b"").await.unwrap());
+                }
+            }
+            cluster.meet().await;
+            if cluster.place == 1 {
+                if is_found_out_by_a_get {
+                    assert_eq!(index.get(&key(ABSENT)).await.unwrap(), None);
+                } else {
+                    assert_eq!(update().await, 3, "it reads the header");
+                }
+                assert_eq!(update().await, 3, "it reads the parent");
+                assert_eq!(update().await, 2);
+            }
+        });
+    }
+}
