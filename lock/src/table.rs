@@ -412,7 +412,7 @@ impl<V: Verbs> Table<V> {
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        tracing::debug!(name: "lock.exhausted", %lock, waiter, ?word, attempts, "a lock does not come free");
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, ?word, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
     }
