@@ -20,8 +20,8 @@
 //! Shards that write one word at the same time lose one of their updates, which costs some heat or a spot: no reader
 //! relies on either.
 //!
-//! It grows by doubling. A set is chosen within the first part, and bits of the hash, one more after each doubling, choose
-//! the part: so half of the spots are found where they were, and the others are learned anew.
+//! It grows by doubling. A set is chosen within the first part, and bits of the hash, one more after each doubling,
+//! choose the part: so half of the spots are found where they were, and the others are learned anew.
 //!
 //! ```text
 //! chosen   0        1        2, 3               4, 5, 6, 7

@@ -33,9 +33,9 @@
 //! A map: [`LockTable`] (`table`) is a shard's handle and its actor, [`Held`] (`held`) one acquisition, `janitor`
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
-//! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it holds,
-//! and what a free one carries; `audit` reads them all. `backoff` paces attempts, `pace` the janitor's, `patience` ends
-//! waits.
+//! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it
+//! holds, and what a free one carries; `audit` reads them all. `backoff` paces attempts, `pace` the janitor's,
+//! `patience` ends waits.
 //!
 //! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts
 //! above, and none of them knows of it.

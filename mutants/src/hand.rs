@@ -99,7 +99,8 @@ const CHIME: &[Patch] = &[
         find: "Verdict::Found(found) => ⟦Some(found.slot)⟧,",
         replace: "{
                 let (ring, home) = (layout.ring(), layout.home(key));
-                let mut nearer = (0..ring.reach).map(|steps| ring.ahead(home, steps)).take_while(|slot| *slot != found.slot);
+                let nearer = (0..ring.reach).map(|steps| ring.ahead(home, steps));
+                let mut nearer = nearer.take_while(|slot| *slot != found.slot);
                 let is_hidden = matches!(op, WriteOp::Put(_)) && nearer.any(|slot| layout.is_vacant(image, slot));
                 (!is_hidden).then_some(found.slot)
             }",

@@ -141,19 +141,20 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Begins the write-back of a leaf that leads to a new block with the WRITE of that, which may be found from here
-    /// on. The chain's buffer begins with the leaf's image. No round trip, unless the block is on another server.
-    pub(super) async fn chain_behind_block(
+    /// Begins the write-back of a leaf, in a chain whose buffer begins with its image. If it leads to a new block, that
+    /// is written first, and may be found from here on. No round trip, unless the block is on another server.
+    pub(super) async fn begin_write_back(
         &self,
         meter: &Meter,
         leaf: RemotePtr,
-        image: &Buf,
-        block: NewBlock<'_, V>,
+        image: Buf,
+        block: Option<NewBlock<'_, V>>,
         (key, value): (&[u8], &[u8]),
     ) -> Result<Chain, AccessError> {
+        let Some(block) = block else { return Ok(Chain::with_buffer(leaf.server(), image)) };
         let (blocks, bytes, at) = (self.blocks(), image.len(), block.at.address());
         let mut buf = self.verbs.lease(bytes + blocks.bytes(block.at));
-        buf[..bytes].copy_from_slice(image);
+        buf[..bytes].copy_from_slice(&image);
         let sent = blocks.build(&mut buf[bytes..], key, value);
         let sent = bytes + sent.start..bytes + sent.end;
         let together = at.server() == leaf.server();

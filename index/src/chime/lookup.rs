@@ -117,23 +117,17 @@ impl<V: Verbs> Tree<V> {
                     Err(other) => verdict = other,
                 }
             }
+            if verdict == Verdict::PerhapsAbsent
+                && !self.is_unchanged(&mut before, at.ptr, layout.versions(&buf, home), span_ns)
+            {
+                verdict = Verdict::Go(Step::Reread(Some(Rejection::Slow)));
+            }
             match verdict {
                 Verdict::Found(found) => {
                     self.note_hotspot(at.ptr, hash, found.slot);
                     return Ok(Some(Value::in_node(buf, found.value)));
                 }
-                Verdict::Absent => break buf,
-                Verdict::PerhapsAbsent => {
-                    let since_ns = self.verbs.now() - u64::from(span_ns);
-                    let seen = Seen { leaf: at.ptr, versions: layout.versions(&buf, home), since_ns };
-                    if self.is_unchanged(&mut before, seen) {
-                        break buf;
-                    }
-                    budget.spend(meter, at.ptr, Some(Rejection::Slow))?;
-                    if self.pause_or_lock(&mut slow).await {
-                        return self.lookup_locked(meter, key, at).await;
-                    }
-                }
+                Verdict::Absent | Verdict::PerhapsAbsent => break buf,
                 Verdict::Doubt => {
                     tracing::debug!(name: "chime.leaf.doubt", node = %at.ptr, "a leaf's sibling is not the parent's");
                     budget.spend(meter, at.ptr, None)?;
@@ -230,8 +224,8 @@ impl<V: Verbs> Tree<V> {
         matches!(verdict, Verdict::Found(_)) && self.leaf().blocks().is_some()
     }
 
-    /// Reads the entry alone where the key was met last (section 4.3), if it is a hotspot, of which there are none without
-    /// `speculative`: one round trip, for nothing if it is not there any more.
+    /// Reads the entry alone where the key was met last (section 4.3), if it is a hotspot, of which there are none
+    /// without `speculative`: one round trip, for nothing if it is not there any more.
     #[inline]
     async fn speculate(
         &self,
@@ -333,15 +327,21 @@ impl<V: Verbs> Tree<V> {
         self.verbs.submit(meter, chain)
     }
 
-    /// Tells whether this READ, which has just ended, brought the versions of the one before, and none can have come
-    /// back meanwhile. It is the one before for the next.
-    fn is_unchanged(&self, before: &mut Option<Seen>, this: Seen) -> bool {
+    /// Tells whether a READ of this leaf, which has just ended, brought the versions of the one before, and none can
+    /// have come back meanwhile. It is the one before for the next.
+    fn is_unchanged(
+        &self,
+        before: &mut Option<Seen>,
+        leaf: RemotePtr,
+        versions: Versions,
+        span_ns: u32,
+    ) -> bool {
+        let now_ns = self.verbs.now();
         let bound = self.version_bound(0, EntryVersion::COUNT);
         let is_unchanged = before.as_ref().is_some_and(|before| {
-            (before.leaf, &before.versions) == (this.leaf, &this.versions)
-                && self.verbs.now() - before.since_ns < bound
+            (before.leaf, &before.versions) == (leaf, &versions) && now_ns - before.since_ns < bound
         });
-        *before = Some(this);
+        *before = Some(Seen { leaf, versions, since_ns: now_ns - u64::from(span_ns) });
         if is_unchanged {
             tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
         }

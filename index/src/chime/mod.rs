@@ -19,11 +19,11 @@
 //! | scan | 1 per window of leaves | 1 | 2 |
 //!
 //! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the
-//! neighbourhood, WRITE + unlock; if it is handed the lock on its compute node with what the one before knew of the leaf
-//! (`image_handover`), and that is all that it would read, WRITE + unlock alone. The words that an insert or a remove
-//! changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood around the
-//! table's end is two READs of one chain. An insert reads three neighbourhoods, so that the keys that have to hop are
-//! mostly there; where all of that is full, it reads as far as the vacancy word says.
+//! neighbourhood, WRITE + unlock; if it is handed the lock on its compute node with what the one before knew of the
+//! leaf (`image_handover`), and that is all that it would read, WRITE + unlock alone. The words that an insert or a
+//! remove changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood
+//! around the table's end is two READs of one chain. An insert reads three neighbourhoods, so that the keys that have
+//! to hop are mostly there; where all of that is full, it reads as far as the vacancy word says.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the

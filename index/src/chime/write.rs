@@ -228,12 +228,8 @@ impl<V: Verbs> Tree<V> {
             match step {
                 Step::Done(Plan::Patch(patch, slot)) => {
                     let leaf = at.ptr;
-                    let chain = match block {
-                        None => Chain::with_buffer(leaf.server(), image),
-                        Some(new) => {
-                            self.chain_behind_block(meter, leaf, &image, new, (key, op.value())).await?
-                        }
-                    };
+                    let pair = (key, op.value());
+                    let chain = self.begin_write_back(meter, leaf, image, block, pair).await?;
                     self.write_back(meter, held, chain, patch, &parts).await?;
                     if op != WriteOp::Remove {
                         self.note_hotspot(leaf, hash, slot);
@@ -370,9 +366,9 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Writes the ranges of `patch` behind what is in `chain`, whose buffer begins with the leaf's image, and unlocks: one
-    /// round trip. Words that changed are written with the unlock. The next holder on this compute node gets the `known`
-    /// parts of the image.
+    /// Writes the ranges of `patch` behind what is in `chain`, whose buffer begins with the leaf's image, and unlocks:
+    /// one round trip. Words that changed are written with the unlock. The next holder on this compute node gets the
+    /// `known` parts of the image.
     async fn write_back(
         &self,
         meter: &Meter,

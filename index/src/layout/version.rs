@@ -64,8 +64,8 @@ impl NodeVersion {
 }
 
 /// Yields the least time in ns from the first of so many writes to the last, one after the other, each of which locks,
-/// reads `bytes` bytes, and writes: so many versions wrap around in it. The fabric says how long a lock and a write take
-/// at least; none reads more than a line per ns.
+/// reads `bytes` bytes, and writes: so many versions wrap around in it. The fabric says how long a lock and a write
+/// take at least; none reads more than a line per ns.
 ///
 /// ```text
 ///   writes          1       2              32

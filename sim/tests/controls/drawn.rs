@@ -57,8 +57,8 @@ fn delegation_that_joins_an_earlier_read() {
     is_caught_as_drawn(Act::EarlierRead, IndexKind::Smart, Some("delegation"), 400);
 }
 
-/// Simulated READs are longer than one that proves an absence may be, and two equal ones prove it whatever their versions
-/// say. So this control is of readers that know no time.
+/// Simulated READs are longer than one that proves an absence may be, and two equal ones prove it whatever their
+/// versions say. So this control is of readers that know no time.
 #[test]
 fn versions_of_entries_that_are_not_compared_with_the_replicas() {
     is_caught_as_drawn(Act::AnyReplica, IndexKind::Chime, None, 100);

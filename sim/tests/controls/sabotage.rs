@@ -46,8 +46,8 @@ pub(crate) enum Act {
     AnyLink,
     /// A READ gets what an earlier one of the same bytes brings that is under way: delegation as in the paper.
     EarlierRead,
-    /// No READ is too long, and the hop bits of a home name the slots of the keys that were read, whatever moments these
-    /// are from.
+    /// No READ is too long, and the hop bits of a home name the slots of the keys that were read, whatever moments
+    /// these are from.
     AnyHops,
     /// No READ is too long, and the entries of a neighbourhood have the version of its replica.
     AnyReplica,

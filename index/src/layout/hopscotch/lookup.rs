@@ -20,8 +20,8 @@ pub type Versions = SmallVec<[u16; 20]>;
 /// The number of node versions that entries and replicas tell apart.
 pub const SHORT_VERSIONS: u32 = 1 << 8;
 
-/// Writes of one leaf that hide a key ([`HopLayout::lookup`]): a READ that proves it absent is shorter than the time from
-/// the first of them to the last.
+/// Writes of one leaf that hide a key ([`HopLayout::lookup`]): a READ that proves it absent is shorter than the time
+/// from the first of them to the last.
 pub const WRITES_THAT_HIDE: u32 = 2;
 
 /// Entries that may hold the key, with their blocks.
