@@ -106,7 +106,9 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
-        _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => &["chime"],
+        _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => {
+            &["chime"]
+        }
         _ if file.contains("/btree/") => &["sherman", "chime"],
         _ if file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
