@@ -3,7 +3,7 @@
 //! how large it should be is for its owner to say.
 //!
 //! ```text
-//! set:      spot, spot, .. 8 of them: one line of 64 bytes       chosen by the key's hash and its leaf
+//! set:      spot, spot, .. 8 of them: one line of 64 bytes       chosen by the key's hash
 //! spot       63         24 23                12 11        0
 //!           +-------------+--------------------+-----------+
 //!           | fingerprint | slot in the leaf   | heat      |     one word; 0 is none
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! The paper's entry is 16 bytes with the leaf's address, two bytes of fingerprint and a counter, found by a map
-//! beside it. Here leaf and key are hashed together: 39 bits of fingerprint (its lowest is always set) and those of
-//! the set tell a spot from another one, and a wrong one costs its reader what an outdated one does, a round trip. So
-//! a spot takes 8 bytes in all.
+//! beside it. Here leaf and key together make a fingerprint of 39 bits (its lowest is always set), and a wrong spot
+//! costs its reader what an outdated one does, a round trip. So a spot takes 8 bytes in all. The set is the key's
+//! alone, so what finds room does not depend on where leaves lie.
 //!
 //! A new spot takes the place of the coldest one of the set, if that is as cold as a new one. Each key that is no
 //! hotspot yet cools down some spot of its set, so that what was hot long ago leaves (the paper's counters only grow).
@@ -187,13 +187,13 @@ impl HotspotBuffer {
             coldest.store(new(1), Ordering::Relaxed);
         }
         // Any of them, by bits that are as good as random: also those that were hot long ago.
-        let other = &set.0[fingerprint as usize / 2 % WAYS];
+        let other = &set.0[hash as usize % WAYS];
         let word = other.load(Ordering::Relaxed);
         let heat = word & HEAT_MAX;
         if heat > 1 {
             other.store(word - 1 - heat / COOLING, Ordering::Relaxed);
         }
-        displaced != 0 && (fingerprint / 2 / WAYS as u64).is_multiple_of(CROWDED_PART)
+        displaced != 0 && (hash / WAYS as u64).is_multiple_of(CROWDED_PART)
     }
 
     /// Forgets where the key with this hash was in the leaf at `leaf`: it was not there.
@@ -216,15 +216,14 @@ impl HotspotBuffer {
 
     #[inline]
     fn place(&self, leaf: u64, hash: u64) -> Option<(&Set, u64)> {
+        let within = ((u128::from(hash) * self.first as u128) >> 64) as usize;
+        let parts = 1 << (self.used.load(Ordering::Relaxed) - 1);
+        let chosen = (hash >> FINGERPRINT_BITS) as usize & (parts - 1);
+        let (part, before) = chosen.checked_ilog2().map_or((0, 0), |bit| (bit as usize + 1, 1 << bit));
         // An odd constant spreads addresses, which differ in few bits, over all of them.
         let mixed = (hash ^ leaf).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = mixed ^ mixed >> 32;
-        let within = ((u128::from(mixed) * self.first as u128) >> 64) as usize;
-        let parts = 1 << (self.used.load(Ordering::Relaxed) - 1);
-        let chosen = (mixed >> FINGERPRINT_BITS) as usize & (parts - 1);
-        let (part, before) = chosen.checked_ilog2().map_or((0, 0), |bit| (bit as usize + 1, 1 << bit));
-        // Bits that chose no set, and never 0: that is no spot.
-        let fingerprint = mixed & (u64::MAX >> FINGERPRINT_SHIFT) | 1;
+        // Never 0: that is no spot.
+        let fingerprint = (mixed ^ mixed >> 32) & (u64::MAX >> FINGERPRINT_SHIFT) | 1;
         Some((self.parts[part].get()?.get((chosen - before) * self.first + within)?, fingerprint))
     }
 }
