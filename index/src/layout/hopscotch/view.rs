@@ -115,7 +115,8 @@ impl<'a> HopView<'a> {
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
     /// layout.view(&image)?.check_sum()?;
-    /// layout.remove(&mut image, layout.lookup(&image, b"anna", false)?.found.expect("it is there").slot)?;
+    /// let slot = layout.lookup(&image, b"anna", false)?.found.expect("it is there").slot;
+    /// layout.remove(&mut image, slot)?;
     /// layout.view(&image)?.check_sum()?;
     /// # });
     /// ```
