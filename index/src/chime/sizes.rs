@@ -18,7 +18,7 @@ const INLINE_MAX: usize = 128;
 const FILLED: f64 = 0.85;
 
 impl algorithm::Geometry for Geometry {
-    /// Every entry takes room for the longest key and value, up to [`INLINE_MAX`].
+    /// Every entry takes room for the longest key and value, up to 128 bytes of both.
     const USUAL_LIMITS: Limits = Limits { max_key: 32, max_value: 32 };
 
     /// Chooses the paper's 64 entries for users, or fewer where they would make a leaf too large.
