@@ -177,7 +177,11 @@ pub(super) fn in_one_line(image: &[u8], range: StreamRange) -> Option<&[u8]> {
 }
 
 /// Yields `N` bytes from stream offset `start`.
+#[inline]
 pub(super) fn array<const N: usize>(image: &[u8], start: usize) -> [u8; N] {
+    if let Some(bytes) = in_one_line(image, StreamRange::new(start, N)) {
+        return bytes.try_into().expect("as many as were asked for");
+    }
     let mut bytes = [0; N];
     let mut done = 0;
     for_each_piece(start, N, |from, len| {
