@@ -105,6 +105,42 @@ fn every_command_is_ended_while_it_waits_for_a_server() {
     assert_eq!(server.farwood("get", &["t", "k"]).stdout, "v\n");
 }
 
+/// A command that waits for a lock whose owner is stopped is ended then, and not when its patience is over.
+#[test]
+fn a_wait_for_a_lock_is_ended_by_every_signal() {
+    let server = Server::start("64MiB");
+    // Two keys, one leaf: one of the clients has its lock nearly all the time.
+    let rest = ["--index", "sherman", "--keys", "2", "--shards", "1", "--duration", "1000s", "--quiet"];
+    let mut owner = server.beside("bench", &rest);
+    let index = loop {
+        let stat = server.farwood("stat", &[]);
+        let line = stat.stdout.lines().find_map(|line| line.strip_prefix("index "));
+        if let Some(name) =
+            line.and_then(|line| line.split_whitespace().next()).filter(|name| *name != "none")
+        {
+            break name.to_owned();
+        }
+        assert!(owner.runs(), "{}", owner.finish().stderr);
+    };
+    let put: [&str; 3] = [&index, "key", "value"];
+    loop {
+        moment();
+        owner.signal("STOP");
+        let ran = server.farwood("put", &put);
+        if ran.code != 0 {
+            assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
+            break;
+        }
+        owner.signal("CONT");
+    }
+    std::thread::scope(|scope| {
+        for (signal, code) in SIGNALS {
+            let process = server.beside("put", &put);
+            scope.spawn(move || assert_interrupted(&end_by(process, signal), code));
+        }
+    });
+}
+
 #[test]
 fn a_load_is_ended_by_every_signal() {
     for (signal, code) in SIGNALS {

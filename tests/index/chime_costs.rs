@@ -107,6 +107,31 @@ fn writes_take_two_round_trips_where_leaves_are_80_percent_full() {
     });
 }
 
+/// Pairs of 8 + 8 bytes, inner nodes counted; a load fills leaves as far as they find room.
+#[test]
+fn a_pair_takes_27_bytes_after_a_load_and_37_after_inserts() {
+    const SHUFFLE: u64 = 7919;
+    let recipe = || Shape::USUAL.usual(IndexKind::Chime);
+    let bytes_per_pair = |index: Index| async move {
+        let shape = index.survey().await.unwrap();
+        assert_eq!(shape.keys, KEYS);
+        shape.used_bytes as f64 / KEYS as f64
+    };
+    simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(), move |cluster| async move {
+        let pairs = (0..KEYS).map(|n| (key(n), key(n)));
+        assert_eq!(cluster.index.bulk_load(pairs, 1.0).await, Ok(KEYS));
+        let bytes = bytes_per_pair(cluster.index.clone()).await;
+        assert!(bytes <= 27.0, "{bytes}");
+    });
+    simulate_parties(&calm(Parties::ONE), Parties::ONE, recipe(), move |cluster| async move {
+        for n in 0..KEYS {
+            assert!(cluster.index.insert(&key(n * SHUFFLE % KEYS), &key(n)).await.unwrap());
+        }
+        let bytes = bytes_per_pair(cluster.index.clone()).await;
+        assert!(bytes <= 37.0, "{bytes}");
+    });
+}
+
 /// Windows of a scan without a limit are of 2, 4, 8, 16 and then of 32 leaves.
 #[test]
 fn a_scan_takes_one_round_trip_for_each_window() {
