@@ -152,16 +152,23 @@ pub(crate) struct BenchArgs {
     /// (READs of what a get of the index reads, no index)
     #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
     pub(crate) workload: String,
+    /// Replay a trace instead, as fast as the clients can: a CSV file without a header (- is standard input), of the
+    /// lines of Twitter's cache traces (timestamp, key, key size, value size, client id, operation, TTL) or of short
+    /// ones (timestamp, key, value size, operation). Keys that the trace does not set first are loaded beforehand.
+    /// docs/bench.md says how operations are mapped
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["workload", "keys", "warmup", "dist", "key", "value_size", "scan_length"])]
+    pub(crate) trace: Option<PathBuf>,
     /// Keys that are loaded before the run; `load` inserts them in the run [default: 10M, or all of a key file]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub(crate) keys: Option<u64>,
-    /// End after that many operations (of `load`: at most so many of its keys)
+    /// End after that many operations (of `load`: at most so many of its keys; of a trace: its first lines)
     #[arg(long, value_name = "N", value_parser = parse_count, conflicts_with = "duration")]
     pub(crate) ops: Option<u64>,
-    /// End after that time [default: 10s, simulated 100ms; `load` ends when all keys are in]
+    /// End after that time [default: 10s, simulated 100ms; `load` ends when all keys are in, a trace at its end]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) duration: Option<u64>,
-    /// Run that long before the figures begin [default: 1s, simulated 10ms; `load` has no warm-up]
+    /// Run that long before the figures begin [default: 1s, simulated 10ms; `load` and traces have no warm-up]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) warmup: Option<u64>,
     /// Distribution of accesses over the keys: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw:

@@ -2,6 +2,7 @@
 //! Nothing has been started or written when this fails.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use farwood::lock::on_chip_possible;
 use farwood::runtime::ServerInfo;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::args::BenchArgs;
-use crate::error::CliError;
+use crate::error::{CliError, shown};
 use crate::fabric::{Fabric, VerbsOptions};
 use crate::footprint;
 use crate::index;
@@ -20,7 +21,8 @@ use crate::workload::Workload;
 use crate::workload::distribution::{Distribution, LATEST_THETA};
 use crate::workload::key_file::FileKeys;
 use crate::workload::keys::KeySet;
-use crate::workload::values::{UNIQUE_BYTES_MIN, ValueFormat};
+use crate::workload::trace::Trace;
+use crate::workload::values::{UNIQUE_BYTES_MIN, VALUE_BYTES_MAX, ValueFormat};
 
 const KEYS_DEFAULT: u64 = 10_000_000;
 const KEYS_MAX: u64 = 1 << 32;
@@ -35,7 +37,6 @@ const SIM_WARMUP_NS: u64 = 10_000_000;
 const SIM_SHARDS: usize = 22;
 const SIM_SHARDS_MAX: u64 = 1024;
 const SCAN_LENGTH_MAX: u64 = 1 << 24;
-const VALUE_BYTES_MAX: u64 = 4096;
 /// Operations of which one has its latency taken, in a closed loop of millions of operations a second: two readings of
 /// the clock cost as much as a fifth of an operation.
 const LATENCY_SAMPLING: u32 = 16;
@@ -61,6 +62,8 @@ pub(crate) struct BenchConfig {
     pub(crate) key_set: KeySet,
     /// The keys as the command line names them.
     pub(crate) key_name: String,
+    /// The file of the trace, if there is one.
+    pub(crate) trace_name: Option<String>,
     /// The values.
     pub(crate) values: ValueFormat,
     /// Entries of a scan.
@@ -129,7 +132,10 @@ impl BenchConfig {
         let options = VerbsOptions::from(std::mem::take(&mut args.verbs));
         let fabric = Fabric::parse(&args.fabric, options)?;
         let (servers, memory_bytes) = servers(&args, &fabric)?;
-        let workload = Workload::parse(&args.workload).map_err(CliError::Usage)?;
+        let workload = match &args.trace {
+            Some(_) => Workload::Trace,
+            None => Workload::parse(&args.workload).map_err(CliError::Usage)?,
+        };
         let distribution = distribution(&args, workload)?;
         // Checked before a file of keys is read.
         index::switches(kind, &args.technique)?;
@@ -142,13 +148,15 @@ impl BenchConfig {
         check_ranges(&args)?;
         let output = output(&args, workload)?;
         let (key_set, keys) = key_set(&args)?;
+        let values = values(&args, &key_set)?;
         let adds_keys = workload.adds_keys() && workload != Workload::Load;
         let max_key = key_set.bytes_max(adds_keys).max(1);
-        let limits = Limits { max_key, max_value: args.value_size as usize };
-        let wanted = index::spec(kind, limits, &args.technique)?;
+        let limits = Limits { max_key, max_value: values.size() };
+        let wanted =
+            index::spec(kind, limits, &args.technique).map_err(|error| of_trace(&args, limits, error))?;
         let spec = wanted.effective(fabric.may_have_on_chip_memory());
         let config = BenchConfig {
-            latency_sampling: latency_sampling(&args, &fabric),
+            latency_sampling: latency_sampling(&args, &key_set, &fabric),
             warmup_ns: warmup_ns(&args, workload, &fabric),
             fabric,
             workload,
@@ -156,7 +164,8 @@ impl BenchConfig {
             keys,
             key_set,
             key_name: args.key,
-            values: ValueFormat::new(args.value_size as usize),
+            trace_name: args.trace.as_deref().map(shown),
+            values,
             scan_length: args.scan_length,
             shards,
             clients,
@@ -174,6 +183,14 @@ impl BenchConfig {
             footprint::check(&config)?;
         }
         Ok(config)
+    }
+
+    /// Returns the trace that is replayed, if there is one.
+    pub(crate) fn trace(&self) -> Option<&Arc<Trace>> {
+        match &self.key_set {
+            KeySet::Trace(trace) => Some(trace),
+            _ => None,
+        }
     }
 
     /// Takes in the properties of memory servers that run already.
@@ -202,13 +219,18 @@ impl BenchConfig {
     /// seed.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let techniques = self.spec.techniques().into_iter().map(|(name, on)| (name.to_owned(), json!(on)));
+        // The trace decides which keys there are, and how often they are asked for.
+        let (workload, dist, key) = match &self.trace_name {
+            Some(trace) => (format!("trace:{trace}"), "trace".to_owned(), "trace"),
+            None => (self.workload.name().to_owned(), self.distribution.name(), &*self.key_name),
+        };
         let mut config = json!({
             "index": self.spec.kind().name(),
             "fabric": self.fabric.name(),
-            "workload": self.workload.name(),
-            "dist": self.distribution.name(),
+            "workload": workload,
+            "dist": dist,
             "keys": self.keys,
-            "key": self.key_name,
+            "key": key,
             "key_bytes_max": self.spec.limits().max_key,
             "value_size": self.values.size(),
             "scan_length": self.scan_length,
@@ -308,15 +330,18 @@ fn shards_simulated(args: &BenchArgs) -> Result<usize, CliError> {
     }
 }
 
-fn latency_sampling(args: &BenchArgs, fabric: &Fabric) -> u32 {
-    let timed_all =
-        args.rate.is_some() || args.history.is_some() || args.ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
+fn latency_sampling(args: &BenchArgs, key_set: &KeySet, fabric: &Fabric) -> u32 {
+    let ops = match key_set {
+        KeySet::Trace(trace) => Some(trace.len()),
+        _ => args.ops,
+    };
+    let timed_all = args.rate.is_some() || args.history.is_some() || ops.is_some_and(|n| n < SAMPLED_OPS_MIN);
     // A look at a virtual clock costs nothing.
     if timed_all || fabric.is_simulated() { 1 } else { LATENCY_SAMPLING }
 }
 
 fn warmup_ns(args: &BenchArgs, workload: Workload, fabric: &Fabric) -> u64 {
-    if workload == Workload::Load {
+    if workload.ends_by_itself() {
         return 0;
     }
     args.warmup.unwrap_or(if fabric.is_simulated() { SIM_WARMUP_NS } else { WARMUP_DEFAULT_NS })
@@ -329,7 +354,7 @@ fn end(args: &BenchArgs, workload: Workload, fabric: &Fabric) -> Result<End, Cli
     if args.duration == Some(0) {
         return Err(CliError::usage("--duration 0: a run needs some time"));
     }
-    let open_ended = args.ops.is_none() && args.duration.is_none() && workload != Workload::Load;
+    let open_ended = args.ops.is_none() && args.duration.is_none() && !workload.ends_by_itself();
     let default_ns = if fabric.is_simulated() { SIM_DURATION_NS } else { DURATION_DEFAULT_NS };
     let after_ns = if open_ended { Some(default_ns) } else { args.duration };
     Ok(End { ops: args.ops, after_ns })
@@ -368,7 +393,36 @@ fn output(args: &BenchArgs, workload: Workload) -> Result<Output, CliError> {
     Ok(output)
 }
 
+/// Returns the format of the values: of one size, or of those that the trace has.
+fn values(args: &BenchArgs, key_set: &KeySet) -> Result<ValueFormat, CliError> {
+    let KeySet::Trace(trace) = key_set else { return Ok(ValueFormat::new(args.value_size as usize)) };
+    match trace.smallest_written() {
+        Some(bytes) if args.history.is_some() && (bytes as u64) < UNIQUE_BYTES_MIN => {
+            Err(CliError::Usage(format!(
+                "--history needs unique values, of {UNIQUE_BYTES_MIN} bytes or more, and the trace has one of {bytes}"
+            )))
+        }
+        _ => Ok(ValueFormat::up_to(trace.largest_value())),
+    }
+}
+
+/// Adds to an error about limits which trace they are from, if it is one.
+fn of_trace(args: &BenchArgs, Limits { max_key, max_value }: Limits, error: CliError) -> CliError {
+    match &args.trace {
+        None => error,
+        Some(path) => CliError::Usage(format!(
+            "{} has keys of up to {max_key} bytes and values of up to {max_value}: {error}",
+            shown(path)
+        )),
+    }
+}
+
 fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
+    if let Some(path) = &args.trace {
+        let trace = Trace::open(path, args.ops)?;
+        let loaded = trace.loaded();
+        return Ok((KeySet::Trace(Arc::new(trace)), loaded));
+    }
     let keys = args.keys.unwrap_or(KEYS_DEFAULT);
     match args.key.split_once(':') {
         None if args.key == "int" => Ok((KeySet::Int, keys)),

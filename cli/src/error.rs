@@ -109,7 +109,8 @@ impl CliError {
     }
 }
 
-fn shown(path: &Path) -> String {
+/// Shows a path of the command line.
+pub(crate) fn shown(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() }
 }
 

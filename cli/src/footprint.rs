@@ -43,13 +43,14 @@ pub(crate) fn check(config: &BenchConfig) -> Result<(), CliError> {
     let advised = (each + each / 8).next_multiple_of(1 << 20) >> 20;
     Err(CliError::Memory(format!(
         "{} keys in leaves of {} bytes need about {} of memory, and {} server{} of {} cannot hold them: \
-         use --memory {advised}MiB or fewer --keys",
-        config.keys,
+         use --memory {advised}MiB or {}",
+        keys_at_last(config),
         config.spec.leaf_bytes(),
         show_bytes(needed),
         config.servers,
         if config.servers == 1 { "" } else { "s" },
         show_bytes(config.memory_bytes),
+        fewer_keys(config),
     )))
 }
 
@@ -71,13 +72,26 @@ pub(crate) fn check_left(
     }
     Err(CliError::Memory(format!(
         "{} keys in leaves of {} bytes need about {} of memory, and {} have {} left: drop an index, start the memory \
-         servers with more --memory, or use fewer --keys",
-        config.keys,
+         servers with more --memory, or use {}",
+        keys_at_last(config),
         config.spec.leaf_bytes(),
         show_bytes(needed),
         config.fabric.name(),
         show_bytes(left),
+        fewer_keys(config),
     )))
+}
+
+/// Counts the keys that are loaded, and those that a trace adds.
+fn keys_at_last(config: &BenchConfig) -> u64 {
+    config.trace().map_or(config.keys, |trace| trace.keys())
+}
+
+fn fewer_keys(config: &BenchConfig) -> &'static str {
+    match config.trace() {
+        Some(_) => "fewer lines of the trace (--ops)",
+        None => "fewer --keys",
+    }
 }
 
 fn bytes_needed(config: &BenchConfig, chunk_bytes: u64) -> u64 {
@@ -86,7 +100,7 @@ fn bytes_needed(config: &BenchConfig, chunk_bytes: u64) -> u64 {
     let chunks = (config.shards as u64 + u64::from(config.servers)) * chunk_bytes;
     let keys = match config.workload {
         Workload::Lock => 0,
-        Workload::Load => config.spec.bytes_for(config.keys, INSERT_FILL),
+        Workload::Load | Workload::Trace => config.spec.bytes_for(keys_at_last(config), INSERT_FILL),
         // Only leaves are read there, as many as the index would have.
         _ => config.spec.bytes_for(config.keys, BULK_FILL),
     };

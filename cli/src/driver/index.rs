@@ -1,6 +1,8 @@
 //! Clients of an index. They check what they get: every key that was loaded, or added and acknowledged, is found; every
 //! value belongs to its key; scans ascend.
 
+pub(crate) mod replay;
+
 use std::cell::Cell;
 use std::error::Error;
 use std::ops::Bound;
@@ -29,7 +31,7 @@ use crate::workload::distribution::{Distribution, below};
 use crate::workload::frontier::ShardFrontier;
 use crate::workload::keys::Bytes;
 use crate::workload::mix::Step;
-use crate::workload::values::tag_of;
+use crate::workload::values::{ValueFormat, tag_of};
 
 /// An index as one shard measures it.
 pub(crate) struct IndexTarget<V, I> {
@@ -71,6 +73,10 @@ impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
                 return Ok(0);
             }
             let keys = config.key_set.sorted(config.keys);
+            let write_value = |at: usize, key: &[u8], value: &mut Vec<u8>| {
+                let format = keys.value_bytes(at).map_or(config.values, ValueFormat::new);
+                format.write(tag_of(key), at as u64, value);
+            };
             let start_ns = self.shard.now();
             let mut value = Vec::new();
             let progress = &self.plan.progress;
@@ -83,7 +89,7 @@ impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
                     progress.set_ops(0, at as u64);
                     progress.set_done(at as f64 / config.keys as f64);
                 }
-                config.values.write(tag_of(&key), at as u64, &mut value);
+                write_value(at, &key, &mut value);
                 Some((key, Bytes::from_slice(&value)))
             });
             let loaded =
@@ -99,7 +105,7 @@ impl<V: BenchShard, I: RangeIndex> BenchTarget<V> for IndexTarget<V, I> {
                 // one.
                 let times = (start_ns, self.shard.now());
                 for (at, key) in keys.iter().enumerate() {
-                    config.values.write(tag_of(&key), at as u64, &mut value);
+                    write_value(at, &key, &mut value);
                     recorder.note((config.clients as u32, Op::Put, Outcome::Ok), times, &key, Some(&value));
                 }
             }
@@ -180,19 +186,19 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
         match self.plan.mix.step((random >> 32) as u32) {
             Step::Get => {
                 self.choose();
-                self.get(timed).await
+                self.get(timed).await.and_then(|found| self.must_be_found(found))
             }
             Step::Update => {
                 self.choose();
-                self.write(Write::Update, timed).await
+                self.write_one(Write::Update, timed).await
             }
             Step::PutOld => {
                 self.choose();
-                self.write(Write::Put, timed).await
+                self.write_one(Write::Put, timed).await
             }
             Step::ReadModifyWrite => {
                 self.choose();
-                self.get(timed).await?;
+                self.get(timed).await.and_then(|found| self.must_be_found(found))?;
                 // A read-modify-write is two operations: the last one of a run may have no room for the second.
                 if !self.pace.take() {
                     return Ok(());
@@ -200,7 +206,7 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
                 // Timed if the first one was.
                 let random = if timed.is_some() { 0 } else { u32::MAX };
                 let timed = self.recorder.begin(random, None);
-                self.write(Write::Update, timed).await
+                self.write_one(Write::Update, timed).await
             }
             Step::PutNew => self.write_new(Write::Put, timed).await,
             Step::Insert => self.write_new(Write::Insert, timed).await,
@@ -214,7 +220,8 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
     fn abandoned(&mut self) {
         // The write may have taken effect; others may have read its value.
         if let Some((op, timed)) = self.writing.take() {
-            self.note(op, Outcome::Unknown, Some(timed), self.recorder.now(), Some(&self.value));
+            let value = (op != Op::Remove).then_some(&self.value[..]);
+            self.note(op, Outcome::Unknown, Some(timed), self.recorder.now(), value);
         }
     }
 }
@@ -231,18 +238,19 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         self.plan.config.key_set.write(number, &mut self.key);
     }
 
+    /// Reads the key, and checks its value. Yields whether there is one.
     #[inline]
-    async fn get(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
+    async fn get(&mut self, timed: Option<Timed>) -> Result<bool, CliError> {
         let got = self.index.get(&self.key).await;
         let end_ns = self.recorder.end(OpClass::Index(OpKind::Get), timed);
         match got {
             Ok(Some(value)) => {
                 self.note(Op::Get, Outcome::Found, timed, end_ns, Some(&value));
-                self.check_value(&self.key, &value)
+                self.check_value(&self.key, &value).map(|()| true)
             }
             Ok(None) => {
                 self.note(Op::Get, Outcome::Absent, timed, end_ns, None);
-                Err(CliError::Check(format!("a get of the loaded key {} found nothing", hex(&self.key))))
+                Ok(false)
             }
             Err(error) => {
                 self.note(Op::Get, Outcome::Unknown, timed, end_ns, None);
@@ -251,11 +259,26 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
         }
     }
 
+    /// Fails unless the key that was read, which has been there since the load, was found.
     #[inline]
-    async fn write(&mut self, how: Write, timed: Option<Timed>) -> Result<(), CliError> {
+    fn must_be_found(&self, found: bool) -> Result<(), CliError> {
+        if found {
+            return Ok(());
+        }
+        Err(CliError::Check(format!("a get of the loaded key {} found nothing", hex(&self.key))))
+    }
+
+    /// Writes a value to the key, or an absent key. Yields whether it took effect: a put always does.
+    #[inline]
+    async fn write(
+        &mut self,
+        how: Write,
+        format: ValueFormat,
+        timed: Option<Timed>,
+    ) -> Result<bool, CliError> {
         let stamp = self.shared.stamp.get();
         self.shared.stamp.set(stamp + self.shared.stamp_step);
-        self.plan.config.values.write(tag_of(&self.key), stamp, &mut self.value);
+        format.write(tag_of(&self.key), stamp, &mut self.value);
         let (op, kind, name) = match how {
             Write::Put => (Op::Put, OpKind::Put, "a put"),
             Write::Update => (Op::Update, OpKind::Update, "an update"),
@@ -277,23 +300,49 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             (Err(_), _) => Outcome::Unknown,
         };
         self.note(op, outcome, timed, end_ns, Some(&self.value));
-        match written {
-            Ok(true) => Ok(()),
+        written.map_err(|error| failed(name, &error))
+    }
+
+    /// Writes a value of the usual size to the key, which must take effect.
+    #[inline]
+    async fn write_one(&mut self, how: Write, timed: Option<Timed>) -> Result<(), CliError> {
+        let took_effect = self.write(how, self.plan.config.values, timed).await?;
+        self.must_take_effect(how, took_effect)
+    }
+
+    /// Fails unless the write of a key whose state is known took effect.
+    #[inline]
+    fn must_take_effect(&self, how: Write, took_effect: bool) -> Result<(), CliError> {
+        let (name, was) = match how {
+            _ if took_effect => return Ok(()),
             // A new key that is made of a file's key may be in the file itself.
-            Ok(false) if how == Write::Insert && !self.plan.config.key_set.is_injective() => Ok(()),
-            Ok(false) => Err(CliError::Check(format!(
-                "{name} of {} had no effect: the key was {}",
-                hex(&self.key),
-                if how == Write::Insert { "there before it was inserted" } else { "not there" }
-            ))),
-            Err(error) => Err(failed(name, &error)),
-        }
+            Write::Insert if !self.plan.config.key_set.is_injective() => return Ok(()),
+            Write::Insert => ("an insert", "there before it was inserted"),
+            Write::Update | Write::Put => ("an update", "not there"),
+        };
+        let key = hex(&self.key);
+        Err(CliError::Check(format!("{name} of {key} had no effect: the key was {was}")))
+    }
+
+    /// Removes the key, if it is there.
+    async fn remove(&mut self, timed: Option<Timed>) -> Result<(), CliError> {
+        self.writing = timed.map(|timed| (Op::Remove, timed));
+        let removed = self.index.remove(&self.key).await;
+        self.writing = None;
+        let end_ns = self.recorder.end(OpClass::Index(OpKind::Remove), timed);
+        let outcome = match &removed {
+            Ok(true) => Outcome::Ok,
+            Ok(false) => Outcome::Absent,
+            Err(_) => Outcome::Unknown,
+        };
+        self.note(Op::Remove, outcome, timed, end_ns, None);
+        removed.map(drop).map_err(|error| failed("a removal", &error))
     }
 
     async fn write_new(&mut self, how: Write, timed: Option<Timed>) -> Result<(), CliError> {
         let (ticket, number) = self.shared.frontier.take();
         self.plan.config.key_set.write(number, &mut self.key);
-        self.write(how, timed).await?;
+        self.write_one(how, timed).await?;
         self.shared.frontier.acknowledge(ticket);
         Ok(())
     }

@@ -28,6 +28,7 @@ use self::bench_shard::BenchShard;
 use self::connected::ConnectedRun;
 use self::counters::{Counters, OpClass};
 use self::index::IndexTarget;
+use self::index::replay::TraceTarget;
 use self::locks::LockTarget;
 use self::plan::Plan;
 use self::raw::RawTarget;
@@ -104,7 +105,10 @@ async fn run_shard<V: BenchShard>(shard: V, plan: Arc<Plan>, setup: Arc<BenchSet
         }
         BenchSetup::Index(index) => {
             let target = IndexTarget::new(index.attach(shard.clone()), shard.clone(), Arc::clone(&plan));
-            ShardRun::new(shard, plan, target).run().await
+            match plan.config.trace().cloned() {
+                Some(trace) => ShardRun::new(shard, plan, TraceTarget::new(target, trace)).run().await,
+                None => ShardRun::new(shard, plan, target).run().await,
+            }
         }
     }
 }
@@ -185,6 +189,15 @@ fn notes(config: &BenchConfig) -> Vec<String> {
         && keys.duplicates() > 0
     {
         notes.push(format!("{} duplicate lines of the key file were left out", keys.duplicates()));
+    }
+    if let Some(trace) = config.trace() {
+        notes.push(format!(
+            "{} of the trace's {} keys were loaded before it, those that it does not set first; values are of up to \
+             {} bytes; clients take its lines in turn, without regard to their times",
+            trace.loaded(),
+            trace.keys(),
+            config.values.size()
+        ));
     }
     if config.no_on_chip {
         notes.push("on_chip is off: this fabric has no on-chip memory, locks are in host memory".to_owned());

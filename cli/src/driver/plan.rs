@@ -50,6 +50,8 @@ impl Plan {
         let population = match config.workload {
             Workload::Lock => crate::config::LOCKS,
             Workload::Raw => places,
+            // Draws nothing.
+            Workload::Trace => 1,
             _ => config.keys,
         };
         let loaded = if config.workload.is_preloaded() { config.keys } else { 0 };
@@ -93,6 +95,7 @@ impl Plan {
         let ops = self.config.end.ops;
         let total = match self.config.workload {
             Workload::Load => Some(ops.unwrap_or(u64::MAX).min(self.config.keys)),
+            Workload::Trace => self.config.trace().map(|trace| trace.len()),
             _ => ops,
         };
         let active = self.active_shards();

@@ -1,9 +1,12 @@
 //! Key sets: a key for every number, without an end. Numbers are spread over the key space, so that popular ranks and
 //! new keys fall everywhere in key order.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::workload::key_file::FileKeys;
+use crate::workload::trace::Trace;
 
 /// A key or value on its way into a bulk load: short ones live in place.
 pub(crate) type Bytes = SmallVec<[u8; 32]>;
@@ -16,6 +19,8 @@ pub(crate) enum KeySet {
     String,
     /// Given by a file.
     File(FileKeys),
+    /// Those of a trace, and no others.
+    Trace(Arc<Trace>),
 }
 
 /// The longest key of [`KeySet::String`].
@@ -65,6 +70,7 @@ impl KeySet {
             KeySet::Int => out.extend_from_slice(&int_key(number)),
             KeySet::String => write_string(number, out),
             KeySet::File(keys) => keys.write(number, out),
+            KeySet::Trace(trace) => out.extend_from_slice(trace.key(number as u32)),
         }
     }
 
@@ -74,6 +80,7 @@ impl KeySet {
             KeySet::Int => 8,
             KeySet::String => STRING_BYTES_MAX,
             KeySet::File(keys) => keys.bytes_max(adds_keys),
+            KeySet::Trace(trace) => trace.longest_key(),
         }
     }
 
@@ -82,12 +89,18 @@ impl KeySet {
         !matches!(self, KeySet::File(_))
     }
 
-    /// Returns the keys of the numbers below `count`, ascending.
+    /// Returns the keys of the numbers below `count`, ascending; of a trace those that it needs in the beginning.
     pub(crate) fn sorted(&self, count: u64) -> SortedKeys {
-        if let KeySet::Int = self {
-            let mut keys: Vec<u64> = (0..count).map(mix64).collect();
-            keys.sort_unstable();
-            return SortedKeys::Int(keys);
+        match self {
+            KeySet::Int => {
+                let mut keys: Vec<u64> = (0..count).map(mix64).collect();
+                keys.sort_unstable();
+                return SortedKeys::Int(keys);
+            }
+            KeySet::Trace(trace) => {
+                return SortedKeys::Trace { trace: Arc::clone(trace), numbers: trace.loaded_sorted() };
+            }
+            KeySet::String | KeySet::File(_) => {}
         }
         let (mut key, mut bytes, mut keys) = (Vec::new(), Vec::new(), Vec::with_capacity(count as usize));
         for number in 0..count {
@@ -111,6 +124,13 @@ pub(crate) enum SortedKeys {
         /// Places of the keys.
         keys: Vec<Piece>,
     },
+    /// Keys of a trace.
+    Trace {
+        /// The trace.
+        trace: Arc<Trace>,
+        /// Numbers of the keys.
+        numbers: Vec<u32>,
+    },
 }
 
 /// A key within a buffer.
@@ -133,6 +153,7 @@ impl SortedKeys {
         match self {
             SortedKeys::Int(keys) => keys.len(),
             SortedKeys::Bytes { keys, .. } => keys.len(),
+            SortedKeys::Trace { numbers, .. } => numbers.len(),
         }
     }
 
@@ -141,7 +162,16 @@ impl SortedKeys {
         (0..self.len()).map(|at| match self {
             SortedKeys::Int(keys) => Bytes::from_slice(&keys[at].to_be_bytes()),
             SortedKeys::Bytes { bytes, keys } => Bytes::from_slice(keys[at].of(bytes)),
+            SortedKeys::Trace { trace, numbers } => Bytes::from_slice(trace.key(numbers[at])),
         })
+    }
+
+    /// Returns the bytes of the value of the key at that place, if each key has its own.
+    pub(crate) fn value_bytes(&self, at: usize) -> Option<usize> {
+        match self {
+            SortedKeys::Trace { trace, numbers } => Some(trace.loaded_bytes(numbers[at])),
+            SortedKeys::Int(_) | SortedKeys::Bytes { .. } => None,
+        }
     }
 }
 

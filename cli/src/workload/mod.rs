@@ -6,6 +6,7 @@ pub(crate) mod frontier;
 pub(crate) mod key_file;
 pub(crate) mod keys;
 pub(crate) mod mix;
+pub(crate) mod trace;
 pub(crate) mod values;
 
 use mix::{OpMix, Step};
@@ -41,9 +42,11 @@ pub(crate) enum Workload {
     Lock,
     /// READs of one leaf's size at random places, without an index.
     Raw,
+    /// The lines of a trace, which has no name of its own.
+    Trace,
 }
 
-/// Every workload with its name on the command line.
+/// Every workload that has a name, with this name on the command line.
 pub(crate) const WORKLOADS: [(&str, Workload); 14] = [
     ("load", Workload::Load),
     ("ycsb-a", Workload::YcsbA),
@@ -72,12 +75,17 @@ impl Workload {
 
     /// Returns its name on the command line.
     pub(crate) fn name(self) -> &'static str {
-        WORKLOADS.iter().find(|(_, workload)| *workload == self).map_or("", |(name, _)| name)
+        WORKLOADS.iter().find(|(_, workload)| *workload == self).map_or("trace", |(name, _)| name)
     }
 
     /// Tells whether it works on an index at all.
     pub(crate) fn uses_index(self) -> bool {
         !matches!(self, Workload::Lock | Workload::Raw)
+    }
+
+    /// Tells whether it has an end of its own: then it has no warm-up either, which would take from it.
+    pub(crate) fn ends_by_itself(self) -> bool {
+        matches!(self, Workload::Load | Workload::Trace)
     }
 
     /// Tells whether the keys are in the index before the run.
@@ -90,7 +98,7 @@ impl Workload {
         self.uses_index() && self.mix().has(|step| matches!(step, Step::Insert | Step::PutNew))
     }
 
-    /// Returns the operations that its clients choose from, and their shares. Empty where there is no index.
+    /// Returns the operations that its clients choose from, and their shares. Empty where there is no choice.
     pub(crate) fn mix(self) -> OpMix {
         // Of the puts of Sherman's mixes about two thirds are updates of existing keys (paper section 5.1.3).
         let puts = |share: f64| [(share * 2.0 / 3.0, Step::PutOld), (share / 3.0, Step::PutNew)];
@@ -111,7 +119,7 @@ impl Workload {
             Workload::ReadIntensive => with_puts(0.05, (0.95, Step::Get)),
             Workload::RangeOnly => OpMix::new(&[(1.0, Step::Scan)]),
             Workload::RangeWrite => with_puts(0.5, (0.5, Step::Scan)),
-            Workload::Lock | Workload::Raw => OpMix::new(&[]),
+            Workload::Lock | Workload::Raw | Workload::Trace => OpMix::new(&[]),
         }
     }
 }

@@ -10,6 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::workload::keys::mix64;
 
+/// The greatest size of a value.
+pub(crate) const VALUE_BYTES_MAX: u64 = 4096;
 /// The least size at which values are unique (2^32 of them).
 pub(crate) const UNIQUE_BYTES_MIN: u64 = 8;
 
@@ -22,10 +24,12 @@ pub(crate) fn tag_of(key: &[u8]) -> u64 {
     }
 }
 
-/// Maker and checker of the values of one size.
+/// Maker and checker of the values of one size, and checker of those of various sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueFormat {
     size: usize,
+    /// True if values may also be smaller.
+    is_limit: bool,
     tag: usize,
     stamp: usize,
 }
@@ -38,10 +42,15 @@ impl ValueFormat {
             8..16 => (4, 4),
             _ => (8, 8),
         };
-        ValueFormat { size, tag, stamp }
+        ValueFormat { size, is_limit: false, tag, stamp }
     }
 
-    /// Returns the size of a value.
+    /// Makes the format of values of `size` bytes that takes smaller ones, too.
+    pub(crate) fn up_to(size: usize) -> Self {
+        ValueFormat { is_limit: true, ..Self::new(size) }
+    }
+
+    /// Returns the size of a value: of the largest, where they differ.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
@@ -68,7 +77,7 @@ impl ValueFormat {
     #[inline]
     pub(crate) fn belongs(&self, tag: u64, value: &[u8]) -> bool {
         if value.len() != self.size {
-            return false;
+            return self.is_limit && value.len() < self.size && Self::new(value.len()).belongs(tag, value);
         }
         if self.size == 8 {
             return value[..4] == tag.to_le_bytes()[..4];
@@ -104,6 +113,19 @@ mod tests {
             assert!(size < 2 || !format.belongs(other, &value), "{size}");
             assert!(!format.belongs(mine, &[&value[..], b"x"].concat()));
         }
+    }
+
+    #[test]
+    fn values_of_various_sizes_are_checked_alike() {
+        let format = ValueFormat::up_to(30);
+        let mut value = Vec::new();
+        for size in 0..=30 {
+            ValueFormat::new(size).write(tag_of(b"mine"), 77, &mut value);
+            assert!(format.belongs(tag_of(b"mine"), &value), "{size}");
+            assert!(size < 2 || !format.belongs(tag_of(b"other"), &value), "{size}");
+        }
+        ValueFormat::new(31).write(tag_of(b"mine"), 77, &mut value);
+        assert!(!format.belongs(tag_of(b"mine"), &value));
     }
 
     #[test]
