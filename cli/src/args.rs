@@ -147,9 +147,9 @@ pub(crate) struct BenchArgs {
     pub(crate) fabric: String,
     #[command(flatten)]
     pub(crate) verbs: VerbsArgs,
-    /// Workload of the clients: load, ycsb-a to ycsb-f, write-only, write-intensive, read-intensive, range-only,
-    /// range-write (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no index) or raw
-    /// (READs of what a get of the index reads, no index)
+    /// Workload of the clients: load, ycsb-a to ycsb-f, update-only, write-only, write-intensive, read-intensive,
+    /// range-only, range-write (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no
+    /// index) or raw (READs of what a get of the index reads, no index)
     #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
     pub(crate) workload: String,
     /// Replay a trace instead, as fast as the clients can: a CSV file without a header (- is standard input), of the

@@ -8,7 +8,7 @@ use farwood::index::shell::Filled;
 use kit::{KINDS, Scratch, farwood, farwood_with_input};
 use serde_json::Value;
 
-const WORKLOADS: [&str; 14] = [
+const WORKLOADS: [&str; 15] = [
     "load",
     "ycsb-a",
     "ycsb-b",
@@ -16,6 +16,7 @@ const WORKLOADS: [&str; 14] = [
     "ycsb-d",
     "ycsb-e",
     "ycsb-f",
+    "update-only",
     "write-only",
     "write-intensive",
     "read-intensive",

@@ -88,6 +88,7 @@ mod tests {
             (Workload::YcsbD, Step::Insert, 0.05),
             (Workload::YcsbE, Step::Scan, 0.95),
             (Workload::YcsbF, Step::ReadModifyWrite, 0.5),
+            (Workload::UpdateOnly, Step::Update, 1.0),
             (Workload::WriteOnly, Step::PutOld, 2.0 / 3.0),
             (Workload::WriteOnly, Step::PutNew, 1.0 / 3.0),
             (Workload::WriteIntensive, Step::Get, 0.5),

@@ -28,6 +28,8 @@ pub(crate) enum Workload {
     YcsbE,
     /// YCSB F: half reads, half read-modify-writes (a get and an update, counted as such).
     YcsbF,
+    /// Updates only.
+    UpdateOnly,
     /// Sherman table 3: puts only.
     WriteOnly,
     /// Sherman table 3: half puts, half gets.
@@ -47,7 +49,7 @@ pub(crate) enum Workload {
 }
 
 /// Every workload that has a name, with this name on the command line.
-pub(crate) const WORKLOADS: [(&str, Workload); 14] = [
+pub(crate) const WORKLOADS: [(&str, Workload); 15] = [
     ("load", Workload::Load),
     ("ycsb-a", Workload::YcsbA),
     ("ycsb-b", Workload::YcsbB),
@@ -55,6 +57,7 @@ pub(crate) const WORKLOADS: [(&str, Workload); 14] = [
     ("ycsb-d", Workload::YcsbD),
     ("ycsb-e", Workload::YcsbE),
     ("ycsb-f", Workload::YcsbF),
+    ("update-only", Workload::UpdateOnly),
     ("write-only", Workload::WriteOnly),
     ("write-intensive", Workload::WriteIntensive),
     ("read-intensive", Workload::ReadIntensive),
@@ -114,6 +117,7 @@ impl Workload {
             Workload::YcsbD => OpMix::new(&[(0.95, Step::Get), (0.05, Step::Insert)]),
             Workload::YcsbE => OpMix::new(&[(0.95, Step::Scan), (0.05, Step::Insert)]),
             Workload::YcsbF => OpMix::new(&[(0.5, Step::Get), (0.5, Step::ReadModifyWrite)]),
+            Workload::UpdateOnly => OpMix::new(&[(1.0, Step::Update)]),
             Workload::WriteOnly => OpMix::new(&puts(1.0)),
             Workload::WriteIntensive => with_puts(0.5, (0.5, Step::Get)),
             Workload::ReadIntensive => with_puts(0.05, (0.95, Step::Get)),
