@@ -19,6 +19,7 @@ use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::blocks::{BlockReads, Outside};
+use super::descend::RightEdge;
 use super::node::RETRIES_BEFORE_LOCK;
 use super::{BTree, LeafFormat, WholeLeaf};
 use crate::error::AccessError;
@@ -248,7 +249,8 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                     match right {
                         Ok(sibling) => {
                             let high = || leaf.ok().and_then(|leaf| leaf.header().high());
-                            at = tree.move_right(&self.meter, &key, at, high, sibling, budget).await?;
+                            let edge = RightEdge { high, sibling };
+                            at = tree.move_right(&self.meter, &key, at, edge, budget).await?;
                         }
                         Err(rejection) => {
                             return Err(AccessError::corrupt(at.ptr, rejection));

@@ -28,7 +28,7 @@
 use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use crate::btree::descend::Target;
+use crate::btree::descend::{RightEdge, Target};
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
 use crate::layout::hopscotch::{HopFound, HopLayout, Neighbourhood, Versions, WRITES_THAT_HIDE};
@@ -134,8 +134,8 @@ impl<V: Verbs> Tree<V> {
                     in_doubt = true;
                 }
                 Verdict::Go(Step::MoveRight(sibling)) => {
-                    let high = || layout.high(&buf, home, has_header);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&buf, home, has_header), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Restart(last)) => {
@@ -204,8 +204,8 @@ impl<V: Verbs> Tree<V> {
                 Verdict::Found(found) => return Ok(Some(Value::in_node(buf, found.value))),
                 Verdict::Absent => return Ok(None),
                 Verdict::Go(Step::MoveRight(sibling)) => {
-                    let high = || layout.high(&buf, home, true);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&buf, home, true), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                 }
                 Verdict::Go(Step::Reread(last) | Step::Restart(last)) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -304,7 +304,8 @@ impl<V: Verbs> Tree<V> {
         if at.next.is_none_or(|next| next == sibling) {
             return Ok(());
         }
-        self.note_split(meter, key, at, || layout.high(image, home, true), sibling).await
+        let edge = RightEdge { high: || layout.high(image, home, true), sibling };
+        self.note_split(meter, key, at, edge).await
     }
 
     /// Reads a neighbourhood, and the header if wanted. One round trip.

@@ -17,7 +17,8 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 use super::Tree;
 use super::block::NewBlock;
 use super::lookup::{Verdict, judge};
-use crate::btree::descend::Target;
+use super::{Techniques, Tree};
+use crate::btree::descend::{RightEdge, Target};
 use crate::error::{AccessError, WriteError};
 use crate::layout::hopscotch::HopLayout;
 use crate::layout::{BlockPtr, LineRanges, Patch, Rejection};
@@ -251,8 +252,8 @@ impl<V: Verbs> Tree<V> {
                 Step::Done(Plan::Read(_) | Plan::ReadBlocks | Plan::NewBlock) => unreachable!("it was done"),
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
-                    let high = || layout.high(&image, home, known.header);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&image, home, known.header), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;
