@@ -199,6 +199,12 @@ impl World {
         self
     }
 
+    /// Chooses whether the fabric says that it has masked CAS. It does not otherwise.
+    pub(crate) fn with_masked_atomic(mut self, masked: bool) -> Self {
+        self.capabilities.masked_atomic = masked;
+        self
+    }
+
     /// Lets time pass in which nothing happens: the process is stopped.
     pub(crate) fn stand_still(&self, ns: u64) {
         self.state.borrow_mut().now += ns;
@@ -455,18 +461,18 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
         }
         Op::Write { .. } => unreachable!("goes line by line"),
         Op::WriteWord { at, word } => set_word(memory, at, word),
-        Op::Cas { at, expected, desired } => {
-            let found = word(memory, at);
-            atomics.push(found);
-            if found == expected {
-                set_word(memory, at, desired);
-            }
         Op::MaskedCas { at, expected, desired, to } => {
             let all = at as usize / MASKED_BYTES * MASKED_BYTES;
             let buf = buf.as_mut().expect("a masked CAS has a buffer");
             buf[to as usize..][..MASKED_BYTES].copy_from_slice(&memory[all..][..MASKED_BYTES]);
             execute(memory, Op::Cas { at, expected, desired }, &mut None, atomics);
         }
+        Op::Cas { at, expected, desired } => {
+            let found = word(memory, at);
+            atomics.push(found);
+            if found == expected {
+                set_word(memory, at, desired);
+            }
         }
         Op::Faa { at, add } => {
             let found = word(memory, at);

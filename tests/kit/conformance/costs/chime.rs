@@ -92,10 +92,11 @@ pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
             Costs::Between(scan(1, 3), scan(2, 9))
         }
         // The entry, which may be around the table's end or go to a vacancy that keys have made by hops, and the words
-        // with the lock. Without `piggyback` an insert reads the leaf.
+        // with the lock. Without `piggyback` an insert reads the leaf; without `fused` the words say what to read.
         Work::Change(OpKind::Insert) => {
             let most = change(3, LEAF_BYTES, 1);
-            let most = Cost { round_trips: update + 1, reads: 6, bytes_read: 2 * LEAF_BYTES, ..most };
+            let round_trips = update + u64::from(techniques.fused);
+            let most = Cost { round_trips, reads: 6, bytes_read: 2 * LEAF_BYTES, ..most };
             between(most, change(2, ENTRY + 3 * WORD, 1))
         }
         Work::Change(OpKind::Remove) => between(change(3, ENTRIES + 3 * WORD, 1), change(2, 4 * WORD, 1)),
