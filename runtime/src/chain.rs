@@ -243,8 +243,8 @@ impl Chain {
         self.push(at, Op::Cas { at: at.offset(), expected, desired })
     }
 
-    /// Appends a compare-and-swap as [`Chain::cas`] does, and brings the aligned [`MASKED_BYTES`] that the word is among,
-    /// as the CAS found them, to `to` of the buffer: no round trip and no message more. Only for fabrics with
+    /// Appends a compare-and-swap as [`Chain::cas`] does, and brings the aligned [`MASKED_BYTES`] that the word is
+    /// among, as the CAS found them, to `to` of the buffer: no round trip and no message more. Only for fabrics with
     /// [`crate::verbs::Capabilities::masked_atomic`]; others refuse the chain.
     ///
     /// ```

@@ -9,8 +9,8 @@
 //!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
 //!    address order only with [`Capabilities::in_order_write`].
 //! 3. **Atomics**: CAS and FAA are atomic against each other, and with [`Capabilities::atomic_writes`] against WRITEs
-//!    to the same aligned word. Without it only atomics may change a word that others try to change by atomics. A masked
-//!    CAS is a CAS, and what it brings is as it was at that moment.
+//!    to the same aligned word. Without it only atomics may change a word that others try to change by atomics. A
+//!    masked CAS is a CAS, and what it brings is as it was at that moment.
 //! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
 //!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
 //!    fabric. The chain comes back to the operation that awaited it ([`Failed`]), which knows whether it may be posted

@@ -96,8 +96,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(Target { ptr: sibling, via, ..from })
     }
 
-    /// Notes that `from` ends before what led to it for `key` says: it was split. The cached parent that led to `from` is
-    /// dropped if it may be outdated; if it is not, the neighbour's separator is missing.
+    /// Notes that `from` ends before what led to it for `key` says: it was split. The cached parent that led to `from`
+    /// is dropped if it may be outdated; if it is not, the neighbour's separator is missing.
     ///
     /// No round trip, except for a root that was split: one, to see whether there is another root.
     pub(crate) async fn note_split(

@@ -90,8 +90,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Tells whether `later`, whose READ ended at `now_ns`, brought the versions of this one, so soon that none can have
-    /// come back meanwhile: within `bound_ns`.
+    /// Tells whether `later`, whose READ ended at `now_ns`, brought the versions of this one, so soon that none can
+    /// have come back meanwhile: within `bound_ns`.
     fn is_unchanged_in(&self, later: &Seen, now_ns: u64, bound_ns: u64) -> bool {
         (self.leaf, &self.versions) == (later.leaf, &later.versions) && now_ns - self.since_ns < bound_ns
     }

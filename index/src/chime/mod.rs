@@ -67,7 +67,7 @@
 //! | paper | here |
 //! |---|---|
 //! | lock with vacancy bitmap and argmax | words: a lock as all others are, and vacancies; fences in the header |
-//! | masked CAS of the word | a masked CAS of lock and vacancies that compares and swaps the lock, or a READ behind its CAS |
+//! | masked CAS of the word | one of all words that compares and swaps the lock's, or a READ behind a CAS |
 //! | hotspot buffer | [`farwood_cache::HotspotBuffer`] |
 //! | RDWC | `delegation`, `combining` |
 //! | CHIME-Indirect | [`Geometry::indirect`] |

@@ -173,8 +173,8 @@ fn plan_insert(
     Ok(Plan::Patch(patch, placement.slot))
 }
 
-/// Yields what an insert has to know of a leaf, by the words in its image: `known`, with the slots from the home on up to
-/// a vacancy that is not among the first `full`; all of the leaf, if there is none.
+/// Yields what an insert has to know of a leaf, by the words in its image: `known`, with the slots from the home on up
+/// to a vacancy that is not among the first `full`; all of the leaf, if there is none.
 fn up_to_vacancy(layout: &HopLayout, image: &[u8], home: usize, full: usize, known: Known) -> Known {
     let ring = layout.ring();
     match layout.vacancy(image).slots_to_vacancy(ring, home, full) {

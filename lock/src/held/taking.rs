@@ -37,17 +37,12 @@ impl<V: Verbs> Held<V> {
         let (mut word, mut since_ns) = (FREE, 0);
         let masked = self.comes_with_cas(parts);
         loop {
-            let reads = buf.is_some();
             let verbs = &self.table.verbs;
             let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
                 let (expected, desired) = (claim.vacant, claim.word.to_bits());
-                if let Some(to) = masked {
-                    chain.masked_cas(self.lock, expected, desired, to);
-                    return;
-                }
-                chain.cas(self.lock, expected, desired);
-                if reads {
-                    add_reads(chain, self.node, parts);
+                match masked {
+                    Some(to) => _ = chain.masked_cas(self.lock, expected, desired, to),
+                    None => add_reads(chain.cas(self.lock, expected, desired), self.node, parts),
                 }
             });
             self.global = Global::CasInFlight { claim, cas };
@@ -92,8 +87,8 @@ impl<V: Verbs> Held<V> {
         }
     }
 
-    /// Yields where in the node the bytes are that a masked CAS of the lock brings, if those are all that is wanted, and
-    /// the fabric has masked CAS.
+    /// Yields where in the node the bytes are that a masked CAS of the lock brings, if those are all that is wanted,
+    /// and the fabric has masked CAS.
     fn comes_with_cas(&self, parts: &[Range<usize>]) -> Option<usize> {
         let [part] = parts else { return None };
         let around = self.lock.offset() - self.lock.offset() % MASKED_BYTES as u64;

@@ -336,7 +336,7 @@ fn a_nodes_lock_is_not_elsewhere() {
     drop(table.acquire_embedded(&Meter::default(), node(0), RemotePtr::new(ServerId(1), 64)));
 }
 
-/// What is around an embedded word comes with a masked CAS, or by a READ behind a plain one; no other part does.
+/// Takes locks with parts of their nodes: the one around an embedded word comes with a masked CAS, no other does.
 #[test]
 fn a_masked_cas_saves_a_read() {
     let before = AROUND_WORD.start - 32..AROUND_WORD.start;

@@ -6,7 +6,7 @@
 //!
 //! header     as every node's (header.rs), with the only fences of the leaf
 //! words      +------+---------+-----+
-//!            | lock | vacancy | sum |      aligned words of the first half of a line with room for them behind the header
+//!            | lock | vacancy | sum |      aligned words in the first half line behind the header that has room
 //!            +------+---------+-----+
 //! replica    0      1     2                 10
 //!            +------+-----+-----------------+--------------------------------------------------+
