@@ -274,7 +274,8 @@ impl<V: Verbs> Held<V> {
     }
 
     /// Takes the global lock as [`Held::lock_and_read`] does, and reads those parts of the node, each to where it is in
-    /// the node.
+    /// the node. With `fused`, the aligned 32 bytes that an embedded word is among, and no more, come with the CAS
+    /// itself where the fabric has masked CAS ([`farwood_runtime::Capabilities::masked_atomic`]).
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {

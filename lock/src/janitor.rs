@@ -108,7 +108,7 @@ pub(crate) fn can_be_redone(lock: RemotePtr, failed: &Failed) -> bool {
         Op::Write { .. } | Op::WriteWord { .. } => true,
         // The unlock, where it is a CAS.
         Op::Cas { at, .. } => at == lock.offset(),
-        Op::Read { .. } | Op::Faa { .. } => false,
+        Op::Read { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => false,
     };
     failed.chain().verbs().iter().all(|verb| can_be(verb.op)) && !failed.cause().is_refusal()
 }

@@ -96,7 +96,7 @@ const CHIME: &[Patch] = &[
     Patch {
         name: "a put takes the first vacancy, and does not look for its key behind it",
         file: "index/src/chime/write.rs",
-        find: "Verdict::Found(found) => ⟦Some(found.slot)⟧,",
+        find: "(None, _) => ⟦Some(found.slot)⟧,",
         replace: "{
                 let (ring, home) = (layout.ring(), layout.home(key));
                 let nearer = (0..ring.reach).map(|steps| ring.ahead(home, steps));
@@ -120,7 +120,7 @@ const CHIME: &[Patch] = &[
     Patch {
         name: "two slow READs prove an absence however far they are apart",
         file: "index/src/chime/lookup.rs",
-        find: "self.verbs.now() - before.since_ns < bound",
+        find: "now_ns - self.since_ns < bound_ns",
         replace: "true",
     },
     Patch {
@@ -133,8 +133,7 @@ const CHIME: &[Patch] = &[
     Patch {
         name: "a hotspot is believed whatever key is in it",
         file: "index/src/layout/hopscotch/lookup.rs",
-        find: "let held = self.key(image, slot)?;
-        if ⟦!stream::compare(image, held, key).is_eq()⟧ {
+        find: "if ⟦!self.is_of(image, slot, key, Self::hash(key))?⟧ {
             return Ok(None);",
         replace: "false",
     },

@@ -30,11 +30,31 @@ pub enum Op {
     WriteWord { at: u64, word: u64 },
     /// Replaces the word at `at` by `desired` if it is `expected`; yields the word found.
     Cas { at: u64, expected: u64, desired: u64 },
+    /// Does so by a CAS of the [`MASKED_BYTES`] around the word, whose masks have the word only, and brings all of them
+    /// as they were to the buffer at `to`.
+    MaskedCas { at: u64, expected: u64, desired: u64, to: u32 },
     /// Adds `add` to the word at `at`, wrapping; yields the word found.
     Faa { at: u64, add: u64 },
 }
 
+// Chains are moved: a verb is no longer than its three words.
+const _: () = assert!(size_of::<Op>() == 32);
+
+/// Bytes of a masked CAS, at a multiple of as many: the largest that NICs have (mlx5's extended atomics).
+pub const MASKED_BYTES: usize = 32;
+
 impl Op {
+    /// Tells whether it is a CAS or a FAA, and so finds a word.
+    ///
+    /// ```
+    /// # use farwood_runtime::chain::Op;
+    /// assert!(Op::Faa { at: 64, add: 1 }.is_atomic() && !Op::WriteWord { at: 64, word: 1 }.is_atomic());
+    /// ```
+    #[inline]
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. })
+    }
+
     /// Tells whether its response brings data back: that of a READ or an atomic, which is what a fence waits for.
     ///
     /// ```
@@ -44,7 +64,7 @@ impl Op {
     /// ```
     #[inline]
     pub fn returns_data(self) -> bool {
-        matches!(self, Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. })
+        matches!(self, Op::Read { .. }) || self.is_atomic()
     }
 
     /// Tells whether it may take effect before `earlier`, which was posted before it on the same queue pair, unless a
@@ -221,6 +241,25 @@ impl Chain {
     #[inline]
     pub fn cas(&mut self, at: RemotePtr, expected: u64, desired: u64) -> &mut Self {
         self.push(at, Op::Cas { at: at.offset(), expected, desired })
+    }
+
+    /// Appends a compare-and-swap as [`Chain::cas`] does, and brings the aligned [`MASKED_BYTES`] that the word is
+    /// among, as the CAS found them, to `to` of the buffer: no round trip and no message more. Only for fabrics with
+    /// [`crate::verbs::Capabilities::masked_atomic`]; others refuse the chain.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let at = shard.control().chunk(ServerId(0), IndexId(1)).await?.start;
+    /// let mut take = Chain::with_buffer(at.server(), shard.lease(32));
+    /// take.masked_cas(at.add(8), 0, 7, 0); // Bytes 0..32 of `at` come along.
+    /// let refused = shard.submit(&Meter::default(), take).await.unwrap_err();
+    /// assert_eq!(*refused.cause(), FabricError::NoMaskedCas { fabric: "embedded" });
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn masked_cas(&mut self, at: RemotePtr, expected: u64, desired: u64, to: usize) -> &mut Self {
+        let (to, _) = self.local(&(to..to + MASKED_BYTES));
+        self.push(at, Op::MaskedCas { at: at.offset(), expected, desired, to })
     }
 
     /// Appends a fetch-and-add to the word at `at`. The word found is the next of
@@ -419,12 +458,13 @@ mod tests {
         assert_eq!(chain.verbs()[1].op, Op::Read { at: 64, to: 0, len: 64 });
     }
 
-    const KINDS: [Op; 5] = [
+    const KINDS: [Op; 6] = [
         Op::Read { at: 0, to: 0, len: 8 },
         Op::Write { at: 0, from: 0, len: 8 },
         Op::WriteWord { at: 0, word: 0 },
         Op::Cas { at: 0, expected: 0, desired: 0 },
         Op::Faa { at: 0, add: 0 },
+        Op::MaskedCas { at: 0, expected: 0, desired: 0, to: 0 },
     ];
 
     /// Chains of up to four verbs, of all kinds in all orders.
@@ -464,7 +504,7 @@ mod tests {
     #[test]
     fn writes_and_atomics_overtake_what_returns_data() {
         let may = |later: usize, earlier: usize| KINDS[later].may_overtake(KINDS[earlier]);
-        let (read, writes, atomics) = ([0], [1, 2], [3, 4]);
+        let (read, writes, atomics) = ([0], [1, 2], [3, 4, 5]);
         for later in 0..KINDS.len() {
             assert!(writes.iter().all(|&write| !may(later, write)), "a WRITE is overtaken by {later}");
             assert!(read.iter().chain(&atomics).all(|&earlier| may(later, earlier) == (later != read[0])));

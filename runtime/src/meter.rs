@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::chain::{Op, Verb};
+use crate::chain::{MASKED_BYTES, Op, Verb};
 
 /// Counters of what one operation has posted so far. Lives on the operation's stack; the fabric adds to it when it
 /// posts.
@@ -35,7 +35,7 @@ pub struct Usage {
     pub faa: u32,
     /// Steps done again because of a torn read, a moved node, a stale cache entry or a lost race.
     pub retries: u32,
-    /// Payload bytes read.
+    /// Payload bytes read, those that masked CASes bring included.
     pub bytes_read: u64,
     /// Payload bytes written.
     pub bytes_written: u64,
@@ -132,6 +132,10 @@ impl Meter {
                     self.bytes_written.set(self.bytes_written.get() + 8);
                 }
                 Op::Cas { .. } => count(&self.cas),
+                Op::MaskedCas { .. } => {
+                    count(&self.cas);
+                    self.bytes_read.set(self.bytes_read.get() + MASKED_BYTES as u64);
+                }
                 Op::Faa { .. } => count(&self.faa),
             }
         }

@@ -9,7 +9,8 @@
 //!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
 //!    address order only with [`Capabilities::in_order_write`].
 //! 3. **Atomics**: CAS and FAA are atomic against each other, and with [`Capabilities::atomic_writes`] against WRITEs
-//!    to the same aligned word. Without it only atomics may change a word that others try to change by atomics.
+//!    to the same aligned word. Without it only atomics may change a word that others try to change by atomics. A
+//!    masked CAS is a CAS, and what it brings is as it was at that moment.
 //! 4. **Failure**: a chain that fails has an unknown outcome: any prefix of it may have taken effect, the last WRITE of
 //!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
 //!    fabric. The chain comes back to the operation that awaited it ([`Failed`]), which knows whether it may be posted
@@ -49,7 +50,7 @@ pub struct Capabilities {
     /// True if CAS and FAA are atomic against WRITEs to the same word. Else one of them may store what it found, also a
     /// CAS that does not fit, over a WRITE that came in between.
     pub atomic_writes: bool,
-    /// True if a CAS can compare and swap a part of a word.
+    /// True if a CAS can have masks for 32 bytes ([`crate::chain::Chain::masked_cas`]).
     pub masked_atomic: bool,
     /// Bytes of on-chip (device) memory per server; 0 where there is none.
     pub device_memory: usize,
@@ -127,6 +128,10 @@ pub enum FabricError {
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
     ChainTooLong { verbs: usize, verbs_max: usize },
+    /// A masked CAS on a fabric that has none ([`Capabilities::masked_atomic`]).
+    #[error("the {fabric} fabric has no masked CAS")]
+    #[expect(missing_docs, reason = "the message names the field")]
+    NoMaskedCas { fabric: &'static str },
     /// This host's RDMA device refused something while it ran: memory for more buffers, or a new queue pair. The cause
     /// says what to do about it.
     #[error("the RDMA device of this host cannot go on: {cause}")]
@@ -158,8 +163,8 @@ impl FabricError {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn is_refusal(&self) -> bool {
-        use FabricError::{ChainTooLong, NoSuchServer, OutOfBounds};
-        matches!(self, OutOfBounds { .. } | NoSuchServer { .. } | ChainTooLong { .. })
+        use FabricError::{ChainTooLong, NoMaskedCas, NoSuchServer, OutOfBounds};
+        matches!(self, OutOfBounds { .. } | NoSuchServer { .. } | ChainTooLong { .. } | NoMaskedCas { .. })
     }
 }
 

@@ -7,7 +7,7 @@ use farwood::index::check::Broken;
 use farwood::index::layout::hopscotch::{HopLayout, Ring};
 use farwood::index::layout::{Malformed, Rejection};
 use farwood::runtime::alloc::AllocError;
-use farwood::runtime::{Chain, Meter, RemotePtr};
+use farwood::runtime::{Chain, Meter, RemotePtr, ServerId};
 use farwood::{CheckOptions, IndexSpec, OpKind, RangeIndex, Verbs, WriteError};
 
 use crate::kit;
@@ -225,6 +225,15 @@ fn changes_that_are_dropped_take_effect_whole_or_not_at_all() {
     });
 }
 
+/// Lets another index take what these servers have, but for what this one's allocator has in hand.
+async fn fill_up(cluster: &TestCluster, is_filled: impl Fn(ServerId) -> bool) {
+    let control = cluster.host.control();
+    let hog = control.create("hog", "hog", b"").await.unwrap();
+    for server in control.servers().iter().filter(|server| is_filled(server.id)) {
+        while control.chunk(server.id, hog.id).await.is_ok() {}
+    }
+}
+
 /// Without memory for a block nothing changes, and what takes none goes on.
 #[test]
 fn no_memory_for_a_block() {
@@ -234,12 +243,7 @@ fn no_memory_for_a_block() {
         let (index, mut model) = (&cluster.index, Model::new());
         index.put(&key(0), b"0").await.unwrap();
         model.insert(key(0).to_vec(), b"0".to_vec());
-        // Another index takes everything but what this one's allocator has in hand.
-        let control = cluster.host.control();
-        let hog = control.create("hog", "hog", b"").await.unwrap();
-        for server in control.servers() {
-            while control.chunk(server.id, hog.id).await.is_ok() {}
-        }
+        fill_up(&cluster, |_| true).await;
         let is_full = |error| matches!(error, WriteError::Alloc(AllocError::OutOfMemory { .. }));
         let mut refused = None;
         for n in 1..10_000 {
@@ -293,10 +297,8 @@ fn blocks_on_another_server() {
         let (index, mut model) = (&cluster.index, Model::new());
         index.put(&key(0), b"0").await.unwrap();
         model.insert(key(0).to_vec(), b"0".to_vec());
-        let control = cluster.host.control();
-        let hog = control.create("hog", "hog", b"").await.unwrap();
         let leaf = root(&cluster).await;
-        while control.chunk(leaf.server(), hog.id).await.is_ok() {}
+        fill_up(&cluster, |server| server == leaf.server()).await;
         // One key again and again: the chunk of the leaf comes to its end, and the leaf is not split.
         let mut trips = Vec::new();
         for n in 1..2_000_u64 {

@@ -19,15 +19,16 @@ const STEP: u64 = KEYS / OPS;
 
 type Index = farwood::AnyIndex<SimShard>;
 
-/// Runs `main` on usual nodes with the even numbers below 2 * KEYS.
+/// Runs `main` on usual nodes with the even numbers below 2 * KEYS, without these techniques.
 fn on_loaded<R>(
     parties: Parties,
-    speculative: bool,
+    without: &[&str],
     main: impl Fn(TestCluster<SimShard>) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {
-    let recipe = switched(Shape::USUAL.usual(IndexKind::Chime), "speculative", speculative);
+    let usual = Shape::USUAL.usual(IndexKind::Chime);
+    let recipe = without.iter().fold(usual, |recipe, name| switched(recipe, name, false));
     simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster<SimShard>| {
         let main = main.clone();
         async move {
@@ -63,12 +64,12 @@ async fn get_some(index: &Index, keys: u64) {
 
 #[test]
 fn a_get_reads_a_neighbourhood_and_a_hotspot_an_entry() {
-    on_loaded(Parties::ONE, false, |cluster| async move {
+    on_loaded(Parties::ONE, &["speculative"], |cluster| async move {
         let gets = counted(&cluster.index, OpKind::Get, get_some(&cluster.index, KEYS)).await;
         assert_eq!((gets.round_trips, gets.retries), (KEYS, 0));
         assert!(gets.bytes_read <= 192 * KEYS, "{gets:?}");
     });
-    on_loaded(Parties::ONE, true, |cluster| async move {
+    on_loaded(Parties::ONE, &[], |cluster| async move {
         // So few that each has a hotspot: these take as much memory as the cached nodes.
         const HOT: u64 = 100;
         let get_hot = || get_some(&cluster.index, HOT);
@@ -79,17 +80,22 @@ fn a_get_reads_a_neighbourhood_and_a_hotspot_an_entry() {
     });
 }
 
+fn odd(n: u64) -> [u8; 8] {
+    key(2 * STEP * n + 1)
+}
+
+/// Inserts keys all over the tree.
+async fn insert_some(index: &Index) {
+    for n in 0..OPS {
+        assert!(index.insert(&odd(n), &key(n)).await.unwrap());
+    }
+}
+
 #[test]
 fn writes_take_two_round_trips_where_leaves_are_80_percent_full() {
-    on_loaded(Parties::ONE, true, |cluster| async move {
+    on_loaded(Parties::ONE, &[], |cluster| async move {
         let index = &cluster.index;
-        let odd = |n: u64| key(2 * STEP * n + 1);
-        let inserts = counted(index, OpKind::Insert, async {
-            for n in 0..OPS {
-                assert!(index.insert(&odd(n), &key(n)).await.unwrap());
-            }
-        });
-        let inserts = inserts.await;
+        let inserts = counted(index, OpKind::Insert, insert_some(index)).await;
         let round_trips = inserts.round_trips as f64 / OPS as f64;
         assert!((2.0..=2.2).contains(&round_trips), "{round_trips} {inserts:?}");
         let updates = counted(index, OpKind::Update, async {
@@ -132,10 +138,36 @@ fn a_pair_takes_27_bytes_after_a_load_and_37_after_inserts() {
     });
 }
 
+/// Without `fused` an insert is the paper's: lock and words by one masked CAS, as many slots as the words call for, the
+/// write-back with the unlock (sections 4.2.1 and 4.4). Without the words it reads the leaf.
+#[test]
+fn words_that_come_with_the_lock_say_how_far_an_insert_reads() {
+    on_loaded(Parties::ONE, &["fused"], |cluster| async move {
+        let inserts = insert_some_in_three(&cluster.index).await;
+        // A neighbourhood that is around the table's end is two READs, and the last leaf of a parent has the header.
+        assert!((OPS..=OPS * 13 / 10).contains(&inserts.reads), "{inserts:?}");
+        assert!((250 * OPS..=350 * OPS).contains(&inserts.bytes_read), "{inserts:?}");
+    });
+    on_loaded(Parties::ONE, &["fused", "piggyback"], |cluster| async move {
+        let inserts = insert_some_in_three(&cluster.index).await;
+        assert!((1408 * OPS..=1500 * OPS).contains(&inserts.bytes_read), "{inserts:?}");
+    });
+}
+
+/// Inserts keys all over the tree, each in three round trips but those that split a leaf.
+async fn insert_some_in_three(index: &Index) -> KindStats {
+    let leaves = index.survey().await.unwrap().leaves;
+    let inserts = counted(index, OpKind::Insert, insert_some(index)).await;
+    let splits = index.survey().await.unwrap().leaves - leaves;
+    assert!(splits < OPS / 20, "{splits}");
+    assert_eq!(inserts.round_trip_histogram[3], OPS - splits, "{inserts:?}");
+    inserts
+}
+
 /// Windows of a scan without a limit are of 2, 4, 8, 16 and then of 32 leaves.
 #[test]
 fn a_scan_takes_one_round_trip_for_each_window() {
-    on_loaded(Parties::ONE, true, |cluster| async move {
+    on_loaded(Parties::ONE, &[], |cluster| async move {
         let index = &cluster.index;
         let leaves = index.survey().await.unwrap().leaves;
         let scan = counted(index, OpKind::Scan, async {
@@ -154,7 +186,7 @@ fn a_scan_takes_one_round_trip_for_each_window() {
 fn an_outdated_parent_is_found_out_left_of_a_split_too() {
     const ABSENT: u64 = 1;
     for is_found_out_by_a_get in [false, true] {
-        on_loaded(Parties::Nodes(2), true, move |cluster| async move {
+        on_loaded(Parties::Nodes(2), &[], move |cluster| async move {
             let index = &cluster.index;
             let update = || async {
                 let vain = async { assert!(!index.update(&key(ABSENT), b"").await.unwrap()) };

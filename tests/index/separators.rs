@@ -222,6 +222,42 @@ fn far_moves_to_the_right_take_no_lock() {
     assert_eq!(site.check().missing_separators[..], []);
 }
 
+/// Right neighbours that do not begin where the node before them ends: such damage must not reach their parent.
+#[test]
+fn what_begins_elsewhere_is_not_put_in() {
+    const KEYS: u64 = 200;
+    let site = Site::new(4 << 20, 0);
+    let visit = || {
+        for _ in 0..10 {
+            site.run(1, |shard, index| async move {
+                shard.pause(LEFT_ALONE_NS).await;
+                for n in 0..KEYS {
+                    assert!(index.get(&key(n)).await.unwrap().is_some());
+                }
+            });
+        }
+    };
+    let taken = site.run(0, |shard, index| async move {
+        for n in 0..KEYS {
+            index.put(&key(n), &key(n)).await.unwrap();
+        }
+        leave_one_child(&shard).await;
+        take_fences(&shard).await
+    });
+    assert!(taken.len() > 10, "{}", taken.len());
+    visit();
+    site.run(0, |shard, _| async move {
+        let (_, layout) = TINY.layouts().unwrap();
+        let root = read(&shard, root_of(&shard).await, layout.node_bytes()).await;
+        assert_eq!(layout.view(&root).unwrap().entries().count(), 1);
+        for (at, word) in taken {
+            write(&shard, at, &word[..8]).await;
+        }
+    });
+    visit();
+    assert_eq!(site.check().missing_separators[..], [], "they were put in when they were mended");
+}
+
 /// Makes the root a node of level 2 with one child.
 async fn leave_one_child(shard: &SimShard) {
     let (_, layout) = TINY.layouts().unwrap();
@@ -244,16 +280,49 @@ async fn leave_one_child(shard: &SimShard) {
         node_version: NodeVersion::new(77),
     };
     layout.build(&mut buf, &header, [(&b""[..], child)]);
-    let mut chain = Chain::with_buffer(root.server(), buf);
-    chain.write(root, 0..bytes);
-    shard.submit(&Meter::default(), chain).await.unwrap();
-    let mut buf = shard.lease(8);
-    buf[..8].copy_from_slice(&(root.to_bits() | 2).to_le_bytes());
-    let mut chain = Chain::with_buffer(root_word.server(), buf);
-    chain.write(root_word, 0..8);
-    shard.submit(&Meter::default(), chain).await.unwrap();
+    write(shard, root, &buf[..bytes]).await;
+    write(shard, root_word, &(root.to_bits() | 2).to_le_bytes()).await;
+}
+
+/// Takes their low fences away from the nodes of level 1 but the first, in a tree as [`leave_one_child`] leaves it;
+/// yields what was there, and where.
+async fn take_fences(shard: &SimShard) -> Vec<(RemotePtr, Buf)> {
+    /// Of the word in which the fence's length is: the lines' control word is before all.
+    const WORD: u64 = 16;
+    let (_, layout) = TINY.layouts().unwrap();
+    let root = read(shard, root_of(shard).await, layout.node_bytes()).await;
+    let mut node = layout.view(&root).unwrap().entries().next().unwrap().unwrap().1;
+    let mut taken = Vec::new();
+    loop {
+        let image = read(shard, node, layout.node_bytes()).await;
+        node = layout.view(&image).unwrap().header().sibling();
+        if node.is_null() {
+            return taken;
+        }
+        let (at, mut word) = (node.add(WORD), [0; 8]);
+        let before = read(shard, at, 8).await;
+        word.copy_from_slice(&before[..8]);
+        word[2..4].fill(0);
+        write(shard, at, &word).await;
+        taken.push((at, before));
+    }
+}
+
+/// Yields the root, whatever its level is.
+async fn root_of(shard: &SimShard) -> RemotePtr {
+    let root_word = shard.control().open(NAME).await.unwrap().root;
+    let word = u64::from_le_bytes(read(shard, root_word, 8).await[..8].try_into().unwrap());
+    RemotePtr::from_bits(word & !0x3f)
 }
 
 async fn read(shard: &SimShard, at: RemotePtr, bytes: usize) -> Buf {
     shard.read(&Meter::default(), at, bytes).await.unwrap().into_buf()
+}
+
+async fn write(shard: &SimShard, at: RemotePtr, bytes: &[u8]) {
+    let mut buf = shard.lease(bytes.len());
+    buf[..bytes.len()].copy_from_slice(bytes);
+    let mut chain = Chain::with_buffer(at.server(), buf);
+    chain.write(at, 0..bytes.len());
+    shard.submit(&Meter::default(), chain).await.unwrap();
 }

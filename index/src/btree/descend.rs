@@ -32,6 +32,14 @@ impl Target {
     }
 }
 
+/// The right edge of a node that ends before what led to it says.
+pub(crate) struct RightEdge<H: FnOnce() -> Option<Bytes>> {
+    /// Yields the key that the node ends before; none if the fence cannot be read.
+    pub(crate) high: H,
+    /// The node behind it.
+    pub(crate) sibling: RemotePtr,
+}
+
 /// The node above that led to a target: what to drop from the cache if it was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
@@ -123,7 +131,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                     tracing::debug!(name: "btree.inner.right", node = %at.ptr, "an inner node ends before the key");
                     budget.spend(meter, at.ptr, None)?;
                     let high = || self.inner().view(&buf).ok().and_then(|inner| inner.header().high());
-                    at = self.step_right(meter, key, at, high, sibling).await?;
+                    at = self.step_right(meter, key, at, RightEdge { high, sibling }).await?;
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -136,20 +144,18 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(at)
     }
 
-    /// Goes on from the leaf `from`, which ends at `high` and so before `key`: to its right neighbour, `sibling`. The
-    /// third step of an operation goes down from the root instead, once: other compute nodes may have put any number of
-    /// leaves in between. `high` yields none if the fence cannot be read.
+    /// Goes on from the leaf `from`, which ends before `key`: to its right neighbour. The third step of an operation
+    /// goes down from the root instead, once: other compute nodes may have put any number of leaves in between.
     pub(crate) async fn move_right(
         &self,
         meter: &Meter,
         key: &[u8],
         from: Target,
-        high: impl FnOnce() -> Option<Bytes>,
-        sibling: RemotePtr,
+        edge: RightEdge<impl FnOnce() -> Option<Bytes>>,
         budget: &mut Budget,
     ) -> Result<Target, AccessError> {
         budget.spend(meter, from.ptr, None)?;
-        let right = self.step_right(meter, key, from, high, sibling).await?;
+        let right = self.step_right(meter, key, from, edge).await?;
         if budget.count_move_right() != MOVES_BEFORE_DESCENT {
             tracing::debug!(name: "btree.leaf.right", node = %from.ptr, "a leaf ends before the key");
             return Ok(right);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use super::BTree;
-use super::descend::{Target, Via};
+use super::descend::{RightEdge, Target, Via};
 use super::node::RETRIES_BEFORE_LOCK;
 use super::observed_node::Depth;
 use super::separator::{Owed, Separator, separator_is_missing};
@@ -81,24 +81,23 @@ impl Missing {
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// Yields the right neighbour of `from`, which ends at `high` and so before `key`, and notes that `from` was split.
+    /// Yields the right neighbour of `from`, which ends before `key`, and notes that `from` was split.
     pub(super) async fn step_right(
         &self,
         meter: &Meter,
         key: &[u8],
         from: Target,
-        high: impl FnOnce() -> Option<Bytes>,
-        sibling: RemotePtr,
+        edge: RightEdge<impl FnOnce() -> Option<Bytes>>,
     ) -> Result<Target, AccessError> {
-        self.note_split(meter, key, from, high, sibling).await?;
+        let sibling = edge.sibling;
+        self.note_split(meter, key, from, edge).await?;
         // A parent that does not know this node does not know those to its right either.
         let via = if let Via::Read(_) = from.via { from.via } else { Via::Nothing };
         Ok(Target { ptr: sibling, via, ..from })
     }
 
-    /// Notes that `from` ends at `high`, before what led to it for `key` says: it was split, and has `sibling` behind
-    /// it. The cached parent that led to `from` is dropped if it may be outdated; if it is not, the neighbour's
-    /// separator is missing.
+    /// Notes that `from` ends before what led to it for `key` says: it was split. The cached parent that led to `from`
+    /// is dropped if it may be outdated; if it is not, the neighbour's separator is missing.
     ///
     /// No round trip, except for a root that was split: one, to see whether there is another root.
     pub(crate) async fn note_split(
@@ -106,8 +105,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         meter: &Meter,
         key: &[u8],
         from: Target,
-        high: impl FnOnce() -> Option<Bytes>,
-        sibling: RemotePtr,
+        RightEdge { high, sibling }: RightEdge<impl FnOnce() -> Option<Bytes>>,
     ) -> Result<(), AccessError> {
         let is_known = self.missing().knows(sibling, self.verbs.now());
         let was_root = || self.cache().root().is_some_and(|root| root.ptr == from.ptr);

@@ -19,6 +19,7 @@ use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::blocks::{BlockReads, Outside};
+use super::descend::RightEdge;
 use super::node::RETRIES_BEFORE_LOCK;
 use super::{BTree, LeafFormat, WholeLeaf};
 use crate::error::AccessError;
@@ -243,17 +244,14 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                 Consumed::Leaf => return Ok(()),
                 Consumed::Before => {
                     let leaf = tree.leaf().view(&image);
-                    let right =
-                        leaf.as_ref().map_err(|rejection| *rejection).and_then(|leaf| leaf.header().right());
-                    match right {
-                        Ok(sibling) => {
-                            let high = || leaf.ok().and_then(|leaf| leaf.header().high());
-                            at = tree.move_right(&self.meter, &key, at, high, sibling, budget).await?;
-                        }
-                        Err(rejection) => {
-                            return Err(AccessError::corrupt(at.ptr, rejection));
-                        }
-                    }
+                    let right = leaf.as_ref().map_err(|rejection| *rejection);
+                    let sibling = match right.and_then(|leaf| leaf.header().right()) {
+                        Ok(sibling) => sibling,
+                        Err(rejection) => return Err(AccessError::corrupt(at.ptr, rejection)),
+                    };
+                    let high = || leaf.ok().and_then(|leaf| leaf.header().high());
+                    let edge = RightEdge { high, sibling };
+                    at = tree.move_right(&self.meter, &key, at, edge, budget).await?;
                 }
                 Consumed::Beyond => {
                     budget.spend(&self.meter, at.ptr, None)?;

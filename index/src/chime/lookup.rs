@@ -28,7 +28,7 @@
 use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use crate::btree::descend::Target;
+use crate::btree::descend::{RightEdge, Target};
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
 use crate::layout::hopscotch::{HopFound, HopLayout, Neighbourhood, Versions, WRITES_THAT_HIDE};
@@ -89,6 +89,14 @@ struct Seen {
     since_ns: u64,
 }
 
+impl Seen {
+    /// Tells whether `later`, whose READ ended at `now_ns`, brought the versions of this one, so soon that none can
+    /// have come back meanwhile: within `bound_ns`.
+    fn is_unchanged_in(&self, later: &Seen, now_ns: u64, bound_ns: u64) -> bool {
+        (self.leaf, &self.versions) == (later.leaf, &later.versions) && now_ns - self.since_ns < bound_ns
+    }
+}
+
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
@@ -134,8 +142,8 @@ impl<V: Verbs> Tree<V> {
                     in_doubt = true;
                 }
                 Verdict::Go(Step::MoveRight(sibling)) => {
-                    let high = || layout.high(&buf, home, has_header);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&buf, home, has_header), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                     in_doubt = false;
                 }
                 Verdict::Go(Step::Restart(last)) => {
@@ -204,8 +212,8 @@ impl<V: Verbs> Tree<V> {
                 Verdict::Found(found) => return Ok(Some(Value::in_node(buf, found.value))),
                 Verdict::Absent => return Ok(None),
                 Verdict::Go(Step::MoveRight(sibling)) => {
-                    let high = || layout.high(&buf, home, true);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&buf, home, true), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                 }
                 Verdict::Go(Step::Reread(last) | Step::Restart(last)) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -304,7 +312,8 @@ impl<V: Verbs> Tree<V> {
         if at.next.is_none_or(|next| next == sibling) {
             return Ok(());
         }
-        self.note_split(meter, key, at, || layout.high(image, home, true), sibling).await
+        let edge = RightEdge { high: || layout.high(image, home, true), sibling };
+        self.note_split(meter, key, at, edge).await
     }
 
     /// Reads a neighbourhood, and the header if wanted. One round trip.
@@ -337,11 +346,11 @@ impl<V: Verbs> Tree<V> {
         span_ns: u32,
     ) -> bool {
         let now_ns = self.verbs.now();
-        let bound = self.version_bound(0, EntryVersion::COUNT);
-        let is_unchanged = before.as_ref().is_some_and(|before| {
-            (before.leaf, &before.versions) == (leaf, &versions) && now_ns - before.since_ns < bound
-        });
-        *before = Some(Seen { leaf, versions, since_ns: now_ns - u64::from(span_ns) });
+        let bound_ns = self.version_bound(0, EntryVersion::COUNT);
+        let seen = Seen { leaf, versions, since_ns: now_ns - u64::from(span_ns) };
+        let is_unchanged =
+            before.as_ref().is_some_and(|before| before.is_unchanged_in(&seen, now_ns, bound_ns));
+        *before = Some(seen);
         if is_unchanged {
             tracing::debug!(name: "chime.read.twice", "two slow READs brought the same versions");
         }
@@ -376,6 +385,24 @@ mod tests {
         }
         let last = Neighbourhood { found: None, sibling: RemotePtr::NULL, position: Some(Position::Right) };
         assert!(matches!(judge(Ok(last), None, |_| true), Verdict::Go(Step::Reread(Some(_)))));
+    }
+
+    #[test]
+    fn two_reads_prove_an_absence_if_no_version_can_have_come_back() {
+        let read = |leaf, version, since_ns| {
+            let versions = Versions::from_slice(&[7, version]);
+            Seen { leaf: RemotePtr::from_bits(leaf), versions, since_ns }
+        };
+        let before = read(64, 3, 1_000);
+        for (later, now_ns, is_unchanged) in [
+            (read(64, 3, 1_400), 1_499, true),
+            (read(64, 3, 1_400), 1_500, false),
+            (read(64, 3, 900_000), 1_000_000, false),
+            (read(64, 4, 1_400), 1_499, false),
+            (read(128, 3, 1_400), 1_499, false),
+        ] {
+            assert_eq!(before.is_unchanged_in(&later, now_ns, 500), is_unchanged, "{now_ns}");
+        }
     }
 
     fn found_in_a_leaf() -> HopFound {

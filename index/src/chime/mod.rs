@@ -15,11 +15,14 @@
 //! | get of an absent key | 1; 2 where a READ takes longer than writes of one leaf are apart | 1; 2 | 1; 2 |
 //! | update, remove | 2 | 3 | 3 |
 //! | put with a vacancy in the neighbourhood, insert with one in three | 2 | 3 | 2 |
-//! | put or insert that finds none there | 3 | 4 | 3 |
+//! | put that finds none there | 3 | 4 | 3 |
+//! | insert that finds none in three | 3 | 3 | 3 |
 //! | scan | 1 per window of leaves | 1 | 2 |
 //!
 //! The last column is that of all techniques, on an indirect tree. A write is CAS + READ of the words and the
-//! neighbourhood, WRITE + unlock; if it is handed the lock on its compute node with what the one before knew of the
+//! neighbourhood, WRITE + unlock. Without `fused` it is the paper's: CAS + words, READ, WRITE + unlock, where the words
+//! come with the CAS if the fabric has masked CAS (simulated ones do), else by a READ behind it, and an insert reads as
+//! far as they say. If a writer is handed the lock on its compute node with what the one before knew of the
 //! leaf (`image_handover`), and that is all that it would read, WRITE + unlock alone. The words that an insert or a
 //! remove changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood
 //! around the table's end is two READs of one chain. An insert reads three neighbourhoods, so that the keys that have
@@ -64,7 +67,7 @@
 //! | paper | here |
 //! |---|---|
 //! | lock with vacancy bitmap and argmax | words: a lock as all others are, and vacancies; fences in the header |
-//! | masked CAS | a CAS on the lock's word, with the READ of the vacancies behind it in the chain |
+//! | masked CAS of the word | one of all words that compares and swaps the lock's, or a READ behind a CAS |
 //! | hotspot buffer | [`farwood_cache::HotspotBuffer`] |
 //! | RDWC | `delegation`, `combining` |
 //! | CHIME-Indirect | [`Geometry::indirect`] |
@@ -180,8 +183,7 @@ impl BTree for ChimeAlgorithm {
         meter: &Meter,
         leaf: RemotePtr,
     ) -> Result<(), AccessError> {
-        let word = leaf.add(tree.leaf().lock_at() as u64);
-        let mut held = tree.locks.acquire_embedded(meter, leaf, word).await?;
+        let mut held = tree.acquire_leaf(meter, leaf).await?;
         held.lock(meter).await?;
         tree.unlock(meter, held).await
     }

@@ -10,14 +10,15 @@
 
 use std::iter;
 use std::rc::Rc;
+use std::slice;
 
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
-use super::Tree;
 use super::block::NewBlock;
 use super::lookup::{Verdict, judge};
-use crate::btree::descend::Target;
+use super::{Techniques, Tree};
+use crate::btree::descend::{RightEdge, Target};
 use crate::error::{AccessError, WriteError};
 use crate::layout::hopscotch::HopLayout;
 use crate::layout::{BlockPtr, LineRanges, Patch, Rejection};
@@ -153,16 +154,13 @@ fn plan_insert(
     let pointer = block.map(|block| block.bits().to_le_bytes());
     let value = pointer.as_ref().map_or(value, |pointer| pointer);
     let (ring, home) = (layout.ring(), layout.home(key));
-    let all = Known { slots: ring.slots, header: true, ..known };
+    let all = all_of(layout, known);
     if !piggyback && known != all {
         return Ok(Plan::Read(all));
     }
     let has_vacancy = (0..known.slots).any(|steps| layout.is_vacant(image, ring.ahead(home, steps)));
     if !has_vacancy && known.slots < ring.slots {
-        let slots = layout.vacancy(image).slots_to_vacancy(ring, home, known.slots);
-        return Ok(Plan::Read(
-            slots.filter(|slots| *slots < ring.slots).map_or(all, |slots| Known { slots, ..known }),
-        ));
+        return Ok(Plan::Read(up_to_vacancy(layout, image, home, known.slots, known)));
     }
     let Some(placement) = layout.place(image, home)? else {
         return Ok(if known == all { Plan::Split } else { Plan::Read(all) });
@@ -173,6 +171,20 @@ fn plan_insert(
     let mut patch = layout.insert(image, &placement, key, value);
     patch.push(layout.note_vacancies(image, home, known.slots));
     Ok(Plan::Patch(patch, placement.slot))
+}
+
+/// Yields what an insert has to know of a leaf, by the words in its image: `known`, with the slots from the home on up
+/// to a vacancy that is not among the first `full`; all of the leaf, if there is none.
+fn up_to_vacancy(layout: &HopLayout, image: &[u8], home: usize, full: usize, known: Known) -> Known {
+    let ring = layout.ring();
+    match layout.vacancy(image).slots_to_vacancy(ring, home, full) {
+        Some(slots) if slots < ring.slots => Known { slots: slots.max(ring.reach), ..known },
+        _ => all_of(layout, known),
+    }
+}
+
+fn all_of(layout: &HopLayout, known: Known) -> Known {
+    Known { slots: layout.ring().slots, header: true, ..known }
 }
 
 /// A leaf as its lock's holder has read it.
@@ -210,10 +222,7 @@ impl<V: Verbs> Tree<V> {
         let (layout, hash) = (self.leaf(), HopLayout::hash(key));
         let home = layout.home_of_hash(hash);
         loop {
-            let known = self.known_at_first(&at, op);
-            let parts = self.first_parts(home, known, op);
-            let (held, image) = self.lock_leaf(meter, at.ptr, &parts).await?;
-            let seen = Seen { image, known, parts };
+            let (held, seen) = self.lock_to_write(meter, &at, home, op).await?;
             let settled = self.settle_plan(meter, &at, seen, key, op, &mut budget).await;
             let Settled { step, seen: Seen { image, known, parts }, block } = match settled {
                 Err(error @ WriteError::Alloc(_)) => {
@@ -251,8 +260,8 @@ impl<V: Verbs> Tree<V> {
                 Step::Done(Plan::Read(_) | Plan::ReadBlocks | Plan::NewBlock) => unreachable!("it was done"),
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
-                    let high = || layout.high(&image, home, known.header);
-                    at = self.move_right(meter, key, at, high, sibling, &mut budget).await?;
+                    let edge = RightEdge { high: || layout.high(&image, home, known.header), sibling };
+                    at = self.move_right(meter, key, at, edge, &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;
@@ -299,7 +308,38 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Yields what a writer reads of a leaf to begin with.
+    /// Locks a leaf and reads what a writer reads of it to begin with. With `piggyback` the words come with the lock:
+    /// with `fused` as all of that does, else before it, and an insert reads no more than they call for.
+    async fn lock_to_write(
+        &self,
+        meter: &Meter,
+        at: &Target,
+        home: usize,
+        op: WriteOp<'_>,
+    ) -> Result<(Held<V>, Seen), AccessError> {
+        let (layout, Techniques { fused, piggyback, .. }) = (self.leaf(), self.techniques);
+        let mut held = self.acquire_leaf(meter, at.ptr).await?;
+        let mut image = self.verbs.lease(layout.node_bytes());
+        let mut known = self.known_at_first(at, op);
+        let is_update = matches!(op, WriteOp::Update(_));
+        if fused || !piggyback || is_update || held.was_handed_over() {
+            let parts = self.parts(home, known);
+            let parts = if is_update { parts } else { layout.with_words(&parts) };
+            let image = held.lock_and_read_parts(meter, image, &parts, fused).await?.into_buf();
+            return Ok((held, Seen { image, known, parts }));
+        }
+        let words = layout.words();
+        image = held.lock_and_read_parts(meter, image, slice::from_ref(&words), true).await?.into_buf();
+        if let WriteOp::Insert(_) = op {
+            known = up_to_vacancy(layout, &image, home, 0, known);
+        }
+        let mut parts = self.parts(home, known);
+        let image = held.lock_and_read_parts(meter, image, &parts, false).await?.into_buf();
+        parts.push(words);
+        Ok((held, Seen { image, known, parts }))
+    }
+
+    /// Yields what a writer reads of a leaf to begin with, where the words do not say more.
     fn known_at_first(&self, at: &Target, op: WriteOp<'_>) -> Known {
         let (ring, header, blocks) = (self.leaf().ring(), self.needs_header(at), Blocks::Unread);
         match op {
@@ -324,12 +364,6 @@ impl<V: Verbs> Tree<V> {
         if header { layout.with_header(&part) } else { part }
     }
 
-    /// Yields the parts of a leaf that a writer reads when it takes the lock. An update needs no words.
-    fn first_parts(&self, home: usize, known: Known, op: WriteOp<'_>) -> LineRanges {
-        let parts = self.parts(home, known);
-        if matches!(op, WriteOp::Update(_)) { parts } else { self.leaf().with_words(&parts) }
-    }
-
     /// Locks a leaf and reads these parts: one round trip with `fused` or when the lock is handed over, none if they
     /// are handed over with it, else two.
     pub(super) async fn lock_leaf(
@@ -338,11 +372,16 @@ impl<V: Verbs> Tree<V> {
         leaf: RemotePtr,
         parts: &LineRanges,
     ) -> Result<(Held<V>, Buf), AccessError> {
-        let layout = self.leaf();
-        let mut held = self.locks.acquire_embedded(meter, leaf, leaf.add(layout.lock_at() as u64)).await?;
-        let buf = self.verbs.lease(layout.node_bytes());
+        let mut held = self.acquire_leaf(meter, leaf).await?;
+        let buf = self.verbs.lease(self.leaf().node_bytes());
         let read = held.lock_and_read_parts(meter, buf, parts, self.techniques.fused).await?;
         Ok((held, read.into_buf()))
+    }
+
+    /// Waits for the local lock of a leaf.
+    pub(super) async fn acquire_leaf(&self, meter: &Meter, leaf: RemotePtr) -> Result<Held<V>, AccessError> {
+        let word = leaf.add(self.leaf().lock_at() as u64);
+        Ok(self.locks.acquire_embedded(meter, leaf, word).await?)
     }
 
     /// Reads parts of a leaf into its image, under its lock. One round trip.
@@ -424,6 +463,27 @@ mod tests {
 
     const EVERY_OP: [WriteOp<'_>; 4] =
         [WriteOp::Put(b"2"), WriteOp::Insert(b"2"), WriteOp::Update(b"2"), WriteOp::Remove];
+
+    /// All vacancies of a small leaf, from every home on.
+    #[test]
+    fn an_insert_reads_up_to_a_vacancy_or_the_whole_leaf() {
+        let ring = Ring { slots: 8, reach: 2 };
+        let layout = HopLayout::new(ring, 8, 8, false).unwrap();
+        let mut image = vec![0; layout.node_bytes()];
+        let known = Known { slots: 2, header: false, blocks: Blocks::Unread };
+        for vacant in 0..1_u64 << ring.slots {
+            image[layout.vacancy_at()..][..8].copy_from_slice(&vacant.to_le_bytes());
+            for (home, full) in (0..ring.slots).flat_map(|home| (0..ring.slots).map(move |full| (home, full)))
+            {
+                let is_vacant = |steps: &usize| vacant >> ring.ahead(home, *steps) & 1 != 0;
+                let expected = match (full..ring.slots - 1).find(is_vacant) {
+                    Some(steps) => Known { slots: (steps + 1).max(ring.reach), ..known },
+                    None => Known { slots: ring.slots, header: true, ..known },
+                };
+                assert_eq!(up_to_vacancy(&layout, &image, home, full, known), expected, "{vacant:b}");
+            }
+        }
+    }
 
     #[test]
     fn blocks_of_the_fingerprint_are_read_before_anything_is_changed() {

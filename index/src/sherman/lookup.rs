@@ -4,7 +4,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::{ShermanAlgorithm, Tree};
 use crate::btree::BTree;
-use crate::btree::descend::Target;
+use crate::btree::descend::{RightEdge, Target};
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
 use crate::layout::{Bytes, Found, LeafLookup, Rejection};
@@ -40,7 +40,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), span_ns) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, self.high_of(&buf), sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.edge_of(&buf, sibling), &mut budget).await?;
                 }
                 Step::Reread(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -132,7 +132,7 @@ impl<V: Verbs> Tree<V> {
             match self.decide_lookup(self.leaf().lookup(&buf, key), 0) {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
-                    at = self.move_right(meter, key, at, self.high_of(&buf), sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.edge_of(&buf, sibling), &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -143,9 +143,13 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Yields where the leaf in `image` ends, for a client that goes on at its right neighbour.
-    pub(super) fn high_of<'a>(&'a self, image: &'a [u8]) -> impl FnOnce() -> Option<Bytes> + 'a {
-        || self.leaf().view(image).ok().and_then(|leaf| leaf.header().high())
+    /// Yields the right edge of the leaf in `image`, which has `sibling` behind it.
+    pub(super) fn edge_of<'a>(
+        &'a self,
+        image: &'a [u8],
+        sibling: RemotePtr,
+    ) -> RightEdge<impl FnOnce() -> Option<Bytes> + 'a> {
+        RightEdge { high: || self.leaf().view(image).ok().and_then(|leaf| leaf.header().high()), sibling }
     }
 
     /// Decides what follows from an image that took `span_ns` to read.

@@ -81,7 +81,7 @@ impl<V: Verbs> Tree<V> {
                 }
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
-                    at = self.move_right(meter, key, at, self.high_of(&image), sibling, &mut budget).await?;
+                    at = self.move_right(meter, key, at, self.edge_of(&image, sibling), &mut budget).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;

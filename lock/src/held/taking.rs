@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use farwood_runtime::chain::MASKED_BYTES;
 use farwood_runtime::{Buf, Completion, Failed, Meter, Verbs};
 
 use super::{Global, Held, add_reads};
@@ -15,7 +16,7 @@ use crate::word::{Claim, FREE};
 
 impl<V: Verbs> Held<V> {
     /// Repeats the CAS until it wins, each with READs of those parts of the node behind it if there is a
-    /// buffer.
+    /// buffer, or as a masked CAS that brings them.
     pub(super) async fn compete(
         &mut self,
         meter: &Meter,
@@ -34,13 +35,14 @@ impl<V: Verbs> Held<V> {
         };
         let (mut cas_failures, mut outrun, mut fabric_failures) = (0, 0, 0);
         let (mut word, mut since_ns) = (FREE, 0);
+        let masked = self.comes_with_cas(parts);
         loop {
-            let reads = buf.is_some();
             let verbs = &self.table.verbs;
             let cas = verbs.submit_built(meter, self.lock.server(), buf.take(), |chain| {
-                chain.cas(self.lock, claim.vacant, claim.word.to_bits());
-                if reads {
-                    add_reads(chain, self.node, parts);
+                let (expected, desired) = (claim.vacant, claim.word.to_bits());
+                match masked {
+                    Some(to) => _ = chain.masked_cas(self.lock, expected, desired, to),
+                    None => add_reads(chain.cas(self.lock, expected, desired), self.node, parts),
                 }
             });
             self.global = Global::CasInFlight { claim, cas };
@@ -83,6 +85,15 @@ impl<V: Verbs> Held<V> {
                 }
             }
         }
+    }
+
+    /// Yields where in the node the bytes are that a masked CAS of the lock brings, if those are all that is wanted,
+    /// and the fabric has masked CAS.
+    fn comes_with_cas(&self, parts: &[Range<usize>]) -> Option<usize> {
+        let [part] = parts else { return None };
+        let around = self.lock.offset() - self.lock.offset() % MASKED_BYTES as u64;
+        let is_around = part.len() == MASKED_BYTES && self.node.offset() + part.start as u64 == around;
+        (is_around && self.table.verbs.capabilities().masked_atomic).then_some(part.start)
     }
 
     /// Counts a CAS that found the lock taken, and gives up when the time or the budget is spent.

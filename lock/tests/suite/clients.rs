@@ -6,12 +6,14 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::slice;
 use std::task::{Context, Poll};
 
 use farwood_lock::{Held, LockConfig, LockError, LockTable, WordCodec};
+use farwood_runtime::chain::MASKED_BYTES;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 pub(crate) use crate::fake::NODE_BYTES;
@@ -21,6 +23,9 @@ use crate::fake::{Fake, NODES, World, embedded};
 const STAMP: usize = 56;
 /// The offset of an embedded lock word: but for 8 bytes behind it, the rest of a node is before it.
 pub(crate) const DATA_BYTES: usize = NODE_BYTES - 16;
+
+/// The part of a node that a masked CAS of its embedded word brings.
+pub(crate) const AROUND_WORD: Range<usize> = NODE_BYTES - MASKED_BYTES..NODE_BYTES;
 
 /// The way in which a client works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +44,8 @@ pub(crate) struct Style {
     pub(crate) carries: u32,
     /// True if it leaves the node's image to the next holder.
     pub(crate) leaves: bool,
+    /// True if it takes an embedded lock by a masked CAS, and reads the node afterwards.
+    pub(crate) masked: bool,
 }
 
 /// The place of a node's lock word, and the way in which it is cleared.
@@ -63,13 +70,14 @@ impl Style {
         atomic_writes: true,
         carries: 0,
         leaves: false,
+        masked: false,
     };
     pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
     pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
     pub(crate) const FRONT: Style = Style { place: Place::Front, ..Style::FAST };
     pub(crate) const LEAVING: Style = Style { leaves: true, ..Style::FAST };
     /// Every place of the lock word and way to clear it, and with images, which rear locks do not have.
-    pub(crate) const PLACES: [Style; 7] = [
+    pub(crate) const PLACES: [Style; 8] = [
         Style::FAST,
         Style::EMBEDDED,
         Style::REAR,
@@ -77,14 +85,16 @@ impl Style {
         Style::FRONT,
         Style::LEAVING,
         Style { leaves: true, ..Style::FRONT },
+        Style { masked: true, ..Style::FRONT },
     ];
     /// Styles in which the word carries something: so little that payloads come back soon, and as much as there may be.
-    pub(crate) const CARRYING: [Style; 5] = [
+    pub(crate) const CARRYING: [Style; 6] = [
         Style { carries: 2, leaves: true, ..Style::EMBEDDED },
         Style { carries: WordCodec::PAYLOAD_BITS_MAX, ..Style::EMBEDDED },
         Style { carries: 1, ..Style::REAR },
         Style { carries: 3, in_order: false, ..Style::REAR },
         Style { carries: 2, in_order: false, ..Style::FRONT },
+        Style { carries: 2, masked: true, ..Style::FRONT },
     ];
 
     /// Every place of the lock word where only a CAS may clear it.
@@ -99,7 +109,13 @@ impl Style {
 
     /// Makes a world of `nodes` compute nodes of `shards` shards each, on a fabric as the style has it.
     pub(crate) fn world(self, seed: u64, nodes: u16, shards: u16) -> World {
-        World::new(seed, nodes, shards).with_lines(self.in_order).with_atomic_writes(self.atomic_writes)
+        let world = World::new(seed, nodes, shards).with_lines(self.in_order);
+        world.with_atomic_writes(self.atomic_writes).with_masked_atomic(self.masked)
+    }
+
+    /// Counts the chains of an operation before its write-back.
+    pub(crate) fn chains_to_read(self) -> usize {
+        if self.fused && !self.masked { 1 } else { 2 }
     }
 
     /// Yields the offsets of the lines' stamps in a node.
@@ -141,17 +157,24 @@ impl Client {
 
     /// Adds one to the client's word in `node`. Updates the bounds by what is seen on the way.
     pub(crate) async fn add_one(&self, meter: &Meter, node: RemotePtr) -> Result<(), LockError> {
-        let buf = self.fake.lease(NODE_BYTES);
+        let mut buf = self.fake.lease(NODE_BYTES);
         let mut held = self.acquire(meter, node).await?;
         if self.style.carries > 0 {
             held.expect_payload(self.carried.get());
         }
+        let stamps = self.style.stamps();
+        let mut came_with_cas = None;
+        if self.style.masked && !held.was_handed_over() {
+            let around = slice::from_ref(&AROUND_WORD);
+            buf = held.lock_and_read_parts(meter, buf, around, true).await?.into_buf();
+            came_with_cas = Some(word_in(&buf, stamps[1]));
+        }
         let done = held.lock_and_read(meter, buf, NODE_BYTES, self.style.fused).await?;
         let mut buf = done.into_buf();
-        let stamps = self.style.stamps();
         let [stamp, other] = stamps.map(|at| word_in(&buf, at));
-        // A torn node.
-        self.lost.set(self.lost.get() + u32::from(stamp != other));
+        // A torn node, or one that has changed under the lock.
+        let is_torn = stamp != other || came_with_cas.is_some_and(|came| came != stamp);
+        self.lost.set(self.lost.get() + u32::from(is_torn));
         if self.style.carries > 0 {
             self.carry(&mut held, stamp);
         }

@@ -1,12 +1,13 @@
 //! Costs of each way of locking on the fabric, verb by verb: the table in the crate's documentation.
 
 use std::rc::Rc;
+use std::slice;
 
 use farwood_lock::{LockConfig, LockTable};
 use farwood_runtime::{Chain, Meter, RemotePtr, ServerId, Usage, Verbs};
 use futures::channel::oneshot;
 
-use crate::clients::{DATA_BYTES, NODE_BYTES};
+use crate::clients::{AROUND_WORD, DATA_BYTES, NODE_BYTES};
 use crate::fake::{Fake, World, embedded, node};
 
 async fn read_modify_write(
@@ -333,4 +334,31 @@ fn a_nodes_lock_is_not_elsewhere() {
     let world = World::new(1, 1, 1);
     let table = world.attach(LockConfig::default()).remove(0).1;
     drop(table.acquire_embedded(&Meter::default(), node(0), RemotePtr::new(ServerId(1), 64)));
+}
+
+/// Takes locks with parts of their nodes: the one around an embedded word comes with a masked CAS, no other does.
+#[test]
+fn a_masked_cas_saves_a_read() {
+    let before = AROUND_WORD.start - 32..AROUND_WORD.start;
+    let more = AROUND_WORD.start - 8..AROUND_WORD.end;
+    for (masked, part, reads) in
+        [(true, AROUND_WORD, 0), (false, AROUND_WORD, 1), (true, before, 1), (true, more, 1)]
+    {
+        let world = World::new(9, 1, 1).with_masked_atomic(masked);
+        let (fake, table) = world.attach(LockConfig::default()).remove(0);
+        world.set_word(node(0).offset() + part.start as u64, 7);
+        world.spawn(async move {
+            let meter = Meter::default();
+            let mut held =
+                table.acquire_embedded(&meter, node(0), embedded(0)).await.expect("no other wants it");
+            let buf = fake.lease(NODE_BYTES);
+            let read = held.lock_and_read_parts(&meter, buf, slice::from_ref(&part), true).await;
+            assert_eq!(read.expect("no other wants it").into_buf()[part.start], 7);
+            let bytes_read = part.len() as u64;
+            let usage = Usage { round_trips: 1, cas: 1, reads, bytes_read, ..Usage::default() };
+            assert_eq!(meter.usage(), usage);
+            held.unlock(&meter).await.expect("the fabric does not fail");
+        });
+        world.run();
+    }
 }

@@ -95,9 +95,10 @@ impl MappedDevice {
                 Op::Read { at, len, .. } | Op::Write { at, len, .. } => {
                     server.region.prefetch(at, u64::from(len).min(PREFETCH_BYTES_MAX))
                 }
-                Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => {
-                    server.region.prefetch(at, 8)
-                }
+                Op::WriteWord { at, .. }
+                | Op::Cas { at, .. }
+                | Op::MaskedCas { at, .. }
+                | Op::Faa { at, .. } => server.region.prefetch(at, 8),
             }
         }
     }
@@ -119,16 +120,19 @@ impl MappedDevice {
                     self.store_pending = false;
                     execute_one(region, chain, op)
                 }
+                Op::MaskedCas { .. } => {
+                    return Err(FabricError::NoMaskedCas { fabric: self.capabilities.fabric });
+                }
                 _ => execute_one(region, chain, op),
             };
             match (op, done) {
                 (_, Err(error)) => return Err(refused(server, op, region, error)),
-                (Op::Cas { .. } | Op::Faa { .. }, Ok(found)) => {
+                (Op::Write { .. } | Op::WriteWord { .. }, Ok(_)) => self.store_pending = true,
+                (Op::Read { .. }, Ok(_)) => {}
+                (_, Ok(found)) => {
                     atomics.push(found);
                     self.store_pending = false;
                 }
-                (Op::Write { .. } | Op::WriteWord { .. }, Ok(_)) => self.store_pending = true,
-                (Op::Read { .. }, Ok(_)) => {}
             }
         }
         Ok(())
@@ -204,6 +208,7 @@ fn execute_one(region: &Region, chain: &mut Chain, op: Op) -> Result<u64, Access
         Op::WriteWord { at, word } => region.write_word(at, word).map(|()| 0),
         Op::Cas { at, expected, desired } => region.cas(at, expected, desired),
         Op::Faa { at, add } => region.faa(at, add),
+        Op::MaskedCas { .. } => unreachable!("it is refused"),
     }
 }
 
@@ -214,7 +219,9 @@ fn refused(server: crate::pointer::ServerId, op: Op, region: &Region, error: Acc
     }
     let (offset, len) = match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
-        Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => (at, 8),
+        Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::MaskedCas { at, .. } | Op::Faa { at, .. } => {
+            (at, 8)
+        }
     };
     FabricError::OutOfBounds { server, offset, len, region_bytes: region.bytes() }
 }

@@ -50,7 +50,7 @@ impl InOrder {
                     run.atomics.push(*word);
                     *word += add;
                 }
-                Op::Write { .. } => unreachable!("word writes are enough here"),
+                Op::Write { .. } | Op::MaskedCas { .. } => unreachable!("words are enough here"),
             }
         }
         run
@@ -89,7 +89,7 @@ async fn post(v: &SimShard, places: &[RemotePtr], ops: &[(usize, Op)]) -> (Vec<u
             Op::WriteWord { word, .. } => chain.write_word(at, word),
             Op::Cas { expected, desired, .. } => chain.cas(at, expected, desired),
             Op::Faa { add, .. } => chain.faa(at, add),
-            Op::Write { .. } => unreachable!("word writes are enough here"),
+            Op::Write { .. } | Op::MaskedCas { .. } => unreachable!("words are enough here"),
         };
     }
     let done = v.submit(&Meter::default(), chain).await.unwrap();

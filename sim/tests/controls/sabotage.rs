@@ -160,6 +160,9 @@ fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
             Op::Write { at: offset, from, len } => new.write(at(offset), local(from, len)),
             Op::WriteWord { at: offset, word } => new.write_word(at(offset), word),
             Op::Cas { at: offset, expected, desired } => new.cas(at(offset), expected, desired),
+            Op::MaskedCas { at: offset, expected, desired, to } => {
+                new.masked_cas(at(offset), expected, desired, to as usize)
+            }
             Op::Faa { at: offset, add } => new.faa(at(offset), add),
         };
     }

@@ -6,7 +6,7 @@
 //!
 //! header     as every node's (header.rs), with the only fences of the leaf
 //! words      +------+---------+-----+
-//!            | lock | vacancy | sum |      aligned words of the first line that has room for them behind the header
+//!            | lock | vacancy | sum |      aligned words in the first half line behind the header that has room
 //!            +------+---------+-----+
 //! replica    0      1     2                 10
 //!            +------+-----+-----------------+--------------------------------------------------+
@@ -73,6 +73,9 @@ pub use view::HopView;
 
 /// Bytes of the words: the lock's, the vacancies', and the sum of the keys.
 const WORDS_BYTES: usize = 3 * WORD_BYTES;
+/// Bytes that have all of them, at a multiple of as many: a masked CAS of the lock brings these.
+const HALF_BYTES: usize = LINE_BYTES / 2;
+const _: () = assert!(HALF_BYTES == farwood_runtime::chain::MASKED_BYTES);
 /// Ranges that are no farther apart are read as one: the bytes between cost less than a message.
 const GAP_MAX: usize = 32;
 /// Stream bytes of a replica without fences.
@@ -352,6 +355,21 @@ impl HopLayout {
         self.vacancy_at() + WORD_BYTES
     }
 
+    /// Yields the half of a line that has the words, in bytes of the image: it comes with the lock where the fabric has
+    /// masked CAS.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// let words = layout.words();
+    /// assert!(words.contains(&layout.lock_at()) && words.contains(&layout.vacancy_at()));
+    /// assert_eq!((words.start % 32, words.len()), (0, 32));
+    /// # });
+    /// ```
+    pub fn words(&self) -> Range<usize> {
+        let start = self.words / HALF_BYTES * HALF_BYTES;
+        start..start + HALF_BYTES
+    }
+
     /// Yields what the holder of the lock reads of the leaf to begin with: the words, and that part.
     ///
     /// ```
@@ -420,12 +438,10 @@ impl HopLayout {
 
 /// Yields the first place for the words behind so many stream bytes, in bytes of the image.
 fn words_behind(stream_bytes: usize) -> usize {
-    let at = (physical(stream_bytes - 1) + 1).next_multiple_of(WORD_BYTES);
-    match at % LINE_BYTES {
-        0 => at + WORD_BYTES,
-        past if past <= LINE_BYTES - WORDS_BYTES => at,
-        past => at - past + LINE_BYTES + WORD_BYTES,
-    }
+    let end = (physical(stream_bytes - 1) + 1).next_multiple_of(WORD_BYTES);
+    let at = if end % HALF_BYTES > HALF_BYTES - WORDS_BYTES { end.next_multiple_of(HALF_BYTES) } else { end };
+    // A line begins with its control word.
+    if at.is_multiple_of(LINE_BYTES) { at + WORD_BYTES } else { at }
 }
 
 /// Yields the stream offset of the byte at `at` of the image, or of the first one behind it if that is of a control

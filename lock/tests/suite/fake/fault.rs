@@ -97,6 +97,9 @@ pub(super) fn rebuilt(verbs: &[Verb], buf: Option<Buf>) -> Chain {
             Op::Write { at, from, len } => chain.write(ptr(at), local(from, len)),
             Op::WriteWord { at, word } => chain.write_word(ptr(at), word),
             Op::Cas { at, expected, desired } => chain.cas(ptr(at), expected, desired),
+            Op::MaskedCas { at, expected, desired, to } => {
+                chain.masked_cas(ptr(at), expected, desired, to as usize)
+            }
             Op::Faa { at, add } => chain.faa(ptr(at), add),
         };
     }

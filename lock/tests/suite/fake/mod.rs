@@ -23,7 +23,7 @@ use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
 use farwood_lock::{Images, LockConfig, LockTable, WordCodec};
-use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::chain::{MASKED_BYTES, Op, Verb};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
@@ -196,6 +196,12 @@ impl World {
     /// Lets atomics undo WRITEs, while the fabric says the opposite: for a negative control.
     pub(crate) fn with_atomics_that_lie(self) -> Self {
         self.state.borrow_mut().atomic_writes = false;
+        self
+    }
+
+    /// Chooses whether the fabric says that it has masked CAS. It does not otherwise.
+    pub(crate) fn with_masked_atomic(mut self, masked: bool) -> Self {
+        self.capabilities.masked_atomic = masked;
         self
     }
 
@@ -392,8 +398,7 @@ impl State {
     fn can_execute(&self, shard: usize) -> bool {
         let Some(posted) = self.shards[shard].queue.front() else { return false };
         let next = posted.verbs.get(posted.executed).map(|verb| verb.op);
-        let is_atomic = matches!(next, Some(Op::Cas { .. } | Op::Faa { .. }));
-        !is_atomic || self.halfway.is_none_or(|(halfway, _)| halfway == shard)
+        !next.is_some_and(Op::is_atomic) || self.halfway.is_none_or(|(halfway, _)| halfway == shard)
     }
 
     /// Executes the next verb of the shard's queue pair, or the next line or half of it.
@@ -419,13 +424,13 @@ impl State {
                     posted.executed += 1;
                 }
             }
-            (None, Some(Op::Cas { at, .. } | Op::Faa { at, .. }))
+            (None, Some(Op::Cas { at, .. } | Op::MaskedCas { at, .. } | Op::Faa { at, .. }))
                 if !self.atomic_writes && self.halfway.is_none() =>
             {
                 self.halfway = Some((number, word(memory, at)));
             }
             (None, Some(op)) => {
-                if let Op::Cas { at, .. } | Op::Faa { at, .. } = op
+                if let Op::Cas { at, .. } | Op::MaskedCas { at, .. } | Op::Faa { at, .. } = op
                     && let Some((_, found)) = self.halfway.take()
                 {
                     // Whatever is there by now.
@@ -456,6 +461,12 @@ fn execute(memory: &mut [u8], op: Op, buf: &mut Option<Buf>, atomics: &mut Small
         }
         Op::Write { .. } => unreachable!("goes line by line"),
         Op::WriteWord { at, word } => set_word(memory, at, word),
+        Op::MaskedCas { at, expected, desired, to } => {
+            let all = at as usize / MASKED_BYTES * MASKED_BYTES;
+            let buf = buf.as_mut().expect("a masked CAS has a buffer");
+            buf[to as usize..][..MASKED_BYTES].copy_from_slice(&memory[all..][..MASKED_BYTES]);
+            execute(memory, Op::Cas { at, expected, desired }, &mut None, atomics);
+        }
         Op::Cas { at, expected, desired } => {
             let found = word(memory, at);
             atomics.push(found);

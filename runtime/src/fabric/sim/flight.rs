@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::chain::Op;
+use crate::chain::{MASKED_BYTES, Op};
 use crate::engine::SlotKey;
 use crate::mapped::line::LINE_BYTES;
 use crate::pointer::ServerId;
@@ -103,6 +103,8 @@ impl Flight {
             Op::Write { len, .. } => u64::from(len),
             Op::WriteWord { .. } => 8,
             Op::Cas { .. } | Op::Faa { .. } => 16,
+            // What to compare and what to swap, each with its mask.
+            Op::MaskedCas { .. } => 4 * MASKED_BYTES as u64,
         }
     }
 
@@ -111,6 +113,7 @@ impl Flight {
         match self.op {
             Op::Read { len, .. } => u64::from(len),
             Op::Cas { .. } | Op::Faa { .. } => 8,
+            Op::MaskedCas { .. } => MASKED_BYTES as u64,
             Op::Write { .. } | Op::WriteWord { .. } => 0,
         }
     }
@@ -120,6 +123,7 @@ impl Flight {
         | Op::Write { at, .. }
         | Op::WriteWord { at, .. }
         | Op::Cas { at, .. }
+        | Op::MaskedCas { at, .. }
         | Op::Faa { at, .. }) = self.op;
         at
     }
@@ -128,7 +132,7 @@ impl Flight {
     pub(super) fn len(&self) -> u64 {
         match self.op {
             Op::Read { len, .. } | Op::Write { len, .. } => u64::from(len),
-            Op::WriteWord { .. } | Op::Cas { .. } | Op::Faa { .. } => 8,
+            Op::WriteWord { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => 8,
         }
     }
 
@@ -137,7 +141,7 @@ impl Flight {
         match self.op {
             Op::Write { at, len, .. } => (at % LINE + u64::from(len)).div_ceil(LINE),
             Op::WriteWord { .. } => 1,
-            Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => 0,
+            _ => 0,
         }
     }
 
@@ -152,7 +156,7 @@ impl Flight {
     }
 
     pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
+        self.op.is_atomic()
     }
 
     pub(super) fn is_read(&self) -> bool {

@@ -201,7 +201,7 @@ impl Simulation {
             fabric: "sim",
             in_order_write: reordering.in_order_write,
             atomic_writes: true,
-            masked_atomic: false,
+            masked_atomic: true,
             device_memory: profile.device_bytes as usize,
             write_interval_ns: profile.write_interval_ns,
         };

@@ -34,6 +34,10 @@ pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Resul
     let mut plan = Plan::new();
     let mut is_fence_left = false;
     for verb in chain.verbs() {
+        if let Op::MaskedCas { .. } = verb.op {
+            // `ibverbs-sys` does not bind it.
+            return Err(FabricError::NoMaskedCas { fabric: "verbs" });
+        }
         let (offset, len) = extent(verb.op);
         if offset.checked_add(len).is_none_or(|end| end > region_bytes) {
             return Err(out_of_bounds(server, offset, len, region_bytes));
@@ -58,7 +62,7 @@ pub(super) fn plan(chain: &Chain, region_bytes: u64, requests_max: u32) -> Resul
 pub(super) fn atomics(chain: &Chain) -> impl Iterator<Item = u32> {
     let requests = chain.verbs().iter().filter(|verb| extent(verb.op).1 > 0);
     let places = (0u32..).zip(requests);
-    places.filter(|(_, verb)| is_atomic(verb.op)).map(|(place, _)| place)
+    places.filter(|(_, verb)| verb.op.is_atomic()).map(|(place, _)| place)
 }
 
 /// Returns the part of `plan` from `from` on that can be posted now on a device whose fences are kept by its host: up
@@ -81,19 +85,17 @@ pub(super) fn part_before_fence(plan: &Plan, from: usize, is_idle: bool) -> Plan
 fn goes_inline(op: Op, inline_bytes: u32) -> bool {
     match op {
         Op::Write { .. } | Op::WriteWord { .. } => extent(op).1 <= u64::from(inline_bytes),
-        Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => false,
+        _ => false,
     }
-}
-
-fn is_atomic(op: Op) -> bool {
-    matches!(op, Op::Cas { .. } | Op::Faa { .. })
 }
 
 /// Returns offset and length in the region.
 fn extent(op: Op) -> (u64, u64) {
     match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
-        Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::Faa { at, .. } => (at, 8),
+        Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::MaskedCas { at, .. } | Op::Faa { at, .. } => {
+            (at, 8)
+        }
     }
 }
 
@@ -237,7 +239,7 @@ impl WorkRequests {
                 let word = &raw const self.words[place];
                 ffi::ibv_sge { addr: word.expose_provenance() as u64, length: 8, lkey: 0 }
             }
-            Op::WriteWord { .. } | Op::Cas { .. } | Op::Faa { .. } => {
+            _ => {
                 if let Op::WriteWord { .. } = request.op {
                     places.words.set(word, self.words[place]);
                 }
@@ -266,6 +268,7 @@ fn work_request(request: &Request, tag: Tag, region: RemoteRegion, inline_bytes:
         Op::Write { .. } | Op::WriteWord { .. } => (opcode::IBV_WR_RDMA_WRITE, rdma),
         Op::Cas { expected, desired, .. } => (opcode::IBV_WR_ATOMIC_CMP_AND_SWP, atomic(expected, desired)),
         Op::Faa { add, .. } => (opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),
+        Op::MaskedCas { .. } => unreachable!("plans have none"),
     };
     wr
 }

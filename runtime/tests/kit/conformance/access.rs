@@ -1,6 +1,6 @@
 //! READs and WRITEs: a READ yields what was written, at every alignment and length, also in random chains.
 
-use farwood_runtime::chain::Op;
+use farwood_runtime::chain::{MASKED_BYTES, Op};
 use farwood_runtime::{Chain, ClientPool, Meter, RemotePtr};
 
 use super::Site;
@@ -73,16 +73,21 @@ fn random_chain<V: ClientPool>(v: &V, base: RemotePtr, words: usize) -> Chain {
     let mut local = 0;
     for _ in 0..1 + v.random() % 6 {
         let first = v.random() as usize % words;
-        let len = (v.random() as usize % (words - first + 1)).min(BUF_WORDS - local);
+        let len = (v.random() as usize % (words - first + 1)).min(BUF_WORDS.saturating_sub(local));
         let at = base.add(first as u64 * 8);
         let range = local * 8..(local + len) * 8;
-        match v.random() % 6 {
+        let has_masked = v.capabilities().masked_atomic && local * 8 + MASKED_BYTES <= BUF_WORDS * 8;
+        match v.random() % (6 + u64::from(has_masked)) {
             0 | 1 => chain.read(at, range),
             2 => chain.fence().write(at, range),
             3 => chain.fence().write_word(at, v.random() % 4),
             // Words of 0..4 make that some succeed.
             4 => chain.fence().cas(at, v.random() % 4, v.random()),
-            _ => chain.fence().faa(at, v.random() % 4),
+            5 => chain.fence().faa(at, v.random() % 4),
+            _ => {
+                local += MASKED_BYTES / 8;
+                chain.fence().masked_cas(at, v.random() % 4, v.random(), local * 8 - MASKED_BYTES)
+            }
         };
         local += len;
     }
@@ -106,6 +111,13 @@ fn model_chain(model: &mut [u64], base: RemotePtr, chain: &Chain) -> Expected {
             }
             Op::WriteWord { at, word } => model[place(at)] = word,
             Op::Cas { at, expected, desired } => {
+                let word = &mut model[place(at)];
+                atomics.push(*word);
+                *word = if *word == expected { desired } else { *word };
+            }
+            Op::MaskedCas { at, expected, desired, to } => {
+                let around = place(at) * 8 / MASKED_BYTES * MASKED_BYTES / 8;
+                reads.push((to as usize, model[around..][..MASKED_BYTES / 8].to_vec()));
                 let word = &mut model[place(at)];
                 atomics.push(*word);
                 *word = if *word == expected { desired } else { *word };

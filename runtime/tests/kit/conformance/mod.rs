@@ -19,7 +19,9 @@ use farwood_runtime::{ClientPool, RemotePtr, ShardId};
 use futures::future::LocalBoxFuture;
 
 pub(crate) use self::access::{round_trips, verbs_match_a_model};
-pub(crate) use self::atomics::{a_cas_that_does_not_fit_changes_nothing, atomics, atomics_lose_no_increment};
+pub(crate) use self::atomics::{
+    a_cas_that_does_not_fit_changes_nothing, atomics, atomics_lose_no_increment, masked_cas,
+};
 pub(crate) use self::exchange::Barrier;
 pub(crate) use self::failure::{
     credits_are_first_come_first_served, dropped_submissions, errors_are_typed_and_local,
@@ -71,7 +73,7 @@ macro_rules! conformance_tests {
     ($fabric:ident) => {
         conformance_tests!($fabric:
             round_trips [1, 2], verbs_match_a_model [1, 2], chains_keep_their_order [1, 2],
-            order_is_seen_by_others [1, 2], atomics [1, 2], atomics_lose_no_increment [1, 2],
+            order_is_seen_by_others [1, 2], atomics [1, 2], masked_cas [1, 2], atomics_lose_no_increment [1, 2],
             errors_are_typed_and_local [1, 2], dropped_submissions [1, 2], credits_are_first_come_first_served [1, 2],
             servers_in_parallel [1, 2], messages_arrive_in_order [1, 2], early_messages_are_kept [1, 2],
             messages_from_handlers [1, 2], pauses [1, 2], timeouts [1, 2], waiters [1, 2], deferred_tasks [1, 2],

@@ -67,7 +67,7 @@ async fn in_order<V: ClientPool>(v: &V, at: RemotePtr, ops: &[Op], cut: Cut) -> 
                 Op::WriteWord { word, .. } => chain.write_word(at, word),
                 Op::Cas { expected, desired, .. } => chain.cas(at, expected, desired),
                 Op::Faa { add, .. } => chain.faa(at, add),
-                Op::Write { .. } => unreachable!("word writes are enough here"),
+                Op::Write { .. } | Op::MaskedCas { .. } => unreachable!("words are enough here"),
             };
         }
         let submission = v.submit(&meter, chain);

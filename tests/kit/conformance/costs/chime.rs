@@ -16,6 +16,8 @@ const ENTRY: u64 = 24;
 /// An entry write from a home to the end of its neighbourhood.
 const ENTRIES: u64 = 8 * 20 + 32;
 const WORD: u64 = 8;
+/// The half of a line with the words.
+const WORDS: u64 = 32;
 /// A block of a pair of 8 + 8 bytes, as a scan reads it.
 const BLOCK: u64 = 64;
 /// Its part with the key, and that with the pair.
@@ -69,10 +71,14 @@ pub(super) fn indirect(techniques: Techniques, work: Work) -> Costs {
 
 pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
     let (get, update) = (reads(1, techniques), 2 + u64::from(!techniques.fused));
+    // The words, where they come with the lock and the rest does not: by a READ or a masked CAS.
+    let apart = u64::from(techniques.piggyback && !techniques.fused);
     let change = |writes: u64, bytes: u64, cas: u64| Cost {
         round_trips: update,
+        reads: get.reads + apart,
         writes,
         cas,
+        bytes_read: get.bytes_read + apart * WORDS,
         bytes_written: bytes,
         ..get
     };

@@ -9,7 +9,6 @@ use super::super::host_core::HostCore;
 use super::super::rules::{Fault, Rule};
 use super::super::trace::Mark;
 use super::{Event, Fabric, Notice, Strike};
-use crate::chain::Op;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
@@ -168,7 +167,7 @@ impl Fabric {
         }
         let flight = self.flights[id.0 as usize];
         let group = &self.groups[flight.group.0 as usize];
-        if let Op::Cas { .. } | Op::Faa { .. } = flight.op {
+        if flight.is_atomic() {
             let atomics = self.atomics.entry((group.server, flight.offset())).or_default();
             *atomics = atomics.saturating_add(1);
             return *atomics <= ATOMICS_MAX;

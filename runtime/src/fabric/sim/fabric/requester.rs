@@ -184,5 +184,5 @@ impl Fabric {
 }
 
 fn atomics_of(chain: &Chain) -> usize {
-    chain.verbs().iter().filter(|verb| matches!(verb.op, Op::Cas { .. } | Op::Faa { .. })).count()
+    chain.verbs().iter().filter(|verb| verb.op.is_atomic()).count()
 }

@@ -10,7 +10,7 @@ use super::super::host_core::HostCore;
 use super::super::rules::Fault;
 use super::super::trace::Mark;
 use super::{Event, Fabric};
-use crate::chain::Op;
+use crate::chain::{MASKED_BYTES, Op};
 use crate::mapped::line::LINE_BYTES;
 use crate::verbs::FabricError;
 
@@ -64,7 +64,7 @@ impl Fabric {
             let service = match flight.op {
                 Op::Read { .. } => self.profile.read_ps,
                 Op::Write { .. } | Op::WriteWord { .. } => self.profile.write_ps,
-                Op::Cas { .. } | Op::Faa { .. } => self.profile.atomic_ps,
+                Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => self.profile.atomic_ps,
             };
             self.flight(id).state = FlightState::InSlot;
             if flight.answered {
@@ -102,7 +102,7 @@ impl Fabric {
                 self.flight(id).state = FlightState::Held;
             }
             Op::Read { .. } => self.begin_read(id),
-            Op::Cas { .. } | Op::Faa { .. } => {
+            Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => {
                 qp.atomics += 1;
                 let at = qp.written_ns.max(now);
                 self.flight(id).is_executing = true;
@@ -254,7 +254,9 @@ impl Fabric {
                 region.write(range.start, &buf[local(from)])
             }
             Op::WriteWord { at, word } => region.write_word(at, word),
-            Op::Cas { .. } | Op::Faa { .. } => unreachable!("atomics have no pieces"),
+            Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => {
+                unreachable!("atomics have no pieces")
+            }
         };
         done.expect("its bounds were checked when it arrived");
         self.trace.mark(self.events.now(), Mark::Access, range.start, u64::from(group.core));
@@ -291,14 +293,22 @@ impl Fabric {
         let group = &self.groups[flight.group.0 as usize];
         let (core, slot, server) = (group.core, group.slot, group.server);
         let region = self.memory.mapped()[server.0 as usize].region();
+        let mut engine = cores[core as usize].engine();
         let found = match flight.op {
             Op::Cas { at, expected, desired } => region.cas(at, expected, desired),
+            Op::MaskedCas { at, expected, desired, to } => {
+                let buf = engine.slots_mut().chain_mut(slot).buffer_mut();
+                let buf = buf.expect("chains check their ranges against their buffer");
+                let all = &mut buf[to as usize..][..MASKED_BYTES];
+                let found = region.read(at - at % MASKED_BYTES as u64, all);
+                found.and_then(|()| region.cas(at, expected, desired))
+            }
             Op::Faa { at, add } => region.faa(at, add),
             _ => unreachable!("only atomics enter buckets"),
         };
         let found = found.expect("its bounds were checked when it arrived");
-        let changes = !matches!(flight.op, Op::Cas { expected, .. } if expected != found);
-        let mut engine = cores[core as usize].engine();
+        let changes = !matches!(flight.op,
+            Op::Cas { expected, .. } | Op::MaskedCas { expected, .. } if expected != found);
         engine.slots_mut().parts(slot).1[flight.atomic as usize] = found;
         drop(engine);
         self.trace.mark(now, Mark::Atomic, flight.offset(), found);
