@@ -1,0 +1,188 @@
+//! Leaves of many sizes: what is written is read, in every mixture of two writes and whatever the bytes are.
+
+use super::*;
+use crate::layout::radix::Parent;
+use crate::layout::{Bytes, Rejection};
+
+fn header<'a>(version: u16, low: &'a [u8], high: Option<&'a [u8]>) -> ReafHeader<'a> {
+    ReafHeader { version: NodeVersion::new(version), depth: 1, link: Link::Live(Parent::Root), low, high }
+}
+
+fn layouts() -> impl Iterator<Item = ReafLayout> {
+    let sizes =
+        [1, 7, 8, 9, 16, 33].into_iter().flat_map(|key| [0, 1, 8, 13, 56, 57, 130].map(|value| (key, value)));
+    sizes.flat_map(|(key, value)| [1, 5].map(|presence| ReafLayout::new(2048, presence, key, value).unwrap()))
+}
+
+/// Yields the image of a leaf with so many pairs.
+fn image(layout: &ReafLayout, version: u16, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut image = vec![0xEE; layout.node_bytes()];
+    let pairs = pairs.iter().map(|(key, value)| (&key[..], &value[..]));
+    layout.build(&mut image, &header(version, b"k", Some(b"l")), pairs);
+    image
+}
+
+/// Makes pairs that fill the layout's leaf, of keys and values of all lengths.
+fn pairs(layout: &ReafLayout, seed: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let distinct = if layout.max_key == 1 { 1 } else { layout.slots.min(200) };
+    let pair = |i: usize| {
+        let mut key = vec![b'k'];
+        if layout.max_key > 1 {
+            key.push(i as u8);
+            key.resize(2 + i % (layout.max_key - 1), i as u8);
+        }
+        (key, vec![seed ^ i as u8; (i + usize::from(seed)) % (layout.max_value + 1)])
+    };
+    (0..distinct).map(pair).collect()
+}
+
+#[test]
+fn fields_do_not_overlap_and_values_that_fit_are_within_a_line() {
+    for layout in layouts() {
+        let mut owner = vec![None; layout.node_bytes()];
+        let mut take = |range: Range<usize>, name: usize| {
+            for byte in &mut owner[range] {
+                assert_eq!(byte.replace(name), None, "{layout:?}");
+            }
+        };
+        (0..layout.lines).for_each(|line| take(line * LINE_BYTES..line * LINE_BYTES + WORD_BYTES, 0));
+        take(layout.lock(), 1);
+        take(layout.link_at()..layout.link_at() + WORD_BYTES, 2);
+        assert!(layout.lock().end <= LINE_BYTES);
+        for slot in 0..layout.slots {
+            let words = layout.key_word(slot)..layout.key_word(slot) + layout.key_words();
+            words.for_each(|word| take(at(word)..at(word) + WORD_BYTES, 3 + slot));
+            assert!(at(layout.key_word(slot)) + WORD_BYTES <= layout.key_part().end);
+            let value = layout.value(slot);
+            assert!(
+                value.is_empty() || value.start >= layout.key_part().end && value.end <= layout.node_bytes()
+            );
+            if layout.has_whole_values() && !value.is_empty() {
+                assert_eq!(value.start / LINE_BYTES, (value.end - 1) / LINE_BYTES);
+                take(value, 3 + slot);
+            }
+        }
+        assert!(layout.lines_needed() <= layout.lines);
+        assert!(ReafLayout { slots: layout.slots + 1, ..layout }.lines_needed() > layout.lines);
+    }
+}
+
+#[test]
+fn pairs_come_back() {
+    for layout in layouts() {
+        let pairs = pairs(&layout, 1);
+        let image = image(&layout, 7, &pairs);
+        let view = layout.parse(&image).unwrap();
+        assert_eq!((view.version().number(), view.depth(), view.link()), (7, 1, Link::Live(Parent::Root)));
+        assert_eq!(view.bounds(), (Bytes::from_slice(b"k"), Some(Bytes::from_slice(b"l"))));
+        for (slot, (key, value)) in pairs.iter().enumerate() {
+            assert_eq!(view.find(key), ReafFound::Slot { slot, state: State::Present });
+            assert_eq!(*view.key(slot).unwrap(), key[..]);
+            assert_eq!(*view.value(slot).unwrap(), value[..]);
+        }
+        let vacancy = (pairs.len() < layout.slots).then_some(pairs.len());
+        let absent = if layout.max_key > 1 { &b"k"[..] } else { continue };
+        assert_eq!(view.find(absent), ReafFound::Absent { vacancy });
+        for outside in [&b"j"[..], b"l", b"", b"kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk"] {
+            assert_eq!(view.find(outside), ReafFound::Outside);
+        }
+        let keys = layout.parse(&image[layout.key_part()]).unwrap();
+        assert_eq!(keys.find(&pairs[0].0), view.find(&pairs[0].0), "the key part alone");
+    }
+}
+
+/// A key goes through all states, by single words; a pair becomes visible with the last range of its write.
+#[test]
+fn a_slot_is_claimed_filled_removed_and_filled_again() {
+    for layout in layouts().filter(|layout| layout.max_key > 1) {
+        let (key, long, short) =
+            (&b"k\x07"[..], vec![9; layout.max_value], vec![8; layout.max_value.saturating_sub(1)]);
+        let mut memory = image(&layout, 7, &[]);
+        let found = |memory: &[u8]| layout.parse(memory).unwrap().find(key);
+        assert_eq!(found(&memory), ReafFound::Absent { vacancy: Some(0) });
+        let at = layout.key_at(0);
+        memory[at..][..WORD_BYTES].copy_from_slice(&layout.claim(1, key).to_le_bytes());
+        if layout.key_words() == 1 {
+            assert_eq!(found(&memory), ReafFound::Slot { slot: 0, state: State::Claimed });
+        }
+        assert_eq!(layout.parse(&memory).unwrap().state(0), State::Claimed);
+        let mut written = memory.clone();
+        let patch = layout.write_pair(&mut written, 0, 1, key, &long);
+        for range in patch {
+            assert_ne!(
+                layout.parse(&memory).unwrap().state(0),
+                State::Present,
+                "visible before all is there"
+            );
+            memory[range.clone()].copy_from_slice(&written[range]);
+        }
+        assert_eq!(memory, written, "the patch has all that was written");
+        for state in [State::Removed, State::Present] {
+            let (was, is) = layout.parse(&memory).unwrap().change(0, state);
+            assert_eq!(was.to_le_bytes(), memory[at..][..WORD_BYTES]);
+            memory[at..][..WORD_BYTES].copy_from_slice(&is.to_le_bytes());
+            assert_eq!(found(&memory), ReafFound::Slot { slot: 0, state });
+        }
+        assert_eq!(*layout.parse(&memory).unwrap().value(0).unwrap(), long[..]);
+        // A value of another length class changes the head.
+        let fits = long.len() % WORD_BYTES != 0 || long.is_empty();
+        let before = memory.clone();
+        match layout.write_value(&mut memory, 0, &short) {
+            Some(patch) => {
+                assert!(fits && patch.len() == usize::from(layout.max_value > 0));
+                assert_eq!(*layout.parse(&memory).unwrap().value(0).unwrap(), short[..]);
+            }
+            None => assert!(!fits && memory == before),
+        }
+    }
+}
+
+/// Lines of two writes of the whole leaf, in every mixture of a small one: one of the two, or torn.
+#[test]
+fn every_mixture_of_two_writes_is_one_of_them_or_torn() {
+    let layout = ReafLayout::new(512, 1, 8, 8).unwrap();
+    let (old, new) = (image(&layout, 7, &pairs(&layout, 1)), image(&layout, 8, &pairs(&layout, 2)));
+    for mixture in 0_u32..1 << layout.lines {
+        let line = |i: usize| {
+            let from = if mixture >> i & 1 == 1 { &new } else { &old };
+            from[i * LINE_BYTES..][..LINE_BYTES].to_vec()
+        };
+        let mixed: Vec<u8> = (0..layout.lines).flat_map(line).collect();
+        let is_whole = mixture == 0 || mixture == (1 << layout.lines) - 1;
+        assert_eq!(layout.parse(&mixed).err(), (!is_whole).then_some(Rejection::Torn));
+    }
+}
+
+/// Every byte of a leaf changed in turn, to each of some values: no panic, and no key out of the leaf's bounds.
+#[test]
+fn bytes_are_not_trusted() {
+    for layout in [ReafLayout::new(256, 1, 8, 8), ReafLayout::new(512, 2, 17, 60)].map(Result::unwrap) {
+        let whole = image(&layout, 7, &pairs(&layout, 1));
+        for at in 0..whole.len() {
+            for value in [0, 1, 7, 0x7F, 0x80, 0xC0, 0xFF] {
+                let mut image = whole.clone();
+                image[at] = value;
+                let Ok(view) = layout.parse(&image) else { continue };
+                _ = view.find(b"k\x01");
+                for slot in 0..layout.slots {
+                    let _ = (view.key(slot), view.value(slot), view.change(slot, State::Removed));
+                }
+            }
+        }
+        assert_eq!(layout.parse(&vec![0; layout.node_bytes()]).err(), Some(Rejection::NotANode { found: 0 }));
+    }
+}
+
+#[test]
+fn sizes_out_of_range_are_refused() {
+    for (node, key, value) in
+        [(1000, 8, 8), (0, 8, 8), (64, 8, 8), (1 << 17, 8, 8), (1024, 0, 8), (1024, 8, 5000)]
+    {
+        assert!(ReafLayout::new(node, 1, key, value).is_err(), "{node}, {key}, {value}");
+    }
+    assert_eq!(ReafLayout::new(1024, 1, 8, 8).unwrap().slots(), 50);
+    assert_eq!(
+        ReafLayout::new(128, 1, 32, 8),
+        Err(LayoutError::TooFewSlots { node_bytes: 128, slots: 0, least: 2, least_node_bytes: 256 })
+    );
+}
