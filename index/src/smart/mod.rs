@@ -67,6 +67,7 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
+pub(crate) use self::new_node::child_at;
 use self::turns::Turns;
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
@@ -131,7 +132,7 @@ impl<V: Verbs> Tree<V> {
 }
 
 /// Fails if slots cannot name all memory of these servers.
-fn check_servers(servers: &[ServerInfo]) -> Result<(), OpenError> {
+pub(crate) fn check_servers(servers: &[ServerInfo]) -> Result<(), OpenError> {
     let most = Child::REGION_BYTES_MAX;
     if servers.len() > Child::SERVERS_MAX || servers.iter().any(|server| server.region_bytes > most) {
         let what = format!(
