@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn leaves_are_as_small_as_slots_allow() {
         let sizes = |slots| Geometry::default().with_slots(slots).map(|geometry| geometry.leaf_bytes);
-        assert_eq!((sizes(2), sizes(50), sizes(10_000)), (Some(128), Some(1024), None));
+        assert_eq!((sizes(2), sizes(50), sizes(10_000)), (Some(192), Some(1024), None));
     }
 }

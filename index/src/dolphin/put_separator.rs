@@ -21,7 +21,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::descend::{Inner, Unread};
-use super::separators::{Next, Plan, Separator, leaf_slot, type_for};
+use super::separators::{Next, Plan, Separator, Way, leaf_slot, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
@@ -130,34 +130,45 @@ impl<V: Verbs> Tree<V> {
     async fn put_separator(&self, meter: &Meter, separator: &Separator) -> Result<(), WriteError> {
         let mut budget = self.budget();
         let Some(root) = self.read_root(meter, &mut budget).await? else { return Ok(()) };
-        let mut at = self.unread_root(root);
+        let fork = self.go_down(meter, separator, Way::Key, self.unread_root(root), &mut budget).await?;
+        if let Some(fork) = fork {
+            self.go_down(meter, separator, Way::High, fork, &mut budget).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes down with a separator, and changes the nodes on its way. Yields where its other way begins.
+    async fn go_down(
+        &self,
+        meter: &Meter,
+        separator: &Separator,
+        way: Way,
+        mut at: Unread,
+        budget: &mut Budget,
+    ) -> Result<Option<Unread>, WriteError> {
+        let mut fork = None;
         loop {
-            let inner = self.read_inner(meter, at, &mut budget).await?;
-            let next = match self.next_of(&inner, separator) {
+            let inner = self.read_inner(meter, at, budget).await?;
+            let below = |slot: Slot| {
+                let node = slot.child().expect("it leads to an inner node");
+                Unread { node, class: slot.class(), above: Some((at.node, inner.position)) }
+            };
+            if way == Way::Key {
+                fork = fork.or(separator.fork(&inner.slots, inner.position).map(below));
+            }
+            let next = match next_of(&inner, separator, way) {
                 Some(next) => next,
-                None => self.change_inner(meter, at, separator, &mut budget).await?,
+                None => self.change_inner(meter, at, separator, way, budget).await?,
             };
             match next {
-                Visit::Done => return Ok(()),
-                Visit::Down(slot) => {
-                    let node = slot.child().expect("it leads to an inner node");
-                    at = Unread { node, class: slot.class(), above: Some((at.node, inner.position)) };
-                }
+                Visit::Done => return Ok(fork),
+                Visit::Down(slot) => at = below(slot),
                 Visit::Moved(node, class) => {
-                    self.replace_child(meter, at, (node, class), &mut budget).await?;
+                    self.replace_child(meter, at, (node, class), budget).await?;
                     at = self.after_move(at, node, class);
                 }
             }
         }
-    }
-
-    /// Yields where a separator goes on after a node that it leaves as it is.
-    fn next_of(&self, inner: &Inner, separator: &Separator) -> Option<Visit> {
-        if let Some((node, class)) = inner.moved {
-            return Some(Visit::Moved(node, class));
-        }
-        let plan = separator.plan(&inner.slots, inner.position);
-        plan.changes_nothing().then(|| Visit::after(&plan))
     }
 
     /// Changes a node under its lock, as the separator calls for then.
@@ -166,6 +177,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         at: Unread,
         separator: &Separator,
+        way: Way,
         budget: &mut Budget,
     ) -> Result<Visit, WriteError> {
         let (held, image) = self.lock_and_read(meter, at.node.ptr(), self.inner_bytes(at)?, true).await?;
@@ -176,11 +188,11 @@ impl<V: Verbs> Tree<V> {
                 return Err(error.into());
             }
         };
-        if let Some(next) = self.next_of(&inner, separator) {
+        if let Some(next) = next_of(&inner, separator, way) {
             held.unlock(meter).await?;
             return Ok(next);
         }
-        let plan = separator.plan(&inner.slots, inner.position);
+        let plan = separator.plan(way, &inner.slots, inner.position);
         let mut nodes = self.new_nodes();
         let new = match self.new_slot(meter, &mut nodes, separator, (&plan, &inner), budget).await {
             Ok(new) => new,
@@ -314,6 +326,15 @@ impl<V: Verbs> Tree<V> {
         self.cache_node(above, &inner);
         Ok(())
     }
+}
+
+/// Yields where a separator goes on after a node that it leaves as it is.
+fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Option<Visit> {
+    if let Some((node, class)) = inner.moved {
+        return Some(Visit::Moved(node, class));
+    }
+    let plan = separator.plan(way, &inner.slots, inner.position);
+    plan.changes_nothing().then(|| Visit::after(&plan))
 }
 
 /// A separator's way after a node.

@@ -39,12 +39,30 @@ pub(super) fn covering(slots: &[Slot], symbol: Symbol, position: usize) -> Optio
     exact.or_else(|| before().max_by_key(|slot| slot.symbol())).copied()
 }
 
-/// The leaf that was split off from `left`: it begins at `key`.
+/// The leaf that was split off from `left`: it begins at `key`, and ends at `high`, as far as is known.
+///
+/// ```text
+///   leaf [a, axm) is split at abc:   a -> 1  |  1   end -> left   b -> 3   c -> right    x -> 2
+///                                               2   end -> right  m -> the leaf behind
+///                                               3   end -> left   c -> right
+/// ```
+///
+/// So there are nodes on two ways to be changed: to `key`, and to `high`, where the ends of prefixes led to the left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Separator {
     pub(super) key: Bytes,
     pub(super) left: Child,
     pub(super) right: Child,
+    pub(super) high: Option<Bytes>,
+}
+
+/// The key to which a separator goes down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// To where it begins, and gets a slot.
+    Key,
+    /// To where it ends.
+    High,
 }
 
 /// The change that a separator makes to a node on its way.
@@ -75,20 +93,25 @@ pub(super) enum Next {
 }
 
 impl Separator {
-    /// Plans what it changes in a node with these slots, about the key byte at `position`.
-    pub(super) fn plan(&self, slots: &[Slot], position: usize) -> Plan {
-        let symbol = Symbol::of(&self.key, position);
-        let led_left =
-            |slot: &Slot| slot.is_leaf() && slot.child() == Some(self.left) && slot.symbol() > symbol;
+    /// Plans what it changes on that way in a node with these slots, about the key byte at `position`.
+    pub(super) fn plan(&self, way: Way, slots: &[Slot], position: usize) -> Plan {
+        let to = if way == Way::Key { &self.key } else { self.high.as_ref().unwrap_or(&self.key) };
+        let symbol = Symbol::of(to, position);
+        let is_right = |slot: &Slot| match slot.symbol() {
+            Symbol::End => to[..position.min(to.len())] >= self.key[..],
+            Symbol::Byte(byte) => to[..position.min(to.len())].iter().chain([&byte]).ge(&self.key[..]),
+        };
+        let led_left = |slot: &Slot| slot.is_leaf() && slot.child() == Some(self.left) && is_right(slot);
         let repoint = slots
             .iter()
             .enumerate()
             .filter(|(_, slot)| position > 0 && led_left(slot))
             .map(|(index, slot)| (index, leaf_slot(slot.symbol(), self.right)))
             .collect();
-        let is_last = position + 1 >= self.key.len();
+        let is_last = position + 1 >= to.len();
         let next = match slots.iter().find(|slot| slot.is_of(symbol)) {
             Some(inner) if inner.is_inner() => Next::Down(*inner),
+            _ if way == Way::High => Next::Done,
             Some(leaf) if is_last && leaf.child() == Some(self.right) => Next::Done,
             _ if is_last => Next::Put(symbol),
             _ => match covering(slots, symbol, position).and_then(Slot::child) {
@@ -97,6 +120,14 @@ impl Separator {
             },
         };
         Plan { repoint, next }
+    }
+
+    /// Yields the slot in which the way to `high` leaves that to `key`, in a node on both, if it leads to a node.
+    pub(super) fn fork(&self, slots: &[Slot], position: usize) -> Option<Slot> {
+        let high = self.high.as_ref().filter(|high| high.get(..position) == self.key.get(..position))?;
+        let symbol = Symbol::of(high, position);
+        let slot = slots.iter().find(|slot| slot.is_of(symbol) && slot.is_inner())?;
+        (symbol != Symbol::of(&self.key, position)).then_some(*slot)
     }
 
     fn beside(&self, slots: &[Slot], position: usize) -> Option<Symbol> {
@@ -208,10 +239,20 @@ mod tests {
         }
 
         fn add(&mut self, separator: &Separator) {
-            let (mut node, mut position) = (Self::ROOT, 0);
+            let fork = self.go(separator, Way::Key, (Self::ROOT, 0));
+            if let Some(fork) = fork {
+                self.go(separator, Way::High, fork);
+            }
+        }
+
+        fn go(&mut self, separator: &Separator, way: Way, begin: (u64, usize)) -> Option<(u64, usize)> {
+            let ((mut node, mut position), mut fork) = (begin, None);
             loop {
                 let slots = self.nodes[&node].clone();
-                let plan = separator.plan(&slots, position);
+                let plan = separator.plan(way, &slots, position);
+                let child =
+                    separator.fork(&slots, position).filter(|_| way == Way::Key).and_then(Slot::child);
+                fork = fork.or(child.map(|child| (child.bits(), position + 1)));
                 let new = match plan.next {
                     Next::Put(symbol) => Some(leaf_slot(symbol, separator.right)),
                     Next::Branch { symbol, below, .. } => {
@@ -225,7 +266,7 @@ mod tests {
                 }
                 assert!(!plan.changes_nothing() || changed == slots);
                 self.nodes.insert(node, changed);
-                let Next::Down(slot) = plan.next else { return };
+                let Next::Down(slot) = plan.next else { return fork };
                 (node, position) = (slot.child().unwrap().bits(), position + 1);
             }
         }
@@ -270,7 +311,8 @@ mod tests {
                 let left = child(left.max_by_key(|&i| nodes.leaves[i].clone()).unwrap() as u64);
                 let right = child(nodes.leaves.len() as u64);
                 nodes.leaves.push(key.clone());
-                let separator = Separator { key, left, right };
+                let high = nodes.leaves.iter().filter(|low| **low > key).min().cloned();
+                let separator = Separator { key, left, right, high };
                 // One in eight gets lost.
                 random = random.rotate_left(7).wrapping_add(11);
                 let is_lost = round % 2 == 1 && random % 8 == 0;

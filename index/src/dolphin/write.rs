@@ -146,7 +146,7 @@ impl<V: Verbs> Tree<V> {
         match (found, high) {
             (RangeFound::Beyond(Some(next)), Some(high)) => {
                 if place.is_fresh {
-                    self.suspect(Separator { key: high, left: place.leaf, right: next });
+                    self.suspect(Separator { key: high, left: place.leaf, right: next, high: None });
                 }
                 self.go_right(meter, key, place, next, budget).await
             }
@@ -228,7 +228,10 @@ impl<V: Verbs> Tree<V> {
         build(layout, &mut image, &header, left);
         // From here on the split may take effect whatever happens to this future.
         nodes.publish();
-        let owed = Owed::new(self, Separator { key: separator.clone(), left: leaf, right: new });
+        let owed = Owed::new(
+            self,
+            Separator { key: separator.clone(), left: leaf, right: new, high: old.high.clone() },
+        );
         if let Err(error) = held.release(meter, whole_chain(layout, node, image), true).await {
             // The janitor goes on, and the separator is put in once the leaf's lock can be taken again.
             tracing::debug!(name: "dolphin.split.unknown", %node, %error, "a split may have taken effect, or will");

@@ -234,6 +234,6 @@ fn sizes_out_of_range_are_refused() {
     assert_eq!(RangeLayout::new(1024, 1, 8, 8).unwrap().slots(), 50);
     assert_eq!(
         RangeLayout::new(128, 1, 32, 8),
-        Err(LayoutError::TooFewSlots { node_bytes: 128, slots: 0, least: 2, least_node_bytes: 256 })
+        Err(LayoutError::TooFewSlots { node_bytes: 128, slots: 0, least: 2, least_node_bytes: 320 })
     );
 }
