@@ -50,6 +50,10 @@
 //!   split                              CAS word; waits for the bit ···················· READ leaf: the new value is in it
 //! ```
 //!
+//! An update whose chain fails is not made again, unless it is known that it has taken no effect: another client may have
+//! overwritten it meanwhile, and what readers have seen go would come back. So it fails, with an unknown outcome; all
+//! other operations go on.
+//!
 //! # Differences from the paper
 //!
 //! - Leaves cover ranges between any two keys of one first byte, and not all keys that share all but the last byte: with
@@ -187,6 +191,8 @@ impl Algorithm for DolphinAlgorithm {
         // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
         is_radix: true,
+        // An update under a shared lock.
+        fails_with_queue_pairs: true,
         long_key: 255,
         height_min: 3,
         load_factor_min: 0.2,

@@ -374,7 +374,8 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// ```
     pub fn locks_in_use(&self) -> usize {
         let (held, waiting) = self.0.locks.in_use();
-        held + waiting + self.0.coalescing.in_use()
+        let shared = self.0.shared_locks.get().map_or(0, SharedLocks::in_use);
+        held + waiting + shared + self.0.coalescing.in_use()
     }
 
     /// Checks the index, which is at rest, and reports what is wrong with it.
