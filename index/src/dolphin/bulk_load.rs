@@ -1,5 +1,5 @@
-//! Filling an empty tree from sorted pairs: leaves one after the other, then the inner nodes above them, from the bottom
-//! up, then the root word.
+//! Filling an empty tree from sorted pairs: leaves one after the other, then the inner nodes above them, from the
+//! bottom up, then the root word.
 //!
 //! Nothing can be read before the root word is put, so readers see all pairs or none. A load that fails, is dropped, or
 //! loses the CAS to a writer gives its nodes back.

@@ -1,6 +1,6 @@
 //! Walks a tree at rest, read-only: the inner nodes first, then the leaves of each first byte, one after the other by
-//! the links between them. It judges what readers rely on: that the leaves of a first byte cover all keys, in order; and
-//! that no slot leads beyond the leaf of its keys. That one leads too far to the left costs round trips, and is no
+//! the links between them. It judges what readers rely on: that the leaves of a first byte cover all keys, in order;
+//! and that no slot leads beyond the leaf of its keys. That one leads too far to the left costs round trips, and is no
 //! violation.
 //!
 //! It neither uses nor fills the cache.

@@ -14,6 +14,7 @@ use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::{Located, Place};
+use super::write::leave;
 use crate::error::AccessError;
 use crate::layout::radix::Symbol;
 use crate::layout::range_leaf::RangeFound;
@@ -138,7 +139,7 @@ impl<V: Verbs> Tree<V> {
         let (shared, read) =
             self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts).await?;
         let image = read.into_buf();
-        shared.release(meter, Chain::new(node.server())).await?;
+        leave(meter, shared).await;
         match self.leaf().parse(&image).map(drop) {
             Ok(()) => Ok(image),
             Err(rejection) => Err(AccessError::corrupt(node, rejection)),

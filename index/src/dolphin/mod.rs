@@ -1,10 +1,10 @@
-//! Dolphin: radix nodes above leaves of many keys (An et al., ICDE 2025, "Dolphin: A Resource-efficient Hybrid Index on
+//! Dolphin: radix nodes above leaves of many keys (An et al., "Dolphin: A Resource-efficient Hybrid Index on
 //! Disaggregated Memory").
 //!
 //! Leaves are those of a B-link tree: each has the keys of a range, in order of nothing, and leads to the leaf that was
-//! split off from it last. Above them are inner nodes of SMART's format, whose slots of one byte may each lead to a leaf
-//! for that byte and those behind (`separators.rs`). So one cached slot leads to many pairs. Clients that write values
-//! in one leaf do so at the same time, under a lock that they share ([`farwood_lock::shared`]).
+//! split off from it last. Above them are inner nodes of SMART's format, whose slots of one byte may each lead to a
+//! leaf for that byte and those behind (`separators.rs`). So one cached slot leads to many pairs. Clients that
+//! write values in one leaf do so at the same time, under a lock that they share ([`farwood_lock::shared`]).
 //!
 //! # Round trips (warm cache, no conflict)
 //!
@@ -42,23 +42,23 @@
 //! ```
 //!
 //! A change of a leaf takes effect with a write to one line that all readers agree on (`layout/range_leaf`): a value,
-//! a key's head, or the first line's version. Updates are lost to no split, since sharers and a client that has the lock
-//! alone exclude each other:
+//! a key's head, or the first line's version. Updates are lost to no split, since sharers and a client that has the
+//! lock alone exclude each other:
 //!
 //! ```text
-//!   update   share, READ keys: slot 3                              WRITE value 3, leave
-//!   split                              CAS word; waits for the bit ···················· READ leaf: the new value is in it
+//!   update   share, READ keys: slot 3              WRITE value 3, leave
+//!   split                              CAS word; waits for the bit ·········· READ leaf: it is there
 //! ```
 //!
-//! An update whose chain fails is not made again, unless it is known that it has taken no effect: another client may have
-//! overwritten it meanwhile, and what readers have seen go would come back. So it fails, with an unknown outcome; all
-//! other operations go on.
+//! An update whose chain fails is not made again, unless it is known that it has taken no effect: another client may
+//! have overwritten it meanwhile, and what readers have seen go would come back. So it fails, with an unknown
+//! outcome; all other operations go on.
 //!
 //! # Differences from the paper
 //!
-//! - Leaves cover ranges between any two keys of one first byte, and not all keys that share all but the last byte: with
-//!   sparse keys these would be leaves of one key. So nodes that lead several bytes to one leaf, the paper's "special"
-//!   ones, are at any depth. Keys are of any length up to 255 bytes, also where one is a prefix of another.
+//! - Leaves cover ranges between any two keys of one first byte, and not all keys that share all but the last byte:
+//!   with sparse keys these would be leaves of one key. So nodes that lead several bytes to one leaf, the paper's
+//!   "special" ones, are at any depth. Keys are of any length up to 255 bytes, also where one is a prefix of another.
 //! - The paper's reverse pointer leads back to the parent, which leads to the new leaf: two round trips. Here a leaf
 //!   leads to the new leaf itself.
 //! - Inserts and removals take the lock alone, in as many round trips. In the paper a key is visible before its value,

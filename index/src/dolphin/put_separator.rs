@@ -5,7 +5,7 @@
 //! ```text
 //!   a node with room         lock and read            WRITE slots, unlock
 //!   new nodes below          lock and read   WRITE them, bottom up   WRITE slot, unlock
-//!   a full node              lock and read   WRITE a larger one      WRITE link, unlock    lock above   WRITE slot, unlock
+//!   a full node              lock and read   WRITE a larger one   WRITE link, unlock   lock above   WRITE slot, unlock
 //! ```
 //!
 //! The link of a node that has moved leads to the one in its place, for good: nodes are not reused. A client that comes
@@ -34,17 +34,36 @@ const PAUSE_NS: u64 = 200_000;
 /// Time in ns for which one that could not be put in is left alone.
 const LEFT_ALONE_NS: u64 = 1_000_000_000;
 
-/// Leaves whose separators the janitor of a shard puts in, and until when they are left alone.
+/// Leaves whose separators are missing or may be, as far as one shard knows.
 #[derive(Default)]
-pub(super) struct Suspects(RefCell<Vec<(Child, u64)>>);
+pub(super) struct Suspects {
+    /// Those that the janitor sees to, and until when they are left alone.
+    begun: RefCell<Vec<(Child, u64)>>,
+    /// Those that operations came to over their neighbours, to which cached nodes had led.
+    met: RefCell<Vec<Child>>,
+}
 
 impl Suspects {
     /// Maximum of leaves; others will be met again.
     const MOST: usize = 32;
 
+    /// Notes that an operation came to `leaf` over its neighbour; false if it was noted before. A client that reads the
+    /// node above for another key caches it again, so that no client would ever come by a copy that it has just read.
+    pub(super) fn is_news(&self, leaf: Child) -> bool {
+        let mut met = self.met.borrow_mut();
+        if met.contains(&leaf) {
+            return false;
+        }
+        if met.len() >= Self::MOST {
+            met.clear();
+        }
+        met.push(leaf);
+        true
+    }
+
     /// Notes that the janitor sees to `leaf`; false if it is to be left alone, or there are too many.
     fn begin(&self, leaf: Child, now: u64) -> bool {
-        let mut leaves = self.0.borrow_mut();
+        let mut leaves = self.begun.borrow_mut();
         leaves.retain(|(_, until)| *until > now);
         let is_new = leaves.len() < Self::MOST && !leaves.iter().any(|(other, _)| *other == leaf);
         if is_new {
@@ -54,7 +73,11 @@ impl Suspects {
     }
 
     fn left_alone(&self, leaf: Child, until: u64) {
-        self.0.borrow_mut().iter_mut().filter(|(other, _)| *other == leaf).for_each(|entry| entry.1 = until);
+        self.begun
+            .borrow_mut()
+            .iter_mut()
+            .filter(|(other, _)| *other == leaf)
+            .for_each(|entry| entry.1 = until);
     }
 }
 
@@ -365,5 +388,13 @@ mod tests {
         suspects.left_alone(leaf(0), 0);
         assert!((0..Suspects::MOST as u64).all(|n| suspects.begin(leaf(n), 101)));
         assert!(!suspects.begin(leaf(1000), 101), "there are too many");
+    }
+
+    #[test]
+    fn what_was_met_is_met_again_and_makes_room() {
+        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        assert!(suspects.is_news(leaf(0)) && !suspects.is_news(leaf(0)));
+        assert!((1..1000).all(|n| suspects.is_news(leaf(n))), "those before are forgotten");
+        assert!(suspects.is_news(leaf(0)));
     }
 }

@@ -1,14 +1,17 @@
-//! The root: an inner node about the first key byte that has room for every symbol, so it never moves, and behind it the
-//! directory of lanes ([`farwood_lock::shared`]). The root word leads there, from the first write on, for good.
+//! The root: an inner node about the first key byte that has room for every symbol, so it never moves, and behind it
+//! the directory of lanes ([`farwood_lock::shared`]). The root word leads there, from the first write on, for good.
 
+use farwood_cache::radix::RadixImage;
 use farwood_lock::shared::{Lanes, SharedLocks};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use smallvec::SmallVec;
 
 use super::Tree;
 use super::descend::{Inner, Unread};
 use super::separators::leaf_slot;
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
+use crate::layout::range_leaf::RangeHeader;
 use crate::layout::{Bytes, Malformed, NodeVersion};
 use crate::shell::nodes::NewNodes;
 use crate::smart::{Types, child_at};
@@ -145,8 +148,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Makes the first leaf for keys with the first byte of `key`, with that key in it; false if there is one. Two round
-    /// trips and those of the root's lock.
+    /// Makes the first leaf for keys with the first byte of `key`, with that key in it; false if there is one. Two
+    /// round trips and those of the root's lock.
     pub(super) async fn make_leaf(
         &self,
         meter: &Meter,
@@ -168,12 +171,8 @@ impl<V: Verbs> Tree<V> {
         };
         let mut leaf = self.verbs.lease(self.leaf().node_bytes());
         let (low, high) = (begin_of(symbol), end_of(symbol));
-        let header = crate::layout::range_leaf::RangeHeader {
-            version: NodeVersion::default(),
-            next: None,
-            low: &low,
-            high: high.as_deref(),
-        };
+        let header =
+            RangeHeader { version: NodeVersion::default(), next: None, low: &low, high: high.as_deref() };
         self.leaf().build(&mut leaf, &header, [(key, value)]);
         let mut nodes = self.new_nodes();
         let written = nodes.write(meter, leaf, budget).await;
@@ -196,10 +195,10 @@ impl<V: Verbs> Tree<V> {
 
     /// Offers an inner node to the cache.
     pub(super) fn cache_node(&self, at: Unread, inner: &Inner) {
-        let mut slots: smallvec::SmallVec<[u64; 32]> = inner.slots.iter().map(|slot| slot.bits()).collect();
+        let mut slots: SmallVec<[u64; 32]> = inner.slots.iter().map(|slot| slot.bits()).collect();
         // Ascending ones take less room.
         slots.sort_unstable_by_key(|word| Slot::from_bits(*word).symbol());
-        self.cache().insert(&farwood_cache::radix::RadixImage {
+        self.cache().insert(&RadixImage {
             node: at.node.bits(),
             class: at.class,
             depth: inner.position as u8,

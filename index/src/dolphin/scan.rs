@@ -122,8 +122,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Reads the leaf at `place`, which may be that of `key`, and those behind it that its holder leads to, in parallel:
-    /// one round trip. Yields the pairs of the first ones that follow each other from `key` on.
+    /// Reads the leaf at `place`, which may be that of `key`, and those behind it that its holder leads to, in
+    /// parallel: one round trip. Yields the pairs of the first ones that follow each other from `key` on.
     async fn read_leaves(
         &self,
         meter: &Meter,

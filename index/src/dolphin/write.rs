@@ -1,15 +1,16 @@
 //! Writes: of one value under a shared lock, and all else by a client that has the leaf's lock alone.
 //!
 //! ```text
-//!   update    FAA bit, READ words, READ keys       WRITE value, FAA bit                                   2 round trips
-//!   insert    CAS word, READ words, READ leaf      WRITE value, WRITE key, unlock                         2
-//!   remove    the same                             WRITE key, unlock                                      2
-//!   split     the same         WRITE right leaf    WRITE left leaf, unlock      its separator             3 and those
+//!   update    FAA bit, READ words, READ keys       WRITE value, FAA bit                                 2 round trips
+//!   insert    CAS word, READ words, READ leaf      WRITE value, WRITE key, unlock                       2
+//!   remove    the same                             WRITE key, unlock                                    2
+//!   split     the same         WRITE right leaf    WRITE left leaf, unlock      its separator           3 and those
 //! ```
 
 use std::rc::Rc;
 
 use farwood_lock::Held;
+use farwood_lock::shared::Shared;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
@@ -99,19 +100,18 @@ impl<V: Verbs> Tree<V> {
             .await?;
         let mut buf = read.into_buf();
         let found = layout.parse(&buf[layout.key_part()]).map(|keys| (keys.find(key), keys.bounds().1));
-        let nothing = Chain::new(node.server());
         match found {
             Ok((RangeFound::Slot { slot, is_present: true }, _)) => {
                 self.state.puts_insert.set(false);
                 let Some(patch) = layout.write_value(&mut buf, slot, op.value()) else {
-                    shared.release(meter, nothing).await?;
+                    leave(meter, shared).await;
                     return Ok(Outcome::Alone);
                 };
                 shared.release(meter, patch_chain(node, buf, patch)).await?;
                 Ok(Outcome::Done(true))
             }
             Ok((RangeFound::Slot { .. } | RangeFound::Absent { .. }, _)) => {
-                shared.release(meter, nothing).await?;
+                leave(meter, shared).await;
                 if !op.creates() {
                     return Ok(Outcome::Done(false));
                 }
@@ -120,11 +120,11 @@ impl<V: Verbs> Tree<V> {
                 Ok(Outcome::Alone)
             }
             Ok((found, high)) => {
-                shared.release(meter, nothing).await?;
+                leave(meter, shared).await;
                 Ok(Outcome::On(self.elsewhere(meter, key, place, (found, high), budget).await?))
             }
             Err(rejection) => {
-                shared.release(meter, nothing).await?;
+                leave(meter, shared).await;
                 match Step::<()>::after(rejection) {
                     Step::Reread(last) => budget.spend(meter, node, last)?,
                     _ => return Err(AccessError::corrupt(node, rejection)),
@@ -145,7 +145,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Located, AccessError> {
         match (found, high) {
             (RangeFound::Beyond(Some(next)), Some(high)) => {
-                if place.is_fresh {
+                if place.is_fresh || !self.state.suspects.is_news(next) {
                     self.suspect(Separator { key: high, left: place.leaf, right: next, high: None });
                 }
                 self.go_right(meter, key, place, next, budget).await
@@ -262,6 +262,14 @@ impl<V: Verbs> Tree<V> {
 
     pub(super) fn lock_of(&self, node: RemotePtr) -> RemotePtr {
         node.add(self.leaf().lock().start as u64)
+    }
+}
+
+/// Stops sharing a lock under which nothing was changed. If that fails the lock is given back all the same.
+pub(super) async fn leave<V: Verbs>(meter: &Meter, shared: Shared<V>) {
+    let nothing = Chain::new(shared.node().server());
+    if let Err(error) = shared.release(meter, nothing).await {
+        tracing::debug!(name: "dolphin.release.failed", %error, "a shared lock is given back by the janitor");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Leaves of Dolphin's (its paper, section III-A and figure 3): the keys of one range, unsorted, in an array of keys and
-//! an array of values.
+//! Leaves of Dolphin's (its paper, section III-A and figure 3): the keys of one range, unsorted, in an array of keys
+//! and an array of values.
 //!
 //! ```text
 //! line    | control | word 0 | word 1 | .. | word 6 |                      16 lines are a leaf of 1 KiB
@@ -8,22 +8,22 @@
 //!         +---------+--------------------+-----------+
 //!         | kind    | 0                  | NV        |                     in every line
 //!         +---------+--------------------+-----------+
-//! words   | lock | presence, P words | next | bounds | low | high |         then the keys, then, in lines of their own, the values
+//! words   | lock | presence, P words | next | bounds | low | high |     then keys, then, in lines of their own, values
 //! bounds  63                  32 31         16 15          0
 //!         +---------------------+-------------+-------------+
 //!         | 0                   | high length | low length  |
 //!         +---------------------+-------------+-------------+
-//! key     | head | key without its first byte, as in slot.rs |             whole words, in one line if they fit into one
+//! key     | head | key without its first byte, as in slot.rs |            whole words, in a line if they fit into one
 //! head    7     6 5             4           3    0
 //!         +------+-------------+-----------+------+
 //!         | state| value short | key short | 0    |
 //!         +------+-------------+-----------+------+
-//! value   | as in slot.rs |                                                 whole words, in one line if they fit into one
+//! value   | as in slot.rs |                                              whole words, in a line if they fit into one
 //! ```
 //!
 //! Lock and presence are `farwood_lock::shared`'s. `next` is the leaf that was split off last: it begins where this one
-//! ends. All keys of a leaf have the first byte of its lower bound, so a head costs no word where keys have 8 bytes. The
-//! empty key has a leaf of its own, from the empty key to the key of one zero byte.
+//! ends. All keys of a leaf have the first byte of its lower bound, so a head costs no word where keys have 8 bytes.
+//! The empty key has a leaf of its own, from the empty key to the key of one zero byte.
 //!
 //! # Writes, and what a reader may meet
 //!
@@ -36,7 +36,15 @@
 //! |---|---|---|
 //! | vacant | no key; nor have the slots behind it | present |
 //! | present | | removed |
-//! | removed | the slot is that key's still, until the leaf is written whole | present |
+//! | removed | the slot is that key's still | none, until the leaf is written whole |
+//!
+//! A removed key that comes back takes a write of the whole leaf: a reader that has seen it present before would read
+//! the new value before the key is there.
+//!
+//! ```text
+//!   writer   key 3: removed        value 3        key 3: present
+//!   reader      keys: 3 was present         values: the new one, too early
+//! ```
 //!
 //! So of READs of one NV a reader can say: a slot that was vacant has got at most one key since, and a slot's key is
 //! always the same. It reads the values behind the keys: then a value is as new as the slot that it saw present.

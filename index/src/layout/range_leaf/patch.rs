@@ -5,9 +5,8 @@ use super::{RangeLayout, WORD_BYTES, at, unstored};
 use crate::layout::{Bytes, Patch};
 
 impl RangeLayout {
-    /// Writes a pair into a slot of the image, which is vacant, or has that key and is removed. The last range has the
-    /// head, which makes the pair visible. `None` if only a write of the whole leaf can bring the pair: then nothing is
-    /// changed.
+    /// Writes a pair into a slot of the image that is vacant. The last range has the head, which makes the pair
+    /// visible. `None` if only a write of the whole leaf can bring the pair, or the slot is not vacant: then nothing is changed.
     ///
     /// ```
     /// # farwood_doctest::range_leaf!(|layout, image| {
@@ -16,10 +15,8 @@ impl RangeLayout {
     /// # });
     /// ```
     pub fn write_pair(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) -> Option<Patch> {
-        let head = image[self.key_at(slot)];
-        let is_short = value.len() < self.value_words() * WORD_BYTES;
-        let fits_head = State::of(head) == State::Vacant || (head & VALUE_SHORT != 0) == is_short;
-        if !(self.has_whole_keys() && self.has_whole_values() && fits_head) {
+        let is_vacant = State::of(image[self.key_at(slot)]) == State::Vacant;
+        if !(self.has_whole_keys() && self.has_whole_values() && is_vacant) {
             return None;
         }
         self.put_pair(image, slot, &key[unstored(key)..], value);

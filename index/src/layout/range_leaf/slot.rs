@@ -1,5 +1,5 @@
-//! Slots of keys and values, as bytes that were gathered from words or are to be scattered into them: heads, states, and
-//! lengths. Pure bytes; where they are in a leaf this file does not know.
+//! Slots of keys and values, as bytes that were gathered from words or are to be scattered into them: heads, states,
+//! and lengths. Pure bytes; where they are in a leaf this file does not know.
 
 use crate::layout::Bytes;
 

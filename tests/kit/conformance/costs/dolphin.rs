@@ -29,7 +29,13 @@ pub(super) fn costs(work: Work) -> Costs {
             let scan = |round_trips, leaves| Cost { round_trips, ..leaf.times(leaves) };
             between(scan(1, 3), scan(3, 8))
         }
-        Work::Change(OpKind::Insert) => between(alone(2, 2 * WORD), with_unlock(alone(2, 2 * WORD))),
+        // A put that finds no value gives the shared lock back and takes it alone. A key that was removed takes a write
+        // of the whole leaf, with its mark.
+        Work::Change(OpKind::Insert) => {
+            let shared = Cost { round_trips: 2, reads: 2, faa: 2, bytes_read: KEYS_BYTES, ..Cost::default() };
+            let whole = with_unlock(with_unlock(alone(3, LEAF_BYTES + WORD)));
+            between(alone(2, 2 * WORD), with_unlock(whole.and(&shared)))
+        }
         Work::Change(OpKind::Remove) => between(alone(1, WORD), with_unlock(alone(1, WORD))),
         Work::Change(_) => {
             let least = Cost {
