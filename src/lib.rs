@@ -9,9 +9,9 @@
 //!   NICs, feature `verbs`): where the memory is; [`ClusterName::open`] makes any of them from its name. [`ShmServer`]
 //!   and `VerbsServer` are memory servers of your own.
 //! - [`ComputeNode`], [`Shard`]: the executors that work on it.
-//! - [`Sherman`] (a B+tree), [`Smart`] (a radix tree) and [`Chime`] (a B+tree of hopscotch tables): the indexes;
-//!   [`RangeIndex`]: what they do. What differs from one to the other (`Geometry`, `Options`, `Techniques`) is in
-//!   [`sherman`], [`smart`] and [`chime`].
+//! - [`Sherman`] (a B+tree), [`Smart`] (a radix tree), [`Chime`] (a B+tree of hopscotch tables) and [`Dolphin`] (radix
+//!   nodes above leaves of many keys): the indexes; [`RangeIndex`]: what they do. What differs from one to the other
+//!   (`Geometry`, `Options`, `Techniques`) is in [`sherman`], [`smart`], [`chime`] and [`dolphin`].
 //! - [`ReadError`], [`WriteError`] and so on: what each kind of call can fail with; [`IndexError`]: any of them.
 //! - [`runtime`], [`lock`], [`cache`], [`index`]: the crates themselves, to build an index of one's own.
 //!
@@ -48,15 +48,15 @@
 
 pub use farwood_cache as cache;
 pub use farwood_index as index;
-pub use farwood_index::{chime, sherman, smart};
+pub use farwood_index::{chime, dolphin, sherman, smart};
 pub use farwood_lock as lock;
 pub use farwood_runtime as runtime;
 
 pub use farwood_index::{
-    AccessError, AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Chime, ChimeIndex, IndexError,
-    IndexKind, IndexSpec, IndexStats, KeyRange, Limits, LoadError, Nodes, OpKind, OpenError, Pair,
-    RangeIndex, ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Switches, TreeShape, Value,
-    Violation, WriteError,
+    AccessError, AnyIndex, AnyTree, Backoff, Bytes, CheckOptions, CheckReport, Chime, ChimeIndex, Dolphin,
+    DolphinIndex, IndexError, IndexKind, IndexSpec, IndexStats, KeyRange, Limits, LoadError, Nodes, OpKind,
+    OpenError, Pair, RangeIndex, ReadError, Scan, Sherman, ShermanIndex, Smart, SmartIndex, Switches,
+    TreeShape, Value, Violation, WriteError,
 };
 pub use farwood_runtime::{
     Cluster, ClusterConfig, ClusterName, ClusterNameError, ClusterOpenError, ComputeNode, ControlError,

@@ -28,7 +28,6 @@ fn flags_that_make_no_sense_are_refused() {
         (&["--memory", "4GB"], "KiB, MiB or GiB"),
         (&["--memory", "99999999999999999999GiB"], "too large"),
         (&["--index", "btree"], "[possible values: "),
-        (&["--index", "dolphin"], "not in this release"),
         (&["--index", "smart", "--technique", "combine=off"], "it has lock_free_nodes, in_place_leaves"),
         (
             &["--technique", "lock_free_nodes=off"],
@@ -76,7 +75,6 @@ fn commands_that_make_no_sense_are_refused() {
         (&["memory-server", "--fabric", "shm:a", "--memory", "1GiB", "--device", "x"], "--device"),
         (&["memory-server", "--fabric", "verbs:host:1", "--memory", "1GiB"], "--listen ADDR:PORT"),
         (&["create", "t", shm], "--index"),
-        (&["create", "t", shm, "--index", "dolphin"], "not in this release"),
         (&["create", "t", shm, "--index", "smart", "--max-key", "256"], "keys of up to 255 bytes, not 256"),
         (&["create", "t", shm, "--index", "smart", "--max-value", "1MiB"], "choose 0 to 4096"),
         (&["create", "t", shm, "--index", "btree"], "[possible values: "),

@@ -70,7 +70,6 @@ fn a_swarm_that_makes_no_sense_is_refused() {
         (&["--seeds", "5"][..], "A..B"),
         (&["--seeds", "5..5"], "A..B"),
         (&["--faults", "storm"], "crashes (a compute node stops"),
-        (&["--index", "dolphin"], "not in this release"),
         (&["--index", "smart", "--technique", "two_level=on"], "lock_free_nodes"),
         (&["--technique", "warp=on"], "combine, on_chip"),
         (&["--ops", "5000000000"], "--ops"),

@@ -243,6 +243,25 @@ macro_rules! radix_inner {
     };
 }
 
+/// Runs the lines of an example that use the layout and the image of a leaf of ranges. It is for keys from `a` to below
+/// `b`, and holds `anna`.
+#[macro_export]
+macro_rules! range_leaf {
+    (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
+        (|| -> Result<(), $crate::Failure> {
+            use farwood_index::layout::NodeVersion;
+            use farwood_index::layout::range_leaf::*;
+            let $layout = RangeLayout::new(256, 1, 8, 8)?;
+            let mut $image = vec![0; $layout.node_bytes()];
+            let header =
+                RangeHeader { version: NodeVersion::new(7), next: None, low: b"a", high: Some(b"b") };
+            $layout.build(&mut $image, &header, [(&b"anna"[..], &b"1"[..])]);
+            $($lines)*
+            Ok(())
+        })().expect("examples succeed")
+    };
+}
+
 #[doc(hidden)]
 #[macro_export]
 macro_rules! node {

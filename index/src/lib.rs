@@ -6,7 +6,8 @@
 //!   behind one type.
 //! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper; [`chime`]: the B+tree
-//!   of the CHIME paper, whose leaves are hopscotch tables. Their `mod.rs` tabulate their round trips.
+//!   of the CHIME paper, whose leaves are hopscotch tables; [`dolphin`]: the Dolphin paper's radix nodes above leaves of
+//!   ranges. Their `mod.rs` tabulate their round trips.
 //! - `btree`: what B+trees have above their leaves; its `mod.rs` tabulates what a tree supplies.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.
@@ -22,6 +23,7 @@ extern crate self as farwood_index;
 mod btree;
 pub mod check;
 pub mod chime;
+pub mod dolphin;
 pub mod error;
 mod key_range;
 pub mod layout;
@@ -37,6 +39,7 @@ pub mod write_op;
 
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use chime::{Chime, ChimeIndex};
+pub use dolphin::{Dolphin, DolphinIndex};
 pub use error::{AccessError, IndexError, LoadError, OpenError, ReadError, WriteError};
 pub use farwood_lock::Backoff;
 pub use key_range::KeyRange;

@@ -722,6 +722,8 @@ registry! { $
     Smart (smart): SmartAlgorithm,
     /// The B+tree of the CHIME paper: gets read a part of a leaf, and the cache is as small as Sherman's.
     Chime (chime): crate::chime::ChimeAlgorithm,
+    /// The hybrid of the Dolphin paper: radix nodes above leaves of many keys, which clients update at the same time.
+    Dolphin (dolphin): crate::dolphin::DolphinAlgorithm,
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use farwood_cache::CacheStats;
 use farwood_lock::LockStats;
+use farwood_lock::shared::SharedStats;
 use farwood_lock::window::WindowStats;
 use farwood_runtime::Usage;
 
@@ -162,6 +163,8 @@ pub struct IndexStats {
     pub kinds: [KindStats; OpKind::ALL.len()],
     /// Locks.
     pub locks: LockStats,
+    /// Locks that clients share.
+    pub shared_locks: SharedStats,
     /// Operations that clients did for each other (read delegation and write combining).
     pub sharing: WindowStats,
     /// Cache: lookups and hits of this shard, the rest of the whole compute node's cache.
@@ -192,7 +195,7 @@ impl IndexStats {
 }
 
 farwood_runtime::counters!(IndexStats {
-    sum: locks sharing cache;
+    sum: locks shared_locks sharing cache;
     each: kinds;
     held: lock_table_bytes;
 });

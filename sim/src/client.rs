@@ -57,6 +57,8 @@ pub(crate) struct Crew {
     pub(crate) work: Work,
     pub(crate) adversary: Adversary,
     mix: FaultMix,
+    /// True if writes may fail where their queue pairs break.
+    fails_with_queue_pairs: bool,
     /// A shard of each compute node that has ever been there.
     nodes: RefCell<Vec<SimShard>>,
     /// Operations that clients have begun while faults strike.
@@ -108,6 +110,7 @@ impl Crew {
             work,
             adversary,
             mix,
+            fails_with_queue_pairs: scenario.spec().kind().trial().fails_with_queue_pairs,
             nodes: RefCell::default(),
             begun: Cell::default(),
             lock_wait_ns,
@@ -165,6 +168,9 @@ impl Crew {
             },
             IndexError::Open(OpenError::Control(error)) => is_lost(error),
             _ => match error.access() {
+                Some(AccessError::Lock(LockError::Fabric(FabricError::QueuePair { .. }))) => {
+                    self.fails_with_queue_pairs && matches!(error, IndexError::Write(_))
+                }
                 Some(AccessError::Fabric(error) | AccessError::Lock(LockError::Fabric(error))) => {
                     matches!(error, FabricError::ServerGone { .. }) && may_lose_servers(&self.mix)
                 }

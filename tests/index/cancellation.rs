@@ -14,7 +14,11 @@ use crate::kit::{IndexKind, IndexSpec, Parties, Shape, with_parties_on};
 /// Yields the index that users get, where a radix tree writes nodes that nothing leads to yet in a chain of their own.
 fn unfused(kind: IndexKind) -> IndexSpec {
     let spec = Shape::TINY.usual(kind);
-    if kind.trial().is_radix { switched(spec, "fused", false) } else { spec }
+    if kind.trial().is_radix && spec.technique("fused").is_some() {
+        switched(spec, "fused", false)
+    } else {
+        spec
+    }
 }
 
 /// First writes that are dropped give the nodes back that they would have planted.

@@ -17,6 +17,7 @@ mod conformance_embedded;
 mod conformance_shm;
 mod conformance_sim;
 mod damaged_tree;
+mod dolphin_costs;
 mod embedding;
 mod grow;
 mod images;

@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::copy::{self, Copy};
-use super::slot::{CHILD, LEAF};
+use smallvec::SmallVec;
+
+use super::slot::{self, CHILD, END, LEAF};
 use super::{RadixCache, RadixImage};
 use crate::stats::CacheStats;
 
@@ -63,6 +65,38 @@ impl RadixReader {
     /// ```
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
+        self.route(key, |copy, _, byte| copy.find(byte))
+    }
+
+    /// Finds the deepest cached node on the path of `key` as [`RadixReader::find`] does, where a leaf's slot is also
+    /// for the symbols behind its own: the slot is that of the key's symbol, or else the last one before it that leads
+    /// to a leaf. In a node about the first key byte only that of the symbol will do.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
+    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[inner] });
+    /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
+    /// assert_eq!(reader.find_covering(b"cz").and_then(|route| route.slot), Some((0, below)));
+    /// assert_eq!(reader.find_covering(b"ca").and_then(|route| route.slot), None);
+    /// assert_eq!(reader.find_covering(b"d").and_then(|route| route.slot), None);
+    /// # });
+    /// ```
+    #[inline]
+    pub fn find_covering(&self, key: &[u8]) -> Option<CachedRoute> {
+        self.route(key, |copy, pos, byte| match copy.find(byte) {
+            None if pos > 0 => copy.find_leaf_before(byte?),
+            found => found,
+        })
+    }
+
+    #[inline]
+    fn route(
+        &self,
+        key: &[u8],
+        seek: impl Fn(&Copy<'_>, usize, Option<u8>) -> Option<(usize, u64)>,
+    ) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
         self.lookups.set(lookups);
         if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
@@ -77,13 +111,34 @@ impl RadixReader {
         while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
             // The root slot is before all key bytes; a node's slot is about the byte at its position.
             let next = if route.node == 0 { 0 } else { route.pos + 1 };
-            match self.cache.visit(word & CHILD, |copy| step(copy, key, next)).flatten() {
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, next, &seek)).flatten() {
                 Some(deeper) => route = deeper,
                 None => return Some(route),
             }
         }
         self.hits.set(self.hits.get() + 1);
         Some(route)
+    }
+
+    /// Yields the slots of a cached node behind the one for `byte`, or for the end of keys, in the order of their
+    /// symbols: at most so many, and none behind one that leads to an inner node.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert_eq!(reader.leaves_behind(64, None, 8)[..], [leaf]);
+    /// assert!(reader.leaves_behind(64, Some(b'a'), 8).is_empty());
+    /// # });
+    /// ```
+    pub fn leaves_behind(&self, node: u64, byte: Option<u8>, most: usize) -> SmallVec<[u64; 32]> {
+        let slots = |copy: &Copy<'_>| {
+            let mut slots: SmallVec<[u64; 32]> = (0..copy.claimed()).map(|index| copy.slot(index)).collect();
+            slots.retain(|word| *word & END == 0 && byte.is_none_or(|byte| slot::partial(*word) > byte));
+            slots.sort_unstable_by_key(|word| slot::partial(*word));
+            let leaves = slots.iter().take(most).take_while(|word| **word & LEAF != 0).count();
+            slots.truncate(leaves);
+            slots
+        };
+        self.cache.visit(node, slots).unwrap_or_default()
     }
 
     /// Caches a node: see [`RadixCache::insert`].
@@ -143,13 +198,18 @@ impl RadixReader {
 /// lacks some of the bytes from there on (a header split has put a node above it that is not cached), or is
 /// not about `key`.
 #[inline]
-fn step(copy: &Copy<'_>, key: &[u8], next: usize) -> Option<CachedRoute> {
+fn step(
+    copy: &Copy<'_>,
+    key: &[u8],
+    next: usize,
+    seek: impl Fn(&Copy<'_>, usize, Option<u8>) -> Option<(usize, u64)>,
+) -> Option<CachedRoute> {
     let depth = usize::from(copy.depth());
     let pos = depth + copy.prefix_len();
     // A child is about a later byte than its parent: also what ends the descent if the words are not of a tree.
     if depth > next || pos < next || copy::prefix_word(key.get(depth..pos)?) != copy.prefix() {
         return None;
     }
-    let slot = copy.find(key.get(pos).copied());
+    let slot = seek(copy, pos, key.get(pos).copied());
     Some(CachedRoute { node: copy.node(), class: copy.class(), pos, slot, claimed: copy.claimed() })
 }

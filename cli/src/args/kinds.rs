@@ -1,22 +1,13 @@
 //! Kinds of indexes on the command line: their names as values, and the help texts that differ from kind to kind. All
-//! of it follows from the registry. It knows no kind, but for the names of those that are planned.
+//! of it follows from the registry. It knows no kind.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use farwood::{IndexKind, Limits};
 
-/// Kinds that are planned, by name.
-const LATER: [&str; 1] = ["dolphin"];
-
 /// Makes the parser of the name of a kind. Help and errors list the names.
 pub(super) fn parser() -> impl TypedValueParser<Value = IndexKind> {
-    let known = IndexKind::ALL.iter().map(|kind| PossibleValue::new(kind.name()).help(kind.about()));
-    let later = LATER.iter().filter(|name| IndexKind::named(name).is_none());
-    let names = known.chain(later.map(|name| PossibleValue::new(*name).hide(true)));
-    PossibleValuesParser::new(names).try_map(|name| {
-        let known = || each(", ", |kind| kind.name().to_owned());
-        IndexKind::named(&name)
-            .ok_or_else(|| format!("it is not in this release [possible values: {}]", known()))
-    })
+    let names = IndexKind::ALL.iter().map(|kind| PossibleValue::new(kind.name()).help(kind.about()));
+    PossibleValuesParser::new(names).map(|name| IndexKind::named(&name).expect("values are names of kinds"))
 }
 
 /// Explains an option for a limit of an index, with its default.
@@ -64,7 +55,6 @@ mod tests {
             for kind in IndexKind::ALL {
                 assert!(help.contains(&format!("- {kind}: {}", kind.about())), "{help}");
             }
-            assert!(LATER.iter().all(|name| !help.contains(name)), "{help}");
         }
     }
 
@@ -91,12 +81,8 @@ mod tests {
         for kind in IndexKind::ALL {
             assert!(matches!(create(kind.name()), Ok(Request::Run(_))), "{kind}");
         }
-        for (name, part) in
-            [("dolphin", "not in this release [possible values: "), ("btree", "[possible values: ")]
-        {
-            let error = create(name).err().expect("there is no such").one_line();
-            assert!(IndexKind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
-            assert!(error.contains(part) && error.contains("--index"), "{error}");
-        }
+        let error = create("btree").err().expect("there is no such").one_line();
+        assert!(IndexKind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
+        assert!(error.contains("[possible values: ") && error.contains("--index"), "{error}");
     }
 }

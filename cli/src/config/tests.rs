@@ -98,7 +98,6 @@ fn simulated_runs_are_short_and_timed_throughout() {
 #[test]
 fn bad_input_says_what_to_do() {
     let cases = [
-        ("--index dolphin", "not in this release"),
         ("--index btree", "[possible values: "),
         (
             "--index smart --technique two_level=off",

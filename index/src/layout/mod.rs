@@ -1,6 +1,6 @@
 //! Codecs of nodes: bytes in, typed values out, and back. No async, no fabric, no clock. Those of the B+tree are here,
 //! its leaves that are hopscotch tables in [`hopscotch`], pairs outside of them in `block.rs`, those of the radix tree
-//! in [`radix`].
+//! in [`radix`], and leaves of many keys in ranges, which hang below one, in [`range_leaf`].
 //!
 //! A node is a sequence of 64-byte lines. The fabric promises that an access to one line is atomic, and nothing
 //! about the order or the time in which the lines of one READ or WRITE are accessed (`farwood_runtime::verbs`). So each
@@ -25,6 +25,7 @@ pub mod hopscotch;
 mod inner;
 mod leaf;
 pub mod radix;
+pub mod range_leaf;
 mod slot;
 mod slot_order;
 mod stream;

@@ -235,6 +235,9 @@ pub struct Trial {
     pub inserts_in_place: bool,
     /// True if a change that was dropped may take effect after a read that came later: soon, or never.
     pub finishes_what_was_dropped: bool,
+    /// True if a change whose queue pair breaks may fail, with an unknown outcome: it is not made again where other
+    /// clients may have overwritten it.
+    pub fails_with_queue_pairs: bool,
     /// Bytes of a key that is long, and legal.
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
@@ -253,6 +256,7 @@ impl Trial {
         is_radix: false,
         inserts_in_place: true,
         finishes_what_was_dropped: false,
+        fails_with_queue_pairs: false,
         // More than a byte can count.
         long_key: 300,
         height_min: 1,

@@ -2,11 +2,12 @@
 //! is the handle of one shard's clients. They create, open and attach, check lengths, meter, coalesce operations of
 //! clients, and count. What an operation does, the [`Algorithm`] knows.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use farwood_lock::LockTable;
+use farwood_lock::shared::SharedLocks;
 use farwood_lock::window::Outcome;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
@@ -160,7 +161,8 @@ impl<A: Algorithm> Tree<A> {
         let stats = RefCell::default();
         Index(Rc::new_cyclic(|me| {
             let me = Weak::clone(me);
-            Local { me, shared, techniques, verbs, locks, allocator, state, coalescing, stats }
+            let shared_locks = OnceCell::new();
+            Local { me, shared, techniques, verbs, locks, shared_locks, allocator, state, coalescing, stats }
         }))
     }
 
@@ -256,6 +258,8 @@ pub struct Local<A: Algorithm, V: Verbs> {
     pub verbs: V,
     /// The locks of this index's nodes.
     pub locks: LockTable<V>,
+    /// Those of them that clients share, for an algorithm that has such: made with the first one.
+    pub shared_locks: OnceCell<SharedLocks<V>>,
     /// Memory for nodes.
     pub allocator: NodeAllocator,
     /// The algorithm's own.
@@ -370,7 +374,8 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// ```
     pub fn locks_in_use(&self) -> usize {
         let (held, waiting) = self.0.locks.in_use();
-        held + waiting + self.0.coalescing.in_use()
+        let shared = self.0.shared_locks.get().map_or(0, SharedLocks::in_use);
+        held + waiting + shared + self.0.coalescing.in_use()
     }
 
     /// Checks the index, which is at rest, and reports what is wrong with it.
@@ -512,9 +517,13 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
     }
 
     fn stats(&self) -> IndexStats {
-        let Local { shared, verbs, locks, coalescing, state, stats, .. } = &*self.0;
+        let Local { shared, verbs, locks, shared_locks, coalescing, state, stats, .. } = &*self.0;
         let mut stats = stats.borrow().clone();
         shared.meeting.count(locks, coalescing, verbs.shards(), &mut stats);
+        if let Some(locks) = shared_locks.get() {
+            stats.shared_locks = locks.stats();
+            stats.lock_table_bytes += locks.bytes() as u64;
+        }
         stats.cache = A::cache_stats(&shared.state, state);
         stats
     }

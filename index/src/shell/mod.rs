@@ -5,11 +5,13 @@
 //! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
 //!   [`options`]: how a compute node works on it.
 //! - [`nodes`]: READs, locks, and nodes that nothing refers to yet.
+//! - `bulk`: the nodes that a bulk load writes.
 //! - [`scan`]: scans as streams of windows.
 //! - `meeting`: the locks and windows in which clients of an index meet.
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
 
 pub mod algorithm;
+pub(crate) mod bulk;
 mod coalescing;
 pub mod handle;
 mod meeting;

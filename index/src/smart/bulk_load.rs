@@ -6,21 +6,18 @@
 //! readers see all pairs or none; the cache, which is shown the nodes as they are written, hears of the root after that
 //! only. A load that fails, is dropped, or loses the CAS to a writer gives its nodes back.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
-use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
+use farwood_runtime::{ServerId, Verbs};
 
-use super::Tree;
 use super::new_node::{Redirect, child_at};
-use crate::error::{AccessError, LoadError, WriteError};
+use super::{SmartAlgorithm, Tree};
+use crate::error::{LoadError, WriteError};
+use crate::layout::Bytes;
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner,
 };
-use crate::layout::{Bytes, LINE_BYTES};
-
-/// Nodes that are written at the same time.
-const WRITES_IN_FLIGHT: usize = 32;
+use crate::shell::bulk::BulkWriter;
 
 /// Loads `pairs`; yields how many.
 pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
@@ -28,24 +25,22 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     pairs: &mut dyn Iterator<Item = Result<(K, U), LoadError>>,
     fill: f64,
 ) -> Result<u64, LoadError> {
-    let meter = Meter::default();
     let mut budget = tree.budget();
-    if tree.read_root(&meter, &mut budget).await?.slot != Slot::EMPTY {
+    let mut loader = Loader { tree, fill, open: Vec::new(), writer: BulkWriter::new(tree) };
+    if tree.read_root(&loader.writer.meter, &mut budget).await?.slot != Slot::EMPTY {
         return Err(LoadError::NotEmpty);
     }
-    let mut loader =
-        Loader { tree, meter, fill, open: Vec::new(), writes: VecDeque::new(), allocated: Vec::new() };
     let (count, root) = loader.load(pairs).await?;
     let Some(root) = root else { return Ok(0) };
     let at = tree.shared.entry.root;
     let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
-    loader.drain(0).await?;
+    loader.writer.drain(0).await?;
     let link = Link::Live(Parent::Root);
     let redirect = Redirect { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
     // The redirect may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
-    let allocated = std::mem::take(&mut loader.allocated);
-    if tree.redirect(&loader.meter, &redirect, &mut budget).await?.is_err() {
-        loader.allocated = allocated;
+    let nodes = loader.writer.publish();
+    if tree.redirect(&loader.writer.meter, &redirect, &mut budget).await?.is_err() {
+        loader.writer.withdraw(nodes);
         return Err(LoadError::NotEmpty);
     }
     tree.cache().set_root(slot.bits());
@@ -76,29 +71,15 @@ struct Open {
 
 struct Loader<'t, V: Verbs> {
     tree: &'t Rc<Tree<V>>,
-    meter: Meter,
     fill: f64,
     /// From the top; positions ascend.
     open: Vec<Open>,
-    writes: VecDeque<(RemotePtr, V::Submission)>,
-    /// Nodes that nothing refers to yet.
-    allocated: Vec<Run>,
-}
-
-/// Nodes of one size, one behind the other.
-struct Run {
-    first: RemotePtr,
-    bytes: u64,
-    count: u64,
+    writer: BulkWriter<'t, SmartAlgorithm, V>,
 }
 
 impl<V: Verbs> Drop for Loader<'_, V> {
     fn drop(&mut self) {
-        // WRITEs to them may be in flight: their next owner writes behind those, on the same queue pairs.
-        for Run { first, bytes, count } in &self.allocated {
-            (0..*count).for_each(|place| self.tree.allocator.return_extent(first.add(place * bytes), *bytes));
-        }
-        if !self.allocated.is_empty() {
+        if !self.writer.is_empty() {
             // It was shown some of them, at addresses that others will get.
             self.tree.cache().clear();
         }
@@ -201,7 +182,7 @@ impl<V: Verbs> Loader<'_, V> {
                 let at = self.allocate(Some(server), bytes).await?;
                 let mut buf = tree.verbs.lease(bytes);
                 tree.leaf().build(&mut buf, Link::Live(parent), &key, &value);
-                self.write(at, buf).await?;
+                self.writer.write(at.ptr(), buf).await?;
                 Ok((at, Slot::leaf(symbol, at, class)))
             }
             Pending::Inner(Closed { at, header, slots }) => {
@@ -209,44 +190,13 @@ impl<V: Verbs> Loader<'_, V> {
                 build_inner(&mut buf, Link::Live(parent), &header, slots);
                 // Nothing leads there as long as the cache knows no root.
                 tree.cache_node(at, &InnerView::new(&buf, tree.types()).expect("it was built here"));
-                self.write(at, buf).await?;
+                self.writer.write(at.ptr(), buf).await?;
                 Ok((at, Slot::inner(symbol, at, header.node_type)))
             }
         }
     }
 
     async fn allocate(&mut self, near: Option<ServerId>, bytes: usize) -> Result<Child, WriteError> {
-        let allocator = &self.tree.allocator;
-        let node = match near {
-            Some(server) => allocator.allocate_near(server, bytes as u64).await?.at,
-            None => allocator.allocate(bytes as u64).await?,
-        };
-        let bytes = (bytes as u64).next_multiple_of(LINE_BYTES as u64);
-        match self.allocated.last_mut() {
-            Some(run) if run.bytes == bytes && run.first.add(run.count * bytes) == node => run.count += 1,
-            _ => self.allocated.push(Run { first: node, bytes, count: 1 }),
-        }
-        Ok(child_at(node)?)
-    }
-
-    async fn write(&mut self, node: Child, buf: Buf) -> Result<(), AccessError> {
-        self.drain(WRITES_IN_FLIGHT - 1).await?;
-        let (at, bytes) = (node.ptr(), buf.len());
-        let mut chain = Chain::with_buffer(at.server(), buf);
-        chain.write(at, 0..bytes);
-        self.writes.push_back((at, self.tree.verbs.post(&self.meter, chain)));
-        Ok(())
-    }
-
-    /// Waits until at most `left` writes are in flight.
-    async fn drain(&mut self, left: usize) -> Result<(), AccessError> {
-        let mut budget = self.tree.budget();
-        while self.writes.len() > left {
-            let (at, mut write) = self.writes.pop_front().expect("there are more than `left`");
-            while let Err(failed) = write.await {
-                write = self.tree.verbs.submit(&self.meter, budget.post_again(&self.meter, at, failed)?);
-            }
-        }
-        Ok(())
+        Ok(child_at(self.writer.allocate(near, bytes).await?)?)
     }
 }

@@ -67,6 +67,7 @@ use farwood_runtime::{Meter, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
+pub(crate) use self::new_node::child_at;
 use self::turns::Turns;
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
@@ -131,7 +132,7 @@ impl<V: Verbs> Tree<V> {
 }
 
 /// Fails if slots cannot name all memory of these servers.
-fn check_servers(servers: &[ServerInfo]) -> Result<(), OpenError> {
+pub(crate) fn check_servers(servers: &[ServerInfo]) -> Result<(), OpenError> {
     let most = Child::REGION_BYTES_MAX;
     if servers.len() > Child::SERVERS_MAX || servers.iter().any(|server| server.region_bytes > most) {
         let what = format!(
@@ -184,6 +185,7 @@ impl Algorithm for SmartAlgorithm {
         inserts_in_place: false,
         // The CAS that publishes a new leaf may be in flight on another queue pair than a read of that leaf.
         finishes_what_was_dropped: true,
+        fails_with_queue_pairs: false,
         long_key: 255,
         // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.
         height_min: 3,

@@ -29,7 +29,7 @@ impl<V: Verbs> NewNodes<'_, V> {
 }
 
 /// Yields the address of a node, as slots name it.
-pub(super) fn child_at(node: RemotePtr) -> Result<Child, AccessError> {
+pub(crate) fn child_at(node: RemotePtr) -> Result<Child, AccessError> {
     Child::new(node).ok_or_else(|| AccessError::corrupt(node, "it is beyond what slots can name"))
 }
 

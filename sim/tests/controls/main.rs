@@ -256,3 +256,51 @@ fn hop_bits_that_are_not_compared() {
         scenario
     });
 }
+
+/// Makes a plain scenario with a Dolphin tree, whose leaves are torn as often as can be.
+fn dolphin(seed: u64) -> Scenario {
+    let mut scenario = plain(seed);
+    let tiny = node(IndexKind::Dolphin.spec(Limits { max_key: 8, max_value: 8 }, farwood_index::Nodes::Tiny));
+    scenario.nodes = vec![tiny; 3];
+    scenario.work.ops = 150;
+    scenario.work.keys = 40;
+    scenario
+}
+
+#[test]
+fn values_that_are_read_before_their_keys() {
+    is_caught(Act::ValuesFirst, 20, |seed| {
+        let mut scenario = dolphin(seed);
+        scenario.work.shares = Shares { get: 10, put: 0, insert: 6, update: 0, remove: 4, scan: 2 };
+        scenario
+    });
+}
+
+#[test]
+fn keys_that_are_written_before_their_values() {
+    is_caught(Act::KeysFirst, 20, |seed| {
+        let mut scenario = dolphin(seed);
+        scenario.work.shares = Shares { get: 10, put: 0, insert: 6, update: 0, remove: 4, scan: 2 };
+        scenario
+    });
+}
+
+#[test]
+fn leaves_that_are_not_marked_while_they_are_written() {
+    is_caught(Act::NoTornMark, 40, |seed| {
+        let mut scenario = dolphin(seed);
+        scenario.work.keys = 200;
+        scenario.work.shares = Shares { get: 10, put: 0, insert: 8, update: 0, remove: 6, scan: 2 };
+        scenario
+    });
+}
+
+/// A split that does not wait for an update loses it.
+#[test]
+fn sharers_that_do_not_show_themselves() {
+    is_caught(Act::NoPresence, 20, |seed| {
+        let mut scenario = dolphin(seed);
+        scenario.work.shares = Shares { get: 4, put: 0, insert: 6, update: 10, remove: 6, scan: 1 };
+        scenario
+    });
+}

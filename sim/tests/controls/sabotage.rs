@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use farwood_index::IndexSpec;
+use farwood_index::layout::range_leaf::RangeLayout;
 use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
 use farwood_runtime::buffer::Buf;
 use farwood_runtime::chain::{Op, Verb};
@@ -51,6 +52,14 @@ pub(crate) enum Act {
     AnyHops,
     /// No READ is too long, and the entries of a neighbourhood have the version of its replica.
     AnyReplica,
+    /// A chain of READs reads the last one first: a leaf's values before its keys.
+    ValuesFirst,
+    /// WRITEs of single slots are in the other order: a key before its value.
+    KeysFirst,
+    /// A leaf is not marked while it is written whole.
+    NoTornMark,
+    /// Sharers of a lock do not show themselves.
+    NoPresence,
 }
 
 /// The nodes of the tree that runs on the fabric.
@@ -59,6 +68,8 @@ pub(crate) enum Nodes {
     BTree(LeafLayout),
     Radix(Radix),
     Hop(Hop),
+    /// Leaves of ranges, whose bytes stay as they are.
+    Range,
 }
 
 impl Nodes {
@@ -69,6 +80,7 @@ impl Nodes {
             }
             IndexSpec::Smart { geometry, .. } => Nodes::Radix(Radix::new(*geometry)),
             IndexSpec::Chime { geometry, .. } => Nodes::Hop(Hop::new(*geometry, spec)),
+            IndexSpec::Dolphin { .. } => Nodes::Range,
             other => panic!("the controls know no nodes of {}", other.kind()),
         }
     }
@@ -102,12 +114,29 @@ impl<V: Verbs> Sabotage<V> {
         {
             return chain;
         }
+        let marks = |verb: &Verb| matches!(verb.op, Op::WriteWord { word: RangeLayout::TORN, .. });
         let unlocks = |verb: &Verb| matches!(verb.op, Op::WriteWord { word: 0, .. });
         match self.act {
             Act::UnlockFirst => rebuilt(chain, |verbs| verbs.sort_by_key(|verb| !unlocks(verb))),
             Act::LostUnlock(one_in) if chain.verbs().iter().any(unlocks) && self.one_in(one_in) => {
                 rebuilt(chain, |verbs| verbs.retain(|verb| !unlocks(verb)))
             }
+            Act::ValuesFirst if chain.verbs().iter().all(|verb| matches!(verb.op, Op::Read { .. })) => {
+                rebuilt(chain, |verbs| verbs.reverse())
+            }
+            Act::KeysFirst if !chain.verbs().iter().any(marks) => rebuilt(chain, |verbs| {
+                let writes = |verb: &Verb| matches!(verb.op, Op::Write { .. });
+                let begin = verbs.iter().take_while(|verb| writes(verb)).count();
+                verbs[..begin].reverse();
+            }),
+            Act::NoTornMark => rebuilt(chain, |verbs| verbs.retain(|verb| !marks(verb))),
+            Act::NoPresence => rebuilt(chain, |verbs| {
+                for verb in verbs {
+                    if let Op::Faa { add, .. } = &mut verb.op {
+                        *add = 0;
+                    }
+                }
+            }),
             _ => chain,
         }
     }
@@ -224,7 +253,7 @@ impl<V: Verbs> Tampered<V> {
     fn forge(&self, read: &Read, image: &mut [u8]) {
         match (&self.nodes, self.act) {
             (Nodes::BTree(leaf), _) => self.forge_node(leaf, image),
-            (Nodes::Hop(_), _) => {}
+            (Nodes::Hop(_) | Nodes::Range, _) => {}
             // All nodes of a radix tree are longer.
             (Nodes::Radix(_), _) if image.len() < 24 => {}
             (Nodes::Radix(radix), Act::AnyChecksum) => radix.put_checksum_right(image),

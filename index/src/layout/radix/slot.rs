@@ -45,7 +45,7 @@ const _: () = assert!(
 );
 
 /// The address of a node in 48 bits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Child(u64);
 
 impl Child {

@@ -2,6 +2,7 @@
 //! without a table here is held to what it says itself of its gets and updates (`Algorithm::round_trips`).
 
 mod chime;
+mod dolphin;
 mod sherman;
 mod smart;
 
@@ -56,6 +57,7 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
             chime::indirect(options.techniques, work)
         }
         IndexSpec::Chime { options, .. } => chime::costs(options.techniques, work),
+        IndexSpec::Dolphin { .. } => dolphin::costs(work),
         other => own_word(&other, work),
     }
 }

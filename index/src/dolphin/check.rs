@@ -1,0 +1,308 @@
+//! Walks a tree at rest, read-only: the inner nodes first, then the leaves of each first byte, one after the other by
+//! the links between them. It judges what readers rely on: that the leaves of a first byte cover all keys, in order;
+//! and that no slot leads beyond the leaf of its keys. That one leads too far to the left costs round trips, and is no
+//! violation.
+//!
+//! It neither uses nor fills the cache.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farwood_lock::LockWord;
+use farwood_lock::shared::LockWords;
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::{Inner, Unread};
+use super::leaf_plan::{Old, pairs_of};
+use super::root::{begin_of, end_of};
+use crate::check::{AtRest, Broken, CheckReport, Link, MissingSeparator, Violation, inside};
+use crate::error::AccessError;
+use crate::layout::radix::{Child, Symbol};
+use crate::layout::{Bytes, Rejection};
+use crate::step::Budget;
+
+/// Times that a check reads a torn leaf again. At rest once is enough.
+const REREADS: u32 = 8;
+
+/// Walks over the tree ([`Algorithm::walk`](crate::shell::Algorithm::walk)).
+pub(super) async fn walk<V: Verbs>(
+    tree: &Tree<V>,
+    meter: &Meter,
+    at_rest: Option<AtRest<'_>>,
+    report: &mut CheckReport,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<(), AccessError> {
+    let mut budget = tree.budget();
+    let Some(root) = tree.read_root(meter, &mut budget).await? else { return Ok(()) };
+    let owners = match &at_rest {
+        Some(_) => tree.leaf_locks().lane_owners(meter).await?,
+        None => Vec::new(),
+    };
+    report.survey.used_bytes += (tree.root_bytes() - tree.types().node_bytes(tree.types().largest())) as u64;
+    let mut walk = Walk { tree, meter, budget, at_rest, owners, visited: BTreeSet::new(), height: 0, report };
+    let families = walk.inner_nodes(tree.unread_root(root)).await?;
+    for (symbol, slots) in families {
+        walk.leaves(symbol, &slots, visit).await?;
+    }
+    let survey = &mut walk.report.survey;
+    let slots = survey.leaves * tree.leaf().slots() as u64;
+    survey.height = walk.height;
+    survey.load_factor = if slots == 0 { 0.0 } else { survey.keys as f64 / slots as f64 };
+    Ok(())
+}
+
+/// The slots that lead to leaves, by the keys that they are for, with the nodes that they are in.
+type LeafSlots = Vec<(Bytes, Child, RemotePtr)>;
+
+struct Walk<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    meter: &'t Meter,
+    budget: Budget,
+    at_rest: Option<AtRest<'t>>,
+    /// The words of those that have lanes.
+    owners: Vec<Option<LockWord>>,
+    /// Nodes that were read: none is read twice.
+    visited: BTreeSet<RemotePtr>,
+    height: u8,
+    report: &'t mut CheckReport,
+}
+
+impl<V: Verbs> Walk<'_, V> {
+    fn violation(&mut self, node: RemotePtr, broken: Broken) {
+        self.report.violations.push(Violation { node, level: None, broken });
+    }
+
+    fn rule(&mut self, node: RemotePtr, what: impl Into<String>) {
+        self.violation(node, Broken::Rule { what: what.into() });
+    }
+
+    /// Reads all inner nodes; yields the slots that lead to leaves, by their first symbol.
+    async fn inner_nodes(&mut self, root: Unread) -> Result<BTreeMap<Symbol, LeafSlots>, AccessError> {
+        let mut families: BTreeMap<Symbol, LeafSlots> = BTreeMap::new();
+        let mut ahead = vec![(root, Bytes::new(), self.tree.shared.entry.root)];
+        while let Some((at, path, from)) = ahead.pop() {
+            let Some(inner) = self.inner_node(at, from).await? else { continue };
+            let ptr = at.node.ptr();
+            self.report.survey.inner_nodes += 1;
+            self.report.survey.used_bytes += self.tree.types().node_bytes(at.class) as u64;
+            if let Some((node, class)) = inner.moved {
+                self.report.unfinished.push(ptr);
+                ahead.push((Unread { node, class, ..at }, path, ptr));
+                continue;
+            }
+            self.height = self.height.max((inner.position + 2).min(255) as u8);
+            self.judge_symbols(ptr, &inner);
+            for slot in &inner.slots {
+                let mut below = path.clone();
+                if let Symbol::Byte(byte) = slot.symbol() {
+                    below.push(byte);
+                }
+                match slot.child() {
+                    Some(node) if slot.is_leaf() => {
+                        let family = Symbol::of(&below, 0);
+                        families.entry(family).or_default().push((below, node, ptr));
+                    }
+                    Some(node) if slot.symbol() != Symbol::End => {
+                        let above = Some((at.node, inner.position));
+                        ahead.push((Unread { node, class: slot.class(), above }, below, ptr));
+                    }
+                    _ => self.rule(ptr, format!("its slot {slot:?} leads nowhere")),
+                }
+            }
+        }
+        families.values_mut().for_each(|slots| slots.sort_by(|one, other| one.0.cmp(&other.0)));
+        Ok(families)
+    }
+
+    /// Reads an inner node, if one can be there that was not read before.
+    async fn inner_node(&mut self, at: Unread, from: RemotePtr) -> Result<Option<Inner>, AccessError> {
+        let ptr = at.node.ptr();
+        let bytes = match self.tree.inner_bytes(at) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.rule(from, error.to_string());
+                return Ok(None);
+            }
+        };
+        if !self.is_new(ptr, bytes, from) {
+            return Ok(None);
+        }
+        let image = self.tree.read(self.meter, ptr, bytes, &mut self.budget).await?;
+        match self.tree.judge_inner(at, &image) {
+            Ok(inner) => Ok(Some(inner)),
+            Err(AccessError::Corrupt { node, what }) => {
+                self.rule(node, what);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells whether a node can be there that was not read before; reports if not.
+    fn is_new(&mut self, node: RemotePtr, bytes: usize, from: RemotePtr) -> bool {
+        if let Err(fault) = inside(self.tree.verbs.control().servers(), node, bytes) {
+            self.violation(from, Broken::Address { link: Link::Child, to: node, fault });
+            return false;
+        }
+        if !self.visited.insert(node) {
+            self.violation(node, Broken::ReachedTwice { from });
+            return false;
+        }
+        true
+    }
+
+    fn judge_symbols(&mut self, node: RemotePtr, inner: &Inner) {
+        let mut symbols: Vec<(Symbol, usize)> =
+            inner.slots.iter().map(|slot| slot.symbol()).zip(0..).collect();
+        symbols.sort_unstable();
+        for pair in symbols.windows(2) {
+            if pair[0].0 == pair[1].0 {
+                self.violation(node, Broken::SymbolTwice { first: pair[0].1, second: pair[1].1 });
+            }
+        }
+        let has_end = symbols.first().is_some_and(|(symbol, _)| *symbol == Symbol::End);
+        if inner.position > 0 && !has_end {
+            self.rule(node, "it has no slot for the end of keys");
+        }
+    }
+
+    /// Walks over the leaves of keys that begin with `symbol`, to which these slots lead.
+    async fn leaves(
+        &mut self,
+        symbol: Symbol,
+        slots: &LeafSlots,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), AccessError> {
+        let mut begins: BTreeMap<Child, Bytes> = BTreeMap::new();
+        let (_, first, mut from) = slots[0];
+        let (mut at, mut expected) = (Some(first), Some(begin_of(symbol)));
+        let mut last = None;
+        while let Some(leaf) = at.take() {
+            let ptr = leaf.ptr();
+            if !self.is_new(ptr, self.tree.leaf().node_bytes(), from) {
+                break;
+            }
+            self.report.survey.leaves += 1;
+            self.report.survey.used_bytes += self.tree.leaf().node_bytes() as u64;
+            let Some((old, next)) = self.leaf(ptr, from, expected.as_ref(), visit).await? else {
+                // What it holds and where it ends is not known: the next leaf that a slot leads to may be behind it.
+                let behind = slots.iter().find(|(path, other, _)| {
+                    Some(path) > last.as_ref() && *other != leaf && !begins.contains_key(other)
+                });
+                (at, expected) = (behind.map(|(_, other, _)| *other), None);
+                last = behind.map(|(path, ..)| path.clone());
+                continue;
+            };
+            let end = end_of(symbol);
+            if next.is_none() && old.high != end {
+                let high = old.high.clone().unwrap_or_default();
+                self.violation(ptr, Broken::NoSibling { high });
+            }
+            last = Some(old.low.clone());
+            begins.insert(leaf, old.low);
+            (at, expected, from) = (next, old.high, ptr);
+        }
+        self.judge_slots(symbol, slots, &begins);
+        Ok(())
+    }
+
+    /// Judges the slots that lead to leaves, of which it is known where they begin.
+    fn judge_slots(&mut self, symbol: Symbol, slots: &LeafSlots, begins: &BTreeMap<Child, Bytes>) {
+        let mut unknown: BTreeMap<&Child, &Bytes> = begins.iter().collect();
+        for (path, leaf, node) in slots {
+            unknown.remove(leaf);
+            match begins.get(leaf) {
+                Some(begin) if begin > path => {
+                    let (separator, begin) = (path.clone(), begin.clone());
+                    let what =
+                        format!("its slot for {separator:?} leads to {leaf:?}, which begins at {begin:?}");
+                    self.rule(*node, what);
+                }
+                None if self.report.torn.is_empty() => {
+                    self.rule(
+                        *node,
+                        format!("its slot for {path:?} leads to {leaf:?}, which is not among the leaves"),
+                    );
+                }
+                _ => {}
+            }
+        }
+        let parent = slots.first().map_or(RemotePtr::NULL, |(.., node)| *node);
+        for (leaf, separator) in unknown {
+            debug_assert_eq!(Symbol::of(separator, 0), symbol);
+            let node = leaf.ptr();
+            let separator = separator.clone();
+            self.report.missing_separators.push(MissingSeparator { node, level: 0, separator, parent });
+        }
+    }
+
+    /// Reads a leaf, shows its pairs, and judges it; yields its bounds, and the leaf behind. `None` if it is torn or
+    /// none.
+    async fn leaf(
+        &mut self,
+        ptr: RemotePtr,
+        from: RemotePtr,
+        expected: Option<&Bytes>,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<Option<(Old, Option<Child>)>, AccessError> {
+        let (bytes, mut rereads) = (self.tree.leaf().node_bytes(), 0);
+        let image = loop {
+            let image = self.tree.read(self.meter, ptr, bytes, &mut self.budget).await?;
+            let is_torn = self.tree.leaf().parse(&image).err() == Some(Rejection::Torn);
+            rereads += 1;
+            if !is_torn || self.at_rest.is_some() && rereads > REREADS {
+                break image;
+            }
+            self.budget.spend(self.meter, ptr, Some(Rejection::Torn))?;
+        };
+        let has_dead_owner = self.judge_lock(ptr, &image);
+        let read = self.tree.leaf().parse(&image).and_then(|view| Ok((view, pairs_of(&view)?)));
+        let (view, pairs) = match read {
+            Ok(read) => read,
+            Err(Rejection::Torn) if has_dead_owner => {
+                self.report.torn.push(ptr);
+                return Ok(None);
+            }
+            Err(rejection) => {
+                self.violation(ptr, Broken::Unreadable { rejection, from });
+                return Ok(None);
+            }
+        };
+        let old = Old::of(&view);
+        if let Some(expected) = expected.filter(|expected| **expected != old.low) {
+            let (low, expected) = (old.low.clone(), expected.clone());
+            self.violation(ptr, Broken::LowFence { low, expected, from });
+        }
+        for (place, (key, value)) in pairs.iter().enumerate() {
+            if *key < old.low || old.high.as_ref().is_some_and(|high| key >= high) {
+                self.violation(ptr, Broken::KeyOutside { key: key.clone() });
+            }
+            if place > 0 && pairs[place - 1].0 == *key {
+                self.violation(ptr, Broken::DuplicateKey { key: key.clone() });
+            }
+            visit(key, value);
+        }
+        self.report.survey.keys += pairs.len() as u64;
+        let next = view.next();
+        Ok(Some((old, next)))
+    }
+
+    /// Judges the lock of a leaf; tells whether a dead client has it alone.
+    fn judge_lock(&mut self, ptr: RemotePtr, image: &Buf) -> bool {
+        let Some(options) = self.at_rest.as_ref().map(|rest| rest.options) else { return false };
+        let at = self.tree.lock_of(ptr);
+        let words = LockWords::new(&image[self.tree.leaf().lock()]);
+        let mut has_dead_owner = false;
+        if let Some(word) = words.holder() {
+            has_dead_owner = self.report.note_lock(options, at, word);
+        }
+        let lanes: Vec<u16> = words.lanes().collect();
+        for lane in lanes {
+            match self.owners.get(usize::from(lane)).copied().flatten() {
+                Some(word) => _ = self.report.note_lock(options, at, word),
+                None => self.rule(ptr, format!("lane {lane}, which has no owner, shares its lock")),
+            }
+        }
+        has_dead_owner
+    }
+}

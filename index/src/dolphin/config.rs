@@ -1,0 +1,109 @@
+//! Settings of a Dolphin tree: those that all compute nodes agree on, which the catalog keeps, and the switches of one
+//! of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::radix::{MAX_RADIX_KEY_BYTES, NodeTypes};
+use crate::layout::range_leaf::RangeLayout;
+use crate::layout::{LINE_BYTES, LayoutError};
+pub use crate::smart::Types;
+use crate::techniques;
+
+techniques! {
+    /// The technique of the paper (section III-C), and two of SMART's, as switches. Each compute node chooses for
+    /// itself.
+    pub struct Techniques {
+        /// Updates share a leaf's lock. Off: a client has it alone while it updates.
+        pub shared_updates: bool = true,
+        /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one
+        /// READ.
+        pub delegation: bool = false,
+        /// Write combining, likewise: puts, or updates, of one key that wait for each other become one.
+        pub combining: bool = false,
+    }
+}
+
+/// Settings that all compute nodes that work on a tree have to agree on: decided when it is created, kept in the
+/// catalog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PersistedConfig {
+    pub(super) geometry: Geometry,
+}
+
+/// Sizes of a tree's nodes, kept in the catalog.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Geometry {
+    /// The longest key, in bytes: 255 at most, since nodes keep key positions in one byte.
+    pub max_key: usize,
+    /// The longest value, in bytes.
+    pub max_value: usize,
+    /// Bytes of a leaf, a multiple of 64. The paper has 1024.
+    pub leaf_bytes: usize,
+    /// The types of inner nodes that there are: here only those that fill their room.
+    pub types: Types,
+}
+
+impl Geometry {
+    /// Presence words of a leaf's lock: bits for so many shards times 64 ([`farwood_lock::shared`]).
+    const PRESENCE_WORDS: usize = 1;
+
+    /// Makes the geometry whose leaves are the smallest with that many slots, if there is one.
+    pub(super) fn with_slots(self, slots: usize) -> Option<Self> {
+        let sizes = (LINE_BYTES..=crate::layout::MAX_NODE_BYTES).step_by(LINE_BYTES);
+        let mut geometries = sizes.map(|leaf_bytes| Geometry { leaf_bytes, ..self });
+        geometries.find(|geometry| geometry.formats().is_ok_and(|(_, leaf)| leaf.slots() >= slots))
+    }
+
+    /// Yields the formats of inner nodes and leaves.
+    ///
+    /// # Errors
+    /// [`LayoutError`] says which size to change.
+    pub(super) fn formats(&self) -> Result<(&'static NodeTypes, RangeLayout), LayoutError> {
+        if self.max_key > MAX_RADIX_KEY_BYTES {
+            return Err(LayoutError::RadixKeyBytes { max_key: self.max_key });
+        }
+        let types = match self.types {
+            Types::Lines => &NodeTypes::LINES,
+            Types::Tiny => &NodeTypes::TINY,
+        };
+        let leaf = RangeLayout::new(self.leaf_bytes, Self::PRESENCE_WORDS, self.max_key, self.max_value)?;
+        Ok((types, leaf))
+    }
+}
+
+impl Default for Geometry {
+    fn default() -> Self {
+        Geometry { max_key: 8, max_value: 8, leaf_bytes: 1024, types: Types::Lines }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::DolphinAlgorithm;
+    use super::*;
+    use crate::shell::handle::persisted_of;
+
+    #[test]
+    fn what_is_agreed_survives_the_catalog() {
+        let geometry = Geometry { max_key: 200, max_value: 64, leaf_bytes: 4096, types: Types::Tiny };
+        let persisted = PersistedConfig { geometry };
+        let bytes = r#"{"geometry":{"max_key":200,"max_value":64,"leaf_bytes":4096,"types":"Tiny"}}"#;
+        assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
+        assert_eq!(persisted_of::<DolphinAlgorithm>(bytes.as_bytes()), Ok(persisted));
+    }
+
+    #[test]
+    fn a_configuration_that_makes_no_sense_is_an_error() {
+        let geometry_only = serde_json::to_vec(&Geometry::default()).unwrap();
+        for (bytes, part) in [(&b"{"[..], "EOF"), (&geometry_only, "missing field")] {
+            let error = persisted_of::<DolphinAlgorithm>(bytes).unwrap_err().to_string();
+            assert!(error.contains("unreadable") && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn leaves_are_as_small_as_slots_allow() {
+        let sizes = |slots| Geometry::default().with_slots(slots).map(|geometry| geometry.leaf_bytes);
+        assert_eq!((sizes(2), sizes(50), sizes(10_000)), (Some(192), Some(1024), None));
+    }
+}

@@ -1,0 +1,221 @@
+//! The way down to a key's leaf: over cached nodes, and from the first one that is not cached by READs.
+
+use farwood_runtime::{Buf, Meter, Verbs};
+
+use super::Tree;
+use super::separators::{Slots, covering};
+use crate::error::AccessError;
+use crate::layout::Rejection;
+use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
+use crate::step::Budget;
+
+/// A leaf, and what led there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) leaf: Child,
+    /// The node whose slot leads there, and the key byte that it is about.
+    pub(super) holder: Child,
+    pub(super) position: usize,
+    /// True if that slot was read by this operation.
+    pub(super) is_fresh: bool,
+}
+
+/// The result of a descent.
+pub(super) enum Located {
+    /// The key belongs into this leaf, or one to its right.
+    Leaf(Place),
+    /// No leaf is for keys that begin as this one. The next symbol of the root that has one, if there is any.
+    Nothing(Option<Symbol>),
+}
+
+/// An inner node that was not read yet, as a slot names it.
+#[derive(Clone, Copy)]
+pub(super) struct Unread {
+    pub(super) node: Child,
+    pub(super) class: u8,
+    /// The node with that slot, and the key byte that it is about; none above the root.
+    pub(super) above: Option<(Child, usize)>,
+}
+
+/// An inner node that was read.
+pub(super) struct Inner {
+    pub(super) position: usize,
+    pub(super) slots: Slots,
+    /// The node that took its place, with its type.
+    pub(super) moved: Option<(Child, u8)>,
+}
+
+impl Inner {
+    /// Parses an inner node.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn parse<V: Verbs>(tree: &Tree<V>, image: &[u8]) -> Result<Self, Rejection> {
+        let view = InnerView::new(image, tree.types())?;
+        let slots = view.claimed().map(|(_, slot)| slot).collect();
+        let moved = if let Link::Moved { to, class } = view.link { Some((to, class)) } else { None };
+        Ok(Inner { position: view.header.position(), slots, moved })
+    }
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Finds the leaf for `key`: no round trip if all nodes on the way are cached, else one for each from the first on
+    /// that is not.
+    pub(super) async fn locate(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        budget: &mut Budget,
+    ) -> Result<Located, AccessError> {
+        let route = self.reader().find_covering(key);
+        let slot = route.and_then(|route| route.slot).map(|(_, word)| Slot::from_bits(word));
+        if let (Some(route), Some(slot)) = (route, slot)
+            && let Some(node) = slot.child()
+        {
+            let holder = Child::of(route.node);
+            match holder {
+                Some(holder) if slot.is_leaf() => {
+                    let position = route.pos;
+                    return Ok(Located::Leaf(Place { leaf: node, holder, position, is_fresh: false }));
+                }
+                holder => {
+                    let above = holder.map(|holder| (holder, route.pos));
+                    return self
+                        .descend(meter, key, Unread { node, class: slot.class(), above }, budget)
+                        .await;
+                }
+            }
+        }
+        match self.read_root(meter, budget).await? {
+            Some(root) => self.descend(meter, key, self.unread_root(root), budget).await,
+            None => Ok(Located::Nothing(None)),
+        }
+    }
+
+    /// Goes down from a node on the way to `key`.
+    async fn descend(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        mut at: Unread,
+        budget: &mut Budget,
+    ) -> Result<Located, AccessError> {
+        loop {
+            let inner = self.read_inner(meter, at, budget).await?;
+            if let Some((node, class)) = inner.moved {
+                budget.spend(meter, at.node.ptr(), None)?;
+                at = self.after_move(at, node, class);
+                continue;
+            }
+            self.cache_node(at, &inner);
+            let symbol = Symbol::of(key, inner.position);
+            let slot = covering(&inner.slots, symbol, inner.position);
+            match slot.and_then(Slot::child).zip(slot) {
+                Some((leaf, slot)) if slot.is_leaf() => {
+                    let (holder, position) = (at.node, inner.position);
+                    return Ok(Located::Leaf(Place { leaf, holder, position, is_fresh: true }));
+                }
+                Some((node, slot)) => {
+                    at = Unread { node, class: slot.class(), above: Some((at.node, inner.position)) };
+                }
+                None if inner.position == 0 => {
+                    let behind = inner.slots.iter().map(|slot| slot.symbol()).filter(|other| *other > symbol);
+                    return Ok(Located::Nothing(behind.min()));
+                }
+                None => {
+                    return Err(AccessError::corrupt(at.node.ptr(), "it has no slot for the end of keys"));
+                }
+            }
+        }
+    }
+
+    /// READs an inner node, of which the slot says what size it has.
+    ///
+    /// # Errors
+    /// If there is none, or one that does not belong below the slot that led there: following it could lead in circles.
+    pub(super) async fn read_inner(
+        &self,
+        meter: &Meter,
+        at: Unread,
+        budget: &mut Budget,
+    ) -> Result<Inner, AccessError> {
+        let ptr = at.node.ptr();
+        let bytes = self.inner_bytes(at)?;
+        let image: Buf = self.read(meter, ptr, bytes, budget).await?;
+        self.judge_inner(at, &image)
+    }
+
+    /// Parses the image of an inner node.
+    ///
+    /// # Errors
+    /// See [`Tree::read_inner`].
+    pub(super) fn judge_inner(&self, at: Unread, image: &[u8]) -> Result<Inner, AccessError> {
+        let inner =
+            Inner::parse(self, image).map_err(|rejection| AccessError::corrupt(at.node.ptr(), rejection))?;
+        let expected = at.above.map_or(0, |(_, position)| position + 1);
+        if inner.position != expected {
+            let what = format!("it is about key byte {}, not {expected}", inner.position);
+            return Err(AccessError::corrupt(at.node.ptr(), what));
+        }
+        Ok(inner)
+    }
+
+    /// Counts the bytes of an inner node.
+    ///
+    /// # Errors
+    /// If the slot that leads to it names a type that there is not.
+    pub(super) fn inner_bytes(&self, at: Unread) -> Result<usize, AccessError> {
+        let slots = self.types().slots(at.class);
+        if slots == 0 {
+            return Err(AccessError::corrupt(
+                at.node.ptr(),
+                format!("a slot gives it the type {}", at.class),
+            ));
+        }
+        Ok(self.types().node_bytes(at.class))
+    }
+
+    /// Goes on at the node that took another one's place. The slot above leads to the old one still, or a cached copy
+    /// of it does.
+    pub(super) fn after_move(&self, at: Unread, node: Child, class: u8) -> Unread {
+        tracing::debug!(name: "dolphin.node.moved", node = %at.node.ptr(), "an inner node has moved");
+        self.cache().invalidate(at.node.bits());
+        if let Some((above, _)) = at.above {
+            self.cache().invalidate(above.bits());
+        }
+        Unread { node, class, ..at }
+    }
+
+    /// Goes on after a leaf that ends before `key`: at the leaf that was split off last, or from the node above, whose
+    /// cached copy may be out of date.
+    pub(super) async fn go_right(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        from: Place,
+        next: Child,
+        budget: &mut Budget,
+    ) -> Result<Located, AccessError> {
+        tracing::debug!(name: "dolphin.leaf.right", leaf = %from.leaf.ptr(), "a leaf ends before the key");
+        budget.spend(meter, from.leaf.ptr(), None)?;
+        self.cache().invalidate(from.holder.bits());
+        // The second time a new copy of the node above may save more.
+        match budget.count_move_right() {
+            2 => self.locate(meter, key, budget).await,
+            _ => Ok(Located::Leaf(Place { leaf: next, ..from })),
+        }
+    }
+
+    /// Goes on after a leaf that is not the key's, nor on the way to it: what led there is wrong.
+    pub(super) async fn look_again(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        from: Place,
+        budget: &mut Budget,
+    ) -> Result<Located, AccessError> {
+        budget.spend(meter, from.leaf.ptr(), None)?;
+        self.cache().invalidate(from.holder.bits());
+        self.locate(meter, key, budget).await
+    }
+}

@@ -1,0 +1,191 @@
+//! The change that an operation makes to a leaf whose lock it has alone: a few words of it, the whole leaf, or two
+//! leaves instead of one. Pure.
+
+use super::separators::{divide, shortest};
+use crate::layout::radix::Child;
+use crate::layout::range_leaf::{RangeFound, RangeHeader, RangeLayout, RangeView};
+use crate::layout::{Bytes, NodeVersion, Patch, Rejection};
+use crate::write_op::WriteOp;
+
+/// Pairs, ascending.
+pub(super) type Pairs = Vec<(Bytes, Bytes)>;
+
+/// The change of a leaf.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum LeafPlan {
+    /// None: the leaf does not answer for the key.
+    Elsewhere(RangeFound),
+    /// None: the operation has no effect.
+    Nothing,
+    /// These bytes of the image, which has been changed.
+    Patch(Patch),
+    /// It is written whole, with these pairs.
+    Whole(Pairs),
+    /// It keeps the pairs before this key.
+    Split { left: Pairs, separator: Bytes, right: Pairs },
+}
+
+/// The header of a leaf, as it was read.
+pub(super) struct Old {
+    version: NodeVersion,
+    next: Option<Child>,
+    pub(super) low: Bytes,
+    pub(super) high: Option<Bytes>,
+}
+
+impl Old {
+    pub(super) fn of(view: &RangeView<'_>) -> Self {
+        let (low, high) = view.bounds();
+        Old { version: view.version(), next: view.next(), low, high }
+    }
+
+    /// Yields the header of the next write of the whole leaf.
+    pub(super) fn whole(&self) -> RangeHeader<'_> {
+        let Old { version, next, low, high } = self;
+        RangeHeader { version: version.next(), next: *next, low, high: high.as_deref() }
+    }
+}
+
+/// Yields the pairs of a leaf, ascending.
+///
+/// # Errors
+/// If one of them cannot be.
+pub(super) fn pairs_of(view: &RangeView<'_>) -> Result<Pairs, Rejection> {
+    let mut pairs: Pairs = view
+        .present()
+        .map(|slot| Ok((view.key(slot)?, view.value(slot)?)))
+        .collect::<Result<_, Rejection>>()?;
+    pairs.sort_unstable();
+    Ok(pairs)
+}
+
+/// Plans what `op` changes for `key`.
+///
+/// # Errors
+/// If the image is no leaf.
+pub(super) fn plan(
+    layout: &RangeLayout,
+    image: &mut [u8],
+    key: &[u8],
+    op: WriteOp<'_>,
+) -> Result<LeafPlan, Rejection> {
+    let found = layout.parse(image)?.find(key);
+    let (slot, is_present) = match found {
+        RangeFound::Before | RangeFound::Beyond(_) => return Ok(LeafPlan::Elsewhere(found)),
+        RangeFound::Slot { slot, is_present } => (Some(slot), is_present),
+        RangeFound::Absent { vacancy } => (vacancy, false),
+    };
+    if !op.applies(is_present) {
+        return Ok(LeafPlan::Nothing);
+    }
+    let patch = match (op, slot) {
+        (WriteOp::Remove, Some(slot)) => Some(layout.remove(image, slot)),
+        (_, Some(slot)) if is_present => layout.write_value(image, slot, op.value()),
+        (_, Some(slot)) => layout.write_pair(image, slot, key, op.value()),
+        (_, None) => None,
+    };
+    if let Some(patch) = patch {
+        return Ok(LeafPlan::Patch(patch));
+    }
+    let mut pairs = pairs_of(&layout.parse(image)?)?;
+    let pair = (Bytes::from_slice(key), Bytes::from_slice(op.value()));
+    let place = match pairs.binary_search_by(|(other, _)| other.cmp(&pair.0)) {
+        Ok(place) => {
+            pairs[place] = pair;
+            place
+        }
+        Err(place) => {
+            pairs.insert(place, pair);
+            place
+        }
+    };
+    if pairs.len() <= layout.slots() {
+        return Ok(LeafPlan::Whole(pairs));
+    }
+    let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| &key[..]).collect();
+    let at = divide(&keys, place);
+    let separator = shortest(keys[at - 1], keys[at]);
+    let right = pairs.split_off(at);
+    Ok(LeafPlan::Split { left: pairs, separator, right })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"kx";
+
+    fn layout(max_value: usize) -> RangeLayout {
+        (64..).step_by(64).find_map(|bytes| RangeLayout::new(bytes, 1, 8, max_value).ok()).unwrap()
+    }
+
+    fn leaf(layout: &RangeLayout, keys: &[&[u8]]) -> Vec<u8> {
+        let mut image = vec![0; layout.node_bytes()];
+        let header = RangeHeader { version: NodeVersion::new(3), next: None, low: b"k", high: Some(b"l") };
+        layout.build(&mut image, &header, keys.iter().map(|key| (*key, &b"12345678"[..])));
+        image
+    }
+
+    fn bytes(pairs: &Pairs) -> Vec<&[u8]> {
+        pairs.iter().map(|(key, _)| &key[..]).collect()
+    }
+
+    #[test]
+    fn operations_without_effect_change_nothing() {
+        let layout = layout(8);
+        for (keys, op) in
+            [(&[KEY][..], WriteOp::Insert(b"1")), (&[], WriteOp::Update(b"1")), (&[], WriteOp::Remove)]
+        {
+            let (mut image, before) = (leaf(&layout, keys), leaf(&layout, keys));
+            assert_eq!(plan(&layout, &mut image, KEY, op), Ok(LeafPlan::Nothing));
+            assert_eq!(image, before);
+        }
+        for (key, found) in [(&b"l"[..], RangeFound::Beyond(None)), (b"j", RangeFound::Before)] {
+            let elsewhere = plan(&layout, &mut leaf(&layout, &[]), key, WriteOp::Put(b""));
+            assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found)));
+        }
+    }
+
+    #[test]
+    fn a_change_of_one_slot_is_small_where_it_can_be() {
+        for (max_value, keys, op, is_small) in [
+            (8, &[][..], WriteOp::Put(b"12345678"), true),
+            (8, &[][..], WriteOp::Insert(b"1"), true),
+            (8, &[KEY][..], WriteOp::Put(b"87654321"), true),
+            (8, &[KEY][..], WriteOp::Update(b"1"), false),
+            (8, &[KEY][..], WriteOp::Remove, true),
+            (60, &[KEY][..], WriteOp::Update(b"12345678"), false),
+            (60, &[][..], WriteOp::Insert(b"1"), false),
+            (60, &[KEY][..], WriteOp::Remove, true),
+        ] {
+            let layout = layout(max_value);
+            let planned = plan(&layout, &mut leaf(&layout, keys), KEY, op).unwrap();
+            assert_eq!(matches!(planned, LeafPlan::Patch(_)), is_small, "{op:?}: {planned:?}");
+            assert_eq!(matches!(planned, LeafPlan::Whole(_)), !is_small, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_full_leaf_gets_rid_of_removed_keys_before_it_is_split() {
+        let layout = layout(8);
+        let names: Vec<[u8; 2]> = (0..layout.slots() as u8).map(|i| [b'k', i]).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
+        let mut image = leaf(&layout, &keys);
+        let LeafPlan::Split { left, separator, right } =
+            plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap()
+        else {
+            panic!("it is full")
+        };
+        assert_eq!(
+            ([bytes(&left), bytes(&right)].concat(), &*separator),
+            ([&keys[..], &[KEY]].concat(), KEY)
+        );
+        layout.remove(&mut image, 0);
+        let LeafPlan::Whole(pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap() else {
+            panic!("it has room")
+        };
+        assert_eq!(bytes(&pairs), [&keys[1..], &[KEY]].concat());
+        let again = plan(&layout, &mut image, keys[0], WriteOp::Put(b"12345678")).unwrap();
+        assert!(matches!(again, LeafPlan::Whole(_)), "readers may have seen the removed key present");
+    }
+}

@@ -1,0 +1,400 @@
+//! Putting a separator into the inner nodes, after the leaf was split: one node after the other, each under its lock in
+//! the lock table, and never two at a time. No leaf is locked meanwhile. What is not done yet, or never, costs others
+//! round trips and nothing else (`separators.rs`).
+//!
+//! ```text
+//!   a node with room         lock and read            WRITE slots, unlock
+//!   new nodes below          lock and read   WRITE them, bottom up   WRITE slot, unlock
+//!   a full node              lock and read   WRITE a larger one   WRITE link, unlock   lock above   WRITE slot, unlock
+//! ```
+//!
+//! The link of a node that has moved leads to the one in its place, for good: nodes are not reused. A client that comes
+//! by with a separator puts that into the slot above, if the one that moved it has not.
+//!
+//! A client that is dropped, or that has died, may leave a separator out. The janitor puts in what its own shard owes;
+//! else a client that moves right from under a node that it has just read leaves it to its janitor ([`Tree::suspect`]).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use farwood_lock::Held;
+use farwood_runtime::{Chain, Meter, Verbs};
+
+use super::descend::{Inner, Unread};
+use super::separators::{Next, Plan, Separator, Way, leaf_slot, type_for};
+use super::{DolphinAlgorithm, Tree};
+use crate::error::{AccessError, WriteError};
+use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
+use crate::shell::nodes::NewNodes;
+use crate::smart::child_at;
+use crate::step::Budget;
+
+/// The shortest time before the janitor looks for a separator that may be missing, in ns; the longest is twice that.
+const PAUSE_NS: u64 = 200_000;
+/// Time in ns for which one that could not be put in is left alone.
+const LEFT_ALONE_NS: u64 = 1_000_000_000;
+
+/// Leaves whose separators are missing or may be, as far as one shard knows.
+#[derive(Default)]
+pub(super) struct Suspects {
+    /// Those that the janitor sees to, and until when they are left alone.
+    begun: RefCell<Vec<(Child, u64)>>,
+    /// Those that operations came to over their neighbours, to which cached nodes had led.
+    met: RefCell<Vec<Child>>,
+}
+
+impl Suspects {
+    /// Maximum of leaves; others will be met again.
+    const MOST: usize = 32;
+
+    /// Notes that an operation came to `leaf` over its neighbour; false if it was noted before. A client that reads the
+    /// node above for another key caches it again, so that no client would ever come by a copy that it has just read.
+    pub(super) fn is_news(&self, leaf: Child) -> bool {
+        let mut met = self.met.borrow_mut();
+        if met.contains(&leaf) {
+            return false;
+        }
+        if met.len() >= Self::MOST {
+            met.clear();
+        }
+        met.push(leaf);
+        true
+    }
+
+    /// Notes that the janitor sees to `leaf`; false if it is to be left alone, or there are too many.
+    fn begin(&self, leaf: Child, now: u64) -> bool {
+        let mut leaves = self.begun.borrow_mut();
+        leaves.retain(|(_, until)| *until > now);
+        let is_new = leaves.len() < Self::MOST && !leaves.iter().any(|(other, _)| *other == leaf);
+        if is_new {
+            leaves.push((leaf, u64::MAX));
+        }
+        is_new
+    }
+
+    fn left_alone(&self, leaf: Child, until: u64) {
+        self.begun
+            .borrow_mut()
+            .iter_mut()
+            .filter(|(other, _)| *other == leaf)
+            .for_each(|entry| entry.1 = until);
+    }
+}
+
+/// A separator that a split owes: the janitor puts it in if this is dropped before.
+#[must_use]
+pub(super) struct Owed<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    separator: Option<Separator>,
+}
+
+impl<V: Verbs> Owed<V> {
+    pub(super) fn new(tree: &Rc<Tree<V>>, separator: Separator) -> Self {
+        Owed { tree: Rc::clone(tree), separator: Some(separator) }
+    }
+
+    /// Puts it in. If that fails the leaf stays reachable over its neighbour, and the split has succeeded all the same.
+    pub(super) async fn pay(mut self, meter: &Meter) {
+        let separator = self.separator.clone().expect("it is paid once");
+        let put = self.tree.put_separator(meter, &separator).await;
+        self.separator = None;
+        if let Err(error) = put {
+            is_missing(&error);
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Owed<V> {
+    fn drop(&mut self) {
+        let Some(separator) = self.separator.take() else { return };
+        let tree = Rc::clone(&self.tree);
+        self.tree.verbs.defer(async move {
+            tracing::debug!(name: "dolphin.separator.owed", "a dropped split has its separator put in");
+            let meter = Meter::default();
+            // Once the leaf's lock could be taken, the split has taken effect.
+            let put = match tree.settle_leaf(&meter, separator.left).await {
+                Ok(()) => tree.put_separator(&meter, &separator).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = put {
+                is_missing(&error);
+            }
+        });
+    }
+}
+
+/// Logs that a separator could not be put in.
+fn is_missing(error: &WriteError) {
+    tracing::debug!(name: "dolphin.separator.missing", %error, "a leaf stays reachable over its neighbour only");
+}
+
+impl<V: Verbs> Tree<V> {
+    /// Leaves it to the janitor to put a separator in that is missing, or about to be put in.
+    #[cold]
+    pub(super) fn suspect(&self, separator: Separator) {
+        let Some(tree) = self.me.upgrade() else { return };
+        if !self.state.suspects.begin(separator.right, self.verbs.now()) {
+            return;
+        }
+        self.verbs.defer(async move {
+            tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
+            match tree.put_separator(&Meter::default(), &separator).await {
+                Ok(()) => tree.state.suspects.left_alone(separator.right, 0),
+                Err(error) => {
+                    is_missing(&error);
+                    let until = tree.verbs.now() + LEFT_ALONE_NS;
+                    tree.state.suspects.left_alone(separator.right, until);
+                }
+            }
+        });
+    }
+
+    /// Puts a separator in, unless it is there.
+    async fn put_separator(&self, meter: &Meter, separator: &Separator) -> Result<(), WriteError> {
+        let mut budget = self.budget();
+        let Some(root) = self.read_root(meter, &mut budget).await? else { return Ok(()) };
+        let fork = self.go_down(meter, separator, Way::Key, self.unread_root(root), &mut budget).await?;
+        if let Some(fork) = fork {
+            self.go_down(meter, separator, Way::High, fork, &mut budget).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes down with a separator, and changes the nodes on its way. Yields where its other way begins.
+    async fn go_down(
+        &self,
+        meter: &Meter,
+        separator: &Separator,
+        way: Way,
+        mut at: Unread,
+        budget: &mut Budget,
+    ) -> Result<Option<Unread>, WriteError> {
+        let mut fork = None;
+        loop {
+            let inner = self.read_inner(meter, at, budget).await?;
+            let below = |slot: Slot| {
+                let node = slot.child().expect("it leads to an inner node");
+                Unread { node, class: slot.class(), above: Some((at.node, inner.position)) }
+            };
+            if way == Way::Key {
+                fork = fork.or(separator.fork(&inner.slots, inner.position).map(below));
+            }
+            let next = match next_of(&inner, separator, way) {
+                Some(next) => next,
+                None => self.change_inner(meter, at, separator, way, budget).await?,
+            };
+            match next {
+                Visit::Done => return Ok(fork),
+                Visit::Down(slot) => at = below(slot),
+                Visit::Moved(node, class) => {
+                    self.replace_child(meter, at, (node, class), budget).await?;
+                    at = self.after_move(at, node, class);
+                }
+            }
+        }
+    }
+
+    /// Changes a node under its lock, as the separator calls for then.
+    async fn change_inner(
+        &self,
+        meter: &Meter,
+        at: Unread,
+        separator: &Separator,
+        way: Way,
+        budget: &mut Budget,
+    ) -> Result<Visit, WriteError> {
+        let (held, image) = self.lock_and_read(meter, at.node.ptr(), self.inner_bytes(at)?, true).await?;
+        let inner = match self.judge_inner(at, &image) {
+            Ok(inner) => inner,
+            Err(error) => {
+                held.unlock(meter).await?;
+                return Err(error.into());
+            }
+        };
+        if let Some(next) = next_of(&inner, separator, way) {
+            held.unlock(meter).await?;
+            return Ok(next);
+        }
+        let plan = separator.plan(way, &inner.slots, inner.position);
+        let mut nodes = self.new_nodes();
+        let new = match self.new_slot(meter, &mut nodes, separator, (&plan, &inner), budget).await {
+            Ok(new) => new,
+            Err(error) => {
+                held.unlock(meter).await?;
+                return Err(error);
+            }
+        };
+        let changes = plan.changes(&inner.slots, separator.right, new);
+        let mut slots = inner.slots.clone();
+        for (index, slot) in &changes {
+            if *index < slots.len() { slots[*index] = *slot } else { slots.push(*slot) }
+        }
+        let changed = Inner { slots, ..inner };
+        if changed.slots.len() > self.types().room(at.class) {
+            return self.move_inner(meter, held, at, &changed, nodes, budget).await;
+        }
+        let mut chain = Chain::new(at.node.ptr().server());
+        for (index, slot) in changes {
+            chain.write_word(at.node.ptr().add(slot_at(index)), slot.bits());
+        }
+        nodes.publish();
+        held.release(meter, chain, true).await?;
+        self.cache_node(at, &changed);
+        Ok(Visit::after(&plan))
+    }
+
+    /// Yields what the slot of the separator's symbol is to be, if that changes: new nodes are written first.
+    async fn new_slot(
+        &self,
+        meter: &Meter,
+        nodes: &mut NewNodes<'_, DolphinAlgorithm, V>,
+        separator: &Separator,
+        (plan, inner): (&Plan, &Inner),
+        budget: &mut Budget,
+    ) -> Result<Option<Slot>, WriteError> {
+        let (symbol, below) = match plan.next {
+            Next::Done | Next::Down(_) => return Ok(None),
+            Next::Put(symbol) => return Ok(Some(leaf_slot(symbol, separator.right))),
+            Next::Branch { symbol, below, .. } => (symbol, below),
+        };
+        tracing::debug!(name: "dolphin.node.new", position = inner.position + 1, "a leaf gets inner nodes of its own");
+        let mut child = None;
+        for position in (inner.position + 1..separator.key.len()).rev() {
+            let slots = separator.node(position, below, child);
+            let (node, class) = self.write_inner(meter, nodes, position, &slots, budget).await?;
+            let symbol = if position == inner.position + 1 {
+                symbol
+            } else {
+                Symbol::Byte(separator.key[position - 1])
+            };
+            child = Some(Slot::inner(symbol, node, class));
+        }
+        Ok(child)
+    }
+
+    /// Writes a new inner node: one round trip. Yields its address and type.
+    async fn write_inner(
+        &self,
+        meter: &Meter,
+        nodes: &mut NewNodes<'_, DolphinAlgorithm, V>,
+        position: usize,
+        slots: &[Slot],
+        budget: &mut Budget,
+    ) -> Result<(Child, u8), WriteError> {
+        let class = type_for(self.types(), slots.len()).expect("there is a type for all symbols");
+        let mut image = self.verbs.lease(self.types().node_bytes(class));
+        let header = Header::new(position, class, b"");
+        build_inner(&mut image, Link::Live(Parent::Root), &header, slots.iter().copied());
+        let node = nodes.write(meter, image, budget).await?;
+        Ok((child_at(node)?, class))
+    }
+
+    /// Writes a node into more room than it had, and leaves a link to it.
+    async fn move_inner(
+        &self,
+        meter: &Meter,
+        held: Held<V>,
+        at: Unread,
+        changed: &Inner,
+        mut nodes: NewNodes<'_, DolphinAlgorithm, V>,
+        budget: &mut Budget,
+    ) -> Result<Visit, WriteError> {
+        let written = self.write_inner(meter, &mut nodes, changed.position, &changed.slots, budget).await;
+        let (node, class) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                held.unlock(meter).await?;
+                return Err(error);
+            }
+        };
+        tracing::debug!(name: "dolphin.node.grown", node = %at.node.ptr(), "an inner node moves to more room");
+        let mut chain = Chain::new(at.node.ptr().server());
+        chain.write_word(at.node.ptr(), Link::Moved { to: node, class }.bits());
+        nodes.publish();
+        held.release(meter, chain, true).await?;
+        Ok(Visit::Moved(node, class))
+    }
+
+    /// Makes the slot above a node that has moved lead to the one in its place.
+    async fn replace_child(
+        &self,
+        meter: &Meter,
+        at: Unread,
+        (node, class): (Child, u8),
+        budget: &mut Budget,
+    ) -> Result<(), AccessError> {
+        let Some((above, _)) = at.above else { return Ok(()) };
+        let ptr = above.ptr();
+        // Its type is in its header.
+        let word = self.read_word(meter, ptr.add(Header::AT), budget).await?;
+        let header =
+            Header::from_bits(word, self.types()).map_err(|wrong| AccessError::corrupt(ptr, wrong))?;
+        let bytes = self.types().node_bytes(header.node_type);
+        let (held, image) = self.lock_and_read(meter, ptr, bytes, true).await?;
+        let inner = Inner::parse(self, &image).map_err(|wrong| AccessError::corrupt(ptr, wrong));
+        let place = match &inner {
+            Ok(inner) => inner.slots.iter().position(|slot| slot.is_inner() && slot.child() == Some(at.node)),
+            Err(_) => None,
+        };
+        // If the node above has moved as well, this is left to the next client that comes by.
+        let (Ok(mut inner), Some(index)) = (inner, place) else { return Ok(held.unlock(meter).await?) };
+        if inner.moved.is_some() {
+            return Ok(held.unlock(meter).await?);
+        }
+        inner.slots[index] = Slot::inner(inner.slots[index].symbol(), node, class);
+        let mut chain = Chain::new(ptr.server());
+        chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
+        held.release(meter, chain, true).await?;
+        let above = Unread { node: above, class: header.node_type, above: None };
+        self.cache_node(above, &inner);
+        Ok(())
+    }
+}
+
+/// Yields where a separator goes on after a node that it leaves as it is.
+fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Option<Visit> {
+    if let Some((node, class)) = inner.moved {
+        return Some(Visit::Moved(node, class));
+    }
+    let plan = separator.plan(way, &inner.slots, inner.position);
+    plan.changes_nothing().then(|| Visit::after(&plan))
+}
+
+/// A separator's way after a node.
+enum Visit {
+    Done,
+    /// On in this inner node.
+    Down(Slot),
+    /// On in the node that took its place, of that type.
+    Moved(Child, u8),
+}
+
+impl Visit {
+    fn after(plan: &Plan) -> Self {
+        if let Next::Down(slot) = plan.next { Visit::Down(slot) } else { Visit::Done }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_separator_is_seen_to_once_and_left_alone_after_a_failure() {
+        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        assert!(suspects.begin(leaf(0), 5) && !suspects.begin(leaf(0), 1 << 60));
+        suspects.left_alone(leaf(0), 100);
+        assert!(!suspects.begin(leaf(0), 99) && suspects.begin(leaf(0), 100));
+        suspects.left_alone(leaf(0), 0);
+        assert!((0..Suspects::MOST as u64).all(|n| suspects.begin(leaf(n), 101)));
+        assert!(!suspects.begin(leaf(1000), 101), "there are too many");
+    }
+
+    #[test]
+    fn what_was_met_is_met_again_and_makes_room() {
+        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        assert!(suspects.is_news(leaf(0)) && !suspects.is_news(leaf(0)));
+        assert!((1..1000).all(|n| suspects.is_news(leaf(n))), "those before are forgotten");
+        assert!(suspects.is_news(leaf(0)));
+    }
+}

@@ -1,0 +1,335 @@
+//! A leaf as it was read: checks that its lines are of one version, and answers for a key. Bytes are untrusted.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::slot::{State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
+use super::{LINE_WORDS, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
+use crate::layout::radix::Child;
+use crate::layout::{Bytes, LINE_BYTES, Malformed, NodeVersion, Rejection};
+
+/// The top byte of each control word: one that unrelated memory is unlikely to hold.
+pub(super) const KIND: u8 = 0xD3;
+/// The upper bound of the leaf of the empty key, whose lower bound is the empty key.
+const ABOVE_EMPTY: &[u8] = &[0];
+
+/// A leaf, or the part of it without values, whose lines are of one version.
+#[derive(Clone, Copy, Debug)]
+pub struct RangeView<'a> {
+    layout: RangeLayout,
+    image: &'a [u8],
+    version: NodeVersion,
+}
+
+/// The answer of a leaf for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RangeFound {
+    /// The key is below the leaf's bounds, or has another first byte.
+    Before,
+    /// The key is beyond the leaf's bounds. The leaf that was split off last is on the way to it, if there is one.
+    Beyond(Option<Child>),
+    /// The key has that slot.
+    Slot {
+        /// The slot's index.
+        slot: usize,
+        /// True if the key is present, false if it was removed.
+        is_present: bool,
+    },
+    /// The key has no slot.
+    Absent {
+        /// The first vacant slot; `None` if the leaf is full.
+        vacancy: Option<usize>,
+    },
+}
+
+impl RangeLayout {
+    /// Parses a leaf, or its key part.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert_eq!(layout.parse(&image)?.version(), NodeVersion::new(7));
+    /// image[64] += 1;
+    /// assert!(layout.parse(&image).is_err(), "a line of another write");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Rejection::Torn`] if lines are of different versions; another one if it is no leaf.
+    ///
+    /// # Panics
+    /// If the image is neither a leaf nor its key part.
+    pub fn parse<'a>(&self, image: &'a [u8]) -> Result<RangeView<'a>, Rejection> {
+        assert!([self.key_part().end, self.node_bytes()].contains(&image.len()), "a leaf, or its key part");
+        let mut lines =
+            image.chunks(LINE_BYTES).map(|line| u64::from_le_bytes(*line.first_chunk().expect("8 bytes")));
+        let first = lines.next().expect("it has lines");
+        if (first >> 56) as u8 != KIND {
+            return Err(Rejection::NotANode { found: (first >> 56) as u8 });
+        }
+        if first == RangeLayout::TORN || lines.any(|line| line != first) {
+            return Err(Rejection::Torn);
+        }
+        let view = RangeView { layout: *self, image, version: NodeVersion::new(first as u16) };
+        let low = view.low().ok_or(Malformed::FenceLength)?;
+        let high = view.high().ok_or(Malformed::FenceLength)?;
+        let is_empty_key = low.is_empty() && high.as_deref() != Some(ABOVE_EMPTY);
+        if is_empty_key || high.is_some_and(|high| high <= low) {
+            return Err(Malformed::FenceOrder.into());
+        }
+        Ok(view)
+    }
+
+    /// Writes a leaf whole into `image`, with these pairs in its first slots. Lock and presence are 0.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let header = RangeHeader { low: b"am", ..header };
+    /// layout.build(&mut image, &header, []);
+    /// assert_eq!(layout.parse(&image)?.find(b"anna"), RangeFound::Absent { vacancy: Some(0) });
+    /// # });
+    /// ```
+    ///
+    /// # Panics
+    /// If there are more pairs than slots, or one that is not the leaf's.
+    pub fn build<'p>(
+        &self,
+        image: &mut [u8],
+        header: &RangeHeader<'_>,
+        pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
+    ) {
+        assert_eq!(image.len(), self.node_bytes(), "a whole leaf");
+        image.fill(0);
+        let control = u64::from(KIND) << 56 | u64::from(header.version.number());
+        for line in image.chunks_mut(LINE_BYTES) {
+            line[..WORD_BYTES].copy_from_slice(&control.to_le_bytes());
+        }
+        self.put_word(image, 1 + self.presence_words, header.next.map_or(0, Child::bits));
+        let high_len = header.high.map_or(UNBOUNDED, |high| high.len() as u16);
+        let bounds = u64::from(high_len) << 16 | header.low.len() as u64;
+        let (first, words) = (self.bounds_word(), self.bound_words());
+        self.put_word(image, first, bounds);
+        self.put_bytes(image, first + 1, header.low);
+        self.put_bytes(image, first + 1 + words, header.high.unwrap_or_default());
+        for (slot, (key, value)) in pairs.into_iter().enumerate() {
+            assert!(slot < self.slots && key.first() == header.low.first(), "a pair of this leaf");
+            self.put_pair(image, slot, &key[unstored(key)..], value);
+        }
+    }
+
+    pub(super) fn put_word(&self, image: &mut [u8], word: usize, bits: u64) {
+        image[at(word)..][..WORD_BYTES].copy_from_slice(&bits.to_le_bytes());
+    }
+
+    /// Scatters bytes into words from that one on, the last of them filled up with zeros.
+    pub(super) fn put_bytes(&self, image: &mut [u8], first: usize, bytes: &[u8]) {
+        for (word, piece) in (first..).zip(bytes.chunks(WORD_BYTES)) {
+            let mut padded = [0; WORD_BYTES];
+            padded[..piece.len()].copy_from_slice(piece);
+            image[at(word)..][..WORD_BYTES].copy_from_slice(&padded);
+        }
+    }
+}
+
+impl<'a> RangeView<'a> {
+    /// Yields the version of the last write of the whole leaf.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert_eq!(layout.parse(&image)?.version().number(), 7);
+    /// # });
+    /// ```
+    pub fn version(&self) -> NodeVersion {
+        self.version
+    }
+
+    /// Yields the leaf that was split off last, if any was.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert_eq!(layout.parse(&image)?.next(), None);
+    /// # });
+    /// ```
+    pub fn next(&self) -> Option<Child> {
+        Child::of(self.word(1 + self.layout.presence_words))
+    }
+
+    /// Yields the bounds of the leaf's keys: the least, and the least beyond them.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let (low, high) = layout.parse(&image)?.bounds();
+    /// assert_eq!((&low[..], high.as_deref()), (&b"a"[..], Some(&b"b"[..])));
+    /// # });
+    /// ```
+    pub fn bounds(&self) -> (Bytes, Option<Bytes>) {
+        (self.low().expect("it was parsed"), self.high().expect("it was parsed"))
+    }
+
+    /// Looks for a key.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let leaf = layout.parse(&image)?;
+    /// assert_eq!(leaf.find(b"anna"), RangeFound::Slot { slot: 0, is_present: true });
+    /// assert_eq!(leaf.find(b"asta"), RangeFound::Absent { vacancy: Some(1) });
+    /// assert_eq!(leaf.find(b"b"), RangeFound::Beyond(None));
+    /// # });
+    /// ```
+    pub fn find(&self, key: &[u8]) -> RangeFound {
+        let (low, high) = self.bounds();
+        if high.is_some_and(|high| *key >= *high) {
+            return RangeFound::Beyond(self.next());
+        }
+        if *key < *low || key.first() != low.first() || key.len() > self.layout.max_key {
+            return RangeFound::Before;
+        }
+        let words = self.layout.key_words();
+        let stored = key_slot(&key[unstored(key)..], words * WORD_BYTES, State::Present, false);
+        let wanted: SmallVec<[u64; 4]> = stored
+            .chunks_exact(WORD_BYTES)
+            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
+            .collect();
+        for slot in 0..self.layout.slots {
+            let at = self.layout.key_word(slot);
+            let first = self.word(at);
+            match State::of(first as u8) {
+                State::Vacant => return RangeFound::Absent { vacancy: Some(slot) },
+                state
+                    if is_same_begin(first, wanted[0])
+                        && (1..words).all(|i| self.word(at + i) == wanted[i]) =>
+                {
+                    return RangeFound::Slot { slot, is_present: state == State::Present };
+                }
+                _ => {}
+            }
+        }
+        RangeFound::Absent { vacancy: None }
+    }
+
+    /// Yields the slots whose keys are present.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert!(layout.parse(&image)?.present().eq([0]));
+    /// # });
+    /// ```
+    pub fn present(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let view = *self;
+        (0..view.layout.slots).filter(move |slot| view.state(*slot) == State::Present)
+    }
+
+    /// Yields the state of a slot.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let leaf = layout.parse(&image)?;
+    /// assert_eq!((leaf.state(0), leaf.state(1)), (State::Present, State::Vacant));
+    /// # });
+    /// ```
+    pub fn state(&self, slot: usize) -> State {
+        State::of(self.word(self.layout.key_word(slot)) as u8)
+    }
+
+    /// Yields the key of a slot that is not vacant.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert_eq!(&layout.parse(&image)?.key(0)?[..], b"anna");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If its length is impossible.
+    pub fn key(&self, slot: usize) -> Result<Bytes, Rejection> {
+        let found = self.key_slot(slot);
+        let mut key = self.low().expect("it was parsed");
+        key.truncate(1);
+        key.extend_from_slice(key_of(&found).ok_or(Malformed::KeyLength { slot })?);
+        Ok(key)
+    }
+
+    /// Yields the value of a slot whose key is present.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert_eq!(&layout.parse(&image)?.value(0)?[..], b"1");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If its length is impossible.
+    ///
+    /// # Panics
+    /// If only the key part was read.
+    pub fn value(&self, slot: usize) -> Result<Bytes, Rejection> {
+        let bytes = self.gather(self.layout.value_word(slot), self.layout.value_words() * WORD_BYTES);
+        let short = self.word(self.layout.key_word(slot)) as u8 & VALUE_SHORT != 0;
+        Ok(Bytes::from_slice(filled(&bytes, short).ok_or(Malformed::ValueLength { slot })?))
+    }
+
+    /// Yields where in the image the value of a slot is whose key is present; `None` if line ends may run through it.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let range = layout.parse(&image)?.value_range(0)?.expect("it is within a line");
+    /// assert_eq!(&image[range], b"1");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If its length is impossible.
+    ///
+    /// # Panics
+    /// If only the key part was read.
+    pub fn value_range(&self, slot: usize) -> Result<Option<Range<usize>>, Rejection> {
+        if !self.layout.has_whole_values() {
+            return Ok(None);
+        }
+        let range = self.layout.value(slot);
+        let short = self.word(self.layout.key_word(slot)) as u8 & VALUE_SHORT != 0;
+        let value = filled(&self.image[range.clone()], short).ok_or(Malformed::ValueLength { slot })?;
+        Ok(Some(range.start..range.start + value.len()))
+    }
+
+    fn key_slot(&self, slot: usize) -> Bytes {
+        self.gather(self.layout.key_word(slot), self.layout.key_words() * WORD_BYTES)
+    }
+
+    fn low(&self) -> Option<Bytes> {
+        let lengths = self.word(self.layout.bounds_word());
+        self.bound(0, lengths as u16)
+    }
+
+    /// Yields the upper bound, if there is one; `None` if its length is impossible.
+    fn high(&self) -> Option<Option<Bytes>> {
+        let lengths = self.word(self.layout.bounds_word());
+        match (lengths >> 16) as u16 {
+            UNBOUNDED => Some(None),
+            length => self.bound(self.layout.bound_words(), length).map(Some),
+        }
+    }
+
+    fn bound(&self, words: usize, length: u16) -> Option<Bytes> {
+        let length = usize::from(length);
+        let first = self.layout.bounds_word() + 1 + words;
+        (length <= self.layout.max_key).then(|| self.gather(first, length))
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        u64::from_le_bytes(self.image[at(word)..][..WORD_BYTES].try_into().expect("8 bytes"))
+    }
+
+    /// Gathers bytes from words, from that one on.
+    fn gather(&self, first: usize, bytes: usize) -> Bytes {
+        let (mut gathered, mut word) = (Bytes::new(), first);
+        while gathered.len() < bytes {
+            // Words of a line are side by side.
+            let whole = (LINE_WORDS - word % LINE_WORDS) * WORD_BYTES;
+            let piece = whole.min(bytes - gathered.len());
+            gathered.extend_from_slice(&self.image[at(word)..][..piece]);
+            word += piece.div_ceil(WORD_BYTES);
+        }
+        gathered
+    }
+}

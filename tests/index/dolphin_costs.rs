@@ -1,0 +1,166 @@
+//! Costs of Dolphin's operations on average, how full its leaves are, and what clients that update one leaf do at the
+//! same time. The table for each operation is in `kit/conformance/costs/dolphin.rs`. On the simulated fabric, where no
+//! READ is slow by chance.
+
+use farwood::index::KindStats;
+use farwood::runtime::sim::SimShard;
+use farwood::{IndexKind, OpKind, RangeIndex};
+use futures::TryStreamExt;
+
+use crate::kit::cluster::Parties;
+use crate::kit::kind::{Shape, switched};
+use crate::kit::simulated::{calm, simulate_parties};
+use crate::kit::{TestCluster, key, scatter};
+
+const KEYS: u64 = 20_000;
+const LOAD: f64 = 0.8;
+/// Operations whose mean is taken, on keys all over the tree.
+const OPS: u64 = 500;
+const STEP: u64 = KEYS / OPS;
+
+type Index = farwood::AnyIndex<SimShard>;
+
+/// Runs `main` on usual nodes, in each party.
+fn on_usual<R>(
+    parties: Parties,
+    shares: bool,
+    main: impl Fn(TestCluster<SimShard>) -> R + Clone + Send + Sync + 'static,
+) where
+    R: Future<Output = ()> + 'static,
+{
+    let recipe = switched(Shape::USUAL.usual(IndexKind::Dolphin), "shared_updates", shares);
+    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster<SimShard>| {
+        let main = main.clone();
+        async move {
+            let client = cluster.clone();
+            cluster.clients(1, move |_| main(client.clone())).await;
+            cluster.meet().await;
+        }
+    });
+}
+
+/// Loads the even numbers below 2 * KEYS.
+async fn load(cluster: &TestCluster<SimShard>) {
+    if cluster.place == 0 {
+        let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
+        assert_eq!(cluster.index.bulk_load(pairs, LOAD).await, Ok(KEYS));
+    }
+    cluster.meet().await;
+}
+
+/// Counts what `work` costs in operations of this kind.
+async fn counted(index: &Index, kind: OpKind, work: impl Future<Output = ()>) -> KindStats {
+    let before = index.stats();
+    work.await;
+    let mut stats = index.stats();
+    stats -= &before;
+    *stats.kind(kind)
+}
+
+async fn get_all(index: &Index) {
+    for n in 0..KEYS {
+        assert_eq!(index.get(&key(2 * n)).await.unwrap().as_deref(), Some(&key(n)[..]));
+    }
+}
+
+#[test]
+fn gets_take_one_round_trip_and_writes_two() {
+    for shares in [true, false] {
+        on_usual(Parties::ONE, shares, |cluster| async move {
+            load(&cluster).await;
+            let index = &cluster.index;
+            get_all(index).await;
+            let gets = counted(index, OpKind::Get, get_all(index)).await;
+            assert_eq!((gets.round_trips, gets.retries, gets.bytes_read), (KEYS, 0, 1024 * KEYS));
+            let updates = counted(index, OpKind::Update, async {
+                for n in 0..OPS {
+                    assert!(index.update(&key(2 * STEP * n), &key(n)).await.unwrap());
+                }
+            });
+            assert_eq!(updates.await.round_trips, 2 * OPS);
+            let odd = |n: u64| key(2 * STEP * n + 1);
+            let inserts = counted(index, OpKind::Insert, async {
+                for n in 0..OPS {
+                    assert!(index.insert(&odd(n), &key(n)).await.unwrap());
+                }
+            });
+            assert_eq!(inserts.await.round_trips, 2 * OPS, "no leaf is full yet");
+            let removes = counted(index, OpKind::Remove, async {
+                for n in 0..OPS {
+                    assert!(index.remove(&odd(n)).await.unwrap());
+                }
+            });
+            assert_eq!(removes.await.round_trips, 2 * OPS);
+        });
+    }
+}
+
+/// What inserts cost with all splits, in trees that grow from nothing, and how full the leaves are then.
+#[test]
+fn inserts_take_little_more_than_two_round_trips_and_fill_half_of_the_slots() {
+    let dense = |n: u64| key(n).to_vec();
+    let descending = |n: u64| key(KEYS - n).to_vec();
+    let random = |n: u64| key(scatter(n)).to_vec();
+    let orders: [(&str, fn(u64) -> Vec<u8>); 3] =
+        [("dense", dense), ("descending", descending), ("random", random)];
+    for (name, key_of) in orders {
+        on_usual(Parties::ONE, true, move |cluster| async move {
+            let index = &cluster.index;
+            let inserts = counted(index, OpKind::Insert, async {
+                for n in 0..KEYS {
+                    assert!(index.insert(&key_of(n), &key(n)).await.unwrap());
+                }
+            });
+            let round_trips = inserts.await.round_trips as f64 / KEYS as f64;
+            let shape = index.survey().await.unwrap();
+            assert!((2.0..=2.3).contains(&round_trips), "{name}: {round_trips}");
+            assert!(shape.load_factor >= 0.5, "{name}: {shape:?}");
+            assert_eq!(shape.keys, KEYS);
+        });
+    }
+}
+
+/// Clients of two shards update one leaf: they share its lock, and no client waits for another.
+#[test]
+fn clients_update_one_leaf_at_the_same_time() {
+    const UPDATES: u64 = 400;
+    for shares in [true, false] {
+        on_usual(Parties::Shards(2), shares, move |cluster| async move {
+            load(&cluster).await;
+            for n in 0..UPDATES {
+                assert!(cluster.index.update(&key(2 * cluster.place as u64), &key(n)).await.unwrap());
+            }
+            cluster.meet().await;
+            let stats = cluster.index.stats();
+            let updates = stats.kind(OpKind::Update);
+            if shares {
+                assert!(stats.shared_locks.shared > UPDATES / 2, "{:?}", stats.shared_locks);
+                assert!(updates.retries < UPDATES / 4, "{updates:?}");
+            } else {
+                assert_eq!(stats.shared_locks.shared, 0);
+            }
+            for place in 0..2 {
+                assert_eq!(cluster.index.get(&key(2 * place)).await.unwrap().unwrap(), key(UPDATES - 1));
+            }
+        });
+    }
+}
+
+/// Windows of a scan without a limit are of 2, 4, 8, 16 and then of 32 leaves, but for the ends of nodes.
+#[test]
+fn a_scan_reads_windows_of_leaves() {
+    on_usual(Parties::ONE, true, |cluster| async move {
+        load(&cluster).await;
+        let index = &cluster.index;
+        get_all(index).await;
+        let leaves = index.survey().await.unwrap().leaves;
+        let scan = counted(index, OpKind::Scan, async {
+            let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+            assert_eq!(pairs.len() as u64, KEYS);
+        });
+        let scan = scan.await;
+        assert_eq!(scan.retries, 0);
+        assert!(scan.reads <= 3 * leaves, "{leaves} leaves, {scan:?}");
+        assert!(scan.round_trips < leaves / 2, "{leaves} leaves, {scan:?}");
+    });
+}
