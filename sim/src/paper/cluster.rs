@@ -108,7 +108,7 @@ impl Setup {
             }
             Tree::Smart(_) => CHUNK_BYTES as u64,
             // Locks are in leaves, and wait for each other where the low bits of their addresses are the same.
-            Tree::Chime(..) => LEAVES_BYTES,
+            Tree::Chime(..) | Tree::Usual(_) => LEAVES_BYTES,
         }
     }
 }
@@ -150,6 +150,47 @@ impl Measured {
 /// # Errors
 /// A sentence, if the cluster cannot be made or the index fails.
 pub fn run(setup: &Setup) -> Result<Measured, String> {
+    let (simulation, space, indexes) = start(setup)?;
+    let begins_ns = simulation.now() + setup.warmup_ns;
+    let ends_ns = begins_ns + setup.measured_ns;
+    let board = Rc::new(Board::new(begins_ns, ends_ns));
+    let failure = start_clients(setup, &indexes, &space, &board);
+    advance(&simulation, begins_ns, &failure)?;
+    let before = stats_of(&indexes);
+    advance(&simulation, ends_ns, &failure)?;
+    let mut stats = stats_of(&indexes);
+    stats -= &before;
+    Ok(board.measured(stats, simulation.trace_hash()))
+}
+
+/// Bytes per key of an index that no client works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Bytes of one compute node's cache.
+    pub(super) cached: f64,
+    /// Bytes of nodes on all memory servers.
+    pub(super) stored: f64,
+}
+
+/// Measures what an index takes that has been loaded, with caches as warm as the setup says.
+///
+/// # Errors
+/// A sentence, if the cluster cannot be made or the index fails.
+pub(super) fn sizes(setup: &Setup) -> Result<Sizes, String> {
+    let (simulation, _, indexes) = start(setup)?;
+    let (shard, index) = &indexes[0];
+    let cached = index.stats().cache.bytes;
+    let index = index.clone();
+    let surveyed = simulation.block_on(shard, u64::MAX, async move { index.survey().await });
+    let shape = surveyed
+        .map_err(|stop| format!("the survey came to a stop: {stop:?}"))?
+        .map_err(|error| error.to_string())?;
+    let per_key = |bytes: u64| bytes as f64 / shape.keys as f64;
+    Ok(Sizes { cached: per_key(cached), stored: per_key(shape.used_bytes) })
+}
+
+/// Makes a cluster, and an index on it that is loaded.
+fn start(setup: &Setup) -> Result<(Simulation, Rc<KeySpace>, Indexes), String> {
     let config = SimConfig {
         seed: setup.seed,
         profile: setup.profile,
@@ -164,16 +205,7 @@ pub fn run(setup: &Setup) -> Result<Measured, String> {
     let simulation = Simulation::new(&config).map_err(|error| error.to_string())?;
     let space = Rc::new(KeySpace::new(setup.keys, setup.spread, setup.key_bytes, setup.popularity));
     let indexes = tree::open(&simulation, setup, &space.stored())?;
-    let begins_ns = simulation.now() + setup.warmup_ns;
-    let ends_ns = begins_ns + setup.measured_ns;
-    let board = Rc::new(Board::new(begins_ns, ends_ns));
-    let failure = start_clients(setup, &indexes, &space, &board);
-    advance(&simulation, begins_ns, &failure)?;
-    let before = stats_of(&indexes);
-    advance(&simulation, ends_ns, &failure)?;
-    let mut stats = stats_of(&indexes);
-    stats -= &before;
-    Ok(board.measured(stats, simulation.trace_hash()))
+    Ok((simulation, space, indexes))
 }
 
 /// Starts the clients. Yields the place of the first sentence that one of them ends with.

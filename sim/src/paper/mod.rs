@@ -5,13 +5,14 @@
 //!
 //! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: its clients;
 //!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
-//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`, `chime`: the papers'
-//!   figures.
+//! - `nic`: micro-measurements of the model itself; `locks`: locks alone; `sherman`, `smart`, `chime`, `dolphin`: the
+//!   papers' figures.
 
 mod band;
 mod chime;
 mod client;
 pub mod cluster;
+mod dolphin;
 mod locks;
 mod nic;
 mod sherman;
@@ -137,7 +138,7 @@ pub struct Experiment {
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Experiment; 23] = [
+    pub const ALL: [Experiment; 27] = [
         Experiment { name: "nic", about: "micro-measurements of the NIC model itself", run: nic::run },
         Experiment { name: "sherman-fig16", about: "locks alone (calibration)", run: locks::fig16 },
         Experiment { name: "sherman-table1", about: "FG+, read- and write-intensive", run: sherman::table1 },
@@ -173,6 +174,14 @@ impl Experiment {
         Experiment { name: "chime-fig17", about: "speculative reads over clients", run: chime::fig17 },
         Experiment { name: "chime-fig18", about: "skew, sizes of values and leaves", run: chime::fig18 },
         Experiment { name: "chime-fig19", about: "load factors, hotspots", run: chime::fig19 },
+        Experiment { name: "dolphin-ycsb", about: "YCSB against Sherman and SMART", run: dolphin::ycsb },
+        Experiment { name: "dolphin-fig8", about: "scans alone and beside inserts", run: dolphin::fig8 },
+        Experiment { name: "dolphin-table2", about: "bytes of caches and of nodes", run: dolphin::table2 },
+        Experiment {
+            name: "dolphin-leaf",
+            about: "200 clients that update one leaf",
+            run: dolphin::hot_leaf,
+        },
     ];
 
     /// Runs it.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use farwood_index::chime;
 use farwood_index::sherman::{self, NodeSize};
 use farwood_index::smart::{self, Types};
-use farwood_index::{AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, OpenError, RangeIndex};
+use farwood_index::{
+    AnyIndex, AnyTree, Backoff, Bytes, IndexError, IndexSpec, Limits, Nodes, OpenError, RangeIndex,
+};
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
@@ -24,6 +26,8 @@ pub enum Tree {
     Smart(smart::Techniques),
     /// CHIME with these techniques and nodes, whatever keys and values these say.
     Chime(chime::Techniques, chime::Geometry),
+    /// An index of any kind with its usual nodes, whatever keys and values these say.
+    Usual(IndexSpec),
 }
 
 impl Tree {
@@ -46,6 +50,7 @@ impl Tree {
                 let geometry = chime::Geometry { max_key, max_value, ..geometry };
                 IndexSpec::Chime { geometry, options: chime::Options { techniques, ..Default::default() } }
             }
+            Tree::Usual(spec) => spec.sized(Limits { max_key, max_value }, Nodes::Usual),
         };
         spec.with_options(|options| {
             options.backoff = Backoff::NONE;

@@ -18,6 +18,8 @@ use rand_distr::Zipf;
 pub const KEYS_OF_SHERMAN: u64 = 1_000_000_000;
 /// Ranks that popularity is drawn over in SMART's experiments; the keys of CHIME's.
 pub const KEYS_OF_SMART: u64 = 60_000_000;
+/// Ranks that popularity is drawn over in Dolphin's experiments.
+pub const KEYS_OF_DOLPHIN: u64 = 512_000_000;
 
 /// The popularity of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +49,10 @@ pub enum Spread {
     /// that it has where there are `of` keys and it holds the same part.
     #[expect(missing_docs, reason = "explained above")]
     Scaled { of: u64 },
+    /// Dolphin's: the integers below a power of two, of which a quarter to a half are stored, at random; a half if the
+    /// keys are a power of two ("50% full", Dolphin section IV-A). Popularity is drawn over `of` ranks.
+    #[expect(missing_docs, reason = "explained above")]
+    Dense { of: u64 },
 }
 
 /// A key space of numbers.
@@ -73,7 +79,7 @@ impl KeySpace {
         assert!(key_bytes >= size_of::<u64>(), "a key begins with its 64-bit number");
         let (keys, ranks) = match spread {
             Spread::TwoThirds => (stored / 2 * 3, KEYS_OF_SHERMAN),
-            Spread::Random { of } => (stored, of.max(stored)),
+            Spread::Random { of } | Spread::Dense { of } => (stored, of.max(stored)),
             Spread::Scaled { .. } => (stored, stored),
         };
         let zipf = match popularity {
@@ -121,7 +127,9 @@ impl KeySpace {
     pub fn stored(&self) -> Vec<Bytes> {
         let mut numbers: Vec<u64> = match self.spread {
             Spread::TwoThirds => (0..self.keys).filter(|number| number % 3 != 2).collect(),
-            Spread::Random { .. } | Spread::Scaled { .. } => (0..self.stored).collect(),
+            Spread::Random { .. } | Spread::Scaled { .. } | Spread::Dense { .. } => {
+                (0..self.stored).collect()
+            }
         };
         numbers.sort_by_cached_key(|number| self.prefix(*number));
         let mut key = Vec::new();
@@ -150,8 +158,22 @@ impl KeySpace {
                     u128::from(mixed(number)) * u128::from(self.stored) / u128::from(of.max(self.stored));
                 u64::try_from(scaled).unwrap_or(u64::MAX)
             }
+            Spread::Dense { .. } => mixed_below(self.stored.next_power_of_two().ilog2() + 1, number),
         }
     }
+}
+
+/// Maps numbers one to one: their lowest bits, so many, without visible order, those above not at all.
+fn mixed_below(bits: u32, number: u64) -> u64 {
+    let mask = (1 << bits) - 1;
+    let mut low = number & mask;
+    // Each step can be undone within so many bits. Two of them leave patterns.
+    let factors = [0xbf58_476d_1ce4_e5b9_u64, 0x94d0_49bb_1331_11eb];
+    for factor in factors.into_iter().cycle().take(4) {
+        low = low.wrapping_mul(factor) & mask;
+        low ^= low >> (bits / 2).max(1);
+    }
+    number & !mask | low
 }
 
 /// Maps 64-bit numbers one to one, without visible order (the finalizer of SplitMix64).
@@ -185,6 +207,8 @@ pub enum Length {
     OfSpace(usize),
     /// From one pair to so many, uniform (YCSB E).
     UpTo(usize),
+    /// So many pairs.
+    Pairs(usize),
 }
 
 impl Mix {
@@ -220,6 +244,7 @@ impl Length {
         match self {
             Length::OfSpace(keys) => keys * 2 / 3,
             Length::UpTo(pairs) => rng.random_range(1..=pairs),
+            Length::Pairs(pairs) => pairs,
         }
     }
 }
@@ -290,6 +315,32 @@ mod tests {
         for _ in 0..1000 {
             space.write(space.draw(&mut rng, &[]), &mut key);
             assert!(stored.binary_search_by(|stored| stored[..].cmp(&key)).is_ok());
+        }
+    }
+
+    #[test]
+    fn dense_keys_are_a_random_half() {
+        const STORED: u64 = 1 << 14;
+        let spread = Spread::Dense { of: KEYS_OF_DOLPHIN };
+        let space = KeySpace::new(STORED, spread, 8, Popularity::Zipf(0.99));
+        let number = |key: &[u8]| u64::from_be_bytes(key.try_into().unwrap());
+        let stored: Vec<u64> = space.stored().iter().map(|key| number(key)).collect();
+        assert!(
+            stored.is_sorted() && stored.len() as u64 == STORED && stored[STORED as usize - 1] < 2 * STORED
+        );
+        // As many in each piece of 256 as chance would have: 128, and 8 more or less.
+        let mut pieces = vec![0_u32; 2 * STORED as usize / 256];
+        stored.iter().for_each(|number| pieces[*number as usize / 256] += 1);
+        let variance =
+            pieces.iter().map(|&n| (f64::from(n) - 128.0).powi(2)).sum::<f64>() / pieces.len() as f64;
+        assert!((32.0..128.0).contains(&variance), "{variance}");
+        // New keys fill the gaps, then what is above.
+        let mut key = Vec::new();
+        let mut seen: std::collections::BTreeSet<u64> = stored.into_iter().collect();
+        for _ in 0..2 * STORED {
+            space.write(space.draw_new(), &mut key);
+            assert!(seen.insert(number(&key)));
+            assert!(seen.len() as u64 > 2 * STORED || number(&key) < 2 * STORED);
         }
     }
 
