@@ -109,35 +109,33 @@ fn every_command_is_ended_while_it_waits_for_a_server() {
 #[test]
 fn a_wait_for_a_lock_is_ended_by_every_signal() {
     let server = Server::start("64MiB");
-    // Two keys, one leaf: one of the clients has its lock nearly all the time.
-    let rest = ["--index", "sherman", "--keys", "2", "--shards", "1", "--duration", "1000s", "--quiet"];
-    let mut owner = server.beside("bench", &rest);
-    let index = loop {
-        let stat = server.farwood("stat", &[]);
-        let line = stat.stdout.lines().find_map(|line| line.strip_prefix("index "));
-        if let Some(name) =
-            line.and_then(|line| line.split_whitespace().next()).filter(|name| *name != "none")
-        {
-            break name.to_owned();
-        }
-        assert!(owner.runs(), "{}", owner.finish().stderr);
-    };
-    let put: [&str; 3] = [&index, "key", "value"];
-    loop {
-        moment();
-        owner.signal("STOP");
-        let ran = server.farwood("put", &put);
-        if ran.code != 0 {
-            assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
-            break;
-        }
-        owner.signal("CONT");
-    }
+    assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
+    let put = ["t", "key", "value"];
     std::thread::scope(|scope| {
-        for (signal, code) in SIGNALS {
-            let process = server.beside("put", &put);
-            scope.spawn(move || assert_interrupted(&end_by(process, signal), code));
+        // One key: one of the clients that load it has the lock of its leaf nearly all the time.
+        let mut owner = server.beside("load", &["t"]);
+        let mut input = owner.stdin();
+        scope.spawn(
+            move || while std::io::Write::write_all(&mut input, &b"key\tvalue\n".repeat(1000)).is_ok() {},
+        );
+        loop {
+            moment();
+            owner.signal("STOP");
+            let ran = server.farwood("put", &put);
+            if ran.code != 0 {
+                assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
+                break;
+            }
+            owner.signal("CONT");
         }
+        let ended = SIGNALS.map(|(signal, code)| {
+            let process = server.beside("put", &put);
+            (code, scope.spawn(move || end_by(process, signal)))
+        });
+        for (code, ended) in ended {
+            assert_interrupted(&ended.join().expect("it was ended"), code);
+        }
+        drop(owner);
     });
 }
 
