@@ -31,7 +31,9 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
 ) -> Result<u64, LoadError> {
     let mut budget = tree.budget();
     let most = per_leaf(tree.leaf().slots(), fill) as usize;
-    let mut loader = Loader { tree, most, open: None, leaves: Vec::new(), writer: BulkWriter::new(tree) };
+    let spread = (most / 8).min(tree.leaf().slots() - most);
+    let mut loader =
+        Loader { tree, most, spread, open: None, leaves: Vec::new(), writer: BulkWriter::new(tree) };
     if tree.read_root(&loader.writer.meter, &mut budget).await?.is_some() {
         return Err(LoadError::NotEmpty);
     }
@@ -58,8 +60,9 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
 
 struct Loader<'t, V: Verbs> {
     tree: &'t Rc<Tree<V>>,
-    /// Pairs of a leaf.
+    /// Pairs of a leaf, and how many fewer or more a leaf may have for the sake of a short separator.
     most: usize,
+    spread: usize,
     /// The leaf that pairs go to, and those that it has.
     open: Option<(Begin, Pairs)>,
     leaves: Vec<Begin>,
@@ -72,12 +75,19 @@ impl<V: Verbs> Loader<'_, V> {
         if let Some((_, pairs)) = &mut self.open {
             let last = &pairs.last().expect("a leaf is opened with a pair").0;
             let is_same = Symbol::of(last, 0) == Symbol::of(key, 0);
-            if is_same && pairs.len() < self.most {
+            if is_same {
                 pairs.push(pair);
+                if pairs.len() > self.most + self.spread {
+                    let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| &key[..]).collect();
+                    let at = cut(&keys, self.most, self.spread);
+                    let begin = shortest(keys[at - 1], keys[at]);
+                    let behind = pairs.split_off(at);
+                    self.close(Some(begin)).await?;
+                    self.open.as_mut().expect("one behind was opened").1 = behind;
+                }
                 return Ok(());
             }
-            let begin = is_same.then(|| shortest(last, key));
-            self.close(begin).await?;
+            self.close(None).await?;
         }
         match &mut self.open {
             Some((_, pairs)) => pairs.push(pair),
@@ -163,6 +173,13 @@ impl<V: Verbs> Loader<'_, V> {
     }
 }
 
+/// Chooses the number of pairs, `most` give or take `spread`, of a leaf with these ascending keys that are one too many:
+/// such that the separator behind them is as short as can be, and calls for as few inner nodes.
+fn cut(keys: &[&[u8]], most: usize, spread: usize) -> usize {
+    let cost = |at: &usize| (shortest(keys[*at - 1], keys[*at]).len(), at.abs_diff(most));
+    ((most - spread).max(1)..=most + spread).min_by_key(cost).expect("there is a place at least")
+}
+
 /// A node of the tree above the leaves.
 enum Branch {
     Leaf(Child),
@@ -222,6 +239,14 @@ mod tests {
             }
         }
         None
+    }
+
+    #[test]
+    fn leaves_end_where_separators_are_short() {
+        let keys: [&[u8]; 5] = [b"aab", b"aac", b"ab", b"abb", b"abc"];
+        for (most, spread, at) in [(1, 0, 1), (3, 0, 3), (3, 1, 2), (2, 2, 2), (4, 0, 4)] {
+            assert_eq!(cut(&keys, most, spread), at, "{most} give or take {spread}");
+        }
     }
 
     #[test]
