@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use farwood_runtime::Verbs;
 
+use super::descend::{Inner, Unread};
 use super::leaf_plan::Pairs;
 use super::root::{begin_of, end_of};
 use super::separators::{leaf_slot, shortest, type_for};
@@ -32,8 +33,15 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let mut budget = tree.budget();
     let most = per_leaf(tree.leaf().slots(), fill) as usize;
     let spread = (most / 8).min(tree.leaf().slots() - most);
-    let mut loader =
-        Loader { tree, most, spread, open: None, leaves: Vec::new(), writer: BulkWriter::new(tree) };
+    let mut loader = Loader {
+        tree,
+        most,
+        spread,
+        open: None,
+        leaves: Vec::new(),
+        inner: Vec::new(),
+        writer: BulkWriter::new(tree),
+    };
     if tree.read_root(&loader.writer.meter, &mut budget).await?.is_some() {
         return Err(LoadError::NotEmpty);
     }
@@ -55,6 +63,8 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         loader.writer.withdraw(nodes);
         return Err(LoadError::NotEmpty);
     }
+    tree.cache().set_root(tree.root_slot(root).bits());
+    loader.inner.iter().rev().for_each(|(at, inner)| tree.cache_node(*at, inner));
     Ok(count)
 }
 
@@ -66,6 +76,8 @@ struct Loader<'t, V: Verbs> {
     /// The leaf that pairs go to, and those that it has.
     open: Option<(Begin, Pairs)>,
     leaves: Vec<Begin>,
+    /// The inner nodes that were written: the cache is shown them when clients can find them.
+    inner: Vec<(Unread, Inner)>,
     writer: BulkWriter<'t, DolphinAlgorithm, V>,
 }
 
@@ -138,6 +150,7 @@ impl<V: Verbs> Loader<'_, V> {
         let mut image = self.tree.verbs.lease(bytes);
         self.tree.build_root(&mut image, &slots);
         self.writer.write(root.ptr(), image).await?;
+        self.note(self.tree.unread_root(root), 0, &slots);
         Ok(root)
     }
 
@@ -169,7 +182,13 @@ impl<V: Verbs> Loader<'_, V> {
         let header = Header::new(position, class, b"");
         build_inner(&mut image, Link::Live(Parent::Root), &header, slots.iter().copied());
         self.writer.write(at.ptr(), image).await?;
+        self.note(Unread { node: at, class, above: None }, position, slots);
         Ok((at, class))
+    }
+
+    fn note(&mut self, at: Unread, position: usize, slots: &[Slot]) {
+        let slots = slots.iter().copied().collect();
+        self.inner.push((at, Inner { position, slots, moved: None }));
     }
 }
 

@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_separator_is_seen_to_once_and_left_alone_after_a_failure() {
-        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        let (suspects, leaf) = (Suspects::default(), |n: u64| Child::of(n + 1).unwrap());
         assert!(suspects.begin(leaf(0), 5) && !suspects.begin(leaf(0), 1 << 60));
         suspects.left_alone(leaf(0), 100);
         assert!(!suspects.begin(leaf(0), 99) && suspects.begin(leaf(0), 100));
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn what_was_met_is_met_again_and_makes_room() {
-        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        let (suspects, leaf) = (Suspects::default(), |n: u64| Child::of(n + 1).unwrap());
         assert!(suspects.is_news(leaf(0)) && !suspects.is_news(leaf(0)));
         assert!((1..1000).all(|n| suspects.is_news(leaf(n))), "those before are forgotten");
         assert!(suspects.is_news(leaf(0)));

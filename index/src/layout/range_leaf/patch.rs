@@ -62,7 +62,7 @@ impl RangeLayout {
     pub fn remove(&self, image: &mut [u8], slot: usize) -> Patch {
         let first = self.key_at(slot);
         image[first] = State::Removed.put(image[first]);
-        Patch::from_iter([first..first + WORD_BYTES])
+        Patch::from_iter(std::iter::once(first..first + WORD_BYTES))
     }
 
     pub(super) fn put_pair(&self, image: &mut [u8], slot: usize, stored_key: &[u8], value: &[u8]) {
