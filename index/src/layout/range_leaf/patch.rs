@@ -6,7 +6,8 @@ use crate::layout::{Bytes, Patch};
 
 impl RangeLayout {
     /// Writes a pair into a slot of the image that is vacant. The last range has the head, which makes the pair
-    /// visible. `None` if only a write of the whole leaf can bring the pair, or the slot is not vacant: then nothing is changed.
+    /// visible. `None` if only a write of the whole leaf can bring the pair, or the slot is not vacant: then nothing
+    /// is changed.
     ///
     /// ```
     /// # farwood_doctest::range_leaf!(|layout, image| {
