@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn what_was_met_is_met_again_and_makes_room() {
-        let (suspects, leaf) = (Suspects::default(), |n| Child::of(n + 1).unwrap());
+        let (suspects, leaf) = (Suspects::default(), |n: u64| Child::of(n + 1).unwrap());
         assert!(suspects.is_news(leaf(0)) && !suspects.is_news(leaf(0)));
         assert!((1..1000).all(|n| suspects.is_news(leaf(n))), "those before are forgotten");
         assert!(suspects.is_news(leaf(0)));

@@ -315,7 +315,7 @@ mod tests {
                 let separator = Separator { key, left, right, high };
                 // One in eight gets lost.
                 random = random.rotate_left(7).wrapping_add(11);
-                let is_lost = round % 2 == 1 && random % 8 == 0;
+                let is_lost = round % 2 == 1 && random.is_multiple_of(8);
                 if !is_lost {
                     nodes.add(&separator);
                     nodes.add(&separator);

@@ -140,7 +140,8 @@ fn a_slot_is_filled_and_its_key_removed() {
             }
             None => assert!(!fits && memory == before),
         }
-        assert_eq!(layout.remove(&mut memory, 0)[..], [layout.key_at(0)..layout.key_at(0) + WORD_BYTES]);
+        let patch = layout.remove(&mut memory, 0);
+        assert_eq!((patch.len(), &patch[0]), (1, &(layout.key_at(0)..layout.key_at(0) + WORD_BYTES)));
         assert_eq!(found(&memory), RangeFound::Slot { slot: 0, is_present: false });
         assert_eq!(layout.parse(&memory).unwrap().present().count(), 0);
         let before = memory.clone();
