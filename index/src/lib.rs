@@ -6,8 +6,8 @@
 //!   behind one type.
 //! - [`shell`]: what all share around their algorithms: create, open, attach, checks, metering, options, techniques.
 //! - [`sherman`]: the B+tree of the Sherman paper; [`smart`]: the radix tree of the SMART paper; [`chime`]: the B+tree
-//!   of the CHIME paper, whose leaves are hopscotch tables; [`dolphin`]: the Dolphin paper's radix nodes above leaves of
-//!   ranges. Their `mod.rs` tabulate their round trips.
+//!   of the CHIME paper, whose leaves are hopscotch tables; [`dolphin`]: the Dolphin paper's radix nodes above
+//!   leaves of ranges. Their `mod.rs` tabulate their round trips.
 //! - `btree`: what B+trees have above their leaves; its `mod.rs` tabulates what a tree supplies.
 //! - [`check`]: what a check of an index at rest finds.
 //! - [`layout`]: node formats as pure code over bytes: views, builders, patches.

@@ -18,8 +18,8 @@
 //! | insert into a full leaf | 3, and for the separator one for each level and 2 for each node that changes | |
 //! | scan | one for each window of leaves below one node | |
 //!
-//! A put cannot know which it is. It takes the way that the last put of its shard turned out to need. An update whose value
-//! is the first to be shorter than the longest, or as long, takes 4: it is written with the whole leaf.
+//! A put cannot know which it is. It takes the way that the last put of its shard turned out to need. An update
+//! whose value is the first to be shorter than the longest, or as long, takes 4: it is written with the whole leaf.
 //!
 //! # Bytes (keys and values of 8 bytes, leaves of 1 KiB with 50 slots)
 //!

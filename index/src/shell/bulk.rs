@@ -1,5 +1,5 @@
-//! The nodes that a bulk load writes, many at a time, and which go back if it does not come to its end. It does not know
-//! what is in a node.
+//! The nodes that a bulk load writes, many at a time, and which go back if it does not come to its end. It does not
+//! know what is in a node.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,15 @@
 //! Changes of single slots, in an image, and the ranges of it that a writer sends. It does not know who may do what.
 
+use smallvec::smallvec;
+
 use super::slot::{State, VALUE_SHORT, fill, key_slot};
 use super::{RangeLayout, WORD_BYTES, at, unstored};
 use crate::layout::{Bytes, Patch};
 
 impl RangeLayout {
     /// Writes a pair into a slot of the image that is vacant. The last range has the head, which makes the pair
-    /// visible. `None` if only a write of the whole leaf can bring the pair, or the slot is not vacant: then nothing is changed.
+    /// visible. `None` if only a write of the whole leaf can bring the pair, or the slot is not vacant: then nothing
+    /// is changed.
     ///
     /// ```
     /// # farwood_doctest::range_leaf!(|layout, image| {
@@ -48,7 +51,7 @@ impl RangeLayout {
             return None;
         }
         self.put_value(image, slot, value);
-        Some(if self.value_words() == 0 { Patch::new() } else { Patch::from_iter([self.value(slot)]) })
+        Some(if self.value_words() == 0 { Patch::new() } else { smallvec![self.value(slot)] })
     }
 
     /// Marks the key of a slot as removed.
@@ -62,7 +65,7 @@ impl RangeLayout {
     pub fn remove(&self, image: &mut [u8], slot: usize) -> Patch {
         let first = self.key_at(slot);
         image[first] = State::Removed.put(image[first]);
-        Patch::from_iter(std::iter::once(first..first + WORD_BYTES))
+        smallvec![first..first + WORD_BYTES]
     }
 
     pub(super) fn put_pair(&self, image: &mut [u8], slot: usize, stored_key: &[u8], value: &[u8]) {

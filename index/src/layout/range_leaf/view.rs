@@ -181,8 +181,12 @@ impl<'a> RangeView<'a> {
         if high.is_some_and(|high| *key >= *high) {
             return RangeFound::Beyond(self.next());
         }
-        if *key < *low || key.first() != low.first() || key.len() > self.layout.max_key {
+        if *key < *low || key.first() != low.first() {
             return RangeFound::Before;
+        }
+        if key.len() > self.layout.max_key {
+            // Of a scan: no leaf has it.
+            return RangeFound::Absent { vacancy: None };
         }
         let words = self.layout.key_words();
         let stored = key_slot(&key[unstored(key)..], words * WORD_BYTES, State::Present, false);
