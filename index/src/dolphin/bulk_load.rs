@@ -192,8 +192,8 @@ impl<V: Verbs> Loader<'_, V> {
     }
 }
 
-/// Chooses the number of pairs, `most` give or take `spread`, of a leaf with these ascending keys that are one too many:
-/// such that the separator behind them is as short as can be, and calls for as few inner nodes.
+/// Chooses the number of pairs, `most` give or take `spread`, of a leaf with these ascending keys, which are one too
+/// many: such that the separator behind them is as short as can be, and calls for as few inner nodes.
 fn cut(keys: &[&[u8]], most: usize, spread: usize) -> usize {
     let cost = |at: &usize| (shortest(keys[*at - 1], keys[*at]).len(), at.abs_diff(most));
     ((most - spread).max(1)..=most + spread).min_by_key(cost).expect("there is a place at least")
