@@ -136,8 +136,8 @@ mod tests {
     fn a_spec_has_the_switches_that_are_named() {
         let limits = Limits { max_key: 8, max_value: 8 };
         for &kind in IndexKind::ALL {
-            let spec = spec(kind, limits, &words(&["fused=off", "combining=on"])).unwrap();
-            let switched = (spec.technique("fused"), spec.technique("combining"));
+            let spec = spec(kind, limits, &words(&["delegation=off", "combining=on"])).unwrap();
+            let switched = (spec.technique("delegation"), spec.technique("combining"));
             assert_eq!(switched, (Some(false), Some(true)), "{kind}");
         }
         assert!(spec(IndexKind::Smart, limits, &words(&["two_level=on"])).is_err());

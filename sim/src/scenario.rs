@@ -445,10 +445,11 @@ mod tests {
         for &kind in IndexKind::ALL {
             let plain = draw(7, kind);
             let mix = FaultMix::named("delays");
-            let overrides = Overrides { kind, mix, ops: Some(5), techniques: vec![("fused".into(), false)] };
+            let overrides =
+                Overrides { kind, mix, ops: Some(5), techniques: vec![("delegation".into(), false)] };
             let wished = Scenario::draw(7, &overrides);
             let mut nodes = plain.nodes.clone();
-            nodes.iter_mut().for_each(|node| assert!(node.set_technique("fused", false)));
+            nodes.iter_mut().for_each(|node| assert!(node.set_technique("delegation", false)));
             assert_eq!(wished.nodes, nodes);
             assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
             assert_eq!(

@@ -111,7 +111,8 @@ pub(crate) fn switched(mut mix: IndexSpec, name: &str, on: bool) -> IndexSpec {
 
 /// Counts what clients of one compute node did for each other: it tells whether they met.
 pub(crate) fn shared(stats: &IndexStats) -> u64 {
-    stats.locks.handed_over + stats.sharing.reads_delegated + stats.sharing.writes_combined
+    let locks = stats.locks.handed_over + stats.shared_locks.joined;
+    locks + stats.sharing.reads_delegated + stats.sharing.writes_combined
 }
 
 /// Makes an index fit for a fabric of any speed: no client gives up on a lock that others hold in turn. In an emulated

@@ -84,7 +84,7 @@ impl RangeLayout {
     ///
     /// ```
     /// # farwood_doctest::range_leaf!(|layout, image| {
-    /// let header = RangeHeader { low: b"am", ..header };
+    /// let header = RangeHeader { version: NodeVersion::new(8), next: None, low: b"am", high: None };
     /// layout.build(&mut image, &header, []);
     /// assert_eq!(layout.parse(&image)?.find(b"anna"), RangeFound::Absent { vacancy: Some(0) });
     /// # });
