@@ -102,9 +102,8 @@ fn inserts_take_little_more_than_two_round_trips_and_fill_half_of_the_slots() {
     let dense = |n: u64| key(n).to_vec();
     let descending = |n: u64| key(KEYS - n).to_vec();
     let random = |n: u64| key(scatter(n)).to_vec();
-    let orders: [(&str, fn(u64) -> Vec<u8>); 3] =
-        [("dense", dense), ("descending", descending), ("random", random)];
-    for (name, key_of) in orders {
+    type KeyOf = fn(u64) -> Vec<u8>;
+    for (name, key_of) in [("dense", dense as KeyOf), ("descending", descending), ("random", random)] {
         on_usual(Parties::ONE, true, move |cluster| async move {
             let index = &cluster.index;
             let inserts = counted(index, OpKind::Insert, async {
