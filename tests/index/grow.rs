@@ -62,7 +62,8 @@ impl Order {
         match self {
             Order::Ascending => n,
             Order::Descending => u64::MAX - n,
-            Order::Scattered => kit::scatter(n),
+            // Of 16 first bytes: with all 256, Dolphin's leaf of each byte would have room for its keys.
+            Order::Scattered => kit::scatter(n) >> 4,
         }
     }
 }
@@ -80,7 +81,7 @@ fn indexes_of_the_least_nodes_grow_high() {
                         let expected = grow(&cluster, order).await;
                         holds(&cluster, recipe, &expected).await;
                         let height = cluster.index.survey().await.unwrap().height;
-                        assert!(height >= kind.trial().height_min, "{height}");
+                        assert!(height >= kind.trial().height_min, "{kind} {order:?}: {height}");
                         cluster.rest().await;
                     });
                 }

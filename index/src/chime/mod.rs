@@ -26,7 +26,8 @@
 //! leaf (`image_handover`), and that is all that it would read, WRITE + unlock alone. The words that an insert or a
 //! remove changes lie behind the lock's, and one WRITE has them all; an update needs none of them. A neighbourhood
 //! around the table's end is two READs of one chain. An insert reads three neighbourhoods, so that the keys that have
-//! to hop are mostly there; where all of that is full, it reads as far as the vacancy word says.
+//! to hop are mostly there; where all of that is full, it reads as far as the vacancy word says. Where no hop to that
+//! vacancy makes room, it reads the whole leaf, and looks for one back to the vacancy before its home.
 //!
 //! Where a leaf's sibling is not what the parent has behind it (it was split, or is the last below its parent), a
 //! client that does not find its key reads the header with the fences: for the last leaf of a parent with the
@@ -225,6 +226,7 @@ impl Algorithm for ChimeAlgorithm {
             "chime.block.grown",
             "chime.block.torn",
             "chime.insert.hops",
+            "chime.insert.hops_back",
             "chime.leaf.doubt",
             "chime.leaf.split",
             "chime.read.locked",

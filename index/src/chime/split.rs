@@ -1,9 +1,10 @@
 //! Splits of leaves (CHIME section 4.4, "Insert"), where a new key finds no room. How the halves are published, and
 //! what becomes of the separator, the levels above know ([`crate::btree::split`]).
 //!
-//! A leaf is split at the median of the keys of the new key's neighbourhood, all of whose slots are taken then: so
-//! either half has a vacancy in it, and the new key goes there without hops. Those keys are as good as a random choice
-//! from the leaf. (The paper takes the keys in the way of the failed hops.)
+//! A leaf is split at its median, or so near to it that either half gets a key of the new key's neighbourhood, all of
+//! whose slots are taken then: so either half has a vacancy in it, and the new key goes there without hops. (The paper
+//! takes the median of the keys in the way of the failed hops: of so few keys it is often far from the leaf's, and
+//! leaves are less full.)
 //!
 //! The keys of an indirect leaf are in its blocks, which are read first; blocks stay where they are. That of the new
 //! pair is written before: a writer of the new leaf might change it as soon as it is reached, so it cannot be redone
@@ -35,7 +36,7 @@ impl<V: Verbs> Tree<V> {
         let keys = self.keys_of(meter, &image).await?;
         let parsed = layout.view(&image).and_then(|leaf| {
             let keys = keys?;
-            Ok((leaf.median_near(key, &keys)?, OldNode::of(leaf.header()), keys))
+            Ok((leaf.split_key(key, &keys)?, OldNode::of(leaf.header()), keys))
         });
         let (middle, old, keys) = match parsed {
             Ok(parsed) => parsed,

@@ -162,12 +162,20 @@ fn plan_insert(
     if !has_vacancy && known.slots < ring.slots {
         return Ok(Plan::Read(up_to_vacancy(layout, image, home, known.slots, known)));
     }
-    let Some(placement) = layout.place(image, home)? else {
-        return Ok(if known == all { Plan::Split } else { Plan::Read(all) });
+    let placement = match layout.place(image, home)? {
+        Some(placement) => {
+            if !placement.hops.is_empty() {
+                tracing::debug!(name: "chime.insert.hops", hops = placement.hops.len(), "keys hop for a new one");
+            }
+            placement
+        }
+        None if known != all => return Ok(Plan::Read(all)),
+        None => {
+            let Some(placement) = layout.place_back(image, home)? else { return Ok(Plan::Split) };
+            tracing::debug!(name: "chime.insert.hops_back", hops = placement.hops.len(), "keys hop back for a new one");
+            placement
+        }
     };
-    if !placement.hops.is_empty() {
-        tracing::debug!(name: "chime.insert.hops", hops = placement.hops.len(), "keys hop for a new one");
-    }
     let mut patch = layout.insert(image, &placement, key, value);
     patch.push(layout.note_vacancies(image, home, known.slots));
     Ok(Plan::Patch(patch, placement.slot))

@@ -1,5 +1,6 @@
 //! Changes of a leaf: new images, halves, and entry writes with the bytes that a WRITE must send.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -62,16 +63,44 @@ impl HopLayout {
     /// # Errors
     /// If a key on the way is not as writers leave it.
     pub fn place(&self, image: &[u8], home: usize) -> Result<Option<Placement>, Rejection> {
-        let mut wrong = None;
-        let placement = self.ring.place(home, |slot| {
+        self.with_homes(image, |home_of| self.ring.place(home, home_of))
+    }
+
+    /// Places a key with this home, in whose neighbourhood there is no vacancy, by hops back, in an image of which all
+    /// was read. None if there is no room.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// let home = layout.home(b"anna");
+    /// while let Some(placement) = layout.place(&image, home)? {
+    ///     layout.insert(&mut image, &placement, b"anna", b"");
+    /// }
+    /// assert_eq!(layout.place_back(&image, home)?, None, "all that are near have that home");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If a key is not as writers leave it.
+    pub fn place_back(&self, image: &[u8], home: usize) -> Result<Option<Placement>, Rejection> {
+        self.with_homes(image, |home_of| self.ring.place_back(home, home_of))
+    }
+
+    /// Calls `place` with what yields the home of the key in a slot.
+    fn with_homes(
+        &self,
+        image: &[u8],
+        place: impl FnOnce(&dyn Fn(usize) -> Option<usize>) -> Option<Placement>,
+    ) -> Result<Option<Placement>, Rejection> {
+        let wrong = Cell::new(None);
+        let placement = place(&|slot| {
             let other = self.is_present(image, slot).then(|| self.home_of(image, slot))?;
             // Any home will do: the placement is not used.
             Some(other.unwrap_or_else(|rejection| {
-                wrong = Some(rejection);
+                wrong.set(Some(rejection));
                 slot
             }))
         });
-        wrong.map_or(Ok(placement), Err)
+        wrong.into_inner().map_or(Ok(placement), Err)
     }
 
     /// Counts the keys, from the first one on, that a new leaf has room for.
@@ -124,8 +153,8 @@ impl HopLayout {
         stream::write(image, at + super::FENCE_LENGTHS + self.max_key, header.high.unwrap_or_default());
     }
 
-    /// Puts a new pair where `placement` says, after its hops. Of the image everything from the home on to the farthest
-    /// slot named was read; yields the bytes to send, which are among that.
+    /// Puts a new pair where `placement` says, after its hops. Of the image everything from where that begins on to the
+    /// farthest slot named was read; yields the bytes to send, which are among that.
     ///
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
@@ -151,7 +180,7 @@ impl HopLayout {
         if self.has_hops() {
             changed.push(home);
         }
-        self.write_of(image, home, changed)
+        self.write_of(image, placement.begin, changed)
     }
 
     /// Gives the present entry in `slot` another value; yields the bytes to send.

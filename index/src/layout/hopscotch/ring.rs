@@ -10,6 +10,10 @@
 //!                                    <--hop--^            4 moves to 6: the farthest that may
 //!                        ^---- vacancy 4: home 1 reaches 1..=4, X goes there
 //! ```
+//!
+//! Where no key before that vacancy may hop, one of the neighbourhood may hop back, towards the last vacancy before the
+//! home, if its own home allows. (The paper does without: after a split its leaves have vacancies that new keys of most
+//! homes cannot use.)
 
 use smallvec::SmallVec;
 
@@ -38,6 +42,8 @@ pub struct Placement {
     pub hops: SmallVec<[Hop; 4]>,
     /// The slot that is vacant then.
     pub slot: usize,
+    /// The first slot of those that change, in the order of the ring.
+    pub begin: usize,
 }
 
 impl Ring {
@@ -88,7 +94,31 @@ impl Ring {
             hops.push(Hop { from, to: slot });
             slot = from;
         }
-        Some(Placement { hops, slot })
+        Some(Placement { hops, slot, begin: home })
+    }
+
+    /// Places a key with this `home`, in whose neighbourhood there is no vacancy, by hops back from there to the last
+    /// vacancy before it. `home_of` is as [`Ring::place`] has it, and is asked of all slots. None if no key may hop.
+    ///
+    /// Here, too, of the keys that may hop the farthest does, for the same reason.
+    pub(super) fn place_back(
+        self,
+        home: usize,
+        home_of: impl Fn(usize) -> Option<usize>,
+    ) -> Option<Placement> {
+        let before = |slot, steps| self.ahead(slot, self.slots - steps);
+        let vacancy =
+            (1..self.slots).map(|steps| before(home, steps)).find(|slot| home_of(*slot).is_none())?;
+        let (mut slot, mut hops) = (vacancy, SmallVec::new());
+        while self.distance(home, slot) >= self.reach {
+            let from = (1..self.reach)
+                .rev()
+                .map(|steps| self.ahead(slot, steps))
+                .find(|from| home_of(*from).is_some_and(|other| self.distance(other, slot) < self.reach))?;
+            hops.push(Hop { from, to: slot });
+            slot = from;
+        }
+        Some(Placement { hops, slot, begin: before(vacancy, self.reach - 1) })
     }
 }
 
@@ -124,33 +154,47 @@ mod tests {
 
     #[test]
     fn every_table_of_tiny_rings() {
-        let (mut placed, mut hopped, mut refused) = (0, 0, 0);
+        let (mut placed, mut hopped, mut back, mut refused) = (0, 0, 0, 0);
         for ring in RINGS {
             for_each_table(ring, &mut |table| {
                 for home in 0..ring.slots {
-                    let Some(placement) = ring.place(home, |slot| table[slot]) else {
-                        let near = ring.neighbourhood(home).all(|slot| table[slot].is_some());
-                        assert!(near, "{table:?} has room in the neighbourhood of {home}");
+                    if let Some(placement) = ring.place(home, |slot| table[slot]) {
+                        check_placement(ring, table, home, &placement);
+                        assert_eq!(placement.begin, home);
+                        placed += 1;
+                        hopped += placement.hops.len();
+                        continue;
+                    }
+                    let near = ring.neighbourhood(home).all(|slot| table[slot].is_some());
+                    assert!(near, "{table:?} has room in the neighbourhood of {home}");
+                    let Some(placement) = ring.place_back(home, |slot| table[slot]) else {
                         refused += 1;
                         continue;
                     };
-                    let mut after = table.to_vec();
-                    for Hop { from, to } in placement.hops.iter().copied() {
-                        assert_eq!(after[to], None, "a key hops into a vacancy");
-                        after[to] = after[from].take();
-                        hopped += 1;
-                    }
-                    assert_eq!(after[placement.slot].replace(home), None);
-                    for (slot, home) in after.iter().enumerate() {
-                        assert!(home.is_none_or(|home| ring.distance(home, slot) < ring.reach), "{after:?}");
-                    }
-                    let others = placement.hops.iter().filter(|hop| after[hop.from] == table[hop.from]);
-                    assert_eq!(others.count(), 0, "a slot that a key has left gets one of another home");
-                    placed += 1;
+                    check_placement(ring, table, home, &placement);
+                    assert!(!placement.hops.is_empty(), "there is no vacancy near");
+                    back += 1;
                 }
             });
         }
-        assert!(placed > 10_000 && hopped > 1_000 && refused > 1_000, "{placed} {hopped} {refused}");
+        let counts = [placed > 10_000, hopped > 1_000, back > 100, refused > 1_000];
+        assert_eq!(counts, [true; 4], "{placed} {hopped} {back} {refused}");
+    }
+
+    /// Asserts that keys hop into vacancies and stay in reach of their homes, and that each slot which one has left
+    /// gets a key of another home.
+    fn check_placement(ring: Ring, table: &[Option<usize>], home: usize, placement: &Placement) {
+        let mut after = table.to_vec();
+        for Hop { from, to } in placement.hops.iter().copied() {
+            assert_eq!(after[to], None, "a key hops into a vacancy");
+            after[to] = after[from].take();
+        }
+        assert_eq!(after[placement.slot].replace(home), None);
+        for (slot, home) in after.iter().enumerate() {
+            assert!(home.is_none_or(|home| ring.distance(home, slot) < ring.reach), "{after:?}");
+        }
+        let others = placement.hops.iter().filter(|hop| after[hop.from] == table[hop.from]);
+        assert_eq!(others.count(), 0, "a slot that a key has left gets one of another home");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Hopscotch leaves as readers, writers and splits see them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use farwood_runtime::RemotePtr;
 use rand::rngs::SmallRng;
@@ -121,7 +122,11 @@ impl Table {
                 layout.update(&mut self.image, found.slot, &new)
             }
             None => {
-                let placement = layout.place(&self.image, layout.home(&key)).unwrap()?;
+                let home = layout.home(&key);
+                let placement = match layout.place(&self.image, home).unwrap() {
+                    Some(placement) => placement,
+                    None => layout.place_back(&self.image, home).unwrap()?,
+                };
                 let ranges = layout.insert(&mut self.image, &placement, &key, &new);
                 self.pairs.insert(key, new);
                 ranges
@@ -290,6 +295,33 @@ fn a_leaf_is_filled_as_far_as_the_paper_says() {
         }
         let load = placed as f64 / (200.0 * 128.0);
         assert!((load - published).abs() < tolerance, "{reach}: {load} {published}");
+    }
+}
+
+#[test]
+fn a_leaf_is_split_as_near_to_its_median_as_leaves_a_vacancy_for_the_new_key() {
+    let mut rng = SmallRng::seed_from_u64(7);
+    for (slots, reach) in [(2, 2), (4, 2), (8, 4), (64, 8)] {
+        let layout = HopLayout::new(Ring { slots, reach }, 8, 8, false).unwrap();
+        let mut at_the_median = 0;
+        for _ in 0..200 {
+            let mut image = vec![0; layout.node_bytes()];
+            layout.build(&mut image, &NodeHeader { low: b"", high: None, ..header(0) }, []);
+            let full = iter::repeat_with(|| rng.random::<[u8; 8]>())
+                .find(|key| layout.insert_near(&mut image, key, key).is_err());
+            let (new, leaf) = (full.unwrap(), layout.view(&image).unwrap());
+            let mut keys = leaf.keys().unwrap();
+            let first = leaf.split_key(&new, &keys).unwrap();
+            let is_near = |slot| layout.ring().distance(layout.home(&new), slot) < reach;
+            keys.sort_by(|(_, one), (_, other)| one.cmp(other));
+            let near: Vec<usize> = (0..keys.len()).filter(|&i| is_near(keys[i].0)).collect();
+            let split = keys.iter().position(|(_, key)| *key == first).unwrap();
+            assert!(near[0] < split && split <= near[reach - 1], "either half has a near key");
+            let middle = keys.len() / 2;
+            assert_eq!(split, middle.clamp(near[0] + 1, near[reach - 1]));
+            at_the_median += usize::from(split == middle);
+        }
+        assert!(at_the_median >= if reach == 8 { 190 } else { 1 }, "{slots}, {reach}: {at_the_median}");
     }
 }
 

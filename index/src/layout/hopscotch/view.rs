@@ -2,6 +2,8 @@
 
 use std::ops::RangeBounds;
 
+use smallvec::SmallVec;
+
 use super::super::header::{Header, Kind, Position};
 use super::super::slot_order::SlotOrder;
 use super::super::stream::{self, StreamRange};
@@ -197,8 +199,9 @@ impl<'a> HopView<'a> {
         self.layout.hash_of(self.image, slot) == Ok(HopLayout::hash(key))
     }
 
-    /// Yields the median of those of the leaf's `keys`, by slot, that are in the neighbourhood of `key`, all of whose
-    /// slots are taken: not their least.
+    /// Chooses where a leaf is split that has no room for `key`: the first key of its right half. It is the median of
+    /// the leaf's `keys`, given by slot, or else the nearest one to it that leaves a key of the neighbourhood of `key`,
+    /// all of whose slots are taken, in either half. So either half has a vacancy there.
     ///
     /// ```
     /// # farwood_doctest::hop_leaf!(|layout, image| {
@@ -206,29 +209,28 @@ impl<'a> HopView<'a> {
     ///     let _ = layout.insert_near(&mut image, &[b'd', more], b"");
     /// }
     /// let leaf = layout.view(&image)?;
-    /// let median = leaf.median_near(b"anna", &leaf.keys()?)?;
-    /// assert!(median[..] > b"anna"[..], "either half has a key");
+    /// let first = leaf.split_key(b"anna", &leaf.keys()?)?;
+    /// assert!(first[..] > b"anna"[..], "either half has a key");
     /// # });
     /// ```
     ///
     /// # Errors
-    /// [`Malformed::KeyOrder`] if there is none.
-    pub fn median_near(&self, key: &[u8], keys: &[(usize, Bytes)]) -> Result<Bytes, Rejection> {
+    /// [`Malformed::KeyOrder`] if there is none, or it is not between the bounds.
+    pub fn split_key(&self, key: &[u8], keys: &[(usize, Bytes)]) -> Result<Bytes, Rejection> {
         let Ring { reach, .. } = self.layout.ring;
         let home = self.layout.home(key);
         let near = keys.iter().filter(|(slot, _)| self.layout.ring.distance(home, *slot) < reach);
-        let mut keys: Vec<Bytes> = near.map(|(_, key)| key.clone()).collect();
-        keys.sort();
-        let middle = keys.len() / 2;
-        if middle == 0 || keys[middle - 1] == keys[middle] || self.header.position(&keys[0]) != Position::Here
-        {
+        let near: SmallVec<[&Bytes; 16]> = near.map(|(_, key)| key).collect();
+        let mut keys: Vec<&Bytes> = keys.iter().map(|(_, key)| key).collect();
+        keys.sort_unstable();
+        let place = |key: Option<&&Bytes>| key.and_then(|key| keys.binary_search(key).ok());
+        let (Some(least), Some(most)) = (place(near.iter().min()), place(near.iter().max())) else {
             return Err(Malformed::KeyOrder.into());
-        }
-        let median = keys.swap_remove(middle);
-        if self.header.position(&median) == Position::Here {
-            Ok(median)
-        } else {
-            Err(Malformed::KeyOrder.into())
+        };
+        let is_here = |key: &Bytes| self.header.position(key) == Position::Here;
+        match keys[(keys.len() / 2).min(most).max(least + 1)..].first() {
+            Some(first) if least < most && is_here(keys[0]) && is_here(first) => Ok(Bytes::clone(first)),
+            _ => Err(Malformed::KeyOrder.into()),
         }
     }
 
