@@ -146,13 +146,17 @@ impl<V: Verbs> Tree<V> {
             window.iter().map(|leaf| self.verbs.post(meter, self.leaf_chain(leaf.ptr()))).collect();
         let mut at = Some(Bytes::from_slice(key));
         for read in posted {
-            // One that cannot be used is read again by itself.
-            let Ok(done) = read.await else { return Ok(()) };
             let Some(key) = &at else { return Ok(()) };
-            if self.is_slow(&done) {
+            let leaf = match read.await {
+                Ok(done) if !self.is_slow(&done) => self.pairs_behind(&done.into_buf(), key).ok(),
+                _ => None,
+            };
+            let Some(leaf) = leaf else {
+                // It cannot be used, and is read again by itself.
+                meter.retry();
                 return Ok(());
-            }
-            let Ok(Some(leaf)) = self.pairs_behind(&done.into_buf(), key) else { return Ok(()) };
+            };
+            let Some(leaf) = leaf else { return Ok(()) };
             at = leaf.1.clone();
             leaves.push(leaf);
         }
