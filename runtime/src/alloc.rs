@@ -161,7 +161,7 @@ impl NodeAllocator {
                 };
                 if let Err(error) = asked {
                     // Another client of the shard may have returned a node meanwhile.
-                    return self.carve(near, bytes).or_else(|| self.divide(near, bytes)).ok_or(error);
+                    return self.carve(near, bytes).or_else(|| self.reuse(near, bytes)).ok_or(error);
                 }
                 continue;
             };
@@ -176,8 +176,13 @@ impl NodeAllocator {
         self.state.borrow_mut().carve(server, bytes)
     }
 
-    fn divide(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
-        self.state.borrow_mut().divide(server, bytes)
+    /// Makes a node of returned ones of other sizes: the last resort, where no server has a chunk left.
+    fn reuse(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
+        let mut state = self.state.borrow_mut();
+        state.divide(server, bytes).or_else(|| {
+            state.join();
+            state.carve(server, bytes).or_else(|| state.divide(server, bytes))
+        })
     }
 
     /// Takes back a node that was allocated here and never became reachable.
@@ -363,7 +368,7 @@ impl State {
         Some(Allocated { at: node, zeroed: true })
     }
 
-    /// Divides the smallest node of a larger size that was returned: the last resort, where no server has a chunk left.
+    /// Divides the smallest node of a larger size that was returned.
     fn divide(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
         let (&size, nodes) = self
@@ -375,6 +380,25 @@ impl State {
         self.returned.entry(size - bytes).or_default().push(at.add(bytes));
         self.used_bytes += bytes;
         Some(Allocated { at, zeroed: false })
+    }
+
+    /// Makes one of returned nodes that lie side by side.
+    fn join(&mut self) {
+        let returned = std::mem::take(&mut self.returned);
+        let sizes = returned.into_iter();
+        let mut nodes: Vec<(RemotePtr, u64)> =
+            sizes.flat_map(|(bytes, nodes)| nodes.into_iter().map(move |node| (node, bytes))).collect();
+        nodes.sort_unstable_by_key(|(node, _)| node.to_bits());
+        let mut joined: Vec<(RemotePtr, u64)> = Vec::new();
+        for (node, bytes) in nodes {
+            match joined.last_mut() {
+                Some((first, size)) if first.add(*size) == node => *size += bytes,
+                _ => joined.push((node, bytes)),
+            }
+        }
+        for (node, bytes) in joined {
+            self.returned.entry(bytes).or_default().push(node);
+        }
     }
 }
 
@@ -586,6 +610,32 @@ mod tests {
         allocator.return_extent(node, 1000);
         assert_eq!(allocator.used_bytes(), 0);
         assert_eq!(allocate(&allocator, 1024), Ok(node));
+    }
+
+    /// The nodes of a load that failed are as small as leaves are; the next one wants larger ones, too.
+    #[test]
+    fn small_nodes_that_were_given_back_are_joined_when_all_else_is_used_up() {
+        let control = cluster(2);
+        let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+        let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
+        let sum = |books: Books| books.used_bytes + books.free_bytes;
+        let all = sum(allocator.books());
+        assert_eq!(allocate(&allocator, 1024), Err(AllocError::OutOfMemory { servers: 2 }));
+        // Every second one is as good as none.
+        let (kept, given): (Vec<_>, Vec<_>) = (0..).zip(nodes).partition(|(i, _)| i % 2 == 0);
+        let give = |nodes: Vec<(usize, RemotePtr)>| {
+            nodes.into_iter().for_each(|(_, node)| allocator.return_extent(node, 192));
+        };
+        give(given);
+        assert_eq!(allocate(&allocator, 1024), Err(AllocError::OutOfMemory { servers: 2 }));
+        give(kept);
+        let mut taken = BTreeSet::new();
+        while let Ok(node) = allocate(&allocator, 1024) {
+            assert!((0..1024).step_by(64).all(|at| taken.insert(node.add(at))), "{node} overlaps");
+        }
+        let books = allocator.books();
+        assert_eq!((books.used_bytes, sum(books)), (taken.len() as u64 * 64, all));
+        assert!(books.free_bytes < all / 8, "{books:?}");
     }
 
     /// A load that failed has returned leaves only; the next one wants inner nodes, too.

@@ -20,7 +20,10 @@ fn operations_that_need_a_shard_that_has_ended_say_so() {
     for &kind in IndexKind::ALL {
         let cluster = kit::cluster();
         let node = kit::node(&cluster, 2);
-        let tree = Arc::new(block_on(Shape::TINY.usual(kind).create(&node, "t")).unwrap());
+        let mut spec = Shape::TINY.usual(kind);
+        // Locks that shards share are at home on none.
+        spec.set_technique("shared_updates", false);
+        let tree = Arc::new(block_on(spec.create(&node, "t")).unwrap());
         let (ended, has_ended) = channel();
         let leaving = {
             let (node, tree) = (Arc::clone(&node), Arc::clone(&tree));

@@ -35,7 +35,7 @@ pub(super) async fn walk<V: Verbs>(
     let mut budget = tree.budget();
     let Some(root) = tree.read_root(meter, &mut budget).await? else { return Ok(()) };
     let owners = match &at_rest {
-        Some(_) => tree.leaf_locks().lane_owners(meter).await?,
+        Some(_) => lane_owners(tree, meter, root, &mut budget).await?,
         None => Vec::new(),
     };
     report.survey.used_bytes += (tree.root_bytes() - tree.types().node_bytes(tree.types().largest())) as u64;
@@ -49,6 +49,22 @@ pub(super) async fn walk<V: Verbs>(
     survey.height = walk.height;
     survey.load_factor = if slots == 0 { 0.0 } else { survey.keys as f64 / slots as f64 };
     Ok(())
+}
+
+/// Reads who has each lane of the leaves' locks: one round trip, and one more for each queue pair that breaks.
+async fn lane_owners<V: Verbs>(
+    tree: &Tree<V>,
+    meter: &Meter,
+    root: Child,
+    budget: &mut Budget,
+) -> Result<Vec<Option<LockWord>>, AccessError> {
+    loop {
+        match tree.leaf_locks().lane_owners(meter).await {
+            Ok(owners) => return Ok(owners),
+            Err(cause) if cause.is_passing() => budget.spend(meter, root.ptr(), None)?,
+            Err(cause) => return Err(cause.into()),
+        }
+    }
 }
 
 /// The slots that lead to leaves, by the keys that they are for, with the nodes that they are in.
