@@ -45,8 +45,6 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     if tree.read_root(&loader.writer.meter, &mut budget).await?.is_some() {
         return Err(LoadError::NotEmpty);
     }
-    // It is larger than what a load that failed may have left of the memory, so it comes first.
-    let root = loader.allocate(tree.root_bytes()).await?;
     let mut count = 0;
     for pair in pairs {
         let (key, value) = pair?;
@@ -57,7 +55,7 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
         return Ok(0);
     }
     loader.close(None).await?;
-    loader.inner_nodes(root).await?;
+    let root = loader.inner_nodes().await?;
     loader.writer.drain(0).await?;
     // The CAS may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
     let nodes = loader.writer.publish();
@@ -106,21 +104,21 @@ impl<V: Verbs> Loader<'_, V> {
         match &mut self.open {
             Some((_, pairs)) => pairs.push(pair),
             None => {
-                let at = self.allocate(self.tree.leaf().node_bytes()).await?;
+                let at = self.allocate().await?;
                 self.open = Some(((begin_of(Symbol::of(key, 0)), at), vec![pair]));
             }
         }
         Ok(())
     }
 
-    async fn allocate(&mut self, bytes: usize) -> Result<Child, WriteError> {
-        Ok(child_at(self.writer.allocate(None, bytes).await?)?)
+    async fn allocate(&mut self) -> Result<Child, WriteError> {
+        Ok(child_at(self.writer.allocate(None, self.tree.leaf().node_bytes()).await?)?)
     }
 
     /// Writes the leaf that is open, and opens the one behind, if there is one for keys with the same first byte.
     async fn close(&mut self, behind: Option<Bytes>) -> Result<(), WriteError> {
         let next = match behind {
-            Some(begin) => Some((begin, self.allocate(self.tree.leaf().node_bytes()).await?)),
+            Some(begin) => Some((begin, self.allocate().await?)),
             None => None,
         };
         let ((low, at), pairs) = self.open.take().expect("a leaf is open");
@@ -143,15 +141,17 @@ impl<V: Verbs> Loader<'_, V> {
         Ok(())
     }
 
-    /// Writes the inner nodes above all leaves, the last of them to `root`.
-    async fn inner_nodes(&mut self, root: Child) -> Result<(), WriteError> {
+    /// Writes the inner nodes above all leaves; yields the root.
+    async fn inner_nodes(&mut self) -> Result<Child, WriteError> {
         let branches = branches(&std::mem::take(&mut self.leaves), 0, None);
         let slots = self.write_below(branches, 0).await?;
-        let mut image = self.tree.verbs.lease(self.tree.root_bytes());
+        let bytes = self.tree.root_bytes();
+        let root = child_at(self.writer.allocate(None, bytes).await?)?;
+        let mut image = self.tree.verbs.lease(bytes);
         self.tree.build_root(&mut image, &slots);
         self.writer.write(root.ptr(), image).await?;
         self.note(self.tree.unread_root(root), 0, &slots);
-        Ok(())
+        Ok(root)
     }
 
     /// Writes the inner nodes below one about the key byte at `position`; yields its slots.
@@ -177,7 +177,7 @@ impl<V: Verbs> Loader<'_, V> {
     async fn write_inner(&mut self, position: usize, slots: &[Slot]) -> Result<(Child, u8), WriteError> {
         let types = self.tree.types();
         let class = type_for(types, slots.len()).expect("there is a type for all symbols");
-        let at = self.allocate(types.node_bytes(class)).await?;
+        let at = child_at(self.writer.allocate(None, types.node_bytes(class)).await?)?;
         let mut image = self.tree.verbs.lease(types.node_bytes(class));
         let header = Header::new(position, class, b"");
         build_inner(&mut image, Link::Live(Parent::Root), &header, slots.iter().copied());
