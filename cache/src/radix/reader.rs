@@ -120,6 +120,26 @@ impl RadixReader {
         Some(route)
     }
 
+    /// Yields the slots of a cached node, in the order of their symbols, and the index of the key byte that they are
+    /// about.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let (position, slots) = reader.slots_of(64).expect("it is cached");
+    /// assert_eq!((position, &slots[..]), (0, &[leaf][..]));
+    /// assert!(reader.slots_of(128).is_none());
+    /// # });
+    /// ```
+    pub fn slots_of(&self, node: u64) -> Option<(usize, SmallVec<[u64; 32]>)> {
+        let slots = |copy: &Copy<'_>| {
+            let position = usize::from(copy.depth()) + copy.prefix_len();
+            (position, (0..copy.claimed()).map(|index| copy.slot(index)).collect())
+        };
+        let (position, mut slots): (_, SmallVec<[u64; 32]>) = self.cache.visit(node, slots)?;
+        slots.sort_unstable_by_key(|word| (word & END == 0, slot::partial(*word)));
+        Some((position, slots))
+    }
+
     /// Yields the slots of a cached node behind the one for `byte`, or for the end of keys, in the order of their
     /// symbols: at most so many, and none behind one that leads to an inner node.
     ///
@@ -130,15 +150,11 @@ impl RadixReader {
     /// # });
     /// ```
     pub fn leaves_behind(&self, node: u64, byte: Option<u8>, most: usize) -> SmallVec<[u64; 32]> {
-        let slots = |copy: &Copy<'_>| {
-            let mut slots: SmallVec<[u64; 32]> = (0..copy.claimed()).map(|index| copy.slot(index)).collect();
-            slots.retain(|word| *word & END == 0 && byte.is_none_or(|byte| slot::partial(*word) > byte));
-            slots.sort_unstable_by_key(|word| slot::partial(*word));
-            let leaves = slots.iter().take(most).take_while(|word| **word & LEAF != 0).count();
-            slots.truncate(leaves);
-            slots
-        };
-        self.cache.visit(node, slots).unwrap_or_default()
+        let Some((_, mut slots)) = self.slots_of(node) else { return SmallVec::new() };
+        slots.retain(|word| *word & END == 0 && byte.is_none_or(|byte| slot::partial(*word) > byte));
+        let leaves = slots.iter().take(most).take_while(|word| **word & LEAF != 0).count();
+        slots.truncate(leaves);
+        slots
     }
 
     /// Caches a node: see [`RadixCache::insert`].

@@ -145,6 +145,13 @@ impl<V: Verbs> Tree<V> {
         self.judge_inner(at, &image)
     }
 
+    /// Yields the cached copy of an inner node, with its slots in the order of their symbols.
+    pub(super) fn cached_inner(&self, at: Unread) -> Option<Inner> {
+        let (position, words) = self.reader().slots_of(at.node.bits())?;
+        let slots = words.into_iter().map(Slot::from_bits).collect();
+        (position == expected_position(at)).then_some(Inner { position, slots, moved: None })
+    }
+
     /// Parses the image of an inner node.
     ///
     /// # Errors
@@ -152,7 +159,7 @@ impl<V: Verbs> Tree<V> {
     pub(super) fn judge_inner(&self, at: Unread, image: &[u8]) -> Result<Inner, AccessError> {
         let inner =
             Inner::parse(self, image).map_err(|rejection| AccessError::corrupt(at.node.ptr(), rejection))?;
-        let expected = at.above.map_or(0, |(_, position)| position + 1);
+        let expected = expected_position(at);
         if inner.position != expected {
             let what = format!("it is about key byte {}, not {expected}", inner.position);
             return Err(AccessError::corrupt(at.node.ptr(), what));
@@ -218,4 +225,9 @@ impl<V: Verbs> Tree<V> {
         self.cache().invalidate(from.holder.bits());
         self.locate(meter, key, budget).await
     }
+}
+
+/// Yields the key byte that a node is to be about.
+fn expected_position(at: Unread) -> usize {
+    at.above.map_or(0, |(_, position)| position + 1)
 }

@@ -13,19 +13,22 @@ pub(super) type Pairs = Vec<(Bytes, Bytes)>;
 /// The change of a leaf.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum LeafPlan {
-    /// None: the leaf does not answer for the key.
-    Elsewhere(RangeFound),
+    /// None: the leaf does not answer for the key, but for those before this bound.
+    Elsewhere(RangeFound, Option<Bytes>),
     /// None: the operation has no effect.
     Nothing,
     /// These bytes of the image, which has been changed.
     Patch(Patch),
-    /// It is written whole, with these pairs.
-    Whole(Pairs),
+    /// The image, which has been changed, whole.
+    Whole,
+    /// It is written whole, with these pairs: removed keys give their slots up.
+    Compact(Old, Pairs),
     /// It keeps the pairs before this key.
-    Split { left: Pairs, separator: Bytes, right: Pairs },
+    Split { old: Old, left: Pairs, separator: Bytes, right: Pairs },
 }
 
 /// The header of a leaf, as it was read.
+#[derive(PartialEq, Eq, Debug)]
 pub(super) struct Old {
     version: NodeVersion,
     next: Option<Child>,
@@ -69,9 +72,12 @@ pub(super) fn plan(
     key: &[u8],
     op: WriteOp<'_>,
 ) -> Result<LeafPlan, Rejection> {
-    let found = layout.parse(image)?.find(key);
+    let view = layout.parse(image)?;
+    let found = view.find(key);
     let (slot, is_present) = match found {
-        RangeFound::Before | RangeFound::Beyond(_) => return Ok(LeafPlan::Elsewhere(found)),
+        RangeFound::Before | RangeFound::Beyond(_) => {
+            return Ok(LeafPlan::Elsewhere(found, view.bounds().1));
+        }
         RangeFound::Slot { slot, is_present } => (Some(slot), is_present),
         RangeFound::Absent { vacancy } => (vacancy, false),
     };
@@ -87,26 +93,22 @@ pub(super) fn plan(
     if let Some(patch) = patch {
         return Ok(LeafPlan::Patch(patch));
     }
-    let mut pairs = pairs_of(&layout.parse(image)?)?;
-    let pair = (Bytes::from_slice(key), Bytes::from_slice(op.value()));
-    let place = match pairs.binary_search_by(|(other, _)| other.cmp(&pair.0)) {
-        Ok(place) => {
-            pairs[place] = pair;
-            place
-        }
-        Err(place) => {
-            pairs.insert(place, pair);
-            place
-        }
-    };
+    if let Some(slot) = slot {
+        layout.rewrite_pair(image, slot, key, op.value());
+        return Ok(LeafPlan::Whole);
+    }
+    let view = layout.parse(image)?;
+    let (old, mut pairs) = (Old::of(&view), pairs_of(&view)?);
+    let place = pairs.partition_point(|(other, _)| other[..] < *key);
+    pairs.insert(place, (Bytes::from_slice(key), Bytes::from_slice(op.value())));
     if pairs.len() <= layout.slots() {
-        return Ok(LeafPlan::Whole(pairs));
+        return Ok(LeafPlan::Compact(old, pairs));
     }
     let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| &key[..]).collect();
     let at = divide(&keys, place);
     let separator = shortest(keys[at - 1], keys[at]);
     let right = pairs.split_off(at);
-    Ok(LeafPlan::Split { left: pairs, separator, right })
+    Ok(LeafPlan::Split { old, left: pairs, separator, right })
 }
 
 #[cfg(test)]
@@ -142,7 +144,7 @@ mod tests {
         }
         for (key, found) in [(&b"l"[..], RangeFound::Beyond(None)), (b"j", RangeFound::Before)] {
             let elsewhere = plan(&layout, &mut leaf(&layout, &[]), key, WriteOp::Put(b""));
-            assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found)));
+            assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found, Some(Bytes::from_slice(b"l")))));
         }
     }
 
@@ -161,7 +163,7 @@ mod tests {
             let layout = layout(max_value);
             let planned = plan(&layout, &mut leaf(&layout, keys), KEY, op).unwrap();
             assert_eq!(matches!(planned, LeafPlan::Patch(_)), is_small, "{op:?}: {planned:?}");
-            assert_eq!(matches!(planned, LeafPlan::Whole(_)), !is_small, "{op:?}");
+            assert_eq!(planned == LeafPlan::Whole, !is_small, "{op:?}");
         }
     }
 
@@ -171,7 +173,7 @@ mod tests {
         let names: Vec<[u8; 2]> = (0..layout.slots() as u8).map(|i| [b'k', i]).collect();
         let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
         let mut image = leaf(&layout, &keys);
-        let LeafPlan::Split { left, separator, right } =
+        let LeafPlan::Split { left, separator, right, .. } =
             plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap()
         else {
             panic!("it is full")
@@ -181,11 +183,11 @@ mod tests {
             ([&keys[..], &[KEY]].concat(), KEY)
         );
         layout.remove(&mut image, 0);
-        let LeafPlan::Whole(pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap() else {
+        let LeafPlan::Compact(_, pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap() else {
             panic!("it has room")
         };
         assert_eq!(bytes(&pairs), [&keys[1..], &[KEY]].concat());
         let again = plan(&layout, &mut image, keys[0], WriteOp::Put(b"12345678")).unwrap();
-        assert!(matches!(again, LeafPlan::Whole(_)), "readers may have seen the removed key present");
+        assert_eq!(again, LeafPlan::Whole, "readers may have seen the removed key present");
     }
 }

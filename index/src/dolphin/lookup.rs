@@ -35,17 +35,12 @@ pub(super) enum Sought {
 
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
-        let Sought::Leaf(image, RangeFound::Slot { slot, is_present: true }) = self.seek(meter, key).await?
-        else {
+        let sought = self.seek(meter, key).await?;
+        let Sought::Leaf(mut image, RangeFound::Slot { slot, is_present: true }) = sought else {
             return Ok(None);
         };
-        let value = self.leaf().parse(&image).and_then(|view| match view.value_range(slot)? {
-            Some(range) => Ok(Err(range)),
-            None => Ok(Ok(view.value(slot)?)),
-        });
-        match value {
-            Ok(Err(range)) => Ok(Some(Value::at(image, range))),
-            Ok(Ok(copy)) => Ok(Some(copy.into())),
+        match self.leaf().value_in_place(&mut image, slot) {
+            Ok(range) => Ok(Some(Value::at(image, range))),
             Err(rejection) => Err(AccessError::corrupt(self.shared.entry.root, rejection)),
         }
     }

@@ -11,6 +11,9 @@
 //! The link of a node that has moved leads to the one in its place, for good: nodes are not reused. A client that comes
 //! by with a separator puts that into the slot above, if the one that moved it has not.
 //!
+//! A split looks for the nodes that change among the cached ones, and reads those on its way that are not: an outdated
+//! copy may hide a change, so that a slot leads too far to the left still. The janitor reads them all.
+//!
 //! A client that is dropped, or that has died, may leave a separator out. The janitor puts in what its own shard owes;
 //! else a client that moves right from under a node that it has just read leaves it to its janitor ([`Tree::suspect`]).
 
@@ -33,6 +36,15 @@ use crate::step::Budget;
 const PAUSE_NS: u64 = 200_000;
 /// Time in ns for which one that could not be put in is left alone.
 const LEFT_ALONE_NS: u64 = 1_000_000_000;
+
+/// The nodes that a separator's way is planned by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nodes {
+    /// Cached copies, as far as there are some.
+    Cached,
+    /// READs.
+    Read,
+}
 
 /// Leaves whose separators are missing or may be, as far as one shard knows.
 #[derive(Default)]
@@ -96,7 +108,7 @@ impl<V: Verbs> Owed<V> {
     /// Puts it in. If that fails the leaf stays reachable over its neighbour, and the split has succeeded all the same.
     pub(super) async fn pay(mut self, meter: &Meter) {
         let separator = self.separator.clone().expect("it is paid once");
-        let put = self.tree.put_separator(meter, &separator).await;
+        let put = self.tree.put_separator(meter, &separator, Nodes::Cached).await;
         self.separator = None;
         if let Err(error) = put {
             is_missing(&error);
@@ -113,7 +125,7 @@ impl<V: Verbs> Drop for Owed<V> {
             let meter = Meter::default();
             // Once the leaf's lock could be taken, the split has taken effect.
             let put = match tree.settle_leaf(&meter, separator.left).await {
-                Ok(()) => tree.put_separator(&meter, &separator).await,
+                Ok(()) => tree.put_separator(&meter, &separator, Nodes::Read).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = put {
@@ -138,7 +150,7 @@ impl<V: Verbs> Tree<V> {
         }
         self.verbs.defer(async move {
             tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
-            match tree.put_separator(&Meter::default(), &separator).await {
+            match tree.put_separator(&Meter::default(), &separator, Nodes::Read).await {
                 Ok(()) => tree.state.suspects.left_alone(separator.right, 0),
                 Err(error) => {
                     is_missing(&error);
@@ -150,12 +162,19 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Puts a separator in, unless it is there.
-    async fn put_separator(&self, meter: &Meter, separator: &Separator) -> Result<(), WriteError> {
+    async fn put_separator(
+        &self,
+        meter: &Meter,
+        separator: &Separator,
+        nodes: Nodes,
+    ) -> Result<(), WriteError> {
         let mut budget = self.budget();
-        let Some(root) = self.read_root(meter, &mut budget).await? else { return Ok(()) };
-        let fork = self.go_down(meter, separator, Way::Key, self.unread_root(root), &mut budget).await?;
+        let budget = &mut budget;
+        let Some(root) = self.read_root(meter, budget).await? else { return Ok(()) };
+        let root = self.unread_root(root);
+        let fork = self.go_down(meter, separator, Way::Key, (root, nodes), budget).await?;
         if let Some(fork) = fork {
-            self.go_down(meter, separator, Way::High, fork, &mut budget).await?;
+            self.go_down(meter, separator, Way::High, (fork, nodes), budget).await?;
         }
         Ok(())
     }
@@ -166,12 +185,16 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         separator: &Separator,
         way: Way,
-        mut at: Unread,
+        (mut at, nodes): (Unread, Nodes),
         budget: &mut Budget,
     ) -> Result<Option<Unread>, WriteError> {
         let mut fork = None;
         loop {
-            let inner = self.read_inner(meter, at, budget).await?;
+            let cached = (nodes == Nodes::Cached).then(|| self.cached_inner(at)).flatten();
+            let inner = match cached {
+                Some(inner) => inner,
+                None => self.read_inner(meter, at, budget).await?,
+            };
             let below = |slot: Slot| {
                 let node = slot.child().expect("it leads to an inner node");
                 Unread { node, class: slot.class(), above: Some((at.node, inner.position)) }
@@ -187,8 +210,9 @@ impl<V: Verbs> Tree<V> {
                 Visit::Done => return Ok(fork),
                 Visit::Down(slot) => at = below(slot),
                 Visit::Moved(node, class) => {
-                    self.replace_child(meter, at, (node, class), budget).await?;
-                    at = self.after_move(at, node, class);
+                    let moved = at;
+                    at = self.after_move(moved, node, class);
+                    self.replace_child(meter, moved, (node, class), budget).await?;
                 }
             }
         }
@@ -312,6 +336,7 @@ impl<V: Verbs> Tree<V> {
         chain.write_word(at.node.ptr(), Link::Moved { to: node, class }.bits());
         nodes.publish();
         held.release(meter, chain, true).await?;
+        self.cache_node(Unread { node, class, ..at }, changed);
         Ok(Visit::Moved(node, class))
     }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Tree;
 use super::descend::{Located, Place};
-use super::leaf_plan::{Old, pairs_of};
+use super::leaf_plan::pairs_of;
 use super::lookup::Sought;
 use super::root::begin_of;
 use crate::error::AccessError;
@@ -117,7 +117,7 @@ impl<V: Verbs> Tree<V> {
         match view.find(key) {
             RangeFound::Before | RangeFound::Beyond(_) => Ok(None),
             RangeFound::Slot { .. } | RangeFound::Absent { .. } => {
-                Ok(Some((pairs_of(&view)?, Old::of(&view).high)))
+                Ok(Some((pairs_of(&view)?, view.bounds().1)))
             }
         }
     }

@@ -165,9 +165,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let (held, mut image) = self.lock_leaf(meter, node).await?;
-        let planned = layout.parse(&image).map(|view| Old::of(&view));
-        let planned = planned.and_then(|old| Ok((plan(layout, &mut image, key, op)?, old)));
-        let (planned, old) = match planned {
+        let planned = match plan(layout, &mut image, key, op) {
             Ok(planned) => planned,
             Err(rejection) => {
                 held.unlock(meter).await?;
@@ -182,17 +180,21 @@ impl<V: Verbs> Tree<V> {
                 held.unlock(meter).await?;
                 return Ok(Outcome::Done(false));
             }
-            LeafPlan::Elsewhere(found) => {
+            LeafPlan::Elsewhere(found, high) => {
                 held.unlock(meter).await?;
-                return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, old.high), budget).await?));
+                return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, high), budget).await?));
             }
             LeafPlan::Patch(patch) => drop(held.release(meter, patch_chain(node, image, patch), true).await?),
-            LeafPlan::Whole(pairs) => {
+            LeafPlan::Whole => {
                 tracing::debug!(name: "dolphin.leaf.whole", leaf = %node, "a leaf is written whole");
+                drop(held.release(meter, whole_chain(layout, node, image), true).await?);
+            }
+            LeafPlan::Compact(old, pairs) => {
+                tracing::debug!(name: "dolphin.leaf.compacted", leaf = %node, "removed keys give their slots up");
                 build(layout, &mut image, &old.whole(), &pairs);
                 drop(held.release(meter, whole_chain(layout, node, image), true).await?);
             }
-            LeafPlan::Split { left, separator, right } => {
+            LeafPlan::Split { old, left, separator, right } => {
                 let halves = (&left, &separator, &right);
                 self.split(meter, (held, image), place.leaf, &old, halves, budget).await?;
             }

@@ -1,7 +1,10 @@
 //! Slots of keys and values, as bytes that were gathered from words or are to be scattered into them: heads, states,
 //! and lengths. Pure bytes; where they are in a leaf this file does not know.
 
-use crate::layout::Bytes;
+use smallvec::SmallVec;
+
+/// Bytes of a key's slot or a value, which seldom are more: of any key in most leaves, and of short values.
+pub(super) type Scratch = SmallVec<[u8; 264]>;
 
 const STATE_SHIFT: u32 = 6;
 pub(super) const VALUE_SHORT: u8 = 1 << 5;
@@ -35,8 +38,8 @@ impl State {
 }
 
 /// Makes the slot of a key, of `bytes` bytes with its head.
-pub(super) fn key_slot(key: &[u8], bytes: usize, state: State, value_short: bool) -> Bytes {
-    let mut slot = Bytes::from_elem(0, bytes);
+pub(super) fn key_slot(key: &[u8], bytes: usize, state: State, value_short: bool) -> Scratch {
+    let mut slot = Scratch::from_elem(0, bytes);
     let short = if fill(&mut slot[1..], key) { KEY_SHORT } else { 0 };
     slot[0] = state.put(short | if value_short { VALUE_SHORT } else { 0 });
     slot

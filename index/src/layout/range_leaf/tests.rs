@@ -84,9 +84,10 @@ fn pairs_come_back() {
             assert_eq!(view.find(key), RangeFound::Slot { slot, is_present: true });
             assert_eq!(*view.key(slot).unwrap(), key[..]);
             assert_eq!(*view.value(slot).unwrap(), value[..]);
-            let range = view.value_range(slot).unwrap();
-            assert_eq!(range.is_some(), layout.has_whole_values());
-            assert!(range.is_none_or(|range| image[range] == value[..]));
+            let mut copy = image.clone();
+            let range = layout.value_in_place(&mut copy, slot).unwrap();
+            assert_eq!(copy[range], value[..]);
+            assert!(!layout.has_whole_values() || copy == image, "nothing is moved within a line");
         }
         let vacancy = (pairs.len() < layout.slots).then_some(pairs.len());
         let absent = if layout.max_key > 1 { &b"k"[..] } else { continue };
@@ -147,6 +148,36 @@ fn a_slot_is_filled_and_its_key_removed() {
         let before = memory.clone();
         assert_eq!(layout.write_pair(&mut memory, 0, key, &short), None, "readers may have seen it present");
         assert_eq!(memory, before);
+    }
+}
+
+/// A write of the whole leaf changes one pair, from any state of its slot.
+#[test]
+fn a_pair_is_rewritten_with_the_whole_leaf() {
+    for layout in layouts() {
+        let (old, new) = (pairs(&layout, 1), pairs(&layout, 2));
+        let before = image(&layout, 7, &old);
+        for (slot, (key, value)) in new.iter().enumerate() {
+            let mut image = before.clone();
+            layout.rewrite_pair(&mut image, slot, key, value);
+            let view = layout.parse(&image).unwrap();
+            assert_eq!((view.version().number(), view.next(), view.bounds()), {
+                let view = layout.parse(&before).unwrap();
+                (8, view.next(), view.bounds())
+            });
+            for (other, (key, value)) in
+                old.iter().enumerate().map(|(i, pair)| (i, if i == slot { &new[i] } else { pair }))
+            {
+                assert_eq!(
+                    (&view.key(other).unwrap()[..], &view.value(other).unwrap()[..]),
+                    (&key[..], &value[..])
+                );
+            }
+            let mut removed = before.clone();
+            layout.remove(&mut removed, slot);
+            layout.rewrite_pair(&mut removed, slot, key, value);
+            assert_eq!(removed, image, "a removed key comes back");
+        }
     }
 }
 

@@ -1,10 +1,8 @@
 //! A leaf as it was read: checks that its lines are of one version, and answers for a key. Bytes are untrusted.
 
-use std::ops::Range;
+use smallvec::{Array, SmallVec};
 
-use smallvec::SmallVec;
-
-use super::slot::{State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
+use super::slot::{Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
 use super::{LINE_WORDS, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
 use crate::layout::radix::Child;
 use crate::layout::{Bytes, LINE_BYTES, Malformed, NodeVersion, Rejection};
@@ -71,8 +69,8 @@ impl RangeLayout {
             return Err(Rejection::Torn);
         }
         let view = RangeView { layout: *self, image, version: NodeVersion::new(first as u16) };
-        let low = view.low().ok_or(Malformed::FenceLength)?;
-        let high = view.high().ok_or(Malformed::FenceLength)?;
+        let low: Scratch = view.low().ok_or(Malformed::FenceLength)?;
+        let high: Option<Scratch> = view.high().ok_or(Malformed::FenceLength)?;
         let is_empty_key = low.is_empty() && high.as_deref() != Some(ABOVE_EMPTY);
         if is_empty_key || high.is_some_and(|high| high <= low) {
             return Err(Malformed::FenceOrder.into());
@@ -100,10 +98,7 @@ impl RangeLayout {
     ) {
         assert_eq!(image.len(), self.node_bytes(), "a whole leaf");
         image.fill(0);
-        let control = u64::from(KIND) << 56 | u64::from(header.version.number());
-        for line in image.chunks_mut(LINE_BYTES) {
-            line[..WORD_BYTES].copy_from_slice(&control.to_le_bytes());
-        }
+        self.put_version(image, header.version);
         self.put_word(image, 1 + self.presence_words, header.next.map_or(0, Child::bits));
         let high_len = header.high.map_or(UNBOUNDED, |high| high.len() as u16);
         let bounds = u64::from(high_len) << 16 | header.low.len() as u64;
@@ -163,6 +158,10 @@ impl<'a> RangeView<'a> {
     /// # });
     /// ```
     pub fn bounds(&self) -> (Bytes, Option<Bytes>) {
+        self.bounds_as()
+    }
+
+    fn bounds_as<A: Array<Item = u8>>(&self) -> (SmallVec<A>, Option<SmallVec<A>>) {
         (self.low().expect("it was parsed"), self.high().expect("it was parsed"))
     }
 
@@ -177,7 +176,7 @@ impl<'a> RangeView<'a> {
     /// # });
     /// ```
     pub fn find(&self, key: &[u8]) -> RangeFound {
-        let (low, high) = self.bounds();
+        let (low, high) = self.bounds_as::<[u8; 264]>();
         if high.is_some_and(|high| *key >= *high) {
             return RangeFound::Beyond(self.next());
         }
@@ -190,7 +189,7 @@ impl<'a> RangeView<'a> {
         }
         let words = self.layout.key_words();
         let stored = key_slot(&key[unstored(key)..], words * WORD_BYTES, State::Present, false);
-        let wanted: SmallVec<[u64; 4]> = stored
+        let wanted: SmallVec<[u64; 33]> = stored
             .chunks_exact(WORD_BYTES)
             .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
             .collect();
@@ -246,8 +245,8 @@ impl<'a> RangeView<'a> {
     /// # Errors
     /// If its length is impossible.
     pub fn key(&self, slot: usize) -> Result<Bytes, Rejection> {
-        let found = self.key_slot(slot);
-        let mut key = self.low().expect("it was parsed");
+        let found: Scratch = self.gather(self.layout.key_word(slot), self.layout.key_words() * WORD_BYTES);
+        let mut key: Bytes = self.low().expect("it was parsed");
         key.truncate(1);
         key.extend_from_slice(key_of(&found).ok_or(Malformed::KeyLength { slot })?);
         Ok(key)
@@ -267,46 +266,19 @@ impl<'a> RangeView<'a> {
     /// # Panics
     /// If only the key part was read.
     pub fn value(&self, slot: usize) -> Result<Bytes, Rejection> {
-        let bytes = self.gather(self.layout.value_word(slot), self.layout.value_words() * WORD_BYTES);
+        let bytes: Scratch =
+            self.gather(self.layout.value_word(slot), self.layout.value_words() * WORD_BYTES);
         let short = self.word(self.layout.key_word(slot)) as u8 & VALUE_SHORT != 0;
         Ok(Bytes::from_slice(filled(&bytes, short).ok_or(Malformed::ValueLength { slot })?))
     }
 
-    /// Yields where in the image the value of a slot is whose key is present; `None` if line ends may run through it.
-    ///
-    /// ```
-    /// # farwood_doctest::range_leaf!(|layout, image| {
-    /// let range = layout.parse(&image)?.value_range(0)?.expect("it is within a line");
-    /// assert_eq!(&image[range], b"1");
-    /// # });
-    /// ```
-    ///
-    /// # Errors
-    /// If its length is impossible.
-    ///
-    /// # Panics
-    /// If only the key part was read.
-    pub fn value_range(&self, slot: usize) -> Result<Option<Range<usize>>, Rejection> {
-        if !self.layout.has_whole_values() {
-            return Ok(None);
-        }
-        let range = self.layout.value(slot);
-        let short = self.word(self.layout.key_word(slot)) as u8 & VALUE_SHORT != 0;
-        let value = filled(&self.image[range.clone()], short).ok_or(Malformed::ValueLength { slot })?;
-        Ok(Some(range.start..range.start + value.len()))
-    }
-
-    fn key_slot(&self, slot: usize) -> Bytes {
-        self.gather(self.layout.key_word(slot), self.layout.key_words() * WORD_BYTES)
-    }
-
-    fn low(&self) -> Option<Bytes> {
+    fn low<A: Array<Item = u8>>(&self) -> Option<SmallVec<A>> {
         let lengths = self.word(self.layout.bounds_word());
         self.bound(0, lengths as u16)
     }
 
     /// Yields the upper bound, if there is one; `None` if its length is impossible.
-    fn high(&self) -> Option<Option<Bytes>> {
+    fn high<A: Array<Item = u8>>(&self) -> Option<Option<SmallVec<A>>> {
         let lengths = self.word(self.layout.bounds_word());
         match (lengths >> 16) as u16 {
             UNBOUNDED => Some(None),
@@ -314,7 +286,7 @@ impl<'a> RangeView<'a> {
         }
     }
 
-    fn bound(&self, words: usize, length: u16) -> Option<Bytes> {
+    fn bound<A: Array<Item = u8>>(&self, words: usize, length: u16) -> Option<SmallVec<A>> {
         let length = usize::from(length);
         let first = self.layout.bounds_word() + 1 + words;
         (length <= self.layout.max_key).then(|| self.gather(first, length))
@@ -325,8 +297,8 @@ impl<'a> RangeView<'a> {
     }
 
     /// Gathers bytes from words, from that one on.
-    fn gather(&self, first: usize, bytes: usize) -> Bytes {
-        let (mut gathered, mut word) = (Bytes::new(), first);
+    fn gather<A: Array<Item = u8>>(&self, first: usize, bytes: usize) -> SmallVec<A> {
+        let (mut gathered, mut word) = (SmallVec::new(), first);
         while gathered.len() < bytes {
             // Words of a line are side by side.
             let whole = (LINE_WORDS - word % LINE_WORDS) * WORD_BYTES;
