@@ -30,28 +30,33 @@ fn child(word: u64) -> u64 {
 /// The cached nodes, by address.
 type Model = HashMap<u64, Node>;
 
-/// Applies the rules, written down once more.
-fn expected(model: &Model, root: u64, key: &[u8]) -> Option<CachedRoute> {
+/// Applies the rules, written down once more: those of `find_covering`, if it `covers`.
+fn expected(model: &Model, root: u64, key: &[u8], covers: bool) -> Option<CachedRoute> {
     if root == 0 {
         return None;
     }
-    let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+    let slot = Some((0, root));
+    let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot, is_before: false, claimed: 1 };
     let mut next = 0;
     loop {
         let Some((_, word)) = route.slot else { return Some(route) };
         let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return Some(route) };
         let prefix = usize::from(node.depth)..pos(node);
-        if usize::from(node.depth) > next || key.get(prefix) != Some(&node.prefix[..]) {
+        let fits = usize::from(node.depth) <= next && pos(node) >= next;
+        if !fits || !route.is_before && key.get(prefix) != Some(&node.prefix[..]) {
             return Some(route);
         }
-        let matches = |word: &u64| match key.get(pos(node)) {
-            Some(byte) => word & END == 0 && (word >> PARTIAL_SHIFT) as u8 == *byte,
-            None => word & END != 0,
-        };
-        let slot = node.slots.iter().position(matches).map(|index| (index, node.slots[index]));
-        let claimed = node.slots.len();
-        route = CachedRoute { node: child(word), class: node.class, pos: pos(node), slot, claimed };
-        next = pos(node) + 1;
+        let symbol = |word: u64| (word & END == 0).then_some((word >> PARTIAL_SHIFT) as u8);
+        let mut slots: Vec<(usize, u64)> = node.slots.iter().copied().enumerate().collect();
+        slots.sort_by_key(|(_, word)| symbol(*word));
+        let own = key.get(pos(node)).copied();
+        let exact = slots.iter().find(|(_, word)| symbol(*word) == own).filter(|_| !route.is_before);
+        let before = slots.iter().rfind(|(_, word)| route.is_before || symbol(*word) < own);
+        let is_before = exact.is_none() && covers && (route.is_before || own.is_some() && pos(node) > 0);
+        let slot = if is_before { before.copied() } else { exact.copied() };
+        let (claimed, pos, class) = (node.slots.len(), pos(node), node.class);
+        route = CachedRoute { node: child(word), class, pos, slot, is_before, claimed };
+        next = pos + 1;
     }
 }
 
@@ -124,6 +129,7 @@ fn finds_what_a_map_of_nodes_finds() {
         let mut rng = SmallRng::seed_from_u64(seed);
         let keys = random_keys(&mut rng);
         let (cache, reader) = cache();
+        let covering = cache.reader();
         let mut nodes = Vec::new();
         let root = build(&keys, &mut Allocator::new(3, 1), &mut in_order, &mut |image| {
             nodes.push(Node::of(image));
@@ -148,7 +154,9 @@ fn finds_what_a_map_of_nodes_finds() {
             for _ in 0..200 {
                 let key = near(&mut rng, &keys);
                 let found = reader.find(&key);
-                assert_eq!(found, expected(&model, root, &key), "seed {seed}, round {round}, key {key:?}");
+                let what = format!("seed {seed}, round {round}, key {key:?}");
+                assert_eq!(found, expected(&model, root, &key, false), "{what}");
+                assert_eq!(covering.find_covering(&key), expected(&model, root, &key, true), "{what}");
                 let is_known = |route: CachedRoute| route.slot.is_none_or(|(_, word)| word & LEAF != 0);
                 hits += u64::from(found.is_some_and(is_known));
             }
@@ -191,7 +199,8 @@ fn leaf(partial: u8, child: u64) -> u64 {
 fn the_root_slot_alone() {
     let (cache, reader) = cache();
     assert_eq!(reader.find(b"k"), None);
-    let slot = |word| Some(CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, word)), claimed: 1 });
+    let route = CachedRoute { node: 0, class: 0, pos: 0, slot: None, is_before: false, claimed: 1 };
+    let slot = |word| Some(CachedRoute { slot: Some((0, word)), ..route });
     for (word, hits) in [(leaf(0, 77), 1), (leaf(0, 0), 2), (inner(0, 5), 2)] {
         cache.set_root(word);
         assert_eq!((cache.root(), reader.find(b"k"), reader.hits()), (word, slot(word), hits));

@@ -217,21 +217,21 @@ impl<'a> Copy<'a> {
         Some((index, slot::word(partial, self.kind(value), self.child(value))))
     }
 
-    /// Finds the slot of the last symbol before `byte` that leads to a leaf. Symbols are ordered as keys are: the end
-    /// comes first.
-    pub(super) fn find_leaf_before(&self, byte: u8) -> Option<(usize, u64)> {
-        let rank = |word: u64| if word & END == 0 { 1 + u16::from(slot::partial(word)) } else { 0 };
-        let mut last: Option<(usize, u64)> = None;
-        for index in 0..self.shape.claimed {
-            if self.partial(index) > byte {
-                continue;
-            }
-            let word = self.slot(index);
-            if word & slot::LEAF != 0 && last.is_none_or(|(_, last)| rank(last) < rank(word)) {
-                last = Some((index, word));
-            }
-        }
-        last
+    /// Finds the slot of the last symbol before `byte`. Symbols are ordered as keys are: the end comes first.
+    pub(super) fn last_before(&self, byte: u8) -> Option<(usize, u64)> {
+        let indices =
+            (0..self.shape.claimed).filter(|index| self.partial(*index) < byte || self.is_end(*index));
+        self.last_of(indices)
+    }
+
+    /// Finds the slot of the last symbol.
+    pub(super) fn last(&self) -> Option<(usize, u64)> {
+        self.last_of(0..self.shape.claimed)
+    }
+
+    fn last_of(&self, indices: impl Iterator<Item = usize>) -> Option<(usize, u64)> {
+        let last = indices.max_by_key(|index| (!self.is_end(*index), self.partial(*index)))?;
+        Some((last, self.slot(last)))
     }
 
     /// Tells whether this is a copy of `image` and nothing has changed since.

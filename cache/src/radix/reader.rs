@@ -27,6 +27,8 @@ pub struct CachedRoute {
     /// The slot that matches the key: its index in the node and its word, exactly as it came. The root slot has
     /// index 0. None if the copy has none for the key.
     pub slot: Option<(usize, u64)>,
+    /// True if that slot is the last one before the key ([`RadixReader::find_covering`]), and not the key's own.
+    pub is_before: bool,
     /// Slots in the copy.
     pub claimed: usize,
 }
@@ -65,12 +67,13 @@ impl RadixReader {
     /// ```
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
-        self.route(key, |copy, _, byte| copy.find(byte))
+        self.route(key, false)
     }
 
-    /// Finds the deepest cached node on the path of `key` as [`RadixReader::find`] does, where a leaf's slot is also
-    /// for the symbols behind its own: the slot is that of the key's symbol, or else the last one before it that leads
-    /// to a leaf. In a node about the first key byte only that of the symbol will do.
+    /// Finds the deepest cached node on the way to `key` as [`RadixReader::find`] does, where slots are also for the
+    /// keys behind their own that have none: the slot is that of the key's symbol, or else the last one before it,
+    /// below which the way goes on to the last slots of all. In a node about the first key byte only that of the
+    /// symbol will do.
     ///
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
@@ -78,25 +81,21 @@ impl RadixReader {
     /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
     /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[inner] });
     /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
-    /// assert_eq!(reader.find_covering(b"cz").and_then(|route| route.slot), Some((0, below)));
-    /// assert_eq!(reader.find_covering(b"ca").and_then(|route| route.slot), None);
-    /// assert_eq!(reader.find_covering(b"d").and_then(|route| route.slot), None);
+    /// let found = |key| reader.find_covering(key).map(|route| (route.slot, route.is_before));
+    /// assert_eq!(found(b"cx"), Some((Some((0, below)), false)));
+    /// assert_eq!(found(b"cz"), Some((Some((0, below)), true)));
+    /// assert_eq!(found(b"ca"), Some((None, false)));
+    /// assert_eq!(found(b"d"), Some((None, false)));
     /// # });
     /// ```
     #[inline]
     pub fn find_covering(&self, key: &[u8]) -> Option<CachedRoute> {
-        self.route(key, |copy, pos, byte| match copy.find(byte) {
-            None if pos > 0 => copy.find_leaf_before(byte?),
-            found => found,
-        })
+        self.route(key, true)
     }
 
-    #[inline]
-    fn route(
-        &self,
-        key: &[u8],
-        seek: impl Fn(&Copy<'_>, usize, Option<u8>) -> Option<(usize, u64)>,
-    ) -> Option<CachedRoute> {
+    /// Finds the end of the cached way to `key`, or to the last slot before it, if it has none and `covers`.
+    #[inline(always)]
+    fn route(&self, key: &[u8], covers: bool) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
         self.lookups.set(lookups);
         if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
@@ -106,12 +105,11 @@ impl RadixReader {
         if root == 0 {
             return None;
         }
-        let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, root)), claimed: 1 };
+        let slot = Some((0, root));
+        let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot, is_before: false, claimed: 1 };
         // Until the key's leaf is known, or that it has none.
         while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
-            // The root slot is before all key bytes; a node's slot is about the byte at its position.
-            let next = if route.node == 0 { 0 } else { route.pos + 1 };
-            match self.cache.visit(word & CHILD, |copy| step(copy, key, next, &seek)).flatten() {
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, covers)).flatten() {
                 Some(deeper) => route = deeper,
                 None => return Some(route),
             }
@@ -214,18 +212,32 @@ impl RadixReader {
 /// lacks some of the bytes from there on (a header split has put a node above it that is not cached), or is
 /// not about `key`.
 #[inline]
-fn step(
-    copy: &Copy<'_>,
-    key: &[u8],
-    next: usize,
-    seek: impl Fn(&Copy<'_>, usize, Option<u8>) -> Option<(usize, u64)>,
-) -> Option<CachedRoute> {
+fn step(copy: &Copy<'_>, key: &[u8], from: &CachedRoute, covers: bool) -> Option<CachedRoute> {
+    // The root slot is before all key bytes; a node's slot is about the byte at its position.
+    let next = if from.node == 0 { 0 } else { from.pos + 1 };
     let depth = usize::from(copy.depth());
     let pos = depth + copy.prefix_len();
     // A child is about a later byte than its parent: also what ends the descent if the words are not of a tree.
-    if depth > next || pos < next || copy::prefix_word(key.get(depth..pos)?) != copy.prefix() {
+    if depth > next || pos < next {
         return None;
     }
-    let slot = seek(copy, pos, key.get(pos).copied());
-    Some(CachedRoute { node: copy.node(), class: copy.class(), pos, slot, claimed: copy.claimed() })
+    let route = |slot, is_before| CachedRoute {
+        node: copy.node(),
+        class: copy.class(),
+        pos,
+        slot,
+        is_before,
+        claimed: copy.claimed(),
+    };
+    if covers && from.is_before {
+        return Some(route(copy.last(), true));
+    }
+    if copy::prefix_word(key.get(depth..pos)?) != copy.prefix() {
+        return None;
+    }
+    let byte = key.get(pos).copied();
+    Some(match (copy.find(byte), byte) {
+        (None, Some(byte)) if covers && pos > 0 => route(copy.last_before(byte), true),
+        (found, _) => route(found, false),
+    })
 }

@@ -226,11 +226,6 @@ fn branches(leaves: &[Begin], position: usize, below: Option<Child>) -> Vec<(Sym
             slots.push((symbol, Branch::Leaf(*leaf)));
         } else {
             slots.push((symbol, Branch::Node(branches(group, position + 1, below))));
-            let next = if let Symbol::Byte(byte) = symbol { byte.checked_add(1) } else { None };
-            let is_taken = |next| behind.first().is_some_and(|(low, _)| Symbol::of(low, position) == next);
-            if let Some(next) = next.map(Symbol::Byte).filter(|next| position > 0 && !is_taken(*next)) {
-                slots.push((next, Branch::Leaf(last)));
-            }
         }
         (below, rest) = (Some(last), behind);
     }
@@ -239,11 +234,12 @@ fn branches(leaves: &[Begin], position: usize, below: Option<Child>) -> Vec<(Sym
 
 #[cfg(test)]
 mod tests {
-    use super::super::separators::covering;
+    use super::super::separators::{covering, last};
     use super::*;
 
     /// Leads a key down, through slots as they would be written.
     fn route(mut node: &[(Symbol, Branch)], key: &[u8]) -> Option<Child> {
+        let mut is_before = false;
         for position in 0.. {
             let any = Child::of(1 << 40).unwrap();
             let slot = |(symbol, branch): &(Symbol, Branch)| match branch {
@@ -251,7 +247,9 @@ mod tests {
                 Branch::Node(_) => Slot::inner(*symbol, any, 1),
             };
             let slots: Vec<Slot> = node.iter().map(slot).collect();
-            let found = covering(&slots, Symbol::of(key, position), position)?;
+            let symbol = Symbol::of(key, position);
+            let found = if is_before { last(&slots) } else { covering(&slots, symbol, position) }?;
+            is_before |= !found.is_of(symbol);
             match &node[slots.iter().position(|slot| *slot == found).unwrap()].1 {
                 Branch::Leaf(leaf) => return Some(*leaf),
                 Branch::Node(below) => node = below,

@@ -113,15 +113,12 @@ impl<V: Verbs> Walk<'_, V> {
                 if let Symbol::Byte(byte) = slot.symbol() {
                     below.push(byte);
                 }
-                match slot.child() {
-                    Some(node) if slot.is_leaf() => {
+                match at.below(inner.position, *slot) {
+                    Some(leaf) if slot.is_leaf() => {
                         let family = Symbol::of(&below, 0);
-                        families.entry(family).or_default().push((below, node, ptr));
+                        families.entry(family).or_default().push((below, leaf.node, ptr));
                     }
-                    Some(node) if slot.symbol() != Symbol::End => {
-                        let above = Some((at.node, inner.position));
-                        ahead.push((Unread { node, class: slot.class(), above }, below, ptr));
-                    }
+                    Some(node) if slot.symbol() != Symbol::End => ahead.push((node, below, ptr)),
                     _ => self.rule(ptr, format!("its slot {slot:?} leads nowhere")),
                 }
             }

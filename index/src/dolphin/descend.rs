@@ -3,7 +3,7 @@
 use farwood_runtime::{Buf, Meter, Verbs};
 
 use super::Tree;
-use super::separators::{Slots, covering};
+use super::separators::{Slots, covering, last};
 use crate::error::AccessError;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
@@ -13,9 +13,9 @@ use crate::step::Budget;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) leaf: Child,
-    /// The node whose slot leads there, and the key byte that it is about.
+    /// The node whose slot leads there, and that slot's symbol.
     pub(super) holder: Child,
-    pub(super) position: usize,
+    pub(super) symbol: Symbol,
     /// True if that slot was read by this operation.
     pub(super) is_fresh: bool,
 }
@@ -33,8 +33,25 @@ pub(super) enum Located {
 pub(super) struct Unread {
     pub(super) node: Child,
     pub(super) class: u8,
-    /// The node with that slot, and the key byte that it is about; none above the root.
-    pub(super) above: Option<(Child, usize)>,
+    /// The node with that slot; none above the root.
+    pub(super) above: Option<Above>,
+}
+
+/// An inner node with a slot that is gone by.
+#[derive(Clone, Copy)]
+pub(super) struct Above {
+    pub(super) node: Child,
+    pub(super) class: u8,
+    /// The key byte that it is about.
+    pub(super) position: usize,
+}
+
+impl Unread {
+    /// Yields the node that a slot of this one leads to, which is about the key byte at `position`.
+    pub(super) fn below(self, position: usize, slot: Slot) -> Option<Unread> {
+        let above = Some(Above { node: self.node, class: self.class, position });
+        Some(Unread { node: slot.child()?, class: slot.class(), above })
+    }
 }
 
 /// An inner node that was read.
@@ -75,29 +92,29 @@ impl<V: Verbs> Tree<V> {
             let holder = Child::of(route.node);
             match holder {
                 Some(holder) if slot.is_leaf() => {
-                    let position = route.pos;
-                    return Ok(Located::Leaf(Place { leaf: node, holder, position, is_fresh: false }));
+                    let symbol = slot.symbol();
+                    return Ok(Located::Leaf(Place { leaf: node, holder, symbol, is_fresh: false }));
                 }
                 holder => {
-                    let above = holder.map(|holder| (holder, route.pos));
-                    return self
-                        .descend(meter, key, Unread { node, class: slot.class(), above }, budget)
-                        .await;
+                    let (class, position) = (route.class, route.pos);
+                    let above = holder.map(|node| Above { node, class, position });
+                    let at = Unread { node, class: slot.class(), above };
+                    return self.descend(meter, key, (at, route.is_before), budget).await;
                 }
             }
         }
         match self.read_root(meter, budget).await? {
-            Some(root) => self.descend(meter, key, self.unread_root(root), budget).await,
+            Some(root) => self.descend(meter, key, (self.unread_root(root), false), budget).await,
             None => Ok(Located::Nothing(None)),
         }
     }
 
-    /// Goes down from a node on the way to `key`.
+    /// Goes down from a node on the way to `key`, or to the last leaf below it, which is before.
     async fn descend(
         &self,
         meter: &Meter,
         key: &[u8],
-        mut at: Unread,
+        (mut at, mut is_before): (Unread, bool),
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         loop {
@@ -109,14 +126,18 @@ impl<V: Verbs> Tree<V> {
             }
             self.cache_node(at, &inner);
             let symbol = Symbol::of(key, inner.position);
-            let slot = covering(&inner.slots, symbol, inner.position);
-            match slot.and_then(Slot::child).zip(slot) {
-                Some((leaf, slot)) if slot.is_leaf() => {
-                    let (holder, position) = (at.node, inner.position);
-                    return Ok(Located::Leaf(Place { leaf, holder, position, is_fresh: true }));
+            let slot = match is_before {
+                true => last(&inner.slots),
+                false => covering(&inner.slots, symbol, inner.position),
+            };
+            match slot.and_then(|slot| at.below(inner.position, slot)).zip(slot) {
+                Some((Unread { node: leaf, .. }, slot)) if slot.is_leaf() => {
+                    let (holder, symbol) = (at.node, slot.symbol());
+                    return Ok(Located::Leaf(Place { leaf, holder, symbol, is_fresh: true }));
                 }
-                Some((node, slot)) => {
-                    at = Unread { node, class: slot.class(), above: Some((at.node, inner.position)) };
+                Some((below, slot)) => {
+                    is_before |= !slot.is_of(symbol);
+                    at = below;
                 }
                 None if inner.position == 0 => {
                     let behind = inner.slots.iter().map(|slot| slot.symbol()).filter(|other| *other > symbol);
@@ -187,8 +208,8 @@ impl<V: Verbs> Tree<V> {
     pub(super) fn after_move(&self, at: Unread, node: Child, class: u8) -> Unread {
         tracing::debug!(name: "dolphin.node.moved", node = %at.node.ptr(), "an inner node has moved");
         self.cache().invalidate(at.node.bits());
-        if let Some((above, _)) = at.above {
-            self.cache().invalidate(above.bits());
+        if let Some(above) = at.above {
+            self.cache().invalidate(above.node.bits());
         }
         Unread { node, class, ..at }
     }
@@ -229,5 +250,5 @@ impl<V: Verbs> Tree<V> {
 
 /// Yields the key byte that a node is to be about.
 fn expected_position(at: Unread) -> usize {
-    at.above.map_or(0, |(_, position)| position + 1)
+    at.above.map_or(0, |above| above.position + 1)
 }

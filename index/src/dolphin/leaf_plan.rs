@@ -13,8 +13,8 @@ pub(super) type Pairs = Vec<(Bytes, Bytes)>;
 /// The change of a leaf.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum LeafPlan {
-    /// None: the leaf does not answer for the key, but for those before this bound.
-    Elsewhere(RangeFound, Option<Bytes>),
+    /// None: the leaf does not answer for the key, but for those between these bounds.
+    Elsewhere(RangeFound, (Bytes, Option<Bytes>)),
     /// None: the operation has no effect.
     Nothing,
     /// These bytes of the image, which has been changed.
@@ -76,7 +76,7 @@ pub(super) fn plan(
     let found = view.find(key);
     let (slot, is_present) = match found {
         RangeFound::Before | RangeFound::Beyond(_) => {
-            return Ok(LeafPlan::Elsewhere(found, view.bounds().1));
+            return Ok(LeafPlan::Elsewhere(found, view.bounds()));
         }
         RangeFound::Slot { slot, is_present } => (Some(slot), is_present),
         RangeFound::Absent { vacancy } => (vacancy, false),
@@ -144,7 +144,8 @@ mod tests {
         }
         for (key, found) in [(&b"l"[..], RangeFound::Beyond(None)), (b"j", RangeFound::Before)] {
             let elsewhere = plan(&layout, &mut leaf(&layout, &[]), key, WriteOp::Put(b""));
-            assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found, Some(Bytes::from_slice(b"l")))));
+            let bounds = (Bytes::from_slice(b"k"), Some(Bytes::from_slice(b"l")));
+            assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found, bounds)));
         }
     }
 

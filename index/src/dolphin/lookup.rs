@@ -61,8 +61,8 @@ impl<V: Verbs> Tree<V> {
             if let RangeFound::Slot { .. } | RangeFound::Absent { .. } = found {
                 return Ok(Sought::Leaf(image, found));
             }
-            let high = view.bounds().1;
-            located = self.elsewhere(meter, key, place, (found, high), budget).await?;
+            let bounds = view.bounds();
+            located = self.elsewhere(meter, key, place, (found, bounds), budget).await?;
         }
     }
 

@@ -15,11 +15,8 @@
 //! | insert, put of an absent key | 2, alone | 2, alone |
 //! | put of an absent key behind one of a present key | 4 | 2, alone |
 //! | remove | 2, alone | 2, alone |
-//! | insert into a full leaf | 3, and for the separator 2 for each node that changes | |
+//! | insert into a full leaf | 3, and for the separator 2 for each node that changes, which is mostly one | |
 //! | scan | one for each window of leaves below one node | |
-//!
-//! A separator mostly changes one node. If keys come in order it changes one for each of their bytes, since all nodes
-//! on its way have a slot for the keys behind.
 //!
 //! A put cannot know which it is. It takes the way that the last put of its shard turned out to need. An update
 //! whose value is the first to be shorter than the longest, or as long, takes 4: it is written with the whole leaf.

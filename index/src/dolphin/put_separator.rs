@@ -24,7 +24,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::descend::{Inner, Unread};
-use super::separators::{Next, Plan, Separator, Way, leaf_slot, type_for};
+use super::separators::{Next, Separator, Way, fork_at, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
@@ -195,10 +195,7 @@ impl<V: Verbs> Tree<V> {
                 Some(inner) => inner,
                 None => self.read_inner(meter, at, budget).await?,
             };
-            let below = |slot: Slot| {
-                let node = slot.child().expect("it leads to an inner node");
-                Unread { node, class: slot.class(), above: Some((at.node, inner.position)) }
-            };
+            let below = |slot| at.below(inner.position, slot).expect("it leads to an inner node");
             if way == Way::Key {
                 fork = fork.or(separator.fork(&inner.slots, inner.position).map(below));
             }
@@ -212,7 +209,7 @@ impl<V: Verbs> Tree<V> {
                 Visit::Moved(node, class) => {
                     let moved = at;
                     at = self.after_move(moved, node, class);
-                    self.replace_child(meter, moved, (node, class), budget).await?;
+                    self.replace_child(meter, moved, (node, class)).await?;
                 }
             }
         }
@@ -239,61 +236,51 @@ impl<V: Verbs> Tree<V> {
             held.unlock(meter).await?;
             return Ok(next);
         }
-        let plan = separator.plan(way, &inner.slots, inner.position);
+        let next = separator.plan(way, &inner.slots, inner.position);
         let mut nodes = self.new_nodes();
-        let new = match self.new_slot(meter, &mut nodes, separator, (&plan, &inner), budget).await {
+        let new = match self.new_slot(meter, &mut nodes, separator, (next, &inner), budget).await {
             Ok(new) => new,
             Err(error) => {
                 held.unlock(meter).await?;
                 return Err(error);
             }
         };
-        let changes = plan.changes(&inner.slots, separator.right, new);
-        let mut slots = inner.slots.clone();
-        for (index, slot) in &changes {
-            if *index < slots.len() { slots[*index] = *slot } else { slots.push(*slot) }
-        }
-        let changed = Inner { slots, ..inner };
+        let mut changed = inner;
+        let place = put(&mut changed.slots, new);
         if changed.slots.len() > self.types().room(at.class) {
             return self.move_inner(meter, held, at, &changed, nodes, budget).await;
         }
         let mut chain = Chain::new(at.node.ptr().server());
-        for (index, slot) in changes {
-            chain.write_word(at.node.ptr().add(slot_at(index)), slot.bits());
-        }
+        chain.write_word(at.node.ptr().add(slot_at(place)), new.bits());
         nodes.publish();
         held.release(meter, chain, true).await?;
         self.cache_node(at, &changed);
-        Ok(Visit::after(&plan))
+        Ok(next_of(&changed, separator, way).filter(|_| way == Way::High).unwrap_or(Visit::Done))
     }
 
-    /// Yields what the slot of the separator's symbol is to be, if that changes: new nodes are written first.
+    /// Yields the slot that a node gets: nodes below it are written first.
     async fn new_slot(
         &self,
         meter: &Meter,
         nodes: &mut NewNodes<'_, DolphinAlgorithm, V>,
         separator: &Separator,
-        (plan, inner): (&Plan, &Inner),
+        (next, inner): (Next, &Inner),
         budget: &mut Budget,
-    ) -> Result<Option<Slot>, WriteError> {
-        let (symbol, below) = match plan.next {
-            Next::Done | Next::Down(_) => return Ok(None),
-            Next::Put(symbol) => return Ok(Some(leaf_slot(symbol, separator.right))),
-            Next::Branch { symbol, below, .. } => (symbol, below),
+    ) -> Result<Slot, WriteError> {
+        let (symbol, below) = match next {
+            Next::Branch { symbol, below } => (symbol, below),
+            Next::Put(symbol) => return Ok(leaf_slot(symbol, separator.right)),
+            Next::Done | Next::Down(_) => unreachable!("the node changes"),
         };
         tracing::debug!(name: "dolphin.node.new", position = inner.position + 1, "a leaf gets inner nodes of its own");
-        let mut child = None;
+        let mut slot = leaf_slot(Symbol::of(&separator.key, separator.key.len() - 1), separator.right);
         for position in (inner.position + 1..separator.key.len()).rev() {
-            let slots = separator.node(position, below, child);
-            let (node, class) = self.write_inner(meter, nodes, position, &slots, budget).await?;
-            let symbol = if position == inner.position + 1 {
-                symbol
-            } else {
-                Symbol::Byte(separator.key[position - 1])
-            };
-            child = Some(Slot::inner(symbol, node, class));
+            let (node, class) =
+                self.write_inner(meter, nodes, position, &fork_at(below, slot), budget).await?;
+            slot = Slot::inner(Symbol::Byte(separator.key[position - 1]), node, class);
         }
-        Ok(child)
+        debug_assert!(slot.is_of(symbol));
+        Ok(slot)
     }
 
     /// Writes a new inner node: one round trip. Yields its address and type.
@@ -346,15 +333,9 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         at: Unread,
         (node, class): (Child, u8),
-        budget: &mut Budget,
     ) -> Result<(), AccessError> {
-        let Some((above, _)) = at.above else { return Ok(()) };
-        let ptr = above.ptr();
-        // Its type is in its header.
-        let word = self.read_word(meter, ptr.add(Header::AT), budget).await?;
-        let header =
-            Header::from_bits(word, self.types()).map_err(|wrong| AccessError::corrupt(ptr, wrong))?;
-        let bytes = self.types().node_bytes(header.node_type);
+        let Some(above) = at.above else { return Ok(()) };
+        let (ptr, bytes) = (above.node.ptr(), self.types().node_bytes(above.class));
         let (held, image) = self.lock_and_read(meter, ptr, bytes, true).await?;
         let inner = Inner::parse(self, &image).map_err(|wrong| AccessError::corrupt(ptr, wrong));
         let place = match &inner {
@@ -370,19 +351,21 @@ impl<V: Verbs> Tree<V> {
         let mut chain = Chain::new(ptr.server());
         chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
         held.release(meter, chain, true).await?;
-        let above = Unread { node: above, class: header.node_type, above: None };
-        self.cache_node(above, &inner);
+        self.cache_node(Unread { node: above.node, class: above.class, above: None }, &inner);
         Ok(())
     }
 }
 
-/// Yields where a separator goes on after a node that it leaves as it is.
+/// Yields where a separator goes on after a node that it leaves as it is; none if it changes it.
 fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Option<Visit> {
     if let Some((node, class)) = inner.moved {
         return Some(Visit::Moved(node, class));
     }
-    let plan = separator.plan(way, &inner.slots, inner.position);
-    plan.changes_nothing().then(|| Visit::after(&plan))
+    match separator.plan(way, &inner.slots, inner.position) {
+        Next::Done => Some(Visit::Done),
+        Next::Down(slot) => Some(Visit::Down(slot)),
+        Next::Put(_) | Next::Branch { .. } => None,
+    }
 }
 
 /// A separator's way after a node.
@@ -392,12 +375,6 @@ enum Visit {
     Down(Slot),
     /// On in the node that took its place, of that type.
     Moved(Child, u8),
-}
-
-impl Visit {
-    fn after(plan: &Plan) -> Self {
-        if let Next::Down(slot) = plan.next { Visit::Down(slot) } else { Visit::Done }
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::leaf_plan::pairs_of;
 use super::lookup::Sought;
 use super::root::begin_of;
 use crate::error::AccessError;
-use crate::layout::radix::{Child, Slot};
+use crate::layout::radix::{Child, Slot, Symbol};
 use crate::layout::range_leaf::RangeFound;
 use crate::layout::{Bytes, Rejection};
 use crate::range_index::{Pair, Scan};
@@ -132,7 +132,7 @@ impl<V: Verbs> Tree<V> {
         most: usize,
         leaves: &mut SmallVec<[LeafPairs; 1]>,
     ) -> Result<(), AccessError> {
-        let byte = key.get(place.position).copied();
+        let byte = if let Symbol::Byte(byte) = place.symbol { Some(byte) } else { None };
         let behind = self.reader().leaves_behind(place.holder.bits(), byte, most - 1);
         let behind = behind.into_iter().filter_map(|word| Slot::from_bits(word).child());
         let mut window: SmallVec<[Child; 32]> = SmallVec::new();

@@ -2,14 +2,14 @@
 //! a full leaf is best divided. Pure.
 //!
 //! The slot of symbol `s` in the node of the prefix `p` leads to an inner node, for the keys that begin with `p` and
-//! `s`; or to a leaf that begins at `p` and `s` or before, for these keys and those up to the next slot. So a leaf may
-//! be that of many symbols, and every key that begins with `p` has a leaf in the node, since its slot for the end of
-//! keys ([`Symbol::End`]) leads to one. In the root alone leaves are for their symbol only: a leaf's keys share their
-//! first byte.
+//! `s`, or to the leaf that begins with `p` and `s`. A key that begins with `p` and has no slot there belongs to the
+//! last leaf before: that of the slot before its own, or below it that of the last slot. There is one, since the slot
+//! for the end of keys ([`Symbol::End`]) leads to the leaf of `p` itself, which may begin before. So a leaf is that of
+//! many symbols. In the root alone a slot is for its symbol only: a leaf's keys share their first byte.
 //!
 //! ```text
 //!   leaf [a, b) is split at axm:      root          root
-//!                                     a -> leaf     a -> 1   end -> leaf   x -> 2   y -> right
+//!                                     a -> leaf     a -> 1   end -> leaf   x -> 2
 //!                                                                          2   end -> leaf   m -> right
 //! ```
 //!
@@ -32,17 +32,25 @@ pub(super) fn leaf_slot(symbol: Symbol, leaf: Child) -> Slot {
     Slot::leaf(symbol, leaf, LEAF_CLASS)
 }
 
-/// Yields the slot that is for `symbol` in the node about the key byte at `position`.
+/// Yields the slot that a key with `symbol` goes on by in the node about the key byte at `position`: that of the
+/// symbol, or else the last one before.
 pub(super) fn covering(slots: &[Slot], symbol: Symbol, position: usize) -> Option<Slot> {
-    let exact = slots.iter().find(|slot| slot.is_of(symbol));
-    let before = || slots.iter().filter(|slot| position > 0 && slot.is_leaf() && slot.symbol() < symbol);
-    exact.or_else(|| before().max_by_key(|slot| slot.symbol())).copied()
+    let exact = slots.iter().find(|slot| slot.is_of(symbol)).copied();
+    exact.or_else(|| {
+        let before = slots.iter().filter(|slot| position > 0 && slot.symbol() < symbol);
+        before.max_by_key(|slot| slot.symbol()).copied()
+    })
+}
+
+/// Yields the slot of the last symbol.
+pub(super) fn last(slots: &[Slot]) -> Option<Slot> {
+    slots.iter().max_by_key(|slot| slot.symbol()).copied()
 }
 
 /// The leaf that was split off from `left`: it begins at `key`, and ends at `high`, as far as is known.
 ///
 /// ```text
-///   leaf [a, axm) is split at abc:   a -> 1  |  1   end -> left   b -> 3   c -> right    x -> 2
+///   leaf [a, axm) is split at abc:   a -> 1  |  1   end -> left   b -> 3   x -> 2
 ///                                               2   end -> right  m -> the leaf behind
 ///                                               3   end -> left   c -> right
 /// ```
@@ -50,8 +58,10 @@ pub(super) fn covering(slots: &[Slot], symbol: Symbol, position: usize) -> Optio
 /// So there are nodes on two ways to be changed: to `key`, and to `high`, where the ends of prefixes led to the left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Separator {
-    pub(super) key: Bytes,
     pub(super) left: Child,
+    /// The key that the left leaf begins at.
+    pub(super) low: Bytes,
+    pub(super) key: Bytes,
     pub(super) right: Child,
     pub(super) high: Option<Bytes>,
 }
@@ -66,60 +76,63 @@ pub(super) enum Way {
 }
 
 /// The change that a separator makes to a node on its way.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) struct Plan {
-    /// Slots that are to lead to the right leaf, by their indices: they led to the left one.
-    pub(super) repoint: SmallVec<[(usize, Slot); 4]>,
-    pub(super) next: Next,
-}
-
-/// The rest of a separator's way, after a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// It is in.
+    /// None: it is in, or it has no place yet.
     Done,
-    /// It goes on in this inner node.
+    /// None: it goes on in this inner node.
     Down(Slot),
-    /// Its last symbol is to have a slot here.
+    /// This symbol's slot is to lead to the right leaf.
     Put(Symbol),
     /// It takes nodes below this symbol's slot.
     Branch {
         symbol: Symbol,
         /// The leaf for the keys below the symbol that are before the separator.
         below: Child,
-        /// The symbol behind, where it has no slot yet: it gets one, since the new nodes are not for its keys.
-        beside: Option<Symbol>,
     },
 }
 
 impl Separator {
     /// Plans what it changes on that way in a node with these slots, about the key byte at `position`.
-    pub(super) fn plan(&self, way: Way, slots: &[Slot], position: usize) -> Plan {
-        let to = if way == Way::Key { &self.key } else { self.high.as_ref().unwrap_or(&self.key) };
-        let symbol = Symbol::of(to, position);
-        let is_right = |slot: &Slot| match slot.symbol() {
-            Symbol::End => to[..position.min(to.len())] >= self.key[..],
-            Symbol::Byte(byte) => to[..position.min(to.len())].iter().chain([&byte]).ge(&self.key[..]),
+    pub(super) fn plan(&self, way: Way, slots: &[Slot], position: usize) -> Next {
+        match way {
+            Way::Key => self.plan_begin(slots, position),
+            Way::High => self.plan_end(slots, position),
+        }
+    }
+
+    fn plan_begin(&self, slots: &[Slot], position: usize) -> Next {
+        let symbol = Symbol::of(&self.key, position);
+        let slot = covering(slots, symbol, position);
+        let own = slot.filter(|slot| slot.is_of(symbol));
+        if let Some(inner) = own.filter(|slot| slot.is_inner()) {
+            return Next::Down(inner);
+        }
+        if position + 1 >= self.key.len() {
+            let is_in = own.and_then(Slot::child) == Some(self.right);
+            return if is_in { Next::Done } else { Next::Put(symbol) };
+        }
+        let below = match slot {
+            Some(leaf) if leaf.is_leaf() => leaf.child(),
+            // Keys below the symbol are of the last leaf below the slot before: of the left one, if they are after its
+            // begin. Else that has no slot yet.
+            Some(_) => (self.low[..] <= self.key[..=position]).then_some(self.left),
+            None => None,
         };
-        let led_left = |slot: &Slot| slot.is_leaf() && slot.child() == Some(self.left) && is_right(slot);
-        let repoint = slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| position > 0 && led_left(slot))
-            .map(|(index, slot)| (index, leaf_slot(slot.symbol(), self.right)))
-            .collect();
-        let is_last = position + 1 >= to.len();
-        let next = match slots.iter().find(|slot| slot.is_of(symbol)) {
-            Some(inner) if inner.is_inner() => Next::Down(*inner),
-            _ if way == Way::High => Next::Done,
-            Some(leaf) if is_last && leaf.child() == Some(self.right) => Next::Done,
-            _ if is_last => Next::Put(symbol),
-            _ => match covering(slots, symbol, position).and_then(Slot::child) {
-                Some(below) => Next::Branch { symbol, below, beside: self.beside(slots, position) },
-                None => Next::Done,
-            },
-        };
-        Plan { repoint, next }
+        below.map_or(Next::Done, |below| Next::Branch { symbol, below })
+    }
+
+    /// On the way to where the leaf ends are the nodes whose keys begin in it: their ends led to the left.
+    fn plan_end(&self, slots: &[Slot], position: usize) -> Next {
+        let Some(high) = &self.high else { return Next::Done };
+        let begins_in = high.get(..position).is_some_and(|prefix| *prefix >= self.key[..]);
+        let end = slots.iter().find(|slot| slot.is_of(Symbol::End) && slot.child() == Some(self.left));
+        if begins_in && position > 0 && end.is_some_and(|end| end.is_leaf()) {
+            return Next::Put(Symbol::End);
+        }
+        let symbol = Symbol::of(high, position);
+        let slot = slots.iter().find(|slot| slot.is_of(symbol) && slot.is_inner());
+        slot.map_or(Next::Done, |slot| Next::Down(*slot))
     }
 
     /// Yields the slot in which the way to `high` leaves that to `key`, in a node on both, if it leads to a node.
@@ -129,49 +142,22 @@ impl Separator {
         let slot = slots.iter().find(|slot| slot.is_of(symbol) && slot.is_inner())?;
         (symbol != Symbol::of(&self.key, position)).then_some(*slot)
     }
-
-    fn beside(&self, slots: &[Slot], position: usize) -> Option<Symbol> {
-        let next = Symbol::Byte(self.key.get(position)?.checked_add(1)?);
-        (position > 0 && !slots.iter().any(|slot| slot.is_of(next))).then_some(next)
-    }
-
-    /// Yields the slots of the new node about the key byte at `position`, which leads on to `child`, if it is not the
-    /// last.
-    pub(super) fn node(&self, position: usize, below: Child, child: Option<Slot>) -> SmallVec<[Slot; 3]> {
-        let byte = self.key[position];
-        let mut slots = SmallVec::new();
-        slots.push(leaf_slot(Symbol::End, below));
-        slots.push(child.unwrap_or(leaf_slot(Symbol::Byte(byte), self.right)));
-        if let (Some(_), Some(beside)) = (child, byte.checked_add(1)) {
-            slots.push(leaf_slot(Symbol::Byte(beside), self.right));
-        }
-        slots
-    }
 }
 
-impl Plan {
-    /// Tells whether the node stays as it is.
-    pub(super) fn changes_nothing(&self) -> bool {
-        self.repoint.is_empty() && matches!(self.next, Next::Done | Next::Down(_))
-    }
+/// Yields the slots of a new node on the way to a separator: for the keys before it, and on to it.
+pub(super) fn fork_at(below: Child, on: Slot) -> [Slot; 2] {
+    [leaf_slot(Symbol::End, below), on]
+}
 
-    /// Yields what is to be in which slot, those behind the others in order; `new` is for the separator's symbol, if
-    /// that is to have another one.
-    pub(super) fn changes(
-        &self,
-        slots: &[Slot],
-        right: Child,
-        new: Option<Slot>,
-    ) -> SmallVec<[(usize, Slot); 4]> {
-        let mut changes = self.repoint.clone();
-        let mut free = slots.len()..;
-        let beside = if let Next::Branch { beside, .. } = self.next { beside } else { None };
-        for slot in beside.map(|symbol| leaf_slot(symbol, right)).into_iter().chain(new) {
-            let place = slots.iter().position(|old| old.is_of(slot.symbol()));
-            changes.push((place.or_else(|| free.next()).expect("there is no end"), slot));
-        }
-        changes
+/// Puts a slot in the place of the one of its symbol, or behind the others; yields where it is.
+pub(super) fn put(slots: &mut Slots, slot: Slot) -> usize {
+    let place = slots.iter().position(|old| old.is_of(slot.symbol())).unwrap_or(slots.len());
+    if place < slots.len() {
+        slots[place] = slot
+    } else {
+        slots.push(slot)
     }
+    place
 }
 
 /// Yields the type of the smallest node with so many slots that has no room for more: a node keeps its type until it
@@ -212,7 +198,7 @@ mod tests {
     /// A tree of inner nodes in memory, by position and prefix; leaves are named by where they begin.
     #[derive(Default)]
     struct Nodes {
-        nodes: BTreeMap<u64, Vec<Slot>>,
+        nodes: BTreeMap<u64, Slots>,
         leaves: Vec<Bytes>,
     }
 
@@ -221,19 +207,22 @@ mod tests {
 
         fn new(first: &[u8]) -> Self {
             let mut nodes = Nodes { leaves: vec![Bytes::from_slice(first)], ..Nodes::default() };
-            nodes.nodes.insert(Self::ROOT, vec![leaf_slot(Symbol::of(first, 0), child(0))]);
+            nodes
+                .nodes
+                .insert(Self::ROOT, SmallVec::from_slice(&[leaf_slot(Symbol::of(first, 0), child(0))]));
             nodes
         }
 
         fn route(&self, key: &[u8]) -> Child {
-            let (mut node, mut position) = (Self::ROOT, 0);
+            let (mut node, mut position, mut is_before) = (Self::ROOT, 0, false);
             loop {
-                let slot = covering(&self.nodes[&node], Symbol::of(key, position), position).unwrap();
+                let (slots, symbol) = (&self.nodes[&node], Symbol::of(key, position));
+                let slot = if is_before { last(slots) } else { covering(slots, symbol, position) }.unwrap();
                 let to = slot.child().unwrap();
                 if slot.is_leaf() {
                     return to;
                 }
-                assert!(slot.is_of(Symbol::of(key, position)));
+                is_before |= !slot.is_of(symbol);
                 (node, position) = (to.bits(), position + 1);
             }
         }
@@ -249,38 +238,36 @@ mod tests {
             let ((mut node, mut position), mut fork) = (begin, None);
             loop {
                 let slots = self.nodes[&node].clone();
-                let plan = separator.plan(way, &slots, position);
+                let next = separator.plan(way, &slots, position);
                 let child =
                     separator.fork(&slots, position).filter(|_| way == Way::Key).and_then(Slot::child);
                 fork = fork.or(child.map(|child| (child.bits(), position + 1)));
-                let new = match plan.next {
-                    Next::Put(symbol) => Some(leaf_slot(symbol, separator.right)),
-                    Next::Branch { symbol, below, .. } => {
-                        Some(self.branch(separator, symbol, below, position))
+                let new = match next {
+                    Next::Put(symbol) => leaf_slot(symbol, separator.right),
+                    Next::Branch { symbol, below } => self.branch(separator, symbol, below, position),
+                    Next::Down(slot) => {
+                        (node, position) = (slot.child().unwrap().bits(), position + 1);
+                        continue;
                     }
-                    Next::Done | Next::Down(_) => None,
+                    Next::Done => return fork,
                 };
-                let mut changed = slots.clone();
-                for (index, slot) in plan.changes(&slots, separator.right, new) {
-                    if index == changed.len() { changed.push(slot) } else { changed[index] = slot }
+                put(self.nodes.get_mut(&node).unwrap(), new);
+                if way == Way::Key {
+                    return fork;
                 }
-                assert!(!plan.changes_nothing() || changed == slots);
-                self.nodes.insert(node, changed);
-                let Next::Down(slot) = plan.next else { return fork };
-                (node, position) = (slot.child().unwrap().bits(), position + 1);
             }
         }
 
         fn branch(&mut self, separator: &Separator, symbol: Symbol, below: Child, position: usize) -> Slot {
-            let mut child = None;
-            for at in (position + 1..separator.key.len()).rev() {
-                let slots = separator.node(at, below, child);
+            let key = &separator.key;
+            let mut slot = leaf_slot(Symbol::Byte(key[key.len() - 1]), separator.right);
+            for at in (position + 1..key.len()).rev() {
                 let node = Self::ROOT + self.nodes.len() as u64;
-                self.nodes.insert(node, slots.to_vec());
-                let symbol = if at == position + 1 { symbol } else { Symbol::Byte(separator.key[at - 1]) };
-                child = Some(Slot::inner(symbol, Child::of(node).unwrap(), 1));
+                self.nodes.insert(node, SmallVec::from_slice(&fork_at(below, slot)));
+                slot = Slot::inner(Symbol::Byte(key[at - 1]), Child::of(node).unwrap(), 1);
             }
-            child.unwrap()
+            assert!(slot.is_of(symbol));
+            slot
         }
     }
 
@@ -312,7 +299,8 @@ mod tests {
                 let right = child(nodes.leaves.len() as u64);
                 nodes.leaves.push(key.clone());
                 let high = nodes.leaves.iter().filter(|low| **low > key).min().cloned();
-                let separator = Separator { key, left, right, high };
+                let low = nodes.leaves[left.bits() as usize - 1].clone();
+                let separator = Separator { left, low, key, right, high };
                 // One in eight gets lost.
                 random = random.rotate_left(7).wrapping_add(11);
                 let is_lost = round % 2 == 1 && random.is_multiple_of(8);

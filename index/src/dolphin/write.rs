@@ -99,9 +99,8 @@ impl<V: Verbs> Tree<V> {
             .share_and_read(meter, node, self.lock_of(node), buf, &layout.parts(false))
             .await?;
         let mut buf = read.into_buf();
-        let found = layout.parse(&buf[layout.key_part()]).map(|keys| (keys.find(key), keys.bounds().1));
-        match found {
-            Ok((RangeFound::Slot { slot, is_present: true }, _)) => {
+        match layout.parse(&buf[layout.key_part()]).map(|keys| keys.find(key)) {
+            Ok(RangeFound::Slot { slot, is_present: true }) => {
                 self.state.puts_insert.set(false);
                 let Some(patch) = layout.write_value(&mut buf, slot, op.value()) else {
                     leave(meter, shared).await;
@@ -110,7 +109,7 @@ impl<V: Verbs> Tree<V> {
                 shared.release(meter, patch_chain(node, buf, patch)).await?;
                 Ok(Outcome::Done(true))
             }
-            Ok((RangeFound::Slot { .. } | RangeFound::Absent { .. }, _)) => {
+            Ok(RangeFound::Slot { .. } | RangeFound::Absent { .. }) => {
                 leave(meter, shared).await;
                 if !op.creates() {
                     return Ok(Outcome::Done(false));
@@ -119,9 +118,10 @@ impl<V: Verbs> Tree<V> {
                 self.state.puts_insert.set(true);
                 Ok(Outcome::Alone)
             }
-            Ok((found, high)) => {
+            Ok(found) => {
+                let bounds = layout.parse(&buf[layout.key_part()]).expect("it was parsed").bounds();
                 leave(meter, shared).await;
-                Ok(Outcome::On(self.elsewhere(meter, key, place, (found, high), budget).await?))
+                Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?))
             }
             Err(rejection) => {
                 leave(meter, shared).await;
@@ -134,19 +134,19 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Goes on where the leaf at `place` does not answer for the key, as it has said, with the upper bound that it has.
+    /// Goes on where the leaf at `place` does not answer for the key, as it has said, with the bounds that it has.
     pub(super) async fn elsewhere(
         &self,
         meter: &Meter,
         key: &[u8],
         place: Place,
-        (found, high): (RangeFound, Option<Bytes>),
+        (found, (low, high)): (RangeFound, (Bytes, Option<Bytes>)),
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         match (found, high) {
             (RangeFound::Beyond(Some(next)), Some(high)) => {
                 if place.is_fresh || !self.state.suspects.is_news(next) {
-                    self.suspect(Separator { key: high, left: place.leaf, right: next, high: None });
+                    self.suspect(Separator { left: place.leaf, low, key: high, right: next, high: None });
                 }
                 self.go_right(meter, key, place, next, budget).await
             }
@@ -180,9 +180,9 @@ impl<V: Verbs> Tree<V> {
                 held.unlock(meter).await?;
                 return Ok(Outcome::Done(false));
             }
-            LeafPlan::Elsewhere(found, high) => {
+            LeafPlan::Elsewhere(found, bounds) => {
                 held.unlock(meter).await?;
-                return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, high), budget).await?));
+                return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?));
             }
             LeafPlan::Patch(patch) => drop(held.release(meter, patch_chain(node, image, patch), true).await?),
             LeafPlan::Whole => {
@@ -230,10 +230,8 @@ impl<V: Verbs> Tree<V> {
         build(layout, &mut image, &header, left);
         // From here on the split may take effect whatever happens to this future.
         nodes.publish();
-        let owed = Owed::new(
-            self,
-            Separator { key: separator.clone(), left: leaf, right: new, high: old.high.clone() },
-        );
+        let (low, high) = (old.low.clone(), old.high.clone());
+        let owed = Owed::new(self, Separator { left: leaf, low, key: separator.clone(), right: new, high });
         if let Err(error) = held.release(meter, whole_chain(layout, node, image), true).await {
             // The janitor goes on, and the separator is put in once the leaf's lock can be taken again.
             tracing::debug!(name: "dolphin.split.unknown", %node, %error, "a split may have taken effect, or will");
