@@ -119,6 +119,39 @@ fn inserts_take_little_more_than_two_round_trips_and_fill_half_of_the_slots() {
     }
 }
 
+/// A node whose cache knows less of the tree than another node has made of it learns that: what leads to the left of
+/// where keys are is dropped.
+#[test]
+fn what_another_node_has_appended_is_found_soon() {
+    const APPENDED: u64 = 10_000;
+    on_usual(Parties::Nodes(2), true, move |cluster| async move {
+        let (index, is_reader) = (&cluster.index, cluster.place == 1);
+        load(&cluster).await;
+        if is_reader {
+            get_all(index).await;
+        }
+        cluster.meet().await;
+        if !is_reader {
+            for n in 0..APPENDED {
+                index.put(&key(2 * KEYS + n), &key(n)).await.unwrap();
+            }
+        }
+        cluster.meet().await;
+        if is_reader {
+            for turn in 0..2 {
+                let gets = counted(index, OpKind::Get, async {
+                    for n in (0..APPENDED).rev() {
+                        assert!(index.get(&key(2 * KEYS + n)).await.unwrap().is_some(), "{n}");
+                    }
+                });
+                let round_trips = gets.await.round_trips;
+                assert!(round_trips - APPENDED < [APPENDED / 10, 1][turn], "turn {turn}: {round_trips}");
+            }
+        }
+        cluster.meet().await;
+    });
+}
+
 /// Clients of two shards update one leaf: they share its lock, and no client waits for another.
 #[test]
 fn clients_update_one_leaf_at_the_same_time() {

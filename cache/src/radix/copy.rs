@@ -219,9 +219,8 @@ impl<'a> Copy<'a> {
 
     /// Finds the slot of the last symbol before `byte`. Symbols are ordered as keys are: the end comes first.
     pub(super) fn last_before(&self, byte: u8) -> Option<(usize, u64)> {
-        let indices =
-            (0..self.shape.claimed).filter(|index| self.partial(*index) < byte || self.is_end(*index));
-        self.last_of(indices)
+        let is_before = |index: &usize| self.partial(*index) < byte || byte == 0 && self.is_end(*index);
+        self.last_of((0..self.shape.claimed).filter(is_before))
     }
 
     /// Finds the slot of the last symbol.
@@ -230,7 +229,12 @@ impl<'a> Copy<'a> {
     }
 
     fn last_of(&self, indices: impl Iterator<Item = usize>) -> Option<(usize, u64)> {
-        let last = indices.max_by_key(|index| (!self.is_end(*index), self.partial(*index)))?;
+        // The byte of an end is 0, too.
+        let symbol = |index: &usize| match self.partial(*index) {
+            0 => (0, !self.is_end(*index)),
+            byte => (byte, true),
+        };
+        let last = indices.max_by_key(symbol)?;
         Some((last, self.slot(last)))
     }
 

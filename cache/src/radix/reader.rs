@@ -33,6 +33,12 @@ pub struct CachedRoute {
     pub claimed: usize,
 }
 
+impl CachedRoute {
+    fn root(word: u64) -> Self {
+        CachedRoute { node: 0, class: 0, pos: 0, slot: Some((0, word)), is_before: false, claimed: 1 }
+    }
+}
+
 /// One shard's reader of a [`RadixCache`]. Not `Sync`; make one per shard.
 pub struct RadixReader {
     cache: Arc<RadixCache>,
@@ -84,13 +90,43 @@ impl RadixReader {
     /// let found = |key| reader.find_covering(key).map(|route| (route.slot, route.is_before));
     /// assert_eq!(found(b"cx"), Some((Some((0, below)), false)));
     /// assert_eq!(found(b"cz"), Some((Some((0, below)), true)));
-    /// assert_eq!(found(b"ca"), Some((None, false)));
+    /// assert_eq!(found(b"ca"), Some((None, true)));
     /// assert_eq!(found(b"d"), Some((None, false)));
     /// # });
     /// ```
     #[inline]
     pub fn find_covering(&self, key: &[u8]) -> Option<CachedRoute> {
         self.route(key, true)
+    }
+
+    /// Drops the cached nodes on the way to `key` from the one on that has no slot of its own for it: it has led a
+    /// client to a wrong place, since the key has got one there meanwhile, or in one of those below.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
+    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[inner] });
+    /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
+    /// reader.forget_before(b"cx");
+    /// assert!(reader.slots_of(256).is_some(), "the key has a slot of its own");
+    /// reader.forget_before(b"cz");
+    /// assert!(reader.slots_of(256).is_none() && reader.slots_of(64).is_some());
+    /// # });
+    /// ```
+    #[cold]
+    pub fn forget_before(&self, key: &[u8]) {
+        let (mut route, mut outdated) = (CachedRoute::root(self.cache.root()), SmallVec::<[u64; 16]>::new());
+        while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, true)).flatten() {
+                Some(deeper) => route = deeper,
+                None => break,
+            }
+            if route.is_before {
+                outdated.push(route.node);
+            }
+        }
+        outdated.into_iter().for_each(|node| self.cache.invalidate(node));
     }
 
     /// Finds the end of the cached way to `key`, or to the last slot before it, if it has none and `covers`.
@@ -105,8 +141,7 @@ impl RadixReader {
         if root == 0 {
             return None;
         }
-        let slot = Some((0, root));
-        let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot, is_before: false, claimed: 1 };
+        let mut route = CachedRoute::root(root);
         // Until the key's leaf is known, or that it has none.
         while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
             match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, covers)).flatten() {

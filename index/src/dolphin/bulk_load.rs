@@ -187,8 +187,8 @@ impl<V: Verbs> Loader<'_, V> {
     }
 
     fn note(&mut self, at: Unread, position: usize, slots: &[Slot]) {
-        let slots = slots.iter().copied().collect();
-        self.inner.push((at, Inner { position, slots, moved: None }));
+        let (class, slots) = (at.class, slots.iter().copied().collect());
+        self.inner.push((at, Inner { position, class, slots, moved: None }));
     }
 }
 

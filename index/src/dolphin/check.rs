@@ -215,12 +215,12 @@ impl<V: Verbs> Walk<'_, V> {
             begins.insert(leaf, old.low);
             (at, expected, from) = (next, old.high, ptr);
         }
-        self.judge_slots(symbol, slots, &begins);
+        self.judge_slots(slots, &begins);
         Ok(())
     }
 
     /// Judges the slots that lead to leaves, of which it is known where they begin.
-    fn judge_slots(&mut self, symbol: Symbol, slots: &LeafSlots, begins: &BTreeMap<Child, Bytes>) {
+    fn judge_slots(&mut self, slots: &LeafSlots, begins: &BTreeMap<Child, Bytes>) {
         let mut unknown: BTreeMap<&Child, &Bytes> = begins.iter().collect();
         for (path, leaf, node) in slots {
             unknown.remove(leaf);
@@ -242,7 +242,6 @@ impl<V: Verbs> Walk<'_, V> {
         }
         let parent = slots.first().map_or(RemotePtr::NULL, |(.., node)| *node);
         for (leaf, separator) in unknown {
-            debug_assert_eq!(Symbol::of(separator, 0), symbol);
             let node = leaf.ptr();
             let separator = separator.clone();
             self.report.missing_separators.push(MissingSeparator { node, level: 0, separator, parent });

@@ -9,6 +9,9 @@ use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
 use crate::step::Budget;
 
+/// All bytes, and the end of keys.
+const SYMBOLS: usize = 257;
+
 /// A leaf, and what led there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -16,7 +19,7 @@ pub(super) struct Place {
     /// The node whose slot leads there, and that slot's symbol.
     pub(super) holder: Child,
     pub(super) symbol: Symbol,
-    /// True if that slot was read by this operation.
+    /// True if that slot was read by this operation, and what led to its node is the key's own, or was read as well.
     pub(super) is_fresh: bool,
 }
 
@@ -57,6 +60,7 @@ impl Unread {
 /// An inner node that was read.
 pub(super) struct Inner {
     pub(super) position: usize,
+    pub(super) class: u8,
     pub(super) slots: Slots,
     /// The node that took its place, with its type.
     pub(super) moved: Option<(Child, u8)>,
@@ -71,7 +75,7 @@ impl Inner {
         let view = InnerView::new(image, tree.types())?;
         let slots = view.claimed().map(|(_, slot)| slot).collect();
         let moved = if let Link::Moved { to, class } = view.link { Some((to, class)) } else { None };
-        Ok(Inner { position: view.header.position(), slots, moved })
+        Ok(Inner { position: view.header.position(), class: view.header.node_type, slots, moved })
     }
 }
 
@@ -117,14 +121,18 @@ impl<V: Verbs> Tree<V> {
         (mut at, mut is_before): (Unread, bool),
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
+        let (is_fresh, mut is_above_read) = (!is_before, false);
         loop {
-            let inner = self.read_inner(meter, at, budget).await?;
+            let inner = self.read_and_cache(meter, at, budget).await?;
             if let Some((node, class)) = inner.moved {
                 budget.spend(meter, at.node.ptr(), None)?;
+                if is_above_read {
+                    self.suspect_move(at, (node, class));
+                }
                 at = self.after_move(at, node, class);
                 continue;
             }
-            self.cache_node(at, &inner);
+            is_above_read = true;
             let symbol = Symbol::of(key, inner.position);
             let slot = match is_before {
                 true => last(&inner.slots),
@@ -133,7 +141,7 @@ impl<V: Verbs> Tree<V> {
             match slot.and_then(|slot| at.below(inner.position, slot)).zip(slot) {
                 Some((Unread { node: leaf, .. }, slot)) if slot.is_leaf() => {
                     let (holder, symbol) = (at.node, slot.symbol());
-                    return Ok(Located::Leaf(Place { leaf, holder, symbol, is_fresh: true }));
+                    return Ok(Located::Leaf(Place { leaf, holder, symbol, is_fresh }));
                 }
                 Some((below, slot)) => {
                     is_before |= !slot.is_of(symbol);
@@ -166,11 +174,34 @@ impl<V: Verbs> Tree<V> {
         self.judge_inner(at, &image)
     }
 
+    /// READs an inner node for the cache, too.
+    ///
+    /// # Errors
+    /// See [`Tree::read_inner`].
+    pub(super) async fn read_and_cache(
+        &self,
+        meter: &Meter,
+        at: Unread,
+        budget: &mut Budget,
+    ) -> Result<Inner, AccessError> {
+        let inner = self.read_inner(meter, at, budget).await?;
+        self.cache_unmoved(at, &inner);
+        Ok(inner)
+    }
+
+    /// Offers an inner node to the cache, if none has taken its place.
+    pub(super) fn cache_unmoved(&self, at: Unread, inner: &Inner) {
+        if inner.moved.is_none() {
+            self.cache_node(at, inner);
+        }
+    }
+
     /// Yields the cached copy of an inner node, with its slots in the order of their symbols.
     pub(super) fn cached_inner(&self, at: Unread) -> Option<Inner> {
         let (position, words) = self.reader().slots_of(at.node.bits())?;
         let slots = words.into_iter().map(Slot::from_bits).collect();
-        (position == expected_position(at)).then_some(Inner { position, slots, moved: None })
+        let inner = Inner { position, class: at.class, slots, moved: None };
+        (position == expected_position(at)).then_some(inner)
     }
 
     /// Parses the image of an inner node.
@@ -180,10 +211,19 @@ impl<V: Verbs> Tree<V> {
     pub(super) fn judge_inner(&self, at: Unread, image: &[u8]) -> Result<Inner, AccessError> {
         let inner =
             Inner::parse(self, image).map_err(|rejection| AccessError::corrupt(at.node.ptr(), rejection))?;
-        let expected = expected_position(at);
+        let (expected, corrupt) =
+            (expected_position(at), |what| Err(AccessError::corrupt(at.node.ptr(), what)));
         if inner.position != expected {
-            let what = format!("it is about key byte {}, not {expected}", inner.position);
-            return Err(AccessError::corrupt(at.node.ptr(), what));
+            return corrupt(format!("it is about key byte {}, not {expected}", inner.position));
+        }
+        if inner.class != at.class {
+            return corrupt(format!("it has the type {}, and a slot gives it {}", inner.class, at.class));
+        }
+        if inner.slots.len() > SYMBOLS {
+            return corrupt(format!("it has {} slots, and there are {SYMBOLS} symbols", inner.slots.len()));
+        }
+        if let Some(slot) = inner.slots.iter().find(|slot| slot.child().is_none() || slot.is_frozen()) {
+            return corrupt(format!("its slot {slot:?} leads nowhere"));
         }
         Ok(inner)
     }
@@ -226,7 +266,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Located, AccessError> {
         tracing::debug!(name: "dolphin.leaf.right", leaf = %from.leaf.ptr(), "a leaf ends before the key");
         budget.spend(meter, from.leaf.ptr(), None)?;
-        self.cache().invalidate(from.holder.bits());
+        self.forget(key, from);
         // The second time a new copy of the node above may save more.
         match budget.count_move_right() {
             2 => self.locate(meter, key, budget).await,
@@ -243,8 +283,14 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         budget.spend(meter, from.leaf.ptr(), None)?;
-        self.cache().invalidate(from.holder.bits());
+        self.forget(key, from);
         self.locate(meter, key, budget).await
+    }
+
+    /// Drops the cached nodes that may have led to a wrong leaf.
+    fn forget(&self, key: &[u8], from: Place) {
+        self.reader().forget_before(key);
+        self.cache().invalidate(from.holder.bits());
     }
 }
 

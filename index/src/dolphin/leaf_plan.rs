@@ -4,7 +4,7 @@
 use super::separators::{divide, shortest};
 use crate::layout::radix::Child;
 use crate::layout::range_leaf::{RangeFound, RangeHeader, RangeLayout, RangeView};
-use crate::layout::{Bytes, NodeVersion, Patch, Rejection};
+use crate::layout::{Bytes, Malformed, NodeVersion, Patch, Rejection};
 use crate::write_op::WriteOp;
 
 /// Pairs, ascending.
@@ -40,6 +40,14 @@ impl Old {
     pub(super) fn of(view: &RangeView<'_>) -> Self {
         let (low, high) = view.bounds();
         Old { version: view.version(), next: view.next(), low, high }
+    }
+
+    /// Tells whether a leaf with these bounds may have these pairs: ascending keys within them.
+    fn holds(&self, pairs: &Pairs) -> bool {
+        let ascend = pairs.windows(2).all(|two| two[0].0 < two[1].0);
+        let (first, last) = (pairs.first(), pairs.last());
+        let begins = first.is_none_or(|(key, _)| *key >= self.low);
+        ascend && begins && last.zip(self.high.as_ref()).is_none_or(|((key, _), high)| key < high)
     }
 
     /// Yields the header of the next write of the whole leaf.
@@ -99,6 +107,9 @@ pub(super) fn plan(
     }
     let view = layout.parse(image)?;
     let (old, mut pairs) = (Old::of(&view), pairs_of(&view)?);
+    if !old.holds(&pairs) {
+        return Err(Malformed::KeyOrder.into());
+    }
     let place = pairs.partition_point(|(other, _)| other[..] < *key);
     pairs.insert(place, (Bytes::from_slice(key), Bytes::from_slice(op.value())));
     if pairs.len() <= layout.slots() {

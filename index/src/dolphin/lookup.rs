@@ -13,10 +13,10 @@
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::{Located, Place};
+use super::descend::Located;
 use super::write::leave;
 use crate::error::AccessError;
-use crate::layout::radix::Symbol;
+use crate::layout::radix::{Child, Symbol};
 use crate::layout::range_leaf::RangeFound;
 use crate::layout::{NodeVersion, Rejection, wrap_ns};
 use crate::step::{Budget, SlowReads, Step};
@@ -55,7 +55,7 @@ impl<V: Verbs> Tree<V> {
                 Located::Leaf(place) => place,
                 Located::Nothing(next) => return Ok(Sought::Nothing(next)),
             };
-            let image = self.read_leaf(meter, place, budget).await?;
+            let image = self.read_leaf(meter, place.leaf, budget).await?;
             let view = self.leaf().parse(&image).expect("it was parsed");
             let found = view.find(key);
             if let RangeFound::Slot { .. } | RangeFound::Absent { .. } = found {
@@ -70,8 +70,13 @@ impl<V: Verbs> Tree<V> {
     ///
     /// # Errors
     /// If there is none, or it stays torn.
-    async fn read_leaf(&self, meter: &Meter, place: Place, budget: &mut Budget) -> Result<Buf, AccessError> {
-        let node = place.leaf.ptr();
+    pub(super) async fn read_leaf(
+        &self,
+        meter: &Meter,
+        leaf: Child,
+        budget: &mut Budget,
+    ) -> Result<Buf, AccessError> {
+        let node = leaf.ptr();
         let (mut slow, mut rereads) = (SlowReads::default(), 0);
         loop {
             let read = self.fetch_leaf(meter, node, budget).await?;

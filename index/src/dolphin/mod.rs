@@ -135,7 +135,7 @@ pub struct NodeState {
 /// Holds what a shard remembers of a tree.
 pub struct ShardState {
     reader: RadixReader,
-    /// True if the last put has found no value of its key.
+    /// True if the last put has found no value that it could change as an update does.
     puts_insert: Cell<bool>,
     suspects: Suspects,
 }

@@ -15,7 +15,8 @@
 //! copy may hide a change, so that a slot leads too far to the left still. The janitor reads them all.
 //!
 //! A client that is dropped, or that has died, may leave a separator out. The janitor puts in what its own shard owes;
-//! else a client that moves right from under a node that it has just read leaves it to its janitor ([`Tree::suspect`]).
+//! else a client that comes to a leaf over its neighbour, from under a node that it has just read or for the second
+//! time, leaves it to its janitor ([`Tree::suspect`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::descend::{Inner, Unread};
-use super::separators::{Next, Separator, Way, fork_at, leaf_slot, put, type_for};
+use super::separators::{Change, Next, Separator, Way, fork_at, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
@@ -46,7 +47,7 @@ enum Nodes {
     Read,
 }
 
-/// Leaves whose separators are missing or may be, as far as one shard knows.
+/// Leaves whose separators are missing or may be, and nodes that have moved, as far as one shard knows.
 #[derive(Default)]
 pub(super) struct Suspects {
     /// Those that the janitor sees to, and until when they are left alone.
@@ -150,7 +151,7 @@ impl<V: Verbs> Tree<V> {
         }
         self.verbs.defer(async move {
             tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
-            match tree.put_separator(&Meter::default(), &separator, Nodes::Read).await {
+            match tree.put_suspected(separator.clone()).await {
                 Ok(()) => tree.state.suspects.left_alone(separator.right, 0),
                 Err(error) => {
                     is_missing(&error);
@@ -159,6 +160,30 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         });
+    }
+
+    /// Leaves it to the janitor to make the slot above a node that has moved lead to the one in its place, if the
+    /// client that moved it does not.
+    #[cold]
+    pub(super) fn suspect_move(&self, moved: Unread, to: (Child, u8)) {
+        let Some(tree) = self.me.upgrade() else { return };
+        if !self.state.suspects.begin(moved.node, self.verbs.now()) {
+            return;
+        }
+        self.verbs.defer(async move {
+            tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
+            let replaced = tree.replace_child(&Meter::default(), moved, to).await;
+            let pause = if replaced.is_ok() { 0 } else { LEFT_ALONE_NS };
+            tree.state.suspects.left_alone(moved.node, tree.verbs.now() + pause);
+        });
+    }
+
+    /// Puts a separator in, unless it is there, after a READ of the right leaf, which says where that ends.
+    async fn put_suspected(&self, separator: Separator) -> Result<(), WriteError> {
+        let meter = Meter::default();
+        let right = self.read_leaf(&meter, separator.right, &mut self.budget()).await?;
+        let high = self.leaf().parse(&right).expect("it was parsed").bounds().1;
+        self.put_separator(&meter, &Separator { high, ..separator }, Nodes::Read).await
     }
 
     /// Puts a separator in, unless it is there.
@@ -193,20 +218,21 @@ impl<V: Verbs> Tree<V> {
             let cached = (nodes == Nodes::Cached).then(|| self.cached_inner(at)).flatten();
             let inner = match cached {
                 Some(inner) => inner,
-                None => self.read_inner(meter, at, budget).await?,
+                None => self.read_and_cache(meter, at, budget).await?,
             };
             let below = |slot| at.below(inner.position, slot).expect("it leads to an inner node");
             if way == Way::Key {
                 fork = fork.or(separator.fork(&inner.slots, inner.position).map(below));
             }
             let next = match next_of(&inner, separator, way) {
-                Some(next) => next,
-                None => self.change_inner(meter, at, separator, way, budget).await?,
+                Ok(next) => next,
+                Err(_) => self.change_inner(meter, at, separator, way, budget).await?,
             };
             match next {
                 Visit::Done => return Ok(fork),
                 Visit::Down(slot) => at = below(slot),
                 Visit::Moved(node, class) => {
+                    budget.spend(meter, at.node.ptr(), None)?;
                     let moved = at;
                     at = self.after_move(moved, node, class);
                     self.replace_child(meter, moved, (node, class)).await?;
@@ -232,13 +258,16 @@ impl<V: Verbs> Tree<V> {
                 return Err(error.into());
             }
         };
-        if let Some(next) = next_of(&inner, separator, way) {
-            held.unlock(meter).await?;
-            return Ok(next);
-        }
-        let next = separator.plan(way, &inner.slots, inner.position);
+        let change = match next_of(&inner, separator, way) {
+            Ok(visit) => {
+                held.unlock(meter).await?;
+                self.cache_unmoved(at, &inner);
+                return Ok(visit);
+            }
+            Err(change) => change,
+        };
         let mut nodes = self.new_nodes();
-        let new = match self.new_slot(meter, &mut nodes, separator, (next, &inner), budget).await {
+        let new = match self.new_slot(meter, &mut nodes, separator, (change, &inner), budget).await {
             Ok(new) => new,
             Err(error) => {
                 held.unlock(meter).await?;
@@ -255,7 +284,10 @@ impl<V: Verbs> Tree<V> {
         nodes.publish();
         held.release(meter, chain, true).await?;
         self.cache_node(at, &changed);
-        Ok(next_of(&changed, separator, way).filter(|_| way == Way::High).unwrap_or(Visit::Done))
+        Ok(match way {
+            Way::Key => Visit::Done,
+            Way::High => next_of(&changed, separator, way).unwrap_or(Visit::Done),
+        })
     }
 
     /// Yields the slot that a node gets: nodes below it are written first.
@@ -264,13 +296,12 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         nodes: &mut NewNodes<'_, DolphinAlgorithm, V>,
         separator: &Separator,
-        (next, inner): (Next, &Inner),
+        (change, inner): (Change, &Inner),
         budget: &mut Budget,
     ) -> Result<Slot, WriteError> {
-        let (symbol, below) = match next {
-            Next::Branch { symbol, below } => (symbol, below),
-            Next::Put(symbol) => return Ok(leaf_slot(symbol, separator.right)),
-            Next::Done | Next::Down(_) => unreachable!("the node changes"),
+        let (symbol, below) = match change {
+            Change::Put(symbol) => return Ok(leaf_slot(symbol, separator.right)),
+            Change::Branch { symbol, below } => (symbol, below),
         };
         tracing::debug!(name: "dolphin.node.new", position = inner.position + 1, "a leaf gets inner nodes of its own");
         let mut slot = leaf_slot(Symbol::of(&separator.key, separator.key.len() - 1), separator.right);
@@ -356,15 +387,15 @@ impl<V: Verbs> Tree<V> {
     }
 }
 
-/// Yields where a separator goes on after a node that it leaves as it is; none if it changes it.
-fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Option<Visit> {
+/// Yields where a separator goes on after a node that it leaves as it is, or else how it changes it.
+fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Result<Visit, Change> {
     if let Some((node, class)) = inner.moved {
-        return Some(Visit::Moved(node, class));
+        return Ok(Visit::Moved(node, class));
     }
     match separator.plan(way, &inner.slots, inner.position) {
-        Next::Done => Some(Visit::Done),
-        Next::Down(slot) => Some(Visit::Down(slot)),
-        Next::Put(_) | Next::Branch { .. } => None,
+        Next::Done => Ok(Visit::Done),
+        Next::Down(slot) => Ok(Visit::Down(slot)),
+        Next::Change(change) => Err(change),
     }
 }
 

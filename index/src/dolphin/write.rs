@@ -56,6 +56,7 @@ impl<V: Verbs> Tree<V> {
                     if self.make_leaf(meter, key, op.value(), budget).await? {
                         return Ok(true);
                     }
+                    budget.spend(meter, self.shared.entry.root, None)?;
                     located = self.locate(meter, key, budget).await?;
                     continue;
                 }
