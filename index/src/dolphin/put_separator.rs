@@ -25,7 +25,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::descend::{Inner, Unread};
-use super::separators::{Change, Next, Separator, Way, fork_at, leaf_slot, put, type_for};
+use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
@@ -267,7 +267,7 @@ impl<V: Verbs> Tree<V> {
             Err(change) => change,
         };
         let mut nodes = self.new_nodes();
-        let new = match self.new_slot(meter, &mut nodes, separator, (change, &inner), budget).await {
+        let new = match self.new_slot(meter, &mut nodes, separator, (change, at, &inner), budget).await {
             Ok(new) => new,
             Err(error) => {
                 held.unlock(meter).await?;
@@ -296,12 +296,16 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         nodes: &mut NewNodes<'_, DolphinAlgorithm, V>,
         separator: &Separator,
-        (change, inner): (Change, &Inner),
+        (change, at, inner): (Change, Unread, &Inner),
         budget: &mut Budget,
     ) -> Result<Slot, WriteError> {
         let (symbol, below) = match change {
             Change::Put(symbol) => return Ok(leaf_slot(symbol, separator.right)),
             Change::Branch { symbol, below } => (symbol, below),
+        };
+        let below = match below {
+            Below::Leaf(leaf) => leaf,
+            Below::Last(slot) => self.last_leaf(meter, at.below(inner.position, slot), budget).await?,
         };
         tracing::debug!(name: "dolphin.node.new", position = inner.position + 1, "a leaf gets inner nodes of its own");
         let mut slot = leaf_slot(Symbol::of(&separator.key, separator.key.len() - 1), separator.right);
@@ -312,6 +316,30 @@ impl<V: Verbs> Tree<V> {
         }
         debug_assert!(slot.is_of(symbol));
         Ok(slot)
+    }
+
+    /// Finds the last leaf below a slot that leads to an inner node: a round trip for each level.
+    async fn last_leaf(
+        &self,
+        meter: &Meter,
+        below: Option<Unread>,
+        budget: &mut Budget,
+    ) -> Result<Child, WriteError> {
+        let mut at = below.expect("it leads to an inner node");
+        loop {
+            let inner = self.read_inner(meter, at, budget).await?;
+            if let Some((node, class)) = inner.moved {
+                budget.spend(meter, at.node.ptr(), None)?;
+                at = self.after_move(at, node, class);
+                continue;
+            }
+            let slot = last(&inner.slots).and_then(|slot| Some((slot, at.below(inner.position, slot)?)));
+            match slot {
+                Some((slot, leaf)) if slot.is_leaf() => return Ok(leaf.node),
+                Some((_, inner)) => at = inner,
+                None => return Err(AccessError::corrupt(at.node.ptr(), "it has no slots").into()),
+            }
+        }
     }
 
     /// Writes a new inner node: one round trip. Yields its address and type.

@@ -78,7 +78,7 @@ pub(super) enum Way {
 /// The rest of a separator's way, from a node on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// It is in, or it has no place yet.
+    /// It is in, or the root has no slot for its first symbol.
     Done,
     /// It goes on in this inner node.
     Down(Slot),
@@ -94,9 +94,18 @@ pub(super) enum Change {
     /// This symbol's slot is to lead to new nodes.
     Branch {
         symbol: Symbol,
-        /// The leaf for the keys below the symbol that are before the separator.
-        below: Child,
+        /// Says which leaf is for the keys below the symbol that are before the separator.
+        below: Below,
     },
+}
+
+/// A leaf, as a node tells which one it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Below {
+    /// This one.
+    Leaf(Child),
+    /// The last one below this slot.
+    Last(Slot),
 }
 
 impl Separator {
@@ -120,11 +129,11 @@ impl Separator {
             return if is_in { Next::Done } else { Next::Change(Change::Put(symbol)) };
         }
         let below = match slot {
-            Some(leaf) if leaf.is_leaf() => leaf.child(),
-            // Keys below the symbol are of the last leaf below the slot before: of the left one, if they are after its
-            // begin. Else that has no slot yet.
-            Some(_) => (self.low[..] <= self.key[..=position]).then_some(self.left),
-            None => None,
+            Some(leaf) if leaf.is_leaf() => leaf.child().map(Below::Leaf),
+            // Keys below the symbol are of the last leaf below the slot before. That is the left one, if they are after
+            // its begin; else it has no slot yet.
+            Some(_) if self.low[..] <= self.key[..=position] => Some(Below::Leaf(self.left)),
+            inner => inner.map(Below::Last),
         };
         below.map_or(Next::Done, |below| Next::Change(Change::Branch { symbol, below }))
     }
@@ -267,6 +276,11 @@ mod tests {
             }
         }
 
+        fn last_leaf(&self, slot: Slot) -> Child {
+            let to = slot.child().unwrap();
+            if slot.is_leaf() { to } else { self.last_leaf(last(&self.nodes[&to.bits()]).unwrap()) }
+        }
+
         /// Counts the keys that are led to the left of their leaves; none is led to the right.
         fn misled(&self, keys: &[Vec<u8>]) -> usize {
             let is_misled = |key: &&Vec<u8>| {
@@ -290,7 +304,11 @@ mod tests {
             }
         }
 
-        fn branch(&mut self, separator: &Separator, symbol: Symbol, below: Child, position: usize) -> Slot {
+        fn branch(&mut self, separator: &Separator, symbol: Symbol, below: Below, position: usize) -> Slot {
+            let below = match below {
+                Below::Leaf(leaf) => leaf,
+                Below::Last(slot) => self.last_leaf(slot),
+            };
             let key = &separator.key;
             let mut slot = leaf_slot(Symbol::Byte(key[key.len() - 1]), separator.right);
             for at in (position + 1..key.len()).rev() {
