@@ -32,8 +32,9 @@
 //! that is killed as well leaves a slot that says the same. Version numbers need no CAS against reuse for that reason.
 //!
 //! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the
-//! middle. A client that has waited for it for [`STOPPED_AFTER`] gets an error that names it; those that come after
-//! that get it at once, until the owner goes on or dies.
+//! middle. A client that waits for it gets an error that names it: after [`ASKED_EVERY`] where `/proc` says that it is
+//! stopped, after [`STOPPED_AFTER`] where nothing says so. Those that come after that get it at once, until the owner
+//! goes on or dies.
 //!
 //! The rest is bookkeeping of a process: which slots are its own (the kernel's locks do not exclude threads of one open
 //! file), and which thread has which. A child of a fork that does not exec has no mapping, but while it lives it keeps
@@ -50,6 +51,7 @@ use std::time::{Duration, Instant};
 use super::header::SLOT_BYTES;
 use super::line::{LINE_BYTES, Lines, WriterStopped};
 use super::order::{LINE_WORDS, STORE, Slot};
+use super::process_state::is_stopped;
 use super::range_lock::{self, Kind, SLOTS};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -59,6 +61,9 @@ pub(super) const SLOTS_MAX: u32 = 4096;
 /// A writer that has been inside one line for that long is stopped: far longer than a busy machine keeps a thread from
 /// its core.
 const STOPPED_AFTER: Duration = Duration::from_secs(2);
+/// Those that wait for a line ask the operating system this often whether its writer is stopped: a busy machine seldom
+/// keeps a thread from its core for as long.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 const _: () = assert!(size_of::<Slot>() as u64 == SLOT_BYTES && LINE_WORDS * 8 == LINE_BYTES);
 
@@ -82,8 +87,12 @@ pub(super) struct Journal {
 /// The holder of a line, as seen by one that waits for it.
 #[derive(Default)]
 pub(super) struct Held {
-    /// The slot that held the line, at which version, and since when it has been the same.
-    since: Option<(u64, Instant)>,
+    /// The slot that held the line, and at which version.
+    seen: u64,
+    /// Since when it has been the same.
+    since: Option<Instant>,
+    /// How often the operating system was asked about the writer meanwhile.
+    asked: u32,
 }
 
 struct State {
@@ -227,16 +236,21 @@ impl Journal {
         let seen = u64::from(slot.before.load(Ordering::Relaxed)) << 32 | u64::from(held);
         let now = Instant::now();
         let since = match wait.since {
-            Some((before, since)) if before == seen => since,
-            _ => now,
+            Some(since) if wait.seen == seen => since,
+            _ => {
+                *wait = Held { seen, since: Some(now), asked: 0 };
+                now
+            }
         };
-        wait.since = Some((seen, since));
-        let known = self.stopped.load(Ordering::Relaxed) == seen;
-        if !known && now.duration_since(since) < STOPPED_AFTER {
-            return Ok(());
-        }
         let process = slot.pid.load(Ordering::Relaxed);
+        let known = self.stopped.load(Ordering::Relaxed) == seen;
         if !known {
+            let waited = now.duration_since(since);
+            let asks = waited >= ASKED_EVERY * (wait.asked + 1);
+            wait.asked += u32::from(asks);
+            if waited < STOPPED_AFTER && !(asks && is_stopped(process)) {
+                return Ok(());
+            }
             tracing::warn!(process, "a process is stopped in the middle of a line");
             self.stopped.store(seen, Ordering::Relaxed);
         }

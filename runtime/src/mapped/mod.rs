@@ -18,6 +18,7 @@ pub mod line;
 mod mapping;
 mod order;
 pub mod prefetch;
+mod process_state;
 mod range_lock;
 pub mod region;
 
