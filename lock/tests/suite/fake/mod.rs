@@ -15,6 +15,7 @@ mod verbs;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,13 +53,40 @@ const REGION_BYTES: usize = 16 << 10;
 const FAR_NS: u64 = 1_000_000;
 const PORT: Port = Port(3);
 
-/// The cluster and everything that is under way in it.
-#[derive(Clone)]
+/// The cluster and everything that is under way in it. The one that was made ends it when it is dropped: its state holds
+/// tables, which hold clones.
 pub(crate) struct World {
     state: Rc<RefCell<State>>,
     memory: Arc<Memory>,
     control: Arc<dyn Control>,
     capabilities: Capabilities,
+    is_clone: bool,
+}
+
+impl Clone for World {
+    fn clone(&self) -> Self {
+        World {
+            state: Rc::clone(&self.state),
+            memory: Arc::clone(&self.memory),
+            control: Arc::clone(&self.control),
+            capabilities: self.capabilities,
+            is_clone: true,
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !self.is_clone {
+            let tasks = mem::take(&mut self.state.borrow_mut().tasks);
+            drop(tasks);
+            let mut state = self.state.borrow_mut();
+            let handlers: Vec<_> =
+                state.shards.iter_mut().map(|shard| mem::take(&mut shard.handlers)).collect();
+            drop(state);
+            drop(handlers);
+        }
+    }
 }
 
 struct State {
@@ -158,7 +186,7 @@ impl World {
         };
         let (state, memory) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
         let control = Arc::clone(&memory) as Arc<dyn Control>;
-        World { state, memory, control, capabilities: MappedDevice::EMBEDDED }
+        World { state, memory, control, capabilities: MappedDevice::EMBEDDED, is_clone: false }
     }
 
     /// Lets the control plane know these compute nodes, ascending, as dead from now on.
