@@ -218,24 +218,68 @@ impl<'a> Copy<'a> {
     }
 
     /// Finds the slot of the last symbol before `byte`. Symbols are ordered as keys are: the end comes first.
+    #[inline]
     pub(super) fn last_before(&self, byte: u8) -> Option<(usize, u64)> {
-        let is_before = |index: &usize| self.partial(*index) < byte || byte == 0 && self.is_end(*index);
-        self.last_of((0..self.shape.claimed).filter(is_before))
+        self.last_below(u32::from(byte))
     }
 
     /// Finds the slot of the last symbol.
+    #[inline]
     pub(super) fn last(&self) -> Option<(usize, u64)> {
-        self.last_of(0..self.shape.claimed)
+        self.last_below(256)
     }
 
-    fn last_of(&self, indices: impl Iterator<Item = usize>) -> Option<(usize, u64)> {
+    /// Finds the slot of the last symbol that is the end or a byte below `limit`.
+    #[inline]
+    fn last_below(&self, limit: u32) -> Option<(usize, u64)> {
+        let (index, partial) = match self.shape {
+            Shape { bitmap: true, .. } => self.last_in_bitmap(limit),
+            Shape { end: true, .. } => self.last_of_ends_and_bytes(limit),
+            _ => self.last_of_bytes(limit),
+        }?;
+        let value = self.value(index);
+        Some((index, slot::word(partial, self.kind(value), self.child(value))))
+    }
+
+    fn last_in_bitmap(&self, limit: u32) -> Option<(usize, u8)> {
+        let at = self.partials_at();
+        let below = |word| {
+            let width = (limit as usize).saturating_sub(word * 64).min(64);
+            bits::low(bits::read(self.words, at + word * 64), width as u32)
+        };
+        let (word, map) =
+            (0..BITMAP_BITS / 64).rev().map(|word| (word, below(word))).find(|(_, map)| *map != 0)?;
+        // Memory may be used anew meanwhile.
+        let index = self.count_below(limit).checked_sub(1)?;
+        Some((index, (word * 64) as u8 + map.ilog2() as u8))
+    }
+
+    /// Finds the last of the symbols in bytes below `limit`, eight at a time and without branches: which of them it is
+    /// cannot be predicted.
+    fn last_of_bytes(&self, limit: u32) -> Option<(usize, u8)> {
+        let at = self.partials_at();
+        let mut last = 0;
+        for first in (0..self.shape.claimed).step_by(8) {
+            let bytes = bits::read(self.words, at + first * 8).to_le_bytes();
+            for (index, byte) in (first..).zip(bytes) {
+                let is_below = u32::from(byte) < limit && index < self.shape.claimed;
+                // Above the index, so that the greatest byte wins; 0 is none.
+                let candidate = u32::from(is_below) * ((u32::from(byte) + 1) << 16 | index as u32);
+                last = last.max(candidate);
+            }
+        }
+        Some(((last & 0xFFFF) as usize, (last >> 16).checked_sub(1)? as u8))
+    }
+
+    fn last_of_ends_and_bytes(&self, limit: u32) -> Option<(usize, u8)> {
         // The byte of an end is 0, too.
         let symbol = |index: &usize| match self.partial(*index) {
             0 => (0, !self.is_end(*index)),
             byte => (byte, true),
         };
-        let last = indices.max_by_key(symbol)?;
-        Some((last, self.slot(last)))
+        let is_below = |index: &usize| u32::from(self.partial(*index)) < limit || self.is_end(*index);
+        let last = (0..self.shape.claimed).filter(is_below).max_by_key(symbol)?;
+        Some((last, self.partial(last)))
     }
 
     /// Tells whether this is a copy of `image` and nothing has changed since.
@@ -275,12 +319,19 @@ impl<'a> Copy<'a> {
         if bits::read(self.words, at + usize::from(byte)) & 1 == 0 {
             return None;
         }
-        // All words, whatever the byte: which ones it takes cannot be predicted.
-        let before = (0..BITMAP_BITS / 64).map(|word| {
-            let width = usize::from(byte).saturating_sub(word * 64).min(64);
+        Some(self.count_below(u32::from(byte)))
+    }
+
+    /// Counts the bytes below `limit` in the bitmap.
+    #[inline]
+    fn count_below(&self, limit: u32) -> usize {
+        let at = self.partials_at();
+        // All words, whatever the limit: which ones it takes cannot be predicted.
+        let below = (0..BITMAP_BITS / 64).map(|word| {
+            let width = (limit as usize).saturating_sub(word * 64).min(64);
             bits::low(bits::read(self.words, at + word * 64), width as u32).count_ones()
         });
-        Some(before.sum::<u32>() as usize)
+        below.sum::<u32>() as usize
     }
 
     fn partial(&self, index: usize) -> u8 {

@@ -91,7 +91,7 @@ pub(super) struct Held {
     seen: u64,
     /// Since when it has been the same.
     since: Option<Instant>,
-    /// How often the operating system was asked about the writer meanwhile.
+    /// Times that the operating system was asked about the writer meanwhile.
     asked: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Tells whether a process is stopped, as Linux shows it in `/proc`. Knows nothing of what it was doing.
 
-/// Tells whether process `id` is stopped by a signal or a debugger. False for one that runs, waits or is unknown, and for
-/// one whose control group is frozen, which the kernel does not tell apart from one that waits.
+/// Tells whether process `id` is stopped by a signal or a debugger. False for one that runs, waits or is unknown, and
+/// for one whose control group is frozen, which the kernel does not tell apart from one that waits.
 pub(super) fn is_stopped(id: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| says_stopped(&stat))
 }

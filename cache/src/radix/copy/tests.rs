@@ -25,6 +25,14 @@ fn round_trip(image: &RadixImage<'_>, at: usize) -> usize {
         assert_eq!(copy.find(Some(byte)), first(image.slots, is_about), "byte {byte}");
     }
     assert_eq!(copy.find(None), first(image.slots, |word| word & END != 0));
+    for limit in 0..=256 {
+        let symbol = |word: &u64| (slot::partial(*word), word & END == 0);
+        let is_below = |word: &u64| u32::from(slot::partial(*word)) < limit || word & END != 0;
+        let slots = image.slots.iter().copied().enumerate().filter(|(_, word)| is_below(word));
+        let last = slots.max_by_key(|(_, word)| symbol(word));
+        let found = u8::try_from(limit).map_or_else(|_| copy.last(), |byte| copy.last_before(byte));
+        assert_eq!(found, last, "below {limit}");
+    }
     assert_eq!(copy.is_upper(), image.slots.iter().any(|word| word & LEAF == 0));
     assert!(copy.is_copy_of(image));
     packed.len()

@@ -103,6 +103,43 @@ fn pairs_come_back() {
     }
 }
 
+/// Bounds of all lengths, over words and lines, among them such that differ in length alone or in zeros at their ends.
+#[test]
+fn bounds_are_in_the_order_of_byte_strings() {
+    for layout in [RangeLayout::new(512, 2, 17, 8), RangeLayout::new(2048, 5, 130, 0)].map(Result::unwrap) {
+        let lengths = [1, 2, 7, 8, 9, 16, 17, 56, 57, 130].into_iter().filter(|len| *len <= layout.max_key);
+        let mut strings: Vec<Vec<u8>> = vec![b"j".into(), b"l".into(), vec![]];
+        for (len, last) in lengths.flat_map(|len| [0, 1, b'k', 0xFF].map(|last| (len, last))) {
+            for middle in [0, 0xFF] {
+                let mut string = vec![middle; len];
+                string[len - 1] = last;
+                string[0] = b'k';
+                strings.push(string);
+            }
+        }
+        strings.sort();
+        strings.dedup();
+        let bounds = || strings.iter().filter(|bound| bound.first() == Some(&b'k'));
+        for (low, high) in bounds().flat_map(|low| bounds().map(move |high| (low, high))) {
+            let mut image = vec![0; layout.node_bytes()];
+            layout.build(&mut image, &header(7, low, Some(high)), []);
+            let Ok(view) = layout.parse(&image) else {
+                assert!(low >= high, "{low:?} {high:?}");
+                continue;
+            };
+            assert!(low < high, "{low:?} {high:?}");
+            for key in &strings {
+                let expected = match () {
+                    () if key >= high => RangeFound::Beyond(Child::of(7)),
+                    () if key < low => RangeFound::Before,
+                    () => RangeFound::Absent { vacancy: Some(0) },
+                };
+                assert_eq!(view.find(key), expected, "{key:?} in {low:?}..{high:?}");
+            }
+        }
+    }
+}
+
 /// A key goes through its states, by single words; a pair becomes visible with the last range of its write.
 #[test]
 fn a_slot_is_filled_and_its_key_removed() {

@@ -1,5 +1,8 @@
 //! A leaf as it was read: checks that its lines are of one version, and answers for a key. Bytes are untrusted.
 
+use std::array;
+use std::cmp::Ordering;
+
 use smallvec::{Array, SmallVec};
 
 use super::slot::{Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
@@ -18,6 +21,13 @@ pub struct RangeView<'a> {
     layout: RangeLayout,
     image: &'a [u8],
     version: NodeVersion,
+}
+
+/// The place of a bound: its first word, and its bytes.
+#[derive(Clone, Copy)]
+struct Bound {
+    first: usize,
+    bytes: usize,
 }
 
 /// The answer of a leaf for a key.
@@ -69,10 +79,12 @@ impl RangeLayout {
             return Err(Rejection::Torn);
         }
         let view = RangeView { layout: *self, image, version: NodeVersion::new(first as u16) };
-        let low: Scratch = view.low().ok_or(Malformed::FenceLength)?;
-        let high: Option<Scratch> = view.high().ok_or(Malformed::FenceLength)?;
-        let is_empty_key = low.is_empty() && high.as_deref() != Some(ABOVE_EMPTY);
-        if is_empty_key || high.is_some_and(|high| high <= low) {
+        let (low, high) = (view.low(), view.high());
+        if low.bytes > self.max_key || high.is_some_and(|high| high.bytes > self.max_key) {
+            return Err(Malformed::FenceLength.into());
+        }
+        let is_empty_key = low.bytes == 0 && !high.is_some_and(|high| view.order(high, ABOVE_EMPTY).is_eq());
+        if is_empty_key || high.is_some_and(|high| view.order_of(high, low).is_le()) {
             return Err(Malformed::FenceOrder.into());
         }
         Ok(view)
@@ -158,11 +170,8 @@ impl<'a> RangeView<'a> {
     /// # });
     /// ```
     pub fn bounds(&self) -> (Bytes, Option<Bytes>) {
-        self.bounds_as()
-    }
-
-    fn bounds_as<A: Array<Item = u8>>(&self) -> (SmallVec<A>, Option<SmallVec<A>>) {
-        (self.low().expect("it was parsed"), self.high().expect("it was parsed"))
+        let gathered = |bound: Bound| self.gather(bound.first, bound.bytes);
+        (gathered(self.low()), self.high().map(gathered))
     }
 
     /// Looks for a key.
@@ -176,11 +185,13 @@ impl<'a> RangeView<'a> {
     /// # });
     /// ```
     pub fn find(&self, key: &[u8]) -> RangeFound {
-        let (low, high) = self.bounds_as::<[u8; 264]>();
-        if high.is_some_and(|high| *key >= *high) {
+        if self.high().is_some_and(|high| self.order(high, key).is_le()) {
             return RangeFound::Beyond(self.next());
         }
-        if *key < *low || key.first() != low.first() {
+        let low = self.low();
+        let shares_first = low.bytes.min(1) == unstored(key)
+            && key.first().is_none_or(|first| self.image[at(low.first)] == *first);
+        if !shares_first || self.order(low, key).is_gt() {
             return RangeFound::Before;
         }
         if key.len() > self.layout.max_key {
@@ -189,25 +200,54 @@ impl<'a> RangeView<'a> {
         }
         let words = self.layout.key_words();
         let stored = key_slot(&key[unstored(key)..], words * WORD_BYTES, State::Present, false);
-        let wanted: SmallVec<[u64; 33]> = stored
-            .chunks_exact(WORD_BYTES)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
-            .collect();
-        for slot in 0..self.layout.slots {
-            let at = self.layout.key_word(slot);
-            let first = self.word(at);
+        let wanted = |word: usize| {
+            u64::from_le_bytes(stored[word * WORD_BYTES..][..WORD_BYTES].try_into().expect("8 bytes"))
+        };
+        let mut from = 0;
+        while let Some((slot, first)) = self.next_candidate(from, wanted(0)) {
             match State::of(first as u8) {
                 State::Vacant => return RangeFound::Absent { vacancy: Some(slot) },
-                state
-                    if is_same_begin(first, wanted[0])
-                        && (1..words).all(|i| self.word(at + i) == wanted[i]) =>
-                {
-                    return RangeFound::Slot { slot, is_present: state == State::Present };
+                state => {
+                    let at = self.layout.key_word(slot);
+                    if (1..words).all(|i| self.word(at + i) == wanted(i)) {
+                        return RangeFound::Slot { slot, is_present: state == State::Present };
+                    }
                 }
-                _ => {}
             }
+            from = slot + 1;
         }
         RangeFound::Absent { vacancy: None }
+    }
+
+    /// Finds the first slot from that one on that is vacant or begins as `wanted`; yields its first word, too.
+    fn next_candidate(&self, from: usize, wanted: u64) -> Option<(usize, u64)> {
+        let is_candidate =
+            |first: u64| is_same_begin(first, wanted) || State::of(first as u8) == State::Vacant;
+        if self.layout.key_words() > 1 {
+            let mut slots =
+                (from..self.layout.slots).map(|slot| (slot, self.word(self.layout.key_word(slot))));
+            return slots.find(|(_, first)| is_candidate(*first));
+        }
+        // Keys of one word are side by side. A line is looked at as a whole, which compilers turn into vectors.
+        let (mut slot, mut word) = (from, self.layout.key_word(from));
+        while slot < self.layout.slots {
+            let line: &[u8; LINE_BYTES] =
+                self.image[word / LINE_WORDS * LINE_BYTES..].first_chunk().expect("a whole line");
+            let words: [u64; LINE_WORDS] = array::from_fn(|i| {
+                u64::from_le_bytes(line[(1 + i) * WORD_BYTES..][..WORD_BYTES].try_into().expect("8 bytes"))
+            });
+            let begin = word % LINE_WORDS;
+            let count = (LINE_WORDS - begin).min(self.layout.slots - slot);
+            let hits = (0..LINE_WORDS).fold(0_u8, |hits, i| hits | u8::from(is_candidate(words[i])) << i);
+            let hits = hits >> begin & ((1 << count) - 1);
+            if hits != 0 {
+                let hit = hits.trailing_zeros() as usize;
+                return Some((slot + hit, words[begin + hit]));
+            }
+            slot += count;
+            word += count;
+        }
+        None
     }
 
     /// Yields the slots whose keys are present.
@@ -246,8 +286,8 @@ impl<'a> RangeView<'a> {
     /// If its length is impossible.
     pub fn key(&self, slot: usize) -> Result<Bytes, Rejection> {
         let found: Scratch = self.gather(self.layout.key_word(slot), self.layout.key_words() * WORD_BYTES);
-        let mut key: Bytes = self.low().expect("it was parsed");
-        key.truncate(1);
+        let low = self.low();
+        let mut key: Bytes = self.gather(low.first, low.bytes.min(1));
         key.extend_from_slice(key_of(&found).ok_or(Malformed::KeyLength { slot })?);
         Ok(key)
     }
@@ -272,24 +312,35 @@ impl<'a> RangeView<'a> {
         Ok(Bytes::from_slice(filled(&bytes, short).ok_or(Malformed::ValueLength { slot })?))
     }
 
-    fn low<A: Array<Item = u8>>(&self) -> Option<SmallVec<A>> {
+    fn low(&self) -> Bound {
         let lengths = self.word(self.layout.bounds_word());
-        self.bound(0, lengths as u16)
+        Bound { first: self.layout.bounds_word() + 1, bytes: usize::from(lengths as u16) }
     }
 
-    /// Yields the upper bound, if there is one; `None` if its length is impossible.
-    fn high<A: Array<Item = u8>>(&self) -> Option<Option<SmallVec<A>>> {
+    fn high(&self) -> Option<Bound> {
         let lengths = self.word(self.layout.bounds_word());
-        match (lengths >> 16) as u16 {
-            UNBOUNDED => Some(None),
-            length => self.bound(self.layout.bound_words(), length).map(Some),
-        }
+        let first = self.layout.bounds_word() + 1 + self.layout.bound_words();
+        let length = (lengths >> 16) as u16;
+        (length != UNBOUNDED).then_some(Bound { first, bytes: usize::from(length) })
     }
 
-    fn bound<A: Array<Item = u8>>(&self, words: usize, length: u16) -> Option<SmallVec<A>> {
-        let length = usize::from(length);
-        let first = self.layout.bounds_word() + 1 + words;
-        (length <= self.layout.max_key).then(|| self.gather(first, length))
+    /// Compares a bound with a key.
+    fn order(&self, bound: Bound, key: &[u8]) -> Ordering {
+        let theirs = key.chunks(WORD_BYTES).map(in_order);
+        self.numbers(bound).cmp(theirs).then(bound.bytes.cmp(&key.len()))
+    }
+
+    /// Compares two bounds.
+    fn order_of(&self, one: Bound, other: Bound) -> Ordering {
+        self.numbers(one).cmp(self.numbers(other)).then(one.bytes.cmp(&other.bytes))
+    }
+
+    /// Yields the words of a bound as numbers that are in the order of their bytes.
+    fn numbers(&self, bound: Bound) -> impl Iterator<Item = u64> {
+        (0..bound.bytes.div_ceil(WORD_BYTES)).map(move |i| {
+            let bytes = (bound.bytes - i * WORD_BYTES).min(WORD_BYTES);
+            in_order(&self.image[at(bound.first + i)..][..bytes])
+        })
     }
 
     fn word(&self, word: usize) -> u64 {
@@ -308,4 +359,11 @@ impl<'a> RangeView<'a> {
         }
         gathered
     }
+}
+
+/// Makes a number of up to 8 bytes, and zeros behind them, that is in the order of the bytes.
+fn in_order(bytes: &[u8]) -> u64 {
+    let mut padded = [0; WORD_BYTES];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(padded)
 }

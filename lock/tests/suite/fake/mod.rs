@@ -53,8 +53,8 @@ const REGION_BYTES: usize = 16 << 10;
 const FAR_NS: u64 = 1_000_000;
 const PORT: Port = Port(3);
 
-/// The cluster and everything that is under way in it. The one that was made ends it when it is dropped: its state holds
-/// tables, which hold clones.
+/// The cluster and everything that is under way in it. The one that was made ends it when it is dropped: its state
+/// holds tables, which hold clones.
 pub(crate) struct World {
     state: Rc<RefCell<State>>,
     memory: Arc<Memory>,
