@@ -10,11 +10,18 @@ pub use crate::smart::Types;
 use crate::techniques;
 
 techniques! {
-    /// The technique of the paper (section III-C), and two of SMART's, as switches. Each compute node chooses for
+    /// The techniques of the paper (section III), ours, and two of SMART's, as switches. Each compute node chooses for
     /// itself.
     pub struct Techniques {
         /// Updates share a leaf's lock. Off: a client has it alone while it updates.
         pub shared_updates: bool = true,
+        /// An operation that came to a leaf which ends before its key, since it was split, goes on from there (section
+        /// III-B): over the leaf's link to the right, which the paper's reverse pointer to the parent is with us, and
+        /// the second time from the deepest cached node that has not led there. Off: it begins at the root, by READs.
+        pub backtracking: bool = true,
+        /// The CAS that takes a lock alone and the READ of its node in one chain. Off: one after the other, so that an
+        /// insert takes three round trips, as in the paper. (What shares a lock is one chain in the paper, too.)
+        pub fused: bool = true,
         /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one
         /// READ.
         pub delegation: bool = false,
