@@ -205,6 +205,56 @@ fn who_comes_to_a_leaf_that_was_split_goes_on_from_there_or_from_the_root() {
     }
 }
 
+/// With `deep_special` leaves hold what the paper's do: several are full of dense integers, and of keys at random each
+/// has its own.
+#[test]
+fn deep_special_nodes_lead_to_leaves_of_one_prefix() {
+    let dense = |n: u64| key(n).to_vec();
+    let random = |n: u64| key(scatter(n)).to_vec();
+    type KeyOf = fn(u64) -> Vec<u8>;
+    for (key_of, is_dense) in [(dense as KeyOf, true), (random, false)] {
+        for loads in [false, true] {
+            let recipe = switched(Shape::USUAL.usual(IndexKind::Dolphin), "deep_special", true);
+            simulate_parties(
+                &calm(Parties::Nodes(2)),
+                Parties::Nodes(2),
+                recipe,
+                move |cluster| async move {
+                    const KEYS: u64 = 2_000;
+                    let (index, is_first) = (&cluster.index, cluster.place == 0);
+                    let mut pairs: Vec<_> = (0..KEYS).map(|n| (key_of(n), key(n))).collect();
+                    pairs.sort_unstable();
+                    if loads && is_first {
+                        assert_eq!(index.bulk_load(pairs.clone(), 1.0).await, Ok(KEYS));
+                    }
+                    cluster.meet().await;
+                    if !loads {
+                        let client = |_| {
+                            let (index, own) =
+                                (index.clone(), pairs.iter().skip(cluster.place).step_by(2).cloned());
+                            let own: Vec<_> = own.collect();
+                            async move {
+                                for (key, value) in own {
+                                    assert!(index.insert(&key, &value).await.unwrap());
+                                }
+                            }
+                        };
+                        cluster.clients(1, client).await;
+                    }
+                    cluster.meet().await;
+                    let shape = index.survey().await.unwrap();
+                    let leaves = if is_dense { KEYS / 256 * 6..=KEYS / 25 } else { KEYS..=KEYS };
+                    assert!(shape.keys == KEYS && leaves.contains(&shape.leaves), "{shape:?}");
+                    let found: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+                    let found = found.iter().map(|(key, value)| (&key[..], &value[..]));
+                    assert!(found.eq(pairs.iter().map(|(key, value)| (&key[..], &value[..]))));
+                    cluster.meet().await;
+                },
+            );
+        }
+    }
+}
+
 /// Clients of two shards update one leaf: they share its lock, and no client waits for another.
 #[test]
 fn clients_update_one_leaf_at_the_same_time() {

@@ -264,9 +264,9 @@ impl<V: Verbs> Tree<V> {
         Unread { node, class, ..at }
     }
 
-    /// Goes on after a leaf that ends before `key`, the paper's backtracking (section III-B): at the leaf that was split
-    /// off last, or from the deepest cached node on the way that led here not by an outdated copy. Without
-    /// `backtracking` from the root.
+    /// Goes on after a leaf that ends before `key`, which is the paper's backtracking (section III-B): at the leaf that
+    /// was split off last, or from the deepest node on the way of which there is a copy still. Without `backtracking`
+    /// from the root.
     pub(super) async fn go_right(
         &self,
         meter: &Meter,
@@ -275,16 +275,17 @@ impl<V: Verbs> Tree<V> {
         next: Child,
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
-        budget.spend(meter, from.leaf.ptr(), None)?;
+        let node = from.leaf.ptr();
+        budget.spend(meter, node, None)?;
         self.forget(key, from);
         match way_on(self.techniques.backtracking, from.is_fresh, budget.count_move_right()) {
             WayOn::Link => {
-                tracing::debug!(name: "dolphin.leaf.right", leaf = %from.leaf.ptr(), "a leaf ends before the key");
+                tracing::debug!(name: "dolphin.leaf.right", leaf = %node, "a leaf ends before the key");
                 Ok(Located::Leaf(Place { leaf: next, ..from }))
             }
             WayOn::Above => self.locate(meter, key, budget).await,
             WayOn::Root => {
-                tracing::debug!(name: "dolphin.leaf.lost", leaf = %from.leaf.ptr(), "a client begins at the root again");
+                tracing::debug!(name: "dolphin.leaf.lost", leaf = %node, "a client begins at the root again");
                 self.descend_from_root(meter, key, budget).await
             }
         }

@@ -169,7 +169,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let (held, mut image) = self.lock_leaf(meter, node).await?;
-        let planned = match plan(layout, &mut image, key, op) {
+        let planned = match plan(layout, &mut image, key, op, self.techniques.deep_special) {
             Ok(planned) => planned,
             Err(rejection) => {
                 held.unlock(meter).await?;
@@ -198,9 +198,14 @@ impl<V: Verbs> Tree<V> {
                 build(layout, &mut image, &old.whole(), &pairs);
                 drop(held.release(meter, whole_chain(layout, node, image), true).await?);
             }
-            LeafPlan::Split { old, left, separator, right } => {
+            LeafPlan::Split { old, left, separator, right, is_done } => {
                 let halves = (&left, &separator, &right);
                 self.split(meter, (held, image), place.leaf, &old, halves, budget).await?;
+                if !is_done {
+                    tracing::debug!(name: "dolphin.leaf.parted", leaf = %node, "a key gets a leaf between two others");
+                    budget.spend(meter, node, None)?;
+                    return Ok(Outcome::On(self.locate(meter, key, budget).await?));
+                }
             }
         }
         Ok(Outcome::Done(true))
@@ -217,7 +222,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<(), WriteError> {
         let (layout, node) = (self.leaf(), leaf.ptr());
-        tracing::debug!(name: "dolphin.leaf.split", leaf = %node, "a leaf is full");
+        tracing::debug!(name: "dolphin.leaf.split", leaf = %node, "a leaf is divided");
         let mut buf = self.verbs.lease(layout.node_bytes());
         let header = RangeHeader { version: NodeVersion::default(), low: separator, ..old.whole() };
         build(layout, &mut buf, &header, right);

@@ -34,8 +34,8 @@ impl<V: Verbs> SharedLocks<V> {
     /// the lock's words, and is read before the others: what is in these has not been changed by a client that has the
     /// lock alone, and will not be until the release. Clients that share the lock may change it at any time.
     ///
-    /// A client has one lock at a time. A shard without a lane has the lock alone ([`Shared::is_alone`]): with `fused` in
-    /// as many round trips ([`SharedLocks::lock_and_read`]).
+    /// A client has one lock at a time. A shard without a lane has the lock alone ([`Shared::is_alone`]): with `fused`
+    /// in as many round trips ([`SharedLocks::lock_and_read`]).
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
