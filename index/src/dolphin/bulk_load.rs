@@ -9,7 +9,7 @@ use std::rc::Rc;
 use farwood_runtime::Verbs;
 
 use super::descend::{Inner, Unread};
-use super::leaf_plan::Pairs;
+use super::leaf_plan::{Pairs, share_prefix};
 use super::root::{begin_of, end_of};
 use super::separators::{leaf_slot, shortest, type_for};
 use super::sizes::per_leaf;
@@ -87,6 +87,12 @@ impl<V: Verbs> Loader<'_, V> {
         if let Some((_, pairs)) = &mut self.open {
             let last = &pairs.last().expect("a leaf is opened with a pair").0;
             let is_same = Symbol::of(last, 0) == Symbol::of(key, 0);
+            if is_same && self.tree.techniques.deep_special && !share_prefix(last, key) {
+                let begin = shortest(last, key);
+                self.close(Some(begin)).await?;
+                self.open.as_mut().expect("one behind was opened").1.push(pair);
+                return Ok(());
+            }
             if is_same {
                 pairs.push(pair);
                 if pairs.len() > self.most + self.spread {

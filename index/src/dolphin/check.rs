@@ -1,7 +1,7 @@
 //! Walks a tree at rest, read-only: the inner nodes first, then the leaves of each first byte, one after the other by
 //! the links between them. It judges what readers rely on: that the leaves of a first byte cover all keys, in order;
 //! and that no slot leads beyond the leaf of its keys. That one leads too far to the left costs round trips, and is no
-//! violation.
+//! violation. With `deep_special` the keys of a leaf share all but their last bytes.
 //!
 //! It neither uses nor fills the cache.
 
@@ -13,7 +13,7 @@ use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::{Inner, Unread};
-use super::leaf_plan::{Old, pairs_of};
+use super::leaf_plan::{Old, pairs_of, share_prefix};
 use super::root::{begin_of, end_of};
 use crate::check::{AtRest, Broken, CheckReport, Link, MissingSeparator, Violation, inside};
 use crate::error::AccessError;
@@ -291,6 +291,9 @@ impl<V: Verbs> Walk<'_, V> {
             }
             if place > 0 && pairs[place - 1].0 == *key {
                 self.violation(ptr, Broken::DuplicateKey { key: key.clone() });
+            }
+            if place > 0 && self.tree.techniques.deep_special && !share_prefix(&pairs[place - 1].0, key) {
+                self.rule(ptr, format!("it has {:?} and {key:?}, of different prefixes", pairs[place - 1].0));
             }
             visit(key, value);
         }

@@ -10,11 +10,26 @@ pub use crate::smart::Types;
 use crate::techniques;
 
 techniques! {
-    /// The technique of the paper (section III-C), and two of SMART's, as switches. Each compute node chooses for
-    /// itself.
+    /// The techniques of the paper (section III), ours, and two of SMART's, as switches.
+    ///
+    /// Each compute node chooses for itself, but for `deep_special`, which says what a leaf may hold: it is decided
+    /// when a tree is created and kept in the catalog. Opening the tree with another value is no error and changes
+    /// nothing.
     pub struct Techniques {
         /// Updates share a leaf's lock. Off: a client has it alone while it updates.
         pub shared_updates: bool = true,
+        /// An operation that came to a leaf which ends before its key, since it was split, goes on from there (section
+        /// III-B): over the leaf's link to the right, which the paper's reverse pointer to the parent is with us, and
+        /// the second time from the deepest cached node that has not led there. Off: it begins at the root, by READs.
+        pub backtracking: bool = true,
+        /// The paper's leaves: the keys of one share all but their last bytes, so only the last inner nodes, its
+        /// "special" ones, lead several bytes to one leaf (section III-A). Off, as by default: a leaf has whatever keys
+        /// are in its range. For research, and dense integers: of 64-bit keys at random each would have a leaf of
+        /// its own.
+        pub deep_special: bool = false,
+        /// The CAS that takes a lock alone and the READ of its node in one chain. Off: one after the other, so that an
+        /// insert takes three round trips, as in the paper. (What shares a lock is one chain in the paper, too.)
+        pub fused: bool = true,
         /// Read delegation, which is SMART's (its section 4.2): gets of one key that wait for each other share one
         /// READ.
         pub delegation: bool = false,
@@ -23,11 +38,21 @@ techniques! {
     }
 }
 
+impl Techniques {
+    /// Yields what is in effect on a tree with this configuration.
+    pub(super) fn on(self, persisted: &PersistedConfig) -> Self {
+        Techniques { deep_special: persisted.deep_special, ..self }
+    }
+}
+
 /// Settings that all compute nodes that work on a tree have to agree on: decided when it is created, kept in the
 /// catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PersistedConfig {
     pub(super) geometry: Geometry,
+    /// True if the keys of a leaf share all but their last bytes. Not written if not, as before there was a choice.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) deep_special: bool,
 }
 
 /// Sizes of a tree's nodes, kept in the catalog.
@@ -86,10 +111,22 @@ mod tests {
     #[test]
     fn what_is_agreed_survives_the_catalog() {
         let geometry = Geometry { max_key: 200, max_value: 64, leaf_bytes: 4096, types: Types::Tiny };
-        let persisted = PersistedConfig { geometry };
-        let bytes = r#"{"geometry":{"max_key":200,"max_value":64,"leaf_bytes":4096,"types":"Tiny"}}"#;
-        assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
-        assert_eq!(persisted_of::<DolphinAlgorithm>(bytes.as_bytes()), Ok(persisted));
+        for (deep_special, more) in [(false, ""), (true, r#","deep_special":true"#)] {
+            let persisted = PersistedConfig { geometry, deep_special };
+            let geometry = r#"{"max_key":200,"max_value":64,"leaf_bytes":4096,"types":"Tiny"}"#;
+            let bytes = format!(r#"{{"geometry":{geometry}{more}}}"#);
+            assert_eq!(serde_json::to_string(&persisted).unwrap(), bytes);
+            assert_eq!(persisted_of::<DolphinAlgorithm>(bytes.as_bytes()), Ok(persisted));
+        }
+    }
+
+    #[test]
+    fn the_recorded_decision_wins_over_the_switches() {
+        for deep_special in [false, true] {
+            let persisted = PersistedConfig { geometry: Geometry::default(), deep_special };
+            let asked = Techniques { deep_special: !deep_special, ..Techniques::NONE };
+            assert_eq!(asked.on(&persisted), Techniques { deep_special, ..Techniques::NONE });
+        }
     }
 
     #[test]

@@ -107,6 +107,16 @@ impl<V: Verbs> Tree<V> {
                 }
             }
         }
+        self.descend_from_root(meter, key, budget).await
+    }
+
+    /// Finds the leaf for `key` by READs of all nodes from the root on, which take the place of the cached copies.
+    async fn descend_from_root(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        budget: &mut Budget,
+    ) -> Result<Located, AccessError> {
         match self.read_root(meter, budget).await? {
             Some(root) => self.descend(meter, key, (self.unread_root(root), false), budget).await,
             None => Ok(Located::Nothing(None)),
@@ -254,8 +264,9 @@ impl<V: Verbs> Tree<V> {
         Unread { node, class, ..at }
     }
 
-    /// Goes on after a leaf that ends before `key`: at the leaf that was split off last, or from the node above, whose
-    /// cached copy may be out of date.
+    /// Goes on after a leaf that ends before `key`, which is the paper's backtracking (section III-B): at the leaf that
+    /// was split off last, or from the deepest node on the way of which there is a copy still. Without `backtracking`
+    /// from the root.
     pub(super) async fn go_right(
         &self,
         meter: &Meter,
@@ -264,13 +275,19 @@ impl<V: Verbs> Tree<V> {
         next: Child,
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
-        tracing::debug!(name: "dolphin.leaf.right", leaf = %from.leaf.ptr(), "a leaf ends before the key");
-        budget.spend(meter, from.leaf.ptr(), None)?;
+        let node = from.leaf.ptr();
+        budget.spend(meter, node, None)?;
         self.forget(key, from);
-        // The second time a new copy of the node above may save more.
-        match budget.count_move_right() {
-            2 => self.locate(meter, key, budget).await,
-            _ => Ok(Located::Leaf(Place { leaf: next, ..from })),
+        match way_on(self.techniques.backtracking, from.is_fresh, budget.count_move_right()) {
+            WayOn::Link => {
+                tracing::debug!(name: "dolphin.leaf.right", leaf = %node, "a leaf ends before the key");
+                Ok(Located::Leaf(Place { leaf: next, ..from }))
+            }
+            WayOn::Above => self.locate(meter, key, budget).await,
+            WayOn::Root => {
+                tracing::debug!(name: "dolphin.leaf.lost", leaf = %node, "a client begins at the root again");
+                self.descend_from_root(meter, key, budget).await
+            }
         }
     }
 
@@ -284,7 +301,10 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Located, AccessError> {
         budget.spend(meter, from.leaf.ptr(), None)?;
         self.forget(key, from);
-        self.locate(meter, key, budget).await
+        match self.techniques.backtracking {
+            true => self.locate(meter, key, budget).await,
+            false => self.descend_from_root(meter, key, budget).await,
+        }
     }
 
     /// Drops the cached nodes that may have led to a wrong leaf.
@@ -297,4 +317,43 @@ impl<V: Verbs> Tree<V> {
 /// Yields the key byte that a node is to be about.
 fn expected_position(at: Unread) -> usize {
     at.above.map_or(0, |above| above.position + 1)
+}
+
+/// The way on after a leaf that ends before the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WayOn {
+    /// Over its link, to the leaf that was split off from it last.
+    Link,
+    /// From the deepest node of which there is a copy still.
+    Above,
+    /// From the root, by READs.
+    Root,
+}
+
+/// Chooses the way on after the leaf that is the operation's `nth`, from 1 on, to end before the key; `is_fresh` as
+/// [`Place`] has it.
+fn way_on(backtracking: bool, is_fresh: bool, nth: u32) -> WayOn {
+    match (backtracking, nth) {
+        // A new copy of the node above may save more.
+        (true, 2) => WayOn::Above,
+        (true, _) => WayOn::Link,
+        // What was just read leads here, so the separator is missing: only the link leads on.
+        (false, 2..) if is_fresh => WayOn::Link,
+        (false, _) => WayOn::Root,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_on_and_without_backtracking_the_root() {
+        let ways = |backtracking, is_fresh| [1, 2, 3, 9].map(|nth| way_on(backtracking, is_fresh, nth));
+        for is_fresh in [false, true] {
+            assert_eq!(ways(true, is_fresh), [WayOn::Link, WayOn::Above, WayOn::Link, WayOn::Link]);
+        }
+        assert_eq!(ways(false, false), [WayOn::Root; 4]);
+        assert_eq!(ways(false, true), [WayOn::Root, WayOn::Link, WayOn::Link, WayOn::Link]);
+    }
 }

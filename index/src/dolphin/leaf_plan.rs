@@ -24,7 +24,14 @@ pub(super) enum LeafPlan {
     /// It is written whole, with these pairs: removed keys give their slots up.
     Compact(Old, Pairs),
     /// It keeps the pairs before this key.
-    Split { old: Old, left: Pairs, separator: Bytes, right: Pairs },
+    Split {
+        old: Old,
+        left: Pairs,
+        separator: Bytes,
+        right: Pairs,
+        /// True if the operation's pair is among them; if not, there will be a place for it.
+        is_done: bool,
+    },
 }
 
 /// The header of a leaf, as it was read.
@@ -70,7 +77,13 @@ pub(super) fn pairs_of(view: &RangeView<'_>) -> Result<Pairs, Rejection> {
     Ok(pairs)
 }
 
-/// Plans what `op` changes for `key`.
+/// Tells whether two keys share all but their last bytes, as those of a leaf do with `deep_special`.
+pub(super) fn share_prefix(one: &[u8], other: &[u8]) -> bool {
+    let prefix = |key: &[u8]| key.len().saturating_sub(1);
+    one[..prefix(one)] == other[..prefix(other)]
+}
+
+/// Plans what `op` changes for `key`. With `deep`, keys get into a leaf only if they share a prefix with those there.
 ///
 /// # Errors
 /// If the image is no leaf.
@@ -79,6 +92,7 @@ pub(super) fn plan(
     image: &mut [u8],
     key: &[u8],
     op: WriteOp<'_>,
+    deep: bool,
 ) -> Result<LeafPlan, Rejection> {
     let view = layout.parse(image)?;
     let found = view.find(key);
@@ -91,6 +105,9 @@ pub(super) fn plan(
     };
     if !op.applies(is_present) {
         return Ok(LeafPlan::Nothing);
+    }
+    if deep && !is_present && has_others(&view, key)? {
+        return part(&view, key, op.value());
     }
     let patch = match (op, slot) {
         (WriteOp::Remove, Some(slot)) => Some(layout.remove(image, slot)),
@@ -110,8 +127,8 @@ pub(super) fn plan(
     if !old.holds(&pairs) {
         return Err(Malformed::KeyOrder.into());
     }
-    let place = pairs.partition_point(|(other, _)| other[..] < *key);
-    pairs.insert(place, (Bytes::from_slice(key), Bytes::from_slice(op.value())));
+    let place = place_of(&pairs, key);
+    pairs.insert(place, pair(key, op.value()));
     if pairs.len() <= layout.slots() {
         return Ok(LeafPlan::Compact(old, pairs));
     }
@@ -119,7 +136,41 @@ pub(super) fn plan(
     let at = divide(&keys, place);
     let separator = shortest(keys[at - 1], keys[at]);
     let right = pairs.split_off(at);
-    Ok(LeafPlan::Split { old, left: pairs, separator, right })
+    Ok(LeafPlan::Split { old, left: pairs, separator, right, is_done: true })
+}
+
+/// Tells whether a leaf has keys that do not share their prefix with `key`.
+fn has_others(view: &RangeView<'_>, key: &[u8]) -> Result<bool, Rejection> {
+    view.present().try_fold(false, |found, slot| Ok(found || !share_prefix(&view.key(slot)?, key)))
+}
+
+/// Plans the split of a leaf whose keys are of another prefix than `key`. If there are some on both sides of it, they
+/// are divided there first, as keys of different lengths call for: `ab | abc | ac`.
+fn part(view: &RangeView<'_>, key: &[u8], value: &[u8]) -> Result<LeafPlan, Rejection> {
+    let (old, mut left) = (Old::of(view), pairs_of(view)?);
+    if !old.holds(&left) {
+        return Err(Malformed::KeyOrder.into());
+    }
+    let place = place_of(&left, key);
+    let mut right = left.split_off(place);
+    let separator = match left.last() {
+        Some((before, _)) => shortest(before, key),
+        None => shortest(key, &right[0].0),
+    };
+    let is_done = left.is_empty() || right.is_empty();
+    if is_done {
+        let to = if left.is_empty() { &mut left } else { &mut right };
+        to.push(pair(key, value));
+    }
+    Ok(LeafPlan::Split { old, left, separator, right, is_done })
+}
+
+fn place_of(pairs: &Pairs, key: &[u8]) -> usize {
+    pairs.partition_point(|(other, _)| other[..] < *key)
+}
+
+fn pair(key: &[u8], value: &[u8]) -> (Bytes, Bytes) {
+    (Bytes::from_slice(key), Bytes::from_slice(value))
 }
 
 #[cfg(test)]
@@ -150,11 +201,11 @@ mod tests {
             [(&[KEY][..], WriteOp::Insert(b"1")), (&[], WriteOp::Update(b"1")), (&[], WriteOp::Remove)]
         {
             let (mut image, before) = (leaf(&layout, keys), leaf(&layout, keys));
-            assert_eq!(plan(&layout, &mut image, KEY, op), Ok(LeafPlan::Nothing));
+            assert_eq!(plan(&layout, &mut image, KEY, op, true), Ok(LeafPlan::Nothing));
             assert_eq!(image, before);
         }
         for (key, found) in [(&b"l"[..], RangeFound::Beyond(None)), (b"j", RangeFound::Before)] {
-            let elsewhere = plan(&layout, &mut leaf(&layout, &[]), key, WriteOp::Put(b""));
+            let elsewhere = plan(&layout, &mut leaf(&layout, &[]), key, WriteOp::Put(b""), false);
             let bounds = (Bytes::from_slice(b"k"), Some(Bytes::from_slice(b"l")));
             assert_eq!(elsewhere, Ok(LeafPlan::Elsewhere(found, bounds)));
         }
@@ -173,10 +224,67 @@ mod tests {
             (60, &[KEY][..], WriteOp::Remove, true),
         ] {
             let layout = layout(max_value);
-            let planned = plan(&layout, &mut leaf(&layout, keys), KEY, op).unwrap();
+            let planned = plan(&layout, &mut leaf(&layout, keys), KEY, op, false).unwrap();
             assert_eq!(matches!(planned, LeafPlan::Patch(_)), is_small, "{op:?}: {planned:?}");
             assert_eq!(planned == LeafPlan::Whole, !is_small, "{op:?}");
         }
+    }
+
+    #[test]
+    fn prefixes_are_all_but_the_last_byte() {
+        for (one, other, share) in [
+            ("abc", "abd", true),
+            ("abc", "acc", false),
+            ("abc", "ab", false),
+            ("ab", "ac", true),
+            ("abc", "abcd", false),
+            ("", "", true),
+        ] {
+            assert_eq!(share_prefix(one.as_bytes(), other.as_bytes()), share, "{one:?} {other:?}");
+            assert_eq!(share_prefix(other.as_bytes(), one.as_bytes()), share, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_different_prefixes_are_parted() {
+        let layout = layout(8);
+        let of = |keys: &[&[u8]], key: &[u8], op| plan(&layout, &mut leaf(&layout, keys), key, op, true);
+        let insert = WriteOp::Insert(b"12345678");
+        for (keys, key, parts, done) in [
+            (
+                &[&b"kba"[..], b"kbb"][..],
+                &b"kac"[..],
+                (&[&b"kac"[..]][..], &b"kb"[..], &[&b"kba"[..], b"kbb"][..]),
+                true,
+            ),
+            (&[b"kba", b"kbb"], b"kca", (&[b"kba", b"kbb"], b"kc", &[b"kca"]), true),
+            (&[b"kb", b"kc"], b"kba", (&[b"kb"], b"kba", &[b"kc"]), false),
+        ] {
+            let Ok(LeafPlan::Split { left, separator, right, is_done, .. }) = of(keys, key, insert) else {
+                panic!("{key:?} is of another prefix")
+            };
+            assert_eq!((&bytes(&left)[..], &*separator, &bytes(&right)[..]), parts, "{key:?}");
+            assert_eq!(is_done, done, "{key:?}");
+        }
+        for op in [insert, WriteOp::Put(b"12345678")] {
+            let patched = |keys: &[&[u8]], key| matches!(of(keys, key, op), Ok(LeafPlan::Patch(_)));
+            assert!(patched(&[b"kba", b"kbb"], b"kbc") && patched(&[], b"kbc"));
+        }
+        let update = of(&[b"kba", b"kc"], b"kba", WriteOp::Update(b"12345678"));
+        assert!(matches!(update, Ok(LeafPlan::Patch(_))), "the key is present: {update:?}");
+    }
+
+    /// A removed key that comes back may find keys of another prefix there; one that is gone keeps none away.
+    #[test]
+    fn removed_keys_have_a_prefix_when_they_come_back() {
+        let layout = layout(8);
+        let mut image = leaf(&layout, &[b"kba"]);
+        layout.remove(&mut image, 0);
+        let insert = WriteOp::Insert(b"12345678");
+        assert!(matches!(plan(&layout, &mut image, b"kca", insert, true), Ok(LeafPlan::Patch(_))));
+        let back = plan(&layout, &mut image, b"kba", insert, true).unwrap();
+        let LeafPlan::Split { left, right, is_done: true, .. } = back else { panic!("{back:?}") };
+        assert_eq!((bytes(&left), bytes(&right)), (vec![&b"kba"[..]], vec![&b"kca"[..]]));
     }
 
     #[test]
@@ -186,7 +294,7 @@ mod tests {
         let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
         let mut image = leaf(&layout, &keys);
         let LeafPlan::Split { left, separator, right, .. } =
-            plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap()
+            plan(&layout, &mut image, KEY, WriteOp::Put(b""), false).unwrap()
         else {
             panic!("it is full")
         };
@@ -195,11 +303,12 @@ mod tests {
             ([&keys[..], &[KEY]].concat(), KEY)
         );
         layout.remove(&mut image, 0);
-        let LeafPlan::Compact(_, pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b"")).unwrap() else {
+        let LeafPlan::Compact(_, pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b""), false).unwrap()
+        else {
             panic!("it has room")
         };
         assert_eq!(bytes(&pairs), [&keys[1..], &[KEY]].concat());
-        let again = plan(&layout, &mut image, keys[0], WriteOp::Put(b"12345678")).unwrap();
+        let again = plan(&layout, &mut image, keys[0], WriteOp::Put(b"12345678"), false).unwrap();
         assert_eq!(again, LeafPlan::Whole, "readers may have seen the removed key present");
     }
 }

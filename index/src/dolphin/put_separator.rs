@@ -250,7 +250,8 @@ impl<V: Verbs> Tree<V> {
         way: Way,
         budget: &mut Budget,
     ) -> Result<Visit, WriteError> {
-        let (held, image) = self.lock_and_read(meter, at.node.ptr(), self.inner_bytes(at)?, true).await?;
+        let (bytes, fused) = (self.inner_bytes(at)?, self.techniques.fused);
+        let (held, image) = self.lock_and_read(meter, at.node.ptr(), bytes, fused).await?;
         let inner = match self.judge_inner(at, &image) {
             Ok(inner) => inner,
             Err(error) => {
@@ -395,7 +396,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<(), AccessError> {
         let Some(above) = at.above else { return Ok(()) };
         let (ptr, bytes) = (above.node.ptr(), self.types().node_bytes(above.class));
-        let (held, image) = self.lock_and_read(meter, ptr, bytes, true).await?;
+        let (held, image) = self.lock_and_read(meter, ptr, bytes, self.techniques.fused).await?;
         let inner = Inner::parse(self, &image).map_err(|wrong| AccessError::corrupt(ptr, wrong));
         let place = match &inner {
             Ok(inner) => inner.slots.iter().position(|slot| slot.is_inner() && slot.child() == Some(at.node)),

@@ -159,7 +159,8 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, WriteError> {
         let root = self.need_root(meter, budget).await?;
         let (at, symbol) = (self.unread_root(root), Symbol::of(key, 0));
-        let (held, image) = self.lock_and_read(meter, root.ptr(), self.inner_bytes(at)?, true).await?;
+        let (bytes, fused) = (self.inner_bytes(at)?, self.techniques.fused);
+        let (held, image) = self.lock_and_read(meter, root.ptr(), bytes, fused).await?;
         let mut inner = match self.judge_inner(at, &image) {
             Ok(inner) if !inner.slots.iter().any(|slot| slot.is_of(symbol)) => inner,
             judged => {

@@ -6,6 +6,9 @@
 //!   remove    the same                             WRITE key, unlock                                    2
 //!   split     the same         WRITE right leaf    WRITE left leaf, unlock      its separator           3 and those
 //! ```
+//!
+//! Without `fused` a client that has the lock alone, also for want of a lane, reads behind the CAS in a round trip of
+//! its own. What a sharer does is one chain in the paper, too, and stays one.
 
 use std::rc::Rc;
 
@@ -94,10 +97,10 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Outcome, AccessError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
-        let buf = self.verbs.lease(layout.node_bytes());
+        let (buf, parts) = (self.verbs.lease(layout.node_bytes()), layout.parts(false));
         let (shared, read) = self
             .leaf_locks()
-            .share_and_read(meter, node, self.lock_of(node), buf, &layout.parts(false))
+            .share_and_read(meter, node, self.lock_of(node), buf, &parts, self.techniques.fused)
             .await?;
         let mut buf = read.into_buf();
         match layout.parse(&buf[layout.key_part()]).map(|keys| keys.find(key)) {
@@ -166,7 +169,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let (held, mut image) = self.lock_leaf(meter, node).await?;
-        let planned = match plan(layout, &mut image, key, op) {
+        let planned = match plan(layout, &mut image, key, op, self.techniques.deep_special) {
             Ok(planned) => planned,
             Err(rejection) => {
                 held.unlock(meter).await?;
@@ -195,9 +198,14 @@ impl<V: Verbs> Tree<V> {
                 build(layout, &mut image, &old.whole(), &pairs);
                 drop(held.release(meter, whole_chain(layout, node, image), true).await?);
             }
-            LeafPlan::Split { old, left, separator, right } => {
+            LeafPlan::Split { old, left, separator, right, is_done } => {
                 let halves = (&left, &separator, &right);
                 self.split(meter, (held, image), place.leaf, &old, halves, budget).await?;
+                if !is_done {
+                    tracing::debug!(name: "dolphin.leaf.parted", leaf = %node, "a key gets a leaf between two others");
+                    budget.spend(meter, node, None)?;
+                    return Ok(Outcome::On(self.locate(meter, key, budget).await?));
+                }
             }
         }
         Ok(Outcome::Done(true))
@@ -214,7 +222,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<(), WriteError> {
         let (layout, node) = (self.leaf(), leaf.ptr());
-        tracing::debug!(name: "dolphin.leaf.split", leaf = %node, "a leaf is full");
+        tracing::debug!(name: "dolphin.leaf.split", leaf = %node, "a leaf is divided");
         let mut buf = self.verbs.lease(layout.node_bytes());
         let header = RangeHeader { version: NodeVersion::default(), low: separator, ..old.whole() };
         build(layout, &mut buf, &header, right);
@@ -242,7 +250,7 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Takes a leaf's lock alone and reads it: one round trip, unless other clients have it.
+    /// Takes a leaf's lock alone and reads it: one round trip with `fused`, else two, unless other clients have it.
     pub(super) async fn lock_leaf(
         &self,
         meter: &Meter,
@@ -251,7 +259,8 @@ impl<V: Verbs> Tree<V> {
         let (locks, layout) = (self.leaf_locks(), self.leaf());
         let mut held = locks.acquire(meter, node, self.lock_of(node)).await?;
         let buf = self.verbs.lease(layout.node_bytes());
-        let read = locks.lock_and_read(meter, &mut held, buf, &layout.parts(true)).await?;
+        let (parts, fused) = (layout.parts(true), self.techniques.fused);
+        let read = locks.lock_and_read(meter, &mut held, buf, &parts, fused).await?;
         Ok((held, read.into_buf()))
     }
 

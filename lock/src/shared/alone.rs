@@ -11,12 +11,13 @@ impl<V: Verbs> SharedLocks<V> {
     /// Takes the global lock alone, and reads those parts of the node, each to where it is in the node. The first part
     /// has the lock's words, and is read before the others: what is in these has not changed since the lock is held.
     ///
-    /// One round trip per attempt, and while others share the lock one for each look at it, and one in the end.
+    /// With `fused` one round trip per attempt; otherwise the CAS goes alone, and the READs follow in one more. While
+    /// others share the lock one for each look at it, and one in the end.
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
     /// let mut held = locks.acquire(&meter, node, node).await?;
-    /// let read = locks.lock_and_read(&meter, &mut held, shard.lease(64), &[0..16, 16..64]).await?;
+    /// let read = locks.lock_and_read(&meter, &mut held, shard.lease(64), &[0..16, 16..64], true).await?;
     /// assert_eq!((read.into_buf().len(), meter.usage().round_trips), (64, 1));
     /// held.release(&meter, Chain::new(node.server()), true).await?;
     /// # });
@@ -33,8 +34,9 @@ impl<V: Verbs> SharedLocks<V> {
         held: &mut Held<V>,
         buf: Buf,
         parts: &[std::ops::Range<usize>],
+        fused: bool,
     ) -> Result<Completion, LockError> {
-        self.0.lock_and_read(meter, held, buf, parts).await
+        self.0.lock_and_read(meter, held, buf, parts, fused).await
     }
 }
 
@@ -45,9 +47,10 @@ impl<V: Verbs> Sharing<V> {
         held: &mut Held<V>,
         buf: Buf,
         parts: &[std::ops::Range<usize>],
+        fused: bool,
     ) -> Result<Completion, LockError> {
         let words = self.words_in(held.node(), held.word(), parts);
-        let done = held.lock_and_read_parts(meter, buf, parts, true).await?;
+        let done = held.lock_and_read_parts(meter, buf, parts, fused).await?;
         let buf = done.buf.as_ref().expect("the parts were read into a buffer");
         let Some(lane) = LockWords::new(&buf[words]).lanes().next() else { return Ok(done) };
         self.counters.count(|stats| stats.awaited += 1);

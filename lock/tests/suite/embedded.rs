@@ -121,7 +121,7 @@ async fn share_shard(shard: Shard, start: RemotePtr, done: Arc<AtomicUsize>) -> 
                 let (meter, buf, parts) =
                     (Meter::default(), shard.lease(NODE_BYTES), [0..64, 64..NODE_BYTES]);
                 if !client.is_multiple_of(3) {
-                    let shared = locks.share_and_read(&meter, start, start, buf, &parts);
+                    let shared = locks.share_and_read(&meter, start, start, buf, &parts, true);
                     let (shared, _) = shared.await.expect("it is not held for long");
                     let mut chain = Chain::new(start.server());
                     chain.faa(start.add(64), 1);
@@ -129,7 +129,9 @@ async fn share_shard(shard: Shard, start: RemotePtr, done: Arc<AtomicUsize>) -> 
                     continue;
                 }
                 let mut held = locks.acquire(&meter, start, start).await.expect("it is not held for long");
-                let read = locks.lock_and_read(&meter, &mut held, buf, &parts).await.expect("embedded");
+                let fused = client.is_multiple_of(2);
+                let read =
+                    locks.lock_and_read(&meter, &mut held, buf, &parts, fused).await.expect("embedded");
                 let mut buf = read.into_buf();
                 let value = u64::from_le_bytes(buf[64..72].try_into().expect("8 bytes"));
                 buf[64..72].copy_from_slice(&(value + 1).to_le_bytes());

@@ -24,7 +24,7 @@ fn round_trips_are_as_promised() {
         assert_eq!(costs(&meter), (2, 2, 1, 2), "FAA, READ, READ; WRITE, FAA");
         let (outer, meter) = (Meter::default(), Meter::default());
         let (buf, parts) = (first.fake.lease(NODE_BYTES), [WORDS, 0..DATA_BYTES]);
-        let shared = first.locks.share_and_read(&outer, node(0), embedded(0), buf, &parts);
+        let shared = first.locks.share_and_read(&outer, node(0), embedded(0), buf, &parts, true);
         let (shared, _) = shared.await.expect("the fabric does not fail");
         second.share(&meter, 0).await.expect("the fabric does not fail");
         assert_eq!(costs(&meter), (2, 2, 1, 0), "READ, READ; WRITE: its shard is present");
@@ -33,6 +33,9 @@ fn round_trips_are_as_promised() {
         let meter = Meter::default();
         first.have_alone(&meter, 0).await.expect("the fabric does not fail");
         assert_eq!((costs(&meter), meter.usage().cas), ((2, 2, 2, 0), 1), "CAS, READ, READ; WRITE, unlock");
+        let (meter, first) = (Meter::default(), Client { way: Way::AloneInTurn, ..first });
+        first.have_alone(&meter, 0).await.expect("the fabric does not fail");
+        assert_eq!((costs(&meter), meter.usage().cas), ((3, 2, 2, 0), 1), "CAS; READ, READ; WRITE, unlock");
     });
     cluster.world.run();
     cluster.assert_at_rest();
@@ -48,7 +51,7 @@ fn every_await_point_and_every_failure_of_a_lone_operation() {
     });
     let faults = faults.map(|fault| (None, Some(fault)));
     for (polls, fault) in cuts.chain(faults) {
-        for way in [Way::Shares, Way::Swaps, Way::Alone] {
+        for way in [Way::Shares, Way::Swaps, Way::Alone, Way::AloneInTurn] {
             for at_once in [false, true] {
                 lone(way, polls, at_once, fault);
             }
@@ -149,7 +152,7 @@ fn a_client_that_does_not_go_on_is_named_too() {
     let [first, alone, late] = [Way::Shares, Way::Alone, Way::Shares].map(|way| cluster.client(0, 0, way));
     cluster.world.spawn(async move {
         let (meter, buf) = (Meter::default(), first.fake.lease(NODE_BYTES));
-        let shared = first.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS]);
+        let shared = first.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS], true);
         let (shared, _) = shared.await.expect("the fabric does not fail");
         let waits = alone.add_one(&Meter::default(), 0).await;
         assert!(matches!(waits, Err(LockError::Contended { owner: 1, .. })), "{waits:?}");

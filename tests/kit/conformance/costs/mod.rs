@@ -57,7 +57,7 @@ pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
             chime::indirect(options.techniques, work)
         }
         IndexSpec::Chime { options, .. } => chime::costs(options.techniques, work),
-        IndexSpec::Dolphin { .. } => dolphin::costs(work),
+        IndexSpec::Dolphin { options, .. } => dolphin::costs(options.techniques, work),
         other => own_word(&other, work),
     }
 }
