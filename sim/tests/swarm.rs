@@ -21,16 +21,21 @@ fn passes(overrides: &Overrides, rest: &str) {
     }
 }
 
-#[test]
-fn a_small_swarm_of_each_index_passes() {
-    for &kind in IndexKind::ALL {
-        passes(&Overrides { kind, ..Overrides::default() }, "");
-    }
+/// A test for each kind, since one takes one core for seconds.
+macro_rules! a_small_swarm_passes {
+    ($name:ident = $kind:ident) => {
+        #[test]
+        fn $name() {
+            passes(&Overrides { kind: IndexKind::$kind, ..Overrides::default() }, "");
+        }
+    };
 }
+
+farwood_index::for_each_index_kind!(a_small_swarm_passes!());
 
 /// Switches on techniques that are not of the paper, and off by default.
 #[test]
-fn a_small_swarm_of_sherman_that_shares_operations_passes() {
+fn sherman_that_shares_operations() {
     let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();
     passes(
         &Overrides { techniques, ..Overrides::default() },

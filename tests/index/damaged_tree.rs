@@ -17,6 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::kit;
+use crate::kit::cluster::{Seat, as_main};
 use crate::kit::damaged_tree::{CHILD, DamagedTree, HIGH, HIGH_LEN, LOW, SEPARATOR, SIBLING};
 use crate::kit::{NAME, TINY, key};
 
@@ -33,18 +34,17 @@ const FEW: Options = Options {
 
 /// Runs `main` with a tree, and with the node, on which more handles to it can be opened.
 fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, DamagedTree) -> R) {
-    kit::exit_on_panic();
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, TINY, FEW)).unwrap();
     let host = Arc::clone(&node);
-    let body = move |shard: Shard| {
+    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
         let (host, index) = (Arc::clone(&host), tree.attach(shard.clone()));
         async move {
             main(host, DamagedTree::new(shard.clone(), index.clone()).await).await;
             kit::at_rest(&shard, &index).await;
         }
-    };
-    node.run(body).unwrap();
+    });
+    kit::run_nodes(vec![node], &body);
 }
 
 /// Yields a handle whose cache is cold, so that it reads what is damaged.

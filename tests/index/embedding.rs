@@ -1,9 +1,10 @@
 //! Shards embedded in a service: they serve each other until the last is done, on executors that Farwood starts and on
 //! the service's own, and everything they took is given back in the end.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use farwood::{RangeIndex, Verbs, run_executor};
+use farwood::{RangeIndex, Shard, Verbs, run_executor};
 use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
@@ -53,7 +54,6 @@ fn a_node_that_is_done_gives_its_memory_back() {
 /// A service that has executors already: a shard is attached to each, and clients are tasks of the service.
 #[test]
 fn shards_of_the_services_own_executors() {
-    kit::exit_on_panic();
     IndexKind::ALL.iter().copied().for_each(serve);
 }
 
@@ -61,11 +61,11 @@ fn serve(kind: IndexKind) {
     let cluster = kit::cluster();
     let node = kit::node(&cluster, 2);
     let tree = Arc::new(block_on(Shape::TINY.usual(kind).create(&node, "t")).unwrap());
-    let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let done = Arc::new(AtomicUsize::new(0));
     let executors: Vec<_> = (0..2u64)
         .map(|place| {
             let (node, tree, done) = (Arc::clone(&node), Arc::clone(&tree), Arc::clone(&done));
-            std::thread::Builder::new().name("farwood-service".into()).spawn(move || {
+            std::thread::spawn(move || {
                 let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
                 run_executor(&executor, async move {
                     let shard = node.attach().await.unwrap();
@@ -87,23 +87,30 @@ fn serve(kind: IndexKind) {
                     for task in tasks {
                         task.await;
                     }
-                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    while done.load(std::sync::atomic::Ordering::SeqCst) < 2 {
-                        shard.pause(100_000).await;
-                    }
+                    meet(&shard, &done, 2).await;
                     assert_eq!(index.survey().await.unwrap().keys, 800);
-                    done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    while done.load(std::sync::atomic::Ordering::SeqCst) < 4 {
-                        shard.pause(100_000).await;
-                    }
+                    meet(&shard, &done, 4).await;
                 });
             })
         })
         .collect();
     for executor in executors {
-        executor.unwrap().join().unwrap();
+        executor.join().unwrap();
     }
     let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
     let late = run_executor(&executor, node.attach());
     assert!(late.is_err_and(|error| error.to_string().contains("more shards")));
+}
+
+/// Waits until so many are `done`, this one included. A bound on patience, not on time: another one that has panicked
+/// never is.
+async fn meet(shard: &Shard, done: &AtomicUsize, all: usize) {
+    done.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..600_000 {
+        if done.load(Ordering::SeqCst) >= all {
+            return;
+        }
+        shard.pause(100_000).await;
+    }
+    panic!("the other shard has ended");
 }

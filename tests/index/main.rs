@@ -24,6 +24,7 @@ mod images;
 mod million_keys;
 mod on_chip;
 mod out_of_memory;
+mod panics;
 mod queue_pair_errors;
 mod round_trips;
 mod separators;

@@ -11,6 +11,7 @@ use farwood::{AccessError, Backoff, Cluster, EmbeddedConfig, RangeIndex, Shard, 
 use futures::executor::block_on;
 
 use crate::kit;
+use crate::kit::cluster::{Seat, as_main};
 use crate::kit::{NAME, TINY, key};
 
 /// A compute node that is not there any more.
@@ -129,7 +130,6 @@ fn without_device_memory_locks_are_in_host_memory() {
 fn nodes_with_different_switches_exclude_each_other() {
     const CLIENTS: u64 = 8;
     const KEYS: u64 = 600;
-    kit::exit_on_panic();
     let cluster = cluster(64);
     let patient = |on_chip| Options { techniques: options(on_chip).techniques, ..Options::default() };
     let nodes = [kit::node(&cluster, 1), kit::node(&cluster, 1)];
@@ -137,31 +137,25 @@ fn nodes_with_different_switches_exclude_each_other() {
         block_on(Sherman::create(&nodes[0], NAME, TINY, patient(true))).unwrap(),
         block_on(Sherman::open(&nodes[1], NAME, patient(false))).unwrap(),
     ];
-    let threads = nodes.into_iter().zip(trees).map(|(node, tree)| {
-        std::thread::spawn(move || {
-            let inserted = node.run(move |shard| {
-                let tree = tree.attach(shard.clone());
-                async move {
-                    let clients = (0..CLIENTS).map(|_| {
-                        let tree = tree.clone();
-                        shard.spawn(async move {
-                            let mut inserted = 0;
-                            for n in 0..KEYS {
-                                let key = key(kit::scatter(n));
-                                inserted += u64::from(tree.insert(&key, b"v").await.unwrap());
-                            }
-                            inserted
-                        })
-                    });
-                    let inserted: u64 = futures::future::join_all(clients).await.into_iter().sum();
-                    kit::at_rest(&shard, &tree).await;
+    let main = as_main(move |Seat { shard, node, .. }: Seat<Shard>| {
+        let tree = trees[node].attach(shard.clone());
+        async move {
+            let clients = (0..CLIENTS).map(|_| {
+                let tree = tree.clone();
+                shard.spawn(async move {
+                    let mut inserted = 0;
+                    for n in 0..KEYS {
+                        let key = key(kit::scatter(n));
+                        inserted += u64::from(tree.insert(&key, b"v").await.unwrap());
+                    }
                     inserted
-                }
+                })
             });
-            inserted.unwrap()[0]
-        })
+            let inserted: u64 = futures::future::join_all(clients).await.into_iter().sum();
+            kit::at_rest(&shard, &tree).await;
+            inserted
+        }
     });
-    let threads: Vec<_> = threads.collect();
-    let inserted: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    let inserted: u64 = kit::run_nodes(nodes.into(), &main).into_iter().sum();
     assert_eq!(inserted, KEYS);
 }

@@ -16,7 +16,6 @@ const KEYS: u64 = 200;
 
 #[test]
 fn operations_that_need_a_shard_that_has_ended_say_so() {
-    kit::exit_on_panic();
     for &kind in IndexKind::ALL {
         let cluster = kit::cluster();
         let node = kit::node(&cluster, 2);

@@ -20,6 +20,7 @@ use futures::TryStreamExt;
 use futures::executor::block_on;
 
 use crate::kit;
+use crate::kit::cluster::{Seat, as_main};
 use crate::kit::{NAME, key};
 
 const KEYS: u64 = 4000;
@@ -148,15 +149,16 @@ impl Default for Setting {
 }
 
 /// Runs `main` on a tree with the numbers below `KEYS`, over a fabric some of whose READs are slow.
-fn slowed<R>(setting: Setting, main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + 'static)
-where
+fn slowed<R>(
+    setting: Setting,
+    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + Sync + 'static,
+) where
     R: Future<Output = ()> + 'static,
 {
     let Setting { options, geometry, fill, span_ns } = setting;
-    kit::exit_on_panic();
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
-    let body = move |shard: Shard| {
+    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
         let fabric = Slowed {
             shard: shard.clone(),
             span_ns,
@@ -171,8 +173,8 @@ where
             shard.spawn(main(fabric, index.clone())).await;
             assert_eq!((index.locks_in_use(), kit::lock_words_set(&shard).await), (0, 0));
         }
-    };
-    node.run(body).unwrap();
+    });
+    kit::run_nodes(vec![node], &body);
 }
 
 /// Counts what `operation` did with `slow` slow READs after `fast` others. Again, if a READ was slow that

@@ -21,7 +21,7 @@ use futures::executor::block_on;
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 use self::cluster::{Seat, as_main, at_index};
 pub(crate) use self::kind::{Mixes, Shape};
-pub(crate) use self::nodes::{exit_on_panic, run_nodes};
+pub(crate) use self::nodes::run_nodes;
 pub(crate) use farwood::{IndexKind, IndexSpec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.

@@ -1,16 +1,13 @@
 //! Processes over shared memory that are stopped, or killed, while they write: data of others is not harmed, and what
 //! was theirs goes as soon as they are provably dead, and not before.
 
-mod kit;
-#[path = "kit/servers.rs"]
-mod servers;
-
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kit::{KINDS, assert_failed, assert_ok, lines};
-use servers::{Running, Server};
+use crate::kit::{KINDS, assert_failed, assert_ok, lines};
+use crate::servers;
+use crate::servers::{Running, Server};
 
 const MEMORY: &str = "128MiB";
 
@@ -33,6 +30,15 @@ fn writing(server: &Server, kind: &str, clients: &str) -> Running {
     server.beside("bench", &[&words[..], &endless].concat())
 }
 
+/// Runs `body` for all kinds at once, since it waits most of the time.
+fn for_each_kind(body: fn(&str)) {
+    std::thread::scope(|scope| {
+        for kind in KINDS {
+            scope.spawn(move || body(kind));
+        }
+    });
+}
+
 /// Returns the output of `stat`.
 fn stat(server: &Server) -> String {
     let stat = server.farwood("stat", &[]);
@@ -42,7 +48,7 @@ fn stat(server: &Server) -> String {
 
 #[test]
 fn a_client_that_is_stopped_and_continued_harms_no_other_index() {
-    KINDS.into_iter().for_each(stop_and_continue);
+    for_each_kind(stop_and_continue);
 }
 
 fn stop_and_continue(kind: &str) {
@@ -79,7 +85,7 @@ fn stop_and_continue(kind: &str) {
 
 #[test]
 fn a_load_that_is_stopped_and_continued_ends_well_and_leaves_no_lock() {
-    KINDS.into_iter().for_each(load_with_a_pause);
+    for_each_kind(load_with_a_pause);
 }
 
 fn load_with_a_pause(kind: &str) {

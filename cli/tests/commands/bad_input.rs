@@ -1,8 +1,6 @@
 //! Bad input: one clear line on standard error, nothing on standard output, exit status 2, and no file left.
 
-mod kit;
-
-use kit::{Ran, Scratch, farwood, farwood_with_input};
+use crate::kit::{Ran, Scratch, farwood, farwood_with_input};
 
 #[track_caller]
 fn assert_refused(ran: &Ran, part: &str) {

@@ -2,15 +2,12 @@
 //! them, and leave nothing behind. That it takes no more than a second is not measured here, where others use the
 //! cores; that it ends is: a command that waits for ever hangs its test.
 
-mod kit;
-#[path = "kit/servers.rs"]
-mod servers;
-
 use std::path::Path;
 use std::time::Duration;
 
-use kit::{Ran, Scratch, assert_ok, lines};
-use servers::{Running, Server};
+use crate::kit;
+use crate::kit::{Ran, Scratch, assert_ok, lines};
+use crate::servers::{Running, Server};
 
 const SIGNALS: [(&str, i32); 3] = [("INT", 130), ("TERM", 143), ("HUP", 129)];
 
@@ -41,7 +38,9 @@ fn files_of(fabric: &str) -> Vec<String> {
     let name = fabric.strip_prefix("shm:").expect("it is one of shm");
     let all = std::fs::read_dir("/dev/shm").expect("Linux has it");
     let names = all.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
-    names.filter(|file| file.contains(name)).collect()
+    // The names of some servers begin like those of others.
+    let of_it = [format!("farwood-{name}"), format!("farwood.{name}.sock")];
+    names.filter(|file| of_it.contains(file)).collect()
 }
 
 /// A benchmark writes what it came to, marked, on every fabric.

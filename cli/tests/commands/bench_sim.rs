@@ -1,12 +1,11 @@
 //! `farwood bench` on the simulated fabric: the same contract as on the others, in virtual time, and the same result
 //! for the same seed.
 
-mod kit;
-
 use std::fs;
 
-use kit::{KINDS, Scratch, farwood};
 use serde_json::Value;
+
+use crate::kit::{KINDS, Scratch, farwood};
 
 const WORKLOADS: [&str; 15] = [
     "load",

@@ -2,12 +2,12 @@
 //!
 //! `data/trace.csv` is made up, in the form of the traces of Twitter's cache clusters. Of its 56 keys it sets 14 first.
 
-mod kit;
-
 use std::fs;
 
-use kit::{KINDS, Scratch, assert_failed, farwood, farwood_with_input};
 use serde_json::Value;
+
+use crate::kit;
+use crate::kit::{KINDS, Scratch, assert_failed, farwood, farwood_with_input};
 
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/trace.csv");
 /// Its operations as an index has them, and how many of each there are.

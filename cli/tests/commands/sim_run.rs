@@ -1,10 +1,8 @@
 //! `farwood sim run`: one line per seed, the same whenever it is run; histories; and what it refuses.
 
-mod kit;
-
 use std::fs;
 
-use kit::{Scratch, farwood};
+use crate::kit::{Scratch, farwood};
 
 #[test]
 fn what_is_printed_depends_on_the_seeds_alone() {

@@ -1,17 +1,14 @@
 //! Memory servers and clients as processes of their own, over shared memory: every command, several clients at once,
 //! clients and servers that are killed, and Ctrl-C.
 
-mod kit;
-#[path = "kit/servers.rs"]
-mod servers;
-
 use std::io::{BufRead, Write};
 use std::iter;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, lines};
-use servers::{Running, Server, pause};
+use crate::kit;
+use crate::kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, lines};
+use crate::servers::{Running, Server, pause};
 
 const MEMORY: &str = "64MiB";
 
@@ -197,7 +194,7 @@ fn run_benchmarks(kind: &str) {
     }
     assert_failed(&server.farwood("bench", &["--index", kind, "--keys", "100M"]), 2, "left: drop an index");
     // One that is soon full.
-    let server = Server::start("16MiB");
+    let server = Server::start("8MiB");
     let endless = bench(&["--index", kind, "--duration", "1000s", "--workload", "write-only"]);
     let full = server.farwood("bench", &endless);
     assert_failed(&full, 1, "out of memory");

@@ -3,20 +3,17 @@
 //! With more lines than the test has, by hand (2 KiB of memory a line):
 //!
 //! ```sh
-//! FARWOOD_TEST_LINES=1000000 cargo test --release -p farwood-cli --test shm_strings -- --nocapture
+//! FARWOOD_TEST_LINES=1000000 cargo test --release -p farwood-cli --test commands shm_strings -- --nocapture
 //! ```
-
-mod kit;
-#[path = "kit/servers.rs"]
-mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use kit::{KINDS, Scratch, assert_ok};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use servers::Server;
+
+use crate::kit::{KINDS, Scratch, assert_ok};
+use crate::servers::Server;
 
 const LINES: usize = 20_000;
 const BYTES_PER_LINE: usize = 2 << 10;

@@ -1,12 +1,12 @@
 //! The JSON contract of `farwood bench`, for every workload, and the other things that a run leaves.
 
-mod kit;
-
 use std::fs;
 
 use farwood::index::shell::Filled;
-use kit::{KINDS, Scratch, farwood, farwood_with_input};
 use serde_json::Value;
+
+use crate::kit;
+use crate::kit::{KINDS, Scratch, farwood, farwood_with_input};
 
 const WORKLOADS: [&str; 15] = [
     "load",

@@ -1,0 +1,19 @@
+//! The command `farwood` as a process: a file per subject.
+//!
+//! One program, so that the tests of one file fill the cores while those of another wait for processes. What needs an
+//! RDMA device is a program of its own (`verbs_commands.rs`), since it runs elsewhere.
+
+#[path = "../kit/mod.rs"]
+mod kit;
+#[path = "../kit/servers.rs"]
+mod servers;
+
+mod bad_input;
+mod bench_json;
+mod bench_sim;
+mod bench_trace;
+mod shm_commands;
+mod shm_fences;
+mod shm_strings;
+mod signals;
+mod sim_run;
