@@ -83,13 +83,7 @@ fn gets_take_one_round_trip_and_writes_two_or_without_fused_three() {
                     assert!(index.update(&key(2 * STEP * n), &key(n)).await.unwrap());
                 }
             });
-            // Before a shard has a lane it has locks alone.
-            let laneless = if update < other { 100 } else { 0 };
-            let round_trips = updates.await.round_trips;
-            assert!(
-                (update * OPS..=update * OPS + laneless).contains(&round_trips),
-                "{off:?}: {round_trips}"
-            );
+            assert_eq!(updates.await.round_trips, update * OPS, "{off:?}");
             let odd = |n: u64| key(2 * STEP * n + 1);
             let inserts = counted(index, OpKind::Insert, async {
                 for n in 0..OPS {

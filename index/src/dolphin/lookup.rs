@@ -135,9 +135,9 @@ impl<V: Verbs> Tree<V> {
     async fn read_leaf_sharing(&self, meter: &Meter, node: RemotePtr) -> Result<Buf, AccessError> {
         tracing::debug!(name: "dolphin.read.locked", leaf = %node, "a leaf is read under its lock");
         let buf = self.verbs.lease(self.leaf().node_bytes());
-        let (parts, fused) = (self.leaf().parts(true), self.techniques.fused);
+        let parts = self.leaf().parts(true);
         let (shared, read) =
-            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts, fused).await?;
+            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts, true).await?;
         let image = read.into_buf();
         leave(meter, shared).await;
         match self.leaf().parse(&image).map(drop) {

@@ -18,10 +18,10 @@
 //! | insert into a full leaf | 3, and for the separator 2 for each node that changes | 4, and 3 | 4, and 3 |
 //! | scan | one for each window of leaves below one node | the same | the same |
 //!
-//! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane yet has locks alone. A
-//! separator mostly changes one node. A put cannot know which it is. It takes the way that the last put of its shard
-//! turned out to need. An update whose value is the first to be shorter than the longest, or as long, takes 4, without
-//! `fused` 5: it is written with the whole leaf.
+//! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane has locks alone, in as
+//! many round trips. A separator mostly changes one node. A put cannot know which it is. It takes the way that the last
+//! put of its shard turned out to need. An update whose value is the first to be shorter than the longest, or as long,
+//! takes 4, without `fused` 5: it is written with the whole leaf.
 //!
 //! An operation that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind;
 //! without `backtracking` one for each level of the tree. With `deep_special` the first key of a prefix mostly splits a
@@ -247,9 +247,8 @@ impl Algorithm for DolphinAlgorithm {
         Techniques { shared_updates, fused, .. }: Techniques,
     ) -> (RangeInclusive<u64>, RangeInclusive<u64>) {
         let shares = shared_updates && geometry.formats().is_ok_and(|(_, leaf)| leaf.has_whole_values());
-        // A shard without a lane has the lock alone.
-        let alone = 2 + u64::from(!fused);
-        (1..=1, if shares { 2..=alone } else { alone..=alone })
+        let update = 2 + u64::from(!shares && !fused);
+        (1..=1, update..=update)
     }
 
     fn meet(techniques: Techniques, locks: LockConfig) -> (LockConfig, WindowConfig) {

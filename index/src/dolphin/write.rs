@@ -7,8 +7,8 @@
 //!   split     the same         WRITE right leaf    WRITE left leaf, unlock      its separator           3 and those
 //! ```
 //!
-//! Without `fused` a client that has the lock alone, also for want of a lane, reads behind the CAS in a round trip of
-//! its own. What a sharer does is one chain in the paper, too, and stays one.
+//! Without `fused` a client that has the lock alone reads behind the CAS in a round trip of its own. What a sharer does
+//! is one chain in the paper, too, and stays one, also for want of a lane: the paper has no bound of sharers.
 
 use std::rc::Rc;
 
@@ -98,10 +98,8 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, AccessError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let (buf, parts) = (self.verbs.lease(layout.node_bytes()), layout.parts(false));
-        let (shared, read) = self
-            .leaf_locks()
-            .share_and_read(meter, node, self.lock_of(node), buf, &parts, self.techniques.fused)
-            .await?;
+        let (shared, read) =
+            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts, true).await?;
         let mut buf = read.into_buf();
         match layout.parse(&buf[layout.key_part()]).map(|keys| keys.find(key)) {
             Ok(RangeFound::Slot { slot, is_present: true }) => {

@@ -33,7 +33,7 @@ pub(super) fn costs(Techniques { shared_updates, fused, .. }: Techniques, work: 
         // A put that finds no value gives the shared lock back and takes it alone. A key that was removed takes a write
         // of the whole leaf, with its mark.
         Work::Change(OpKind::Insert) => {
-            let shared = Cost { round_trips, reads: 2, faa: 2, bytes_read: KEYS_BYTES, ..Cost::default() };
+            let shared = Cost { round_trips: 2, reads: 2, faa: 2, bytes_read: KEYS_BYTES, ..Cost::default() };
             let whole = with_unlock(with_unlock(alone(3, LEAF_BYTES + WORD)));
             between(alone(2, 2 * WORD), with_unlock(whole.and(&shared)))
         }
