@@ -77,7 +77,7 @@ macro_rules! shared_locks {
             let $locks = SharedLocks::new(&table, Lanes { after: 0, ..Lanes::new(directory, 64) });
             while $locks.lane().is_none() {
                 let (meter, buf) = (Meter::default(), $shard.lease(64));
-                let alone = $locks.share_and_read(&meter, $node, $node, buf, &[0..64], true).await?;
+                let alone = $locks.share_and_read(&meter, $node, $node, buf, &[0..64]).await?;
                 alone.0.release(&Meter::default(), Chain::new($node.server())).await?;
                 $shard.pause(1_000).await;
             }

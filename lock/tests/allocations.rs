@@ -97,7 +97,7 @@ async fn cheapest_shares(shard: Shard) -> u64 {
     let locks = SharedLocks::new(&table, Lanes { after: 0, ..Lanes::new(node.add(4096), 64) });
     let share = async || {
         let (meter, buf) = (Meter::default(), shard.lease(64));
-        let shared = locks.share_and_read(&meter, node, node, buf, &[0..16, 16..64], true);
+        let shared = locks.share_and_read(&meter, node, node, buf, &[0..16, 16..64]);
         let (shared, read) = shared.await.expect("no client has it alone");
         let mut chain = Chain::with_buffer(node.server(), read.into_buf());
         chain.write(node.add(16), 16..24);

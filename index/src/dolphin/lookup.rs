@@ -137,7 +137,7 @@ impl<V: Verbs> Tree<V> {
         let buf = self.verbs.lease(self.leaf().node_bytes());
         let parts = self.leaf().parts(true);
         let (shared, read) =
-            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts, true).await?;
+            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts).await?;
         let image = read.into_buf();
         leave(meter, shared).await;
         match self.leaf().parse(&image).map(drop) {

@@ -99,7 +99,7 @@ impl<V: Verbs> Tree<V> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let (buf, parts) = (self.verbs.lease(layout.node_bytes()), layout.parts(false));
         let (shared, read) =
-            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts, true).await?;
+            self.leaf_locks().share_and_read(meter, node, self.lock_of(node), buf, &parts).await?;
         let mut buf = read.into_buf();
         match layout.parse(&buf[layout.key_part()]).map(|keys| keys.find(key)) {
             Ok(RangeFound::Slot { slot, is_present: true }) => {

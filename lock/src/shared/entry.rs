@@ -34,14 +34,13 @@ impl<V: Verbs> SharedLocks<V> {
     /// the lock's words, and is read before the others: what is in these has not been changed by a client that has the
     /// lock alone, and will not be until the release. Clients that share the lock may change it at any time.
     ///
-    /// A client has one lock at a time. A shard without a lane has the lock alone ([`Shared::is_alone`]): with `fused`
-    /// in as many round trips ([`SharedLocks::lock_and_read`]).
+    /// A client has one lock at a time. A shard without a lane has the lock alone ([`Shared::is_alone`]).
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
     /// let parts = [0..16, 16..64];
-    /// let (first, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &parts, true).await?;
-    /// let (second, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &parts, true).await?;
+    /// let (first, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &parts).await?;
+    /// let (second, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &parts).await?;
     /// assert_eq!((meter.usage().round_trips, meter.usage().faa), (2, 1), "one bit for both");
     /// first.release(&meter, Chain::new(node.server())).await?;
     /// second.release(&meter, Chain::new(node.server())).await?;
@@ -61,14 +60,13 @@ impl<V: Verbs> SharedLocks<V> {
         lock: RemotePtr,
         mut buf: Buf,
         parts: &[Range<usize>],
-        fused: bool,
     ) -> Result<(Shared<V>, Completion), LockError> {
         let sharing = &self.0;
         sharing.check((node, lock));
         sharing.words_in(node, lock, parts);
         let Some(lane) = sharing.lane() else {
             sharing.want_lane();
-            return Box::pin(sharing.have_alone(meter, (node, lock), buf, parts, fused)).await;
+            return Box::pin(sharing.have_alone(meter, (node, lock), buf, parts)).await;
         };
         let mut shared = sharing.arrive(node, lock, Bit::of(lane));
         shared.wait(meter).await?;
@@ -81,7 +79,7 @@ impl<V: Verbs> SharedLocks<V> {
                 Entered::Stay(unread) => buf = unread,
                 Entered::Overtaken(unread) => {
                     drop(shared);
-                    return Box::pin(sharing.have_alone(meter, (node, lock), unread, parts, fused)).await;
+                    return Box::pin(sharing.have_alone(meter, (node, lock), unread, parts)).await;
                 }
             }
         } else {
@@ -123,10 +121,9 @@ impl<V: Verbs> Sharing<V> {
         at: (RemotePtr, RemotePtr),
         buf: Buf,
         parts: &[Range<usize>],
-        fused: bool,
     ) -> Result<(Shared<V>, Completion), LockError> {
         let mut held = Box::new(self.acquire(meter, at).await?);
-        let done = self.lock_and_read(meter, &mut held, buf, parts, fused).await?;
+        let done = self.lock_and_read(meter, &mut held, buf, parts, true).await?;
         let ((node, lock), bit, stage) = (at, Bit::of(0), Stage::Alone(held));
         Ok((Shared { sharing: Rc::clone(self), node, lock, bit, stage }, done))
     }

@@ -81,7 +81,7 @@ impl<V: Verbs> Shared<V> {
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
-    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64], true).await?;
+    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
     /// assert_eq!(shared.node(), node);
     /// # shared.release(&meter, Chain::new(node.server())).await?;
     /// # });
@@ -94,7 +94,7 @@ impl<V: Verbs> Shared<V> {
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
-    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64], true).await?;
+    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
     /// assert!(!shared.is_alone());
     /// # shared.release(&meter, Chain::new(node.server())).await?;
     /// # });
@@ -113,7 +113,7 @@ impl<V: Verbs> Shared<V> {
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
-    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64], true).await?;
+    /// let (shared, _) = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
     /// let mut chain = Chain::new(node.server());
     /// chain.cas(node.add(56), 0, 7);
     /// assert_eq!(shared.release(&meter, chain).await?.atomics[..], [0]);

@@ -123,7 +123,7 @@ use crate::word::{LockWord, WORD_BYTES};
 ///
 /// ```
 /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
-/// let mut read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..16, 16..64], true).await?;
+/// let mut read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..16, 16..64]).await?;
 /// let mut buf = read.1.into_buf();
 /// buf[56..].copy_from_slice(b"new data");
 /// let mut chain = Chain::with_buffer(node.server(), buf);
@@ -221,7 +221,7 @@ impl<V: Verbs> SharedLocks<V> {
     ///
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
-    /// let read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64], true).await?;
+    /// let read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
     /// assert_eq!(locks.in_use(), 1);
     /// read.0.release(&meter, Chain::new(node.server())).await?;
     /// assert_eq!(locks.in_use(), 0);
@@ -236,7 +236,7 @@ impl<V: Verbs> SharedLocks<V> {
     /// ```
     /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
     /// let before = locks.stats().shared;
-    /// let read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64], true).await?;
+    /// let read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
     /// assert_eq!(locks.stats().shared - before, 1);
     /// # read.0.release(&meter, Chain::new(node.server())).await?;
     /// # });

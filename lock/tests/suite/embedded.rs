@@ -121,7 +121,7 @@ async fn share_shard(shard: Shard, start: RemotePtr, done: Arc<AtomicUsize>) -> 
                 let (meter, buf, parts) =
                     (Meter::default(), shard.lease(NODE_BYTES), [0..64, 64..NODE_BYTES]);
                 if !client.is_multiple_of(3) {
-                    let shared = locks.share_and_read(&meter, start, start, buf, &parts, true);
+                    let shared = locks.share_and_read(&meter, start, start, buf, &parts);
                     let (shared, _) = shared.await.expect("it is not held for long");
                     let mut chain = Chain::new(start.server());
                     chain.faa(start.add(64), 1);

@@ -120,7 +120,7 @@ impl Client {
     pub(crate) async fn share(&self, meter: &Meter, index: u64) -> Result<(), LockError> {
         let (buf, parts) = (self.fake.lease(NODE_BYTES), [WORDS, 0..DATA_BYTES]);
         let (shared, read) =
-            self.locks.share_and_read(meter, node(index), embedded(index), buf, &parts, true).await?;
+            self.locks.share_and_read(meter, node(index), embedded(index), buf, &parts).await?;
         let mut buf = read.into_buf();
         let value = self.see(&buf);
         let at = node(index).add(self.place() as u64);
@@ -365,8 +365,7 @@ fn a_shard_makes_way() {
             cluster.world.spawn(async move {
                 while !is_done.get() && rounds.get() < 1_000 {
                     let (meter, buf) = (Meter::default(), client.fake.lease(NODE_BYTES));
-                    let shared =
-                        client.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS], true);
+                    let shared = client.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS]);
                     let (shared, _) = shared.await.expect("the fabric does not fail");
                     client.fake.pause(2_000).await;
                     shared

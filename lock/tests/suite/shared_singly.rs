@@ -24,7 +24,7 @@ fn round_trips_are_as_promised() {
         assert_eq!(costs(&meter), (2, 2, 1, 2), "FAA, READ, READ; WRITE, FAA");
         let (outer, meter) = (Meter::default(), Meter::default());
         let (buf, parts) = (first.fake.lease(NODE_BYTES), [WORDS, 0..DATA_BYTES]);
-        let shared = first.locks.share_and_read(&outer, node(0), embedded(0), buf, &parts, true);
+        let shared = first.locks.share_and_read(&outer, node(0), embedded(0), buf, &parts);
         let (shared, _) = shared.await.expect("the fabric does not fail");
         second.share(&meter, 0).await.expect("the fabric does not fail");
         assert_eq!(costs(&meter), (2, 2, 1, 0), "READ, READ; WRITE: its shard is present");
@@ -152,7 +152,7 @@ fn a_client_that_does_not_go_on_is_named_too() {
     let [first, alone, late] = [Way::Shares, Way::Alone, Way::Shares].map(|way| cluster.client(0, 0, way));
     cluster.world.spawn(async move {
         let (meter, buf) = (Meter::default(), first.fake.lease(NODE_BYTES));
-        let shared = first.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS], true);
+        let shared = first.locks.share_and_read(&meter, node(0), embedded(0), buf, &[WORDS]);
         let (shared, _) = shared.await.expect("the fabric does not fail");
         let waits = alone.add_one(&Meter::default(), 0).await;
         assert!(matches!(waits, Err(LockError::Contended { owner: 1, .. })), "{waits:?}");
