@@ -37,6 +37,7 @@ pub(crate) fn cluster() -> Arc<Cluster> {
 }
 
 pub(crate) fn cluster_of(bytes_per_server: u64) -> Arc<Cluster> {
+    nodes::use_small_pages();
     Cluster::embedded(EmbeddedConfig {
         servers: 2,
         bytes_per_server,

@@ -35,6 +35,7 @@ where
     C: Fabric,
     T: Send + 'static,
 {
+    use_small_pages();
     let run = Watched::begin();
     let (fall, fallen) = oneshot::channel::<()>();
     let fallen = fallen.shared();
@@ -78,6 +79,13 @@ where
     }
     results.sort_by_key(|(number, _)| *number);
     results.into_iter().flat_map(|(_, ended)| ended).collect()
+}
+
+/// Keeps the memory of this process off huge pages, in which clusters come otherwise: to clear one for the few
+/// kilobytes that a test uses of it took most of the time of many tests.
+pub(crate) fn use_small_pages() {
+    // It only takes longer if the kernel does not do it.
+    let _ = nix::sys::prctl::set_thp_disable(true);
 }
 
 /// The end of a node's run: results or an error, or a panic.
