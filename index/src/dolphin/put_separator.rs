@@ -326,6 +326,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Child, WriteError> {
         let mut at = below.expect("it leads to an inner node");
+        tracing::debug!(name: "dolphin.separator.last", node = %at.node.ptr(), "the leaf before has no slot yet");
         loop {
             let inner = self.read_inner(meter, at, budget).await?;
             if let Some((node, class)) = inner.moved {

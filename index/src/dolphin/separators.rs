@@ -366,6 +366,20 @@ mod tests {
         }
     }
 
+    /// The leaf [axm, ..) is split at axq. It has no slot yet: what the slot before leads to is before axq.
+    #[test]
+    fn a_leaf_before_that_has_no_slot_yet_is_looked_for() {
+        let symbol = Symbol::Byte(b'x');
+        let before = Slot::inner(Symbol::Byte(b'b'), child(9), 1);
+        let slots = [leaf_slot(Symbol::End, child(0)), before];
+        for (low, below) in [("axm", Below::Last(before)), ("ax", Below::Leaf(child(1)))] {
+            let [low, key] = [low, "axq"].map(|key| Bytes::from_slice(key.as_bytes()));
+            let separator = Separator { left: child(1), low, key, right: child(2), high: None };
+            let plan = separator.plan(Way::Key, &slots, 1);
+            assert_eq!(plan, Next::Change(Change::Branch { symbol, below }));
+        }
+    }
+
     #[test]
     fn separators_are_short() {
         for (left, right, separator) in
