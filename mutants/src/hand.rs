@@ -225,6 +225,197 @@ const SMART: &[Patch] = &[
     },
 ];
 
+const DOLPHIN: &[Patch] = &[
+    Patch {
+        name: "an insert is visible before its value",
+        file: "index/src/layout/range_leaf/patch.rs",
+        find: "⟦patch.push(first..first + WORD_BYTES);⟧
+        Some(patch)",
+        replace: "patch.insert(0, first..first + WORD_BYTES);",
+    },
+    Patch {
+        name: "a removed key comes back without a write of the whole leaf",
+        file: "index/src/layout/range_leaf/patch.rs",
+        find: "let is_vacant = ⟦State::of(image[self.key_at(slot)]) == State::Vacant⟧;",
+        replace: "State::of(image[self.key_at(slot)]) != State::Present",
+    },
+    Patch {
+        name: "a removed key's slot is another one's without a write of the whole leaf",
+        file: "index/src/dolphin/leaf_plan.rs",
+        find: "⟦return Ok(LeafPlan::Compact(old, pairs));⟧",
+        replace: "{
+            let view = layout.parse(image)?;
+            let is_removed = |slot: &usize| view.state(*slot) == crate::layout::range_leaf::State::Removed;
+            let slot = (0..layout.slots()).find(is_removed).expect(\"there is room\");
+            image[layout.key_at(slot)] &= 0x3f;
+            return Ok(match layout.write_pair(image, slot, key, op.value()) {
+                Some(patch) => LeafPlan::Patch(patch),
+                None => LeafPlan::Compact(old, pairs),
+            });
+        }",
+    },
+    Patch {
+        name: "an insert looks for its key before it has the lock",
+        file: "index/src/dolphin/write.rs",
+        find: "let (held, mut image) = ⟦self.lock_leaf(meter, node).await?⟧;",
+        replace: "{
+            let before = self.read_leaf(meter, place.leaf, budget).await?;
+            (self.lock_leaf(meter, node).await?.0, before)
+        }",
+    },
+    Patch {
+        name: "values do not move with their keys",
+        file: "index/src/dolphin/write.rs",
+        find: "build(layout, &mut buf, &header, right);",
+        replace: "let keys = right.iter().map(|(key, _)| (key.clone(), Bytes::new()));
+        build(layout, &mut buf, &header, &keys.collect());",
+    },
+    Patch {
+        name: "lines of several versions are believed",
+        file: "index/src/layout/range_leaf/view.rs",
+        find: "first == RangeLayout::TORN || ⟦lines.any(|line| line != first)⟧",
+        replace: "false",
+    },
+    Patch {
+        name: "a leaf that is being written whole is believed",
+        file: "index/src/layout/range_leaf/view.rs",
+        find: "⟦first == RangeLayout::TORN⟧ || lines",
+        replace: "false",
+    },
+    Patch {
+        name: "a leaf answers for keys beyond it",
+        file: "index/src/layout/range_leaf/view.rs",
+        find: "if ⟦high.is_some_and(|high| *key >= *high)⟧ {",
+        replace: "false",
+    },
+    Patch {
+        name: "a slow READ is believed",
+        file: "index/src/dolphin/lookup.rs",
+        find: "u64::from(read.span_ns) >= self.version_bound()",
+        replace: "false",
+    },
+    Patch {
+        name: "values are read before keys",
+        file: "index/src/dolphin/lookup.rs",
+        find: "chain.read(node, keys.clone());
+        if keys.end < end {
+            chain.read(node.add(keys.end as u64), keys.end..end);
+        }",
+        replace: "if keys.end < end {
+            chain.read(node.add(keys.end as u64), keys.end..end);
+        }
+        chain.read(node, keys.clone());",
+    },
+    Patch {
+        name: "a value of several lines is written as one of a line",
+        file: "index/src/layout/range_leaf/mod.rs",
+        find: "self.value_words() <= LINE_WORDS",
+        replace: "true",
+    },
+    Patch {
+        name: "a dropped share is not cleaned up",
+        file: "lock/src/shared/guard.rs",
+        find: "sharing.table().verbs.defer(clean_up(Rc::clone(sharing), task, self.lock, self.bit, left));",
+        replace: "drop((task, left));",
+    },
+    Patch {
+        name: "no error names a compute node that shares a lock and is dead",
+        file: "lock/src/shared/mod.rs",
+        find: "match ⟦other⟧ {
+            Some(lane)",
+        replace: "other.filter(|_| false)",
+    },
+    Patch {
+        name: "a release of unknown outcome has taken effect",
+        file: "lock/src/shared/guard.rs",
+        find: "settle(Rc::clone(&self.sharing), self.lock, self.bit, ⟦Own::Unknown⟧)",
+        replace: "Own::Clear",
+    },
+    Patch {
+        name: "a dropped release of unknown outcome has taken effect",
+        file: "lock/src/shared/guard.rs",
+        find: "then: Own::Clear, failed: ⟦Own::Unknown⟧ };
+            return",
+        replace: "Own::Clear",
+    },
+    Patch {
+        name: "a bit of unknown outcome is taken for clear",
+        file: "lock/src/shared/entry.rs",
+        find: "Move::Enter => (Own::Set, ⟦Own::Unknown⟧),",
+        replace: "Own::Clear",
+    },
+    Patch {
+        name: "a sharer stays that has found the lock taken",
+        file: "lock/src/shared/entry.rs",
+        find: "if ⟦next == Move::Enter && seen.word == FREE⟧ {",
+        replace: "next == Move::Enter",
+    },
+    Patch {
+        name: "a client has the lock alone without those that share it having left",
+        file: "lock/src/shared/alone.rs",
+        find: "let Some(lane) = ⟦LockWords::new(&buf[words]).lanes().next()⟧ else",
+        replace: "None::<u16>.filter(|_| words.is_empty())",
+    },
+    Patch {
+        name: "what was read before the last sharer has left is believed",
+        file: "lock/src/shared/alone.rs",
+        find: "let buf = self.await_sharers(meter, held, done.into_buf()).await?;
+        held.lock_and_read_parts(meter, buf, parts, false).await",
+        replace: "let scratch = self.table().verbs.lease(64);
+        drop(self.await_sharers(meter, held, scratch).await?);
+        Ok(done)",
+    },
+    Patch {
+        name: "no client goes to the right, and all go down again",
+        file: "index/src/dolphin/descend.rs",
+        find: "match ⟦budget.count_move_right()⟧ {",
+        replace: "{ budget.count_move_right(); 2 }",
+    },
+    Patch {
+        name: "below the slot before a key's the way goes on by the key",
+        file: "index/src/dolphin/descend.rs",
+        find: "is_before |= !slot.is_of(symbol);
+                    at = below;",
+        replace: "at = below;",
+    },
+    Patch {
+        name: "only the last node above a wrong leaf is forgotten",
+        file: "index/src/dolphin/descend.rs",
+        find: "self.reader().forget_before(key);",
+        replace: "",
+    },
+    Patch {
+        name: "a separator is given up where the leaf before it has no slot yet",
+        file: "index/src/dolphin/separators.rs",
+        find: "inner => ⟦inner.map(Below::Last)⟧,
+        };
+        below.map_or",
+        replace: "inner.and(None)",
+    },
+    Patch {
+        name: "the left leaf is taken for the last one before",
+        file: "index/src/dolphin/put_separator.rs",
+        find: "⟦self.last_leaf(meter, at.below(inner.position, slot), budget).await?⟧",
+        replace: "{ let _ = slot; separator.left }",
+    },
+    Patch {
+        name: "ends of prefixes in a new leaf lead to the left one for good",
+        file: "index/src/dolphin/put_separator.rs",
+        find: "if let Some(fork) = fork {
+            self.go_down(meter, separator, Way::High, (fork, nodes), budget).await?;
+        }",
+        replace: "",
+    },
+    Patch {
+        name: "a split's right leaf goes back after a release of unknown outcome",
+        file: "index/src/dolphin/write.rs",
+        find: "\"a split may have taken effect, or will\");
+            ⟦return Err(error.into());⟧",
+        replace: "self.allocator.return_extent(new.ptr(), layout.node_bytes() as u64);
+            return Err(error.into());",
+    },
+];
+
 const LOCKS: &[Patch] = &[
     Patch {
         name: "a release is redone without a look at the word",
@@ -313,7 +504,9 @@ const LOCKS: &[Patch] = &[
 /// If a text does not occur there, or more than once: then the file has changed, and the patch has to.
 pub(crate) fn points(file: &str, text: &str) -> Result<Vec<Point>> {
     let mut found = Vec::new();
-    for patch in [SHERMAN, CHIME, SMART, LOCKS].into_iter().flatten().filter(|patch| patch.file == file) {
+    for patch in
+        [SHERMAN, CHIME, SMART, DOLPHIN, LOCKS].into_iter().flatten().filter(|patch| patch.file == file)
+    {
         let whole = patch.find.replace(MARKS, "");
         let mut places = text.match_indices(&whole);
         let (Some((at, _)), None) = (places.next(), places.next()) else {

@@ -1,6 +1,7 @@
 //! Judging a mutant: seeds of the swarm, each in a process of its own, until one fails.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -12,7 +13,8 @@ use crate::Result;
 /// Limits of a seed's run.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Beyond that it hangs.
+    /// Beyond that time of a CPU it hangs; or beyond so many times as much by the clock ([`PATIENCE`]), since others
+    /// may have the CPUs.
     pub(crate) seed: Duration,
     pub(crate) memory_kib: u64,
     /// Processes at the same time.
@@ -28,6 +30,11 @@ pub(crate) enum End {
     Crashed,
     Hung,
 }
+
+/// Times that a seed may take as long by the clock as on a CPU.
+const PATIENCE: u32 = 20;
+/// The signal that ends a process which has had its time of a CPU.
+const SIGXCPU: i32 = 24;
 
 /// The value of FARWOOD_MUTANT that asks for all mutants that are reached; other values are a mutant's number.
 pub(crate) const RECORD: &str = "record";
@@ -67,7 +74,8 @@ pub(crate) fn run(
 }
 
 fn run_seed(program: &Path, mutant: &str, index: &str, seed: u64, bounds: Bounds) -> Result<(End, Vec<u32>)> {
-    let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", bounds.memory_kib);
+    let (memory_kib, seconds) = (bounds.memory_kib, bounds.seed.as_secs());
+    let script = format!("ulimit -c 0; ulimit -v {memory_kib}; ulimit -S -t {seconds}; exec \"$0\" \"$@\"");
     let mut child = Command::new("sh")
         .args(["-c", &script])
         .arg(program)
@@ -80,7 +88,7 @@ fn run_seed(program: &Path, mutant: &str, index: &str, seed: u64, bounds: Bounds
         .spawn()?;
     let said = listen(child.stdout.take().expect("it is piped"));
     let errors = listen(child.stderr.take().expect("it is piped"));
-    let in_time = wait(&mut child, bounds.seed)?;
+    let in_time = wait(&mut child, bounds.seed * PATIENCE)?;
     let (said, errors) = (said.join().expect("no reader panics"), errors.join().expect("no reader panics"));
     let reached = errors.lines().filter_map(|line| line.strip_prefix("mutant reached: ")?.parse().ok());
     let line = said.lines().find(|line| line.starts_with("seed "));
@@ -102,12 +110,12 @@ fn listen(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// Waits for the child; yields false if it had to be stopped.
+/// Waits for the child; yields false if it had to be stopped, or its time of a CPU was over.
 fn wait(child: &mut Child, most: Duration) -> Result<bool> {
     let begun = Instant::now();
     loop {
-        if child.try_wait()?.is_some() {
-            return Ok(true);
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.signal() != Some(SIGXCPU));
         }
         if begun.elapsed() > most {
             child.kill()?;

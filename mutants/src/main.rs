@@ -85,6 +85,9 @@ struct SeedArgs {
     /// Seeds of CHIME.
     #[arg(long, default_value_t = 50)]
     chime: u64,
+    /// Seeds of Dolphin.
+    #[arg(long, default_value_t = 50)]
+    dolphin: u64,
     /// Seconds after which a seed hangs.
     #[arg(long, default_value_t = 40)]
     silence: u64,
@@ -112,7 +115,7 @@ fn run(args: &Args) -> Result<()> {
         Action::Build => println!("{} mutants", tree::build(&places)?.len()),
         Action::List => listed(&places)?.iter().for_each(|mutant| println!("{}", about(mutant))),
         Action::Reach(args) => {
-            for index in ["smart", "sherman", "chime"] {
+            for index in ["smart", "sherman", "chime", "dolphin"] {
                 reach::record(&places, &places.program(), index, args.of(index), args.bounds())?;
             }
         }
@@ -206,7 +209,8 @@ impl SeedArgs {
         match index {
             "smart" => self.smart,
             "sherman" => self.sherman,
-            _ => self.chime,
+            "chime" => self.chime,
+            _ => self.dolphin,
         }
     }
 

@@ -21,6 +21,14 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/chime/lookup.rs",
     "index/src/chime/split.rs",
     "index/src/chime/write.rs",
+    "index/src/dolphin/descend.rs",
+    "index/src/dolphin/leaf_plan.rs",
+    "index/src/dolphin/lookup.rs",
+    "index/src/dolphin/put_separator.rs",
+    "index/src/dolphin/root.rs",
+    "index/src/dolphin/scan.rs",
+    "index/src/dolphin/separators.rs",
+    "index/src/dolphin/write.rs",
     "index/src/layout/block.rs",
     "index/src/layout/hopscotch/entry.rs",
     "index/src/layout/hopscotch/lookup.rs",
@@ -28,6 +36,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/layout/hopscotch/ring.rs",
     "index/src/layout/hopscotch/vacancy.rs",
     "index/src/layout/hopscotch/view.rs",
+    "index/src/layout/range_leaf",
     "index/src/sherman/lookup.rs",
     "index/src/sherman/split.rs",
     "index/src/sherman/write.rs",
@@ -51,6 +60,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "lock/src/janitor.rs",
     "lock/src/patience.rs",
     "lock/src/place.rs",
+    "lock/src/shared",
     "lock/src/slots.rs",
     "lock/src/table.rs",
     "lock/src/wait_list.rs",
@@ -109,11 +119,13 @@ pub(crate) fn indexes_of(file: &str) -> Vec<String> {
         _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => {
             &["chime"]
         }
+        _ if ["/dolphin/", "/range_leaf/", "/shared/"].iter().any(|part| file.contains(part)) => &["dolphin"],
         _ if file.contains("/btree/") => &["sherman", "chime"],
         _ if file.contains("/sherman/") => &["sherman"],
-        _ if file.contains("/smart/") || file.contains("/radix/") => &["smart"],
+        _ if file.contains("/smart/") => &["smart"],
+        _ if file.contains("/radix/") => &["smart", "dolphin"],
         _ if file.starts_with("cache/") => &["sherman"],
-        _ => &["smart", "sherman"],
+        _ => &["smart", "sherman", "chime", "dolphin"],
     };
     indexes.iter().map(|&name| name.to_owned()).collect()
 }

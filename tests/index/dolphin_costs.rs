@@ -144,6 +144,12 @@ fn what_another_node_has_appended_is_found_soon() {
         }
         cluster.meet().await;
         if is_reader {
+            // Over the nodes that have changed, and not from leaf to leaf.
+            let first = counted(index, OpKind::Get, async {
+                assert!(index.get(&key(2 * KEYS + APPENDED - 1)).await.unwrap().is_some());
+            });
+            let round_trips = first.await.round_trips;
+            assert!(round_trips < 20, "{round_trips}");
             for turn in 0..2 {
                 let gets = counted(index, OpKind::Get, async {
                     for n in (0..APPENDED).rev() {

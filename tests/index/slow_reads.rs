@@ -15,7 +15,9 @@ use farwood::runtime::{
     Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
 };
 use farwood::sherman::{Geometry, NodeSize, Options};
-use farwood::{AccessError, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs};
+use farwood::{
+    AccessError, Dolphin, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs, dolphin,
+};
 use futures::TryStreamExt;
 use futures::executor::block_on;
 
@@ -42,6 +44,11 @@ struct Slowed {
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Slowed {
+    fn new(shard: &Shard, span_ns: u32) -> Self {
+        let (runs, paused_ns, meanwhile) = (Rc::default(), Rc::default(), Rc::default());
+        Slowed { shard: shard.clone(), span_ns, runs, paused_ns, meanwhile }
+    }
+
     /// Makes as many as `slow` READs slow, after `fast` ones.
     fn slow_down(&self, fast: u32, slow: u32) {
         self.runs.set([fast, slow]);
@@ -159,13 +166,7 @@ fn slowed<R>(
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
     let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
-        let fabric = Slowed {
-            shard: shard.clone(),
-            span_ns,
-            runs: Rc::default(),
-            paused_ns: Rc::default(),
-            meanwhile: Rc::default(),
-        };
+        let fabric = Slowed::new(&shard, span_ns);
         let index = tree.attach(fabric.clone());
         let main = main.clone();
         async move {
@@ -358,4 +359,31 @@ fn entries_within_lines_are_not_read_again() {
         let get = async || assert!(index.get(&key(77)).await.unwrap().is_some());
         counted(&fabric, &index, (OpKind::Get, 0), (0, u32::MAX), get).await;
     });
+}
+
+/// Dolphin's leaves are read again as well, and in the end under their lock.
+#[test]
+fn a_leaf_of_dolphins_is_not_believed_either() {
+    let node = kit::node(&kit::cluster(), 1);
+    let (geometry, options) = (dolphin::Geometry::default(), dolphin::Options::default());
+    let tree = block_on(Dolphin::create(&node, NAME, geometry, options)).unwrap();
+    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
+        let fabric = Slowed::new(&shard, u32::MAX);
+        let index = tree.attach(fabric.clone());
+        async move {
+            index.put(&key(1), &key(1)).await.unwrap();
+            for (slow, retries_min, cas_min) in [(1, 1, 0), (u32::MAX, 2, 1)] {
+                let before = index.stats();
+                fabric.slow_down(0, slow);
+                assert_eq!(index.get(&key(1)).await.unwrap().as_deref(), Some(&key(1)[..]));
+                fabric.slow_down(0, 0);
+                let mut during = index.stats();
+                during -= &before;
+                let get = during.kind(OpKind::Get);
+                assert!(get.retries >= retries_min && get.cas >= cas_min, "{get:?}");
+            }
+            assert_eq!((index.locks_in_use(), kit::lock_words_set(&shard).await), (0, 0));
+        }
+    });
+    kit::run_nodes(vec![node], &body);
 }

@@ -28,6 +28,7 @@ use super::descend::{Inner, Unread};
 use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
+use crate::layout::Bytes;
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
 use crate::shell::nodes::NewNodes;
 use crate::smart::child_at;
@@ -181,9 +182,14 @@ impl<V: Verbs> Tree<V> {
     /// Puts a separator in, unless it is there, after a READ of the right leaf, which says where that ends.
     async fn put_suspected(&self, separator: Separator) -> Result<(), WriteError> {
         let meter = Meter::default();
-        let right = self.read_leaf(&meter, separator.right, &mut self.budget()).await?;
-        let high = self.leaf().parse(&right).expect("it was parsed").bounds().1;
+        let high = self.end_of_leaf(&meter, separator.right).await?;
         self.put_separator(&meter, &Separator { high, ..separator }, Nodes::Read).await
+    }
+
+    /// Yields where a leaf ends now: a READ of it.
+    async fn end_of_leaf(&self, meter: &Meter, leaf: Child) -> Result<Option<Bytes>, AccessError> {
+        let image = self.read_leaf(meter, leaf, &mut self.budget()).await?;
+        Ok(self.leaf().parse(&image).expect("it was parsed").bounds().1)
     }
 
     /// Puts a separator in, unless it is there.
@@ -259,7 +265,17 @@ impl<V: Verbs> Tree<V> {
                 return Err(error.into());
             }
         };
-        let change = match next_of(&inner, separator, way) {
+        let next = next_of(&inner, separator, way);
+        if next.is_err() && way == Way::High && separator.may_be_late(&inner.slots) {
+            // Under the lock: a client that splits the right leaf from now on changes this node afterwards.
+            tracing::debug!(name: "dolphin.separator.late", node = %at.node.ptr(), "a leaf is asked for its end");
+            let end = self.end_of_leaf(meter, separator.right).await;
+            if !matches!(&end, Ok(end) if !separator.is_beyond(inner.position, end.as_deref())) {
+                held.unlock(meter).await?;
+                return end.map(|_| Visit::Done).map_err(Into::into);
+            }
+        }
+        let change = match next {
             Ok(visit) => {
                 held.unlock(meter).await?;
                 self.cache_unmoved(at, &inner);
@@ -327,6 +343,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Child, WriteError> {
         let mut at = below.expect("it leads to an inner node");
+        tracing::debug!(name: "dolphin.separator.last", node = %at.node.ptr(), "the leaf before has no slot yet");
         loop {
             let inner = self.read_inner(meter, at, budget).await?;
             if let Some((node, class)) = inner.moved {

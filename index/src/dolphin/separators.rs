@@ -151,6 +151,25 @@ impl Separator {
         slot.map_or(Next::Done, |slot| Next::Down(*slot))
     }
 
+    /// Tells whether the end of a prefix leads to a leaf that may have been split off from the right one meanwhile, and
+    /// that none but this slot may lead to: the right leaf's end is to be asked for anew before the slot is changed.
+    ///
+    /// ```text
+    ///   right [abc, b) is split at ax, whose separator is put in first      2   end -> [ax, b)  m -> ..
+    ///   then that of [abc, b), which ended at b when it was made            2   end -> right: [ax, b) has no slot
+    /// ```
+    pub(super) fn may_be_late(&self, slots: &[Slot]) -> bool {
+        let end = slots.iter().find(|slot| slot.is_of(Symbol::End)).and_then(|slot| slot.child());
+        end.is_some_and(|leaf| leaf != self.left && leaf != self.right)
+    }
+
+    /// Tells whether the prefix of the node about the key byte at `position`, on the way to `high`, is beyond the right
+    /// leaf, which ends at `end` now.
+    pub(super) fn is_beyond(&self, position: usize, end: Option<&[u8]>) -> bool {
+        let prefix = self.high.as_ref().map(|high| &high[..position.min(high.len())]);
+        prefix.zip(end).is_some_and(|(prefix, end)| prefix >= end)
+    }
+
     /// Yields the slot in which the way to `high` leaves that to `key`, in a node on both, if it leads to a node.
     pub(super) fn fork(&self, slots: &[Slot], position: usize) -> Option<Slot> {
         let high = self.high.as_ref().filter(|high| high.get(..position) == self.key.get(..position))?;
@@ -205,6 +224,10 @@ pub(super) fn divide(keys: &[&[u8]], new: usize) -> usize {
 mod tests {
     use std::collections::BTreeMap;
 
+    use rand::rngs::SmallRng;
+    use rand::seq::SliceRandom;
+    use rand::{Rng, SeedableRng};
+
     use super::*;
 
     fn child(n: u64) -> Child {
@@ -255,6 +278,12 @@ mod tests {
             loop {
                 let slots = self.nodes[&node].clone();
                 let next = separator.plan(way, &slots, position);
+                if way == Way::High && matches!(next, Next::Change(_)) && separator.may_be_late(&slots) {
+                    let end = self.leaves.iter().filter(|low| **low > separator.key).min();
+                    if separator.is_beyond(position, end.map(|end| &end[..])) {
+                        return None;
+                    }
+                }
                 let child =
                     separator.fork(&slots, position).filter(|_| way == Way::Key).and_then(Slot::child);
                 fork = fork.or(child.map(|child| (child.bits(), position + 1)));
@@ -274,6 +303,17 @@ mod tests {
                     return fork;
                 }
             }
+        }
+
+        /// Splits a leaf at `key`, and yields the separator that it owes.
+        fn split(&mut self, key: &[u8]) -> Separator {
+            let key = Bytes::from_slice(key);
+            let left = (0..self.leaves.len()).filter(|&i| self.leaves[i] < key);
+            let left = left.max_by_key(|&i| self.leaves[i].clone()).expect("the first leaf is before it");
+            let (low, right) = (self.leaves[left].clone(), child(self.leaves.len() as u64));
+            self.leaves.push(key.clone());
+            let high = self.leaves.iter().filter(|low| **low > key).min().cloned();
+            Separator { left: child(left as u64), low, key, right, high }
         }
 
         fn last_leaf(&self, slot: Slot) -> Child {
@@ -343,14 +383,7 @@ mod tests {
                 cuts.swap(i, (random >> 33) as usize % (i + 1));
             }
             for cut in cuts.into_iter().take(1 + round % 40) {
-                let key = Bytes::from_slice(&keys[cut]);
-                let left = (0..nodes.leaves.len()).filter(|&i| nodes.leaves[i] < key);
-                let left = child(left.max_by_key(|&i| nodes.leaves[i].clone()).unwrap() as u64);
-                let right = child(nodes.leaves.len() as u64);
-                nodes.leaves.push(key.clone());
-                let high = nodes.leaves.iter().filter(|low| **low > key).min().cloned();
-                let low = nodes.leaves[left.bits() as usize - 1].clone();
-                let separator = Separator { left, low, key, right, high };
+                let separator = nodes.split(&keys[cut]);
                 // One in eight gets lost.
                 random = random.rotate_left(7).wrapping_add(11);
                 let is_lost = round % 2 == 1 && random.is_multiple_of(8);
@@ -363,6 +396,54 @@ mod tests {
             }
             nodes.repair();
             assert_eq!(nodes.misled(&keys), 0, "all separators were put in again");
+        }
+    }
+
+    /// The leaf [axm, ..) is split at axq. It has no slot yet: what the slot before leads to is before axq.
+    #[test]
+    fn a_leaf_before_that_has_no_slot_yet_is_looked_for() {
+        let symbol = Symbol::Byte(b'x');
+        let before = Slot::inner(Symbol::Byte(b'b'), child(9), 1);
+        let slots = [leaf_slot(Symbol::End, child(0)), before];
+        for (low, below) in [("axm", Below::Last(before)), ("ax", Below::Leaf(child(1)))] {
+            let [low, key] = [low, "axq"].map(|key| Bytes::from_slice(key.as_bytes()));
+            let separator = Separator { left: child(1), low, key, right: child(2), high: None };
+            let plan = separator.plan(Way::Key, &slots, 1);
+            assert_eq!(plan, Next::Change(Change::Branch { symbol, below }));
+        }
+    }
+
+    /// Separators are put in some splits later, in any order: each leaf has a slot, and no key is led beyond its leaf.
+    #[test]
+    fn separators_that_come_late_take_no_slot_from_leaves_behind() {
+        let mut keys: Vec<Vec<u8>> = vec![vec![5]];
+        for from in 0.. {
+            let Some(key) = keys.get(from).cloned() else { break };
+            keys.extend(
+                [0, 5].map(|byte| [&key[..], &[byte]].concat()).into_iter().filter(|key| key.len() < 5),
+            );
+        }
+        keys.sort();
+        let mut random = SmallRng::seed_from_u64(1);
+        for _ in 0..2000 {
+            let mut nodes = Nodes::new(&keys[0]);
+            let mut late: Vec<Separator> = Vec::new();
+            let mut cuts: Vec<usize> = (1..keys.len()).collect();
+            cuts.shuffle(&mut random);
+            cuts.truncate(random.random_range(1..12));
+            while !(cuts.is_empty() && late.is_empty()) {
+                if !late.is_empty() && (cuts.is_empty() || random.random()) {
+                    let separator = late.swap_remove(random.random_range(0..late.len()));
+                    nodes.add(&separator);
+                } else {
+                    late.push(nodes.split(&keys[cuts.pop().expect("there are more")]));
+                }
+                nodes.misled(&keys);
+            }
+            let slots = || nodes.nodes.values().flatten().filter_map(|slot| slot.child());
+            for (place, low) in nodes.leaves.iter().enumerate() {
+                assert!(slots().any(|leaf| leaf == child(place as u64)), "{low:?} has no slot");
+            }
         }
     }
 
