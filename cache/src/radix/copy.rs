@@ -232,11 +232,12 @@ impl<'a> Copy<'a> {
     /// Finds the slot of the last symbol that is the end or a byte below `limit`.
     #[inline]
     fn last_below(&self, limit: u32) -> Option<(usize, u64)> {
-        let (index, partial) = match self.shape {
-            Shape { bitmap: true, .. } => self.last_in_bitmap(limit),
-            Shape { end: true, .. } => self.last_of_ends_and_bytes(limit),
-            _ => self.last_of_bytes(limit),
-        }?;
+        let last = if self.shape.bitmap { self.last_in_bitmap(limit) } else { self.last_of_bytes(limit) };
+        let (index, partial) = match last {
+            // The byte of an end is 0, too.
+            None | Some((_, 0)) if self.shape.end => self.last_of_ends_and_bytes(limit)?,
+            last => last?,
+        };
         let value = self.value(index);
         Some((index, slot::word(partial, self.kind(value), self.child(value))))
     }
@@ -272,7 +273,6 @@ impl<'a> Copy<'a> {
     }
 
     fn last_of_ends_and_bytes(&self, limit: u32) -> Option<(usize, u8)> {
-        // The byte of an end is 0, too.
         let symbol = |index: &usize| match self.partial(*index) {
             0 => (0, !self.is_end(*index)),
             byte => (byte, true),
