@@ -5,26 +5,9 @@ use std::fs;
 use farwood::index::shell::Filled;
 use serde_json::Value;
 
+use crate::WORKLOADS;
 use crate::kit;
 use crate::kit::{KINDS, Scratch, farwood, farwood_with_input};
-
-const WORKLOADS: [&str; 15] = [
-    "load",
-    "ycsb-a",
-    "ycsb-b",
-    "ycsb-c",
-    "ycsb-d",
-    "ycsb-e",
-    "ycsb-f",
-    "update-only",
-    "write-only",
-    "write-intensive",
-    "read-intensive",
-    "range-only",
-    "range-write",
-    "lock",
-    "raw",
-];
 
 /// Runs a small benchmark and returns its JSON, which is all that is on standard output.
 fn bench(flags: &[&str]) -> Value {

@@ -5,25 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::WORKLOADS;
 use crate::kit::{KINDS, Scratch, farwood};
-
-const WORKLOADS: [&str; 15] = [
-    "load",
-    "ycsb-a",
-    "ycsb-b",
-    "ycsb-c",
-    "ycsb-d",
-    "ycsb-e",
-    "ycsb-f",
-    "update-only",
-    "write-only",
-    "write-intensive",
-    "read-intensive",
-    "range-only",
-    "range-write",
-    "lock",
-    "raw",
-];
 
 /// Runs a small simulated benchmark and returns what is on standard output.
 #[track_caller]

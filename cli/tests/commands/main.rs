@@ -17,3 +17,22 @@ mod shm_fences;
 mod shm_strings;
 mod signals;
 mod sim_run;
+
+/// The workloads of `farwood bench`.
+const WORKLOADS: [&str; 15] = [
+    "load",
+    "ycsb-a",
+    "ycsb-b",
+    "ycsb-c",
+    "ycsb-d",
+    "ycsb-e",
+    "ycsb-f",
+    "update-only",
+    "write-only",
+    "write-intensive",
+    "read-intensive",
+    "range-only",
+    "range-write",
+    "lock",
+    "raw",
+];

@@ -361,18 +361,22 @@ mod tests {
         }
     }
 
-    /// All keys over two bytes up to length four, split off in many orders: each key is led to its leaf, at once and
-    /// whichever separators are missing never beyond it.
-    #[test]
-    fn keys_are_led_to_their_leaves() {
+    /// Yields all keys up to length four that begin with 5 and go on with those bytes, in order.
+    fn keys_of(bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = vec![vec![5]];
         for from in 0.. {
             let Some(key) = keys.get(from).cloned() else { break };
-            keys.extend(
-                [0, 5, 255].map(|byte| [&key[..], &[byte]].concat()).into_iter().filter(|key| key.len() < 5),
-            );
+            keys.extend(bytes.iter().map(|byte| [&key[..], &[*byte]].concat()).filter(|key| key.len() < 5));
         }
         keys.sort();
+        keys
+    }
+
+    /// All keys over three bytes up to length four, split off in many orders: each key is led to its leaf, at once and
+    /// whichever separators are missing never beyond it.
+    #[test]
+    fn keys_are_led_to_their_leaves() {
+        let keys = keys_of(&[0, 5, 255]);
         let mut random = 1_u64;
         for round in 0..200 {
             let mut nodes = Nodes::new(&keys[0]);
@@ -416,14 +420,7 @@ mod tests {
     /// Separators are put in some splits later, in any order: each leaf has a slot, and no key is led beyond its leaf.
     #[test]
     fn separators_that_come_late_take_no_slot_from_leaves_behind() {
-        let mut keys: Vec<Vec<u8>> = vec![vec![5]];
-        for from in 0.. {
-            let Some(key) = keys.get(from).cloned() else { break };
-            keys.extend(
-                [0, 5].map(|byte| [&key[..], &[byte]].concat()).into_iter().filter(|key| key.len() < 5),
-            );
-        }
-        keys.sort();
+        let keys = keys_of(&[0, 5]);
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..2000 {
             let mut nodes = Nodes::new(&keys[0]);
