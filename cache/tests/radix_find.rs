@@ -30,23 +30,33 @@ fn child(word: u64) -> u64 {
 /// The cached nodes, by address.
 type Model = HashMap<u64, Node>;
 
+fn symbol(word: u64) -> Option<u8> {
+    (word & END == 0).then_some((word >> PARTIAL_SHIFT) as u8)
+}
+
 /// Applies the rules, written down once more: those of `find_covering`, if it `covers`.
 fn expected(model: &Model, root: u64, key: &[u8], covers: bool) -> Option<CachedRoute> {
+    expected_way(model, root, key, covers).pop()
+}
+
+/// Lists where the way of [`expected`] leads, from the root slot on.
+fn expected_way(model: &Model, root: u64, key: &[u8], covers: bool) -> Vec<CachedRoute> {
+    let mut way = Vec::new();
     if root == 0 {
-        return None;
+        return way;
     }
     let slot = Some((0, root));
     let mut route = CachedRoute { node: 0, class: 0, pos: 0, slot, is_before: false, claimed: 1 };
     let mut next = 0;
     loop {
-        let Some((_, word)) = route.slot else { return Some(route) };
-        let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return Some(route) };
+        way.push(route);
+        let Some((_, word)) = route.slot else { return way };
+        let Some(node) = model.get(&child(word)).filter(|_| word & LEAF == 0) else { return way };
         let prefix = usize::from(node.depth)..pos(node);
         let fits = usize::from(node.depth) <= next && pos(node) >= next;
         if !fits || !route.is_before && key.get(prefix) != Some(&node.prefix[..]) {
-            return Some(route);
+            return way;
         }
-        let symbol = |word: u64| (word & END == 0).then_some((word >> PARTIAL_SHIFT) as u8);
         let mut slots: Vec<(usize, u64)> = node.slots.iter().copied().enumerate().collect();
         slots.sort_by_key(|(_, word)| symbol(*word));
         let own = key.get(pos(node)).copied();
@@ -58,6 +68,38 @@ fn expected(model: &Model, root: u64, key: &[u8], covers: bool) -> Option<Cached
         route = CachedRoute { node: child(word), class, pos, slot, is_before, claimed };
         next = pos + 1;
     }
+}
+
+/// Lists the leaves behind that of `key` which the cached nodes lead to, in order, but none twice in a row.
+fn leaves_behind(model: &Model, root: u64, key: &[u8]) -> Vec<u64> {
+    let way = expected_way(model, root, key, true);
+    let Some((_, own)) = way.last().and_then(|route| route.slot).filter(|(_, word)| word & LEAF != 0) else {
+        return Vec::new();
+    };
+    let mut leaves = vec![own];
+    for route in way[1..].iter().rev() {
+        let taken = route.slot.map(|(_, word)| symbol(word));
+        if !collect_behind(model, route.node, taken, &mut leaves) {
+            break;
+        }
+    }
+    leaves.dedup_by_key(|word| child(*word));
+    leaves[1..].to_vec()
+}
+
+/// Collects the leaves below a node, or those behind that symbol's; tells whether all nodes there are cached.
+fn collect_behind(model: &Model, node: u64, symbol_taken: Option<Option<u8>>, leaves: &mut Vec<u64>) -> bool {
+    let Some(node) = model.get(&node) else { return false };
+    let mut slots = node.slots.clone();
+    slots.retain(|word| symbol_taken.is_none_or(|taken| symbol(*word) > taken) && child(*word) != 0);
+    slots.sort_by_key(|word| symbol(*word));
+    slots.into_iter().all(|word| match word & LEAF {
+        0 => collect_behind(model, child(word), None, leaves),
+        _ => {
+            leaves.push(word);
+            true
+        }
+    })
 }
 
 fn cache() -> (Arc<RadixCache>, RadixReader) {
@@ -125,6 +167,7 @@ fn varied(rng: &mut SmallRng, node: &Node) -> Node {
 
 #[test]
 fn finds_what_a_map_of_nodes_finds() {
+    let mut leaves = 0;
     for seed in 0..if cfg!(debug_assertions) { 600 } else { 6_000 } {
         let mut rng = SmallRng::seed_from_u64(seed);
         let keys = random_keys(&mut rng);
@@ -157,6 +200,10 @@ fn finds_what_a_map_of_nodes_finds() {
                 let what = format!("seed {seed}, round {round}, key {key:?}");
                 assert_eq!(found, expected(&model, root, &key, false), "{what}");
                 assert_eq!(covering.find_covering(&key), expected(&model, root, &key, true), "{what}");
+                let (most, behind) = (rng.random_range(0..40), leaves_behind(&model, root, &key));
+                let behind = &behind[..behind.len().min(most)];
+                assert_eq!(covering.leaves_behind(&key, most)[..], *behind, "{what}");
+                leaves += behind.len();
                 let is_known = |route: CachedRoute| route.slot.is_none_or(|(_, word)| word & LEAF != 0);
                 hits += u64::from(found.is_some_and(is_known));
             }
@@ -164,6 +211,7 @@ fn finds_what_a_map_of_nodes_finds() {
         }
         assert_eq!(cache.stats().nodes, model.len() as u64);
     }
+    assert!(leaves > 100_000, "{leaves}");
 }
 
 #[test]

@@ -175,8 +175,8 @@ pub(crate) struct BenchArgs {
     /// uniform]
     #[arg(long, value_name = "DIST")]
     pub(crate) dist: Option<String>,
-    /// The keys: int (8 bytes), string (generated, of various lengths) or file:PATH (one per line; - is standard
-    /// input)
+    /// The keys: int (8 bytes, spread over the key space), dense (8 bytes, counted up), string (generated, of various
+    /// lengths) or file:PATH (one per line; - is standard input)
     #[arg(long, value_name = "KIND", default_value = "int")]
     pub(crate) key: String,
     /// Bytes of a value

@@ -426,6 +426,7 @@ fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
     let keys = args.keys.unwrap_or(KEYS_DEFAULT);
     match args.key.split_once(':') {
         None if args.key == "int" => Ok((KeySet::Int, keys)),
+        None if args.key == "dense" => Ok((KeySet::Dense, keys)),
         None if args.key == "string" => Ok((KeySet::String, keys)),
         Some(("file", "")) => Err(CliError::usage("--key file: names no file: write file:PATH")),
         Some(("file", path)) => {
@@ -444,7 +445,7 @@ fn key_set(args: &BenchArgs) -> Result<(KeySet, u64), CliError> {
             }
         }
         _ => Err(CliError::Usage(format!(
-            "there are no keys of kind '{}': choose int, string or file:PATH",
+            "there are no keys of kind '{}': choose int, dense, string or file:PATH",
             args.key
         ))),
     }

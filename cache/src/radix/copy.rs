@@ -242,6 +242,41 @@ impl<'a> Copy<'a> {
         Some((index, slot::word(partial, self.kind(value), self.child(value))))
     }
 
+    /// Finds the slot of the first symbol: of all, or of those behind the end of keys (`Some(None)`) or a byte.
+    pub(super) fn first_behind(&self, symbol: Option<Option<u8>>) -> Option<u64> {
+        let least = match symbol {
+            None if self.shape.end => return self.find(None).map(|(_, word)| word),
+            None | Some(None) => 0,
+            Some(Some(byte)) => byte.checked_add(1)?,
+        };
+        let first = match self.shape.bitmap {
+            true => Some(self.count_below(u32::from(least))).filter(|first| *first < self.shape.claimed),
+            // The byte of an end is 0, too.
+            false if self.shape.end && least == 0 => {
+                let bytes = (0..self.shape.claimed).filter(|index| !self.is_end(*index));
+                bytes.min_by_key(|index| self.partial(*index))
+            }
+            false => self.first_of_bytes(least),
+        }?;
+        Some(self.slot(first))
+    }
+
+    /// Finds the first of the symbols in bytes from `least` on, eight at a time and without branches.
+    fn first_of_bytes(&self, least: u8) -> Option<usize> {
+        const NONE: u32 = u32::MAX;
+        let at = self.partials_at();
+        let mut best = NONE;
+        for first in (0..self.shape.claimed).step_by(8) {
+            let bytes = bits::read(self.words, at + first * 8).to_le_bytes();
+            for (index, byte) in (first..).zip(bytes) {
+                let is_behind = byte >= least && index < self.shape.claimed;
+                // Above the index, so that the least byte wins.
+                best = best.min(if is_behind { u32::from(byte) << 16 | index as u32 } else { NONE });
+            }
+        }
+        (best != NONE).then_some((best & 0xFFFF) as usize)
+    }
+
     fn last_in_bitmap(&self, limit: u32) -> Option<(usize, u8)> {
         let at = self.partials_at();
         let below = |word| {

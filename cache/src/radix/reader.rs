@@ -14,6 +14,9 @@ use crate::stats::CacheStats;
 /// A reader moves the use clock on once in this many lookups.
 const LOOKUPS_PER_TICK: u64 = 1 << 20;
 
+/// The most nodes on the way to a leaf: one for each key byte, and one for the end.
+const NODES_ON_A_WAY_MAX: usize = 256;
+
 /// The end of the cached part of a key's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CachedRoute {
@@ -173,21 +176,59 @@ impl RadixReader {
         Some((position, slots))
     }
 
-    /// Yields the slots of a cached node behind the one for `byte`, or for the end of keys, in the order of their
-    /// symbols: at most so many, and none behind one that leads to an inner node.
+    /// Yields the slots of leaves behind the one that [`RadixReader::find_covering`] finds for `key`, in the order of
+    /// their keys, one for each leaf: at most so many, and none behind a node that is not cached.
     ///
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
-    /// assert_eq!(reader.leaves_behind(64, None, 8)[..], [leaf]);
-    /// assert!(reader.leaves_behind(64, Some(b'a'), 8).is_empty());
+    /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
+    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[leaf, inner] });
+    /// assert!(reader.leaves_behind(b"anna", 8).is_empty(), "the next node is not cached");
+    /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
+    /// assert_eq!(reader.leaves_behind(b"anna", 8)[..], [below]);
+    /// assert!(reader.leaves_behind(b"cx", 8).is_empty(), "it is the last one");
     /// # });
     /// ```
-    pub fn leaves_behind(&self, node: u64, byte: Option<u8>, most: usize) -> SmallVec<[u64; 32]> {
-        let Some((_, mut slots)) = self.slots_of(node) else { return SmallVec::new() };
-        slots.retain(|word| *word & END == 0 && byte.is_none_or(|byte| slot::partial(*word) > byte));
-        let leaves = slots.iter().take(most).take_while(|word| **word & LEAF != 0).count();
-        slots.truncate(leaves);
-        slots
+    pub fn leaves_behind(&self, key: &[u8], most: usize) -> SmallVec<[u64; 32]> {
+        // Nodes on the way to the last leaf so far, and the symbol of the slot there that leads to it.
+        let mut way: SmallVec<[(u64, Option<Option<u8>>); 16]> = SmallVec::new();
+        let mut route = CachedRoute::root(self.cache.root());
+        while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0 && word & CHILD != 0) {
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, true)).flatten() {
+                Some(deeper) => route = deeper,
+                None => return SmallVec::new(),
+            }
+            let Some((_, word)) = route.slot else { return SmallVec::new() };
+            way.push((route.node, Some(symbol_of(word))));
+        }
+        let (mut leaves, mut last) = (SmallVec::new(), route.slot.map_or(0, |(_, word)| word & CHILD));
+        while leaves.len() < most
+            && let Some((node, symbol)) = way.last_mut()
+        {
+            match self.cache.visit(*node, |copy| copy.first_behind(*symbol)) {
+                None => break,
+                Some(None) => drop(way.pop()),
+                Some(Some(word)) => {
+                    *symbol = Some(symbol_of(word));
+                    if word & CHILD == 0 {
+                        continue;
+                    }
+                    if word & LEAF != 0 {
+                        // A leaf has a slot in each node that some of its keys lead to.
+                        if word & CHILD != last {
+                            leaves.push(word);
+                        }
+                        last = word & CHILD;
+                    } else if way.len() < NODES_ON_A_WAY_MAX {
+                        way.push((word & CHILD, None));
+                    } else {
+                        break;
+                    }
+                }
+            }
+        }
+        leaves
     }
 
     /// Caches a node: see [`RadixCache::insert`].
@@ -241,6 +282,11 @@ impl RadixReader {
     pub fn hits(&self) -> u64 {
         self.hits.get()
     }
+}
+
+/// Yields the key byte that a slot is about; none for the end of keys.
+fn symbol_of(word: u64) -> Option<u8> {
+    (word & END == 0).then(|| slot::partial(word))
 }
 
 /// Yields where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy

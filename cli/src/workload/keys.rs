@@ -1,5 +1,5 @@
 //! Key sets: a key for every number, without an end. Numbers are spread over the key space, so that popular ranks and
-//! new keys fall everywhere in key order.
+//! new keys fall everywhere in key order; but for dense keys, of which new ones come behind all others.
 
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(crate) type Bytes = SmallVec<[u8; 32]>;
 pub(crate) enum KeySet {
     /// 8 bytes, big-endian: a bijective hash of the number.
     Int,
+    /// 8 bytes, big-endian: the number itself, as ids that are counted up.
+    Dense,
     /// Paths like `shop/invoice/8f3k2`: generated, of various lengths.
     String,
     /// Given by a file.
@@ -68,6 +70,7 @@ impl KeySet {
         out.clear();
         match self {
             KeySet::Int => out.extend_from_slice(&int_key(number)),
+            KeySet::Dense => out.extend_from_slice(&number.to_be_bytes()),
             KeySet::String => write_string(number, out),
             KeySet::File(keys) => keys.write(number, out),
             KeySet::Trace(trace) => out.extend_from_slice(trace.key(number as u32)),
@@ -77,7 +80,7 @@ impl KeySet {
     /// Returns the greatest length of a key of this set, whatever its number.
     pub(crate) fn bytes_max(&self, adds_keys: bool) -> usize {
         match self {
-            KeySet::Int => 8,
+            KeySet::Int | KeySet::Dense => 8,
             KeySet::String => STRING_BYTES_MAX,
             KeySet::File(keys) => keys.bytes_max(adds_keys),
             KeySet::Trace(trace) => trace.longest_key(),
@@ -97,6 +100,7 @@ impl KeySet {
                 keys.sort_unstable();
                 return SortedKeys::Int(keys);
             }
+            KeySet::Dense => return SortedKeys::Int((0..count).collect()),
             KeySet::Trace(trace) => {
                 return SortedKeys::Trace { trace: Arc::clone(trace), numbers: trace.loaded_sorted() };
             }
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn sorted_keys_ascend_strictly_and_are_all_there() {
-        for set in [KeySet::Int, KeySet::String] {
+        for set in [KeySet::Int, KeySet::Dense, KeySet::String] {
             let sorted: Vec<Bytes> = set.sorted(5_000).iter().collect();
             assert_eq!(sorted.len(), 5_000);
             assert!(sorted.windows(2).all(|pair| pair[0] < pair[1]));

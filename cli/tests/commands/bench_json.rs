@@ -173,7 +173,7 @@ fn keys_and_values_of_all_kinds_work() {
         let off: Vec<&str> = off.iter().map(String::as_str).collect();
         for flags in [
             &["--key", "string", "--value-size", "100"][..],
-            &["--key", "int", "--value-size", "0"],
+            &["--key", "dense", "--value-size", "0"],
             &["--value-size", "3"],
             &["--value-size", "2000", "--servers", "3"],
             &["--dist", "uniform"],

@@ -50,7 +50,7 @@ pub(crate) fn stream<A: BTree, V: Verbs>(
     limit: Option<usize>,
 ) -> Scan {
     let front = Front::new(bounds, limit);
-    let window = first_window(tree.leaf().slots(), front.left(), tree.scan_window());
+    let window = scan::first_window(tree.leaf().slots(), front.left(), tree.scan_window());
     let cursor = Cursor {
         tree: Rc::clone(&tree),
         meter: Meter::default(),
@@ -60,14 +60,6 @@ pub(crate) fn stream<A: BTree, V: Verbs>(
         window,
     };
     scan::stream(tree, cursor)
-}
-
-/// Counts the leaves of so many slots that hold `limit` pairs if they are 70 % full (as B-trees are) and the first
-/// begins in the middle. A scan without a limit starts small: its end may be near.
-fn first_window(slots: usize, limit: usize, most: usize) -> usize {
-    let full = (slots * 7).div_ceil(10);
-    let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };
-    wanted.clamp(1, most)
 }
 
 impl<A: BTree, V: Verbs> Windows for Cursor<A, V> {
@@ -368,18 +360,4 @@ enum Consumed {
     TooLate,
     /// It cannot be trusted.
     Not(Rejection),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_window_fits_the_limit() {
-        // Sherman's leaves of 1 KiB have 54.
-        assert_eq!(first_window(54, 100, 32), 4);
-        assert_eq!(first_window(54, 1, 32), 1);
-        assert_eq!(first_window(54, 1_000_000, 32), 32);
-        assert_eq!(first_window(54, usize::MAX, 32), 2);
-    }
 }

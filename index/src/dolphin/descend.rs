@@ -16,9 +16,8 @@ const SYMBOLS: usize = 257;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) leaf: Child,
-    /// The node whose slot leads there, and that slot's symbol.
+    /// The node whose slot leads there.
     pub(super) holder: Child,
-    pub(super) symbol: Symbol,
     /// True if that slot was read by this operation, and what led to its node is the key's own, or was read as well.
     pub(super) is_fresh: bool,
 }
@@ -96,8 +95,7 @@ impl<V: Verbs> Tree<V> {
             let holder = Child::of(route.node);
             match holder {
                 Some(holder) if slot.is_leaf() => {
-                    let symbol = slot.symbol();
-                    return Ok(Located::Leaf(Place { leaf: node, holder, symbol, is_fresh: false }));
+                    return Ok(Located::Leaf(Place { leaf: node, holder, is_fresh: false }));
                 }
                 holder => {
                     let (class, position) = (route.class, route.pos);
@@ -150,8 +148,7 @@ impl<V: Verbs> Tree<V> {
             };
             match slot.and_then(|slot| at.below(inner.position, slot)).zip(slot) {
                 Some((Unread { node: leaf, .. }, slot)) if slot.is_leaf() => {
-                    let (holder, symbol) = (at.node, slot.symbol());
-                    return Ok(Located::Leaf(Place { leaf, holder, symbol, is_fresh }));
+                    return Ok(Located::Leaf(Place { leaf, holder: at.node, is_fresh }));
                 }
                 Some((below, slot)) => {
                     is_before |= !slot.is_of(symbol);

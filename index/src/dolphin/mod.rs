@@ -16,7 +16,7 @@
 //! | put of an absent key behind one of a present key | 4 | 5 | 3, alone |
 //! | remove | 2, alone | 3, alone | 3, alone |
 //! | insert into a full leaf | 3, and for the separator 2 for each node that changes | 4, and 3 | 4, and 3 |
-//! | scan | one for each window of leaves below one node | the same | the same |
+//! | scan | one for each window of leaves | the same | the same |
 //!
 //! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane has locks alone, in as
 //! many round trips. A separator mostly changes one node. A put cannot know which it is. It takes the way that the last
@@ -190,6 +190,8 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.read.locked",
             "dolphin.read.slow",
             "dolphin.root.lost",
+            "dolphin.separator.last",
+            "dolphin.separator.late",
             "dolphin.separator.missing",
             "dolphin.separator.owed",
             "dolphin.split.unknown",

@@ -45,7 +45,10 @@ pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
 pub use version::{EntryVersion, NodeVersion, bump_node_version, wrap_ns};
 
 /// A key or value that had to be copied out of a node, because a line boundary may run through it.
-pub type Bytes = SmallVec<[u8; 24]>;
+pub type Bytes = SmallVec<[u8; INLINE_BYTES]>;
+
+/// Bytes of the longest key or value that is kept without an allocation.
+const INLINE_BYTES: usize = 24;
 
 /// The byte ranges of the image that a writer must send, offsets and lengths multiples of 8: one WRITE each, in
 /// this order on one queue pair.

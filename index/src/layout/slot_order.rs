@@ -13,10 +13,21 @@
 //! beyond the 8, comes next: so `a` goes before `a\0`. Only keys that reach beyond can still differ if all this is
 //! the same, and then their next 8 bytes decide. Keys that are all the same come out in the order of their slots.
 
+use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
-use super::Rejection;
 use super::stream::{self, StreamRange, WORD_BYTES};
+use super::{Bytes, Rejection};
+
+/// A key of an entry, where it lies.
+pub(super) trait SlotKey {
+    /// Yields the 8 bytes of the key from `at` on, as a number, with zeros behind the last one, and how many there are
+    /// from `at` on, which may be more.
+    fn word(&self, at: usize) -> (u64, usize);
+
+    /// Tells whether the key is within bounds.
+    fn is_in(&self, bounds: &impl RangeBounds<[u8]>) -> bool;
+}
 
 /// Buffer in which slots are sorted. Kept from leaf to leaf, so that not each allocates.
 #[derive(Default)]
@@ -27,34 +38,69 @@ struct Rank(u128);
 
 impl SlotOrder {
     /// Yields those of `slots` whose keys are in `bounds`, ascending by key; of slots with one key the first. `key`
-    /// yields the place of the key in a slot, none if it is vacant.
+    /// yields the key in a slot, none if it is vacant.
     ///
     /// # Errors
     /// Those of `key`.
-    pub(super) fn sorted(
+    pub(super) fn sorted<K: SlotKey>(
         &mut self,
-        image: &[u8],
         bounds: &impl RangeBounds<[u8]>,
         slots: impl Iterator<Item = usize>,
-        key: impl Fn(usize) -> Result<Option<StreamRange>, Rejection>,
+        key: impl Fn(usize) -> Result<Option<K>, Rejection>,
     ) -> Result<impl Iterator<Item = usize>, Rejection> {
         let ranks = &mut self.0;
         ranks.clear();
         for slot in slots {
             if let Some(key) = key(slot)?
-                && is_in(image, bounds, key)
+                && key.is_in(bounds)
             {
-                ranks.push(Rank::new(image, key, 0, slot));
+                ranks.push(Rank::new(&key, 0, slot));
             }
         }
-        sort(image, ranks, 0, &|slot| Ok(key(slot)?.expect("it had a key before")))?;
+        sort(ranks, 0, &|slot| Ok(key(slot)?.expect("it had a key before")))?;
         Ok(ranks.iter().filter(|rank| **rank != Rank::DUPLICATE).map(|rank| rank.slot()))
     }
 }
 
-/// Tells whether a key is within bounds.
-pub(super) fn is_in(image: &[u8], bounds: &impl RangeBounds<[u8]>, key: StreamRange) -> bool {
-    let compare = |bound: &[u8]| stream::compare(image, key, bound);
+/// A key in the payload stream of an image.
+#[derive(Clone, Copy)]
+pub(super) struct StreamKey<'a> {
+    pub(super) image: &'a [u8],
+    pub(super) range: StreamRange,
+}
+
+impl SlotKey for StreamKey<'_> {
+    #[inline]
+    fn word(&self, at: usize) -> (u64, usize) {
+        let rest = self.range.from(at);
+        (stream::first_word(self.image, rest), rest.len())
+    }
+
+    #[inline]
+    fn is_in(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
+        is_between(bounds, |bound| stream::compare(self.image, self.range, bound))
+    }
+}
+
+/// A key that was copied out of an image.
+impl SlotKey for Bytes {
+    #[inline]
+    fn word(&self, at: usize) -> (u64, usize) {
+        let rest = &self[at..];
+        (stream::in_order(rest), rest.len())
+    }
+
+    #[inline]
+    fn is_in(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
+        is_between(bounds, |bound| match (self[..].try_into(), bound.try_into()) {
+            (Ok(key), Ok(bound)) => u64::from_be_bytes(key).cmp(&u64::from_be_bytes(bound)),
+            _ => self[..].cmp(bound),
+        })
+    }
+}
+
+/// Tells whether what compares so with bounds is between them.
+fn is_between(bounds: &impl RangeBounds<[u8]>, compare: impl Fn(&[u8]) -> Ordering) -> bool {
     let after_start = match bounds.start_bound() {
         Bound::Unbounded => true,
         Bound::Included(start) => compare(start).is_ge(),
@@ -69,11 +115,10 @@ pub(super) fn is_in(image: &[u8], bounds: &impl RangeBounds<[u8]>, key: StreamRa
 }
 
 /// Sorts ranks that were made with `at`, of keys that are the same up to there.
-fn sort(
-    image: &[u8],
+fn sort<K: SlotKey>(
     ranks: &mut [Rank],
     at: usize,
-    key: &dyn Fn(usize) -> Result<StreamRange, Rejection>,
+    key: &dyn Fn(usize) -> Result<K, Rejection>,
 ) -> Result<(), Rejection> {
     ranks.sort_unstable();
     for ties in ranks.chunk_by_mut(|a, b| a.bytes_and_left() == b.bytes_and_left()) {
@@ -87,9 +132,9 @@ fn sort(
         let next = at + WORD_BYTES;
         for rank in &mut *ties {
             let slot = rank.slot();
-            *rank = Rank::new(image, key(slot)?, next, slot);
+            *rank = Rank::new(&key(slot)?, next, slot);
         }
-        sort(image, ties, next, key)?;
+        sort(ties, next, key)?;
     }
     Ok(())
 }
@@ -98,10 +143,10 @@ impl Rank {
     /// Mark in place of a key that would come again. No slot has that number.
     const DUPLICATE: Rank = Rank(u128::MAX);
 
-    fn new(image: &[u8], key: StreamRange, at: usize, slot: usize) -> Self {
-        let rest = key.from(at);
-        let left = rest.len().min(WORD_BYTES + 1);
-        let bytes = stream::first_word(image, rest);
+    #[inline]
+    fn new(key: &impl SlotKey, at: usize, slot: usize) -> Self {
+        let (bytes, left) = key.word(at);
+        let left = left.min(WORD_BYTES + 1);
         Rank(u128::from(bytes) << 64 | (left as u128) << 32 | slot as u128)
     }
 

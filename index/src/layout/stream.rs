@@ -271,6 +271,18 @@ fn word(image: &[u8], offset: usize) -> u64 {
     big_endian(image, at) & !after | big_endian(image, at + CONTROL_BYTES) & after
 }
 
+/// Makes a number of the first 8 bytes, and zeros behind the last one, that is in the order of the bytes.
+#[inline]
+pub(super) fn in_order(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.first_chunk() {
+        // The constant length spares a call of `memcpy`.
+        return u64::from_be_bytes(*whole);
+    }
+    let mut padded = [0; WORD_BYTES];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(padded)
+}
+
 #[inline]
 fn big_endian(bytes: &[u8], at: usize) -> u64 {
     let word = &bytes[at..at + WORD_BYTES];

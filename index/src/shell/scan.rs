@@ -92,6 +92,14 @@ where
     }
 }
 
+/// Counts the leaves of so many slots that hold `limit` pairs if they are 70 % full (as B-trees are) and the first
+/// begins in the middle. A scan without a limit starts small: its end may be near.
+pub fn first_window(slots: usize, limit: usize, most: usize) -> usize {
+    let full = (slots * 7).div_ceil(10);
+    let wanted = if limit == usize::MAX { 2 } else { (limit.saturating_add(full / 2)).div_ceil(full) };
+    wanted.clamp(1, most)
+}
+
 /// The pairs that a scan still wants, where leaves are consumed in the order of their keys.
 #[derive(Debug)]
 pub struct Front {
@@ -184,5 +192,14 @@ mod tests {
         let mut scan = front(Bound::Unbounded, Bound::Unbounded, None);
         scan.advance(2, None);
         assert_eq!(scan.at(), None);
+    }
+
+    #[test]
+    fn the_first_window_fits_the_limit() {
+        // Sherman's leaves of 1 KiB have 54.
+        assert_eq!(first_window(54, 100, 32), 4);
+        assert_eq!(first_window(54, 1, 32), 1);
+        assert_eq!(first_window(54, 1_000_000, 32), 32);
+        assert_eq!(first_window(54, usize::MAX, 32), 2);
     }
 }

@@ -33,6 +33,11 @@ fn round_trip(image: &RadixImage<'_>, at: usize) -> usize {
         let found = u8::try_from(limit).map_or_else(|_| copy.last(), |byte| copy.last_before(byte));
         assert_eq!(found, last, "below {limit}");
     }
+    for symbol in [None, Some(None)].into_iter().chain((0..=255).map(|byte| Some(Some(byte)))) {
+        let of = |word: &u64| (word & END == 0).then_some(slot::partial(*word));
+        let behind = image.slots.iter().filter(|word| symbol.is_none_or(|symbol| of(word) > symbol));
+        assert_eq!(copy.first_behind(symbol), behind.min_by_key(|word| of(word)).copied(), "{symbol:?}");
+    }
     assert_eq!(copy.is_upper(), image.slots.iter().any(|word| word & LEAF == 0));
     assert!(copy.is_copy_of(image));
     packed.len()

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use smallvec::SmallVec;
 
 use super::super::header::{Header, Kind, Position};
-use super::super::slot_order::SlotOrder;
+use super::super::slot_order::{SlotOrder, StreamKey};
 use super::super::stream::{self, StreamRange};
 use super::super::{BlockPtr, Bytes, Malformed, Rejection};
 use super::entry::ShortVersion;
@@ -256,9 +256,8 @@ impl<'a> HopView<'a> {
         pairs: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<(), Rejection> {
         let before = pairs.len();
-        for slot in
-            order.sorted(self.image, bounds, self.present(), |slot| self.key(slot).map(Some))?.take(limit)
-        {
+        let key = |slot| Ok(Some(StreamKey { image: self.image, range: self.key(slot)? }));
+        for slot in order.sorted(bounds, self.present(), key)?.take(limit) {
             match self.pair(slot) {
                 Ok(pair) => pairs.push(pair),
                 Err(rejection) => {

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use super::lookup::{Found, LeafLookup};
 use super::{HEAD_BYTES, KEY_SHORT, LeafLayout, entry_is_whole, fingerprint};
 use crate::layout::header::{Header, Kind, Position};
-use crate::layout::slot_order::{self, SlotOrder};
+use crate::layout::slot_order::{SlotKey, SlotOrder, StreamKey};
 use crate::layout::stream::{self, StreamRange};
 use crate::layout::{Bytes, Malformed, Rejection};
 
@@ -182,7 +182,10 @@ impl<'a> LeafView<'a> {
         pairs: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<(), Rejection> {
         let before = pairs.len();
-        for slot in order.sorted(self.image, bounds, self.slots(), |slot| self.key(slot))?.take(limit) {
+        for slot in order
+            .sorted(bounds, self.slots(), |slot| Ok(self.key(slot)?.map(|key| self.sort_key(key))))?
+            .take(limit)
+        {
             match self.pair(slot) {
                 Ok(pair) => pairs.push(pair),
                 Err(rejection) => {
@@ -212,8 +215,12 @@ impl<'a> LeafView<'a> {
             let up_to_key = StreamRange::new(entry.start(), HEAD_BYTES + layout.max_key);
             !entry.further_lines().is_empty()
                 && (!up_to_key.further_lines().is_empty()
-                    || self.stored_key(slot).is_ok_and(|key| slot_order::is_in(self.image, bounds, key)))
+                    || self.stored_key(slot).is_ok_and(|key| self.sort_key(key).is_in(bounds)))
         })
+    }
+
+    fn sort_key(&self, range: StreamRange) -> StreamKey<'a> {
+        StreamKey { image: self.image, range }
     }
 
     pub(super) fn slots(&self) -> std::ops::Range<usize> {

@@ -2,13 +2,15 @@
 
 use std::array;
 use std::cmp::Ordering;
+use std::ops::RangeBounds;
 
 use smallvec::{Array, SmallVec};
 
 use super::slot::{Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
 use super::{LINE_WORDS, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
 use crate::layout::radix::Child;
-use crate::layout::{Bytes, LINE_BYTES, Malformed, NodeVersion, Rejection};
+use crate::layout::slot_order::SlotOrder;
+use crate::layout::{Bytes, INLINE_BYTES, LINE_BYTES, Malformed, NodeVersion, Rejection, stream};
 
 /// The top byte of each control word: one that unrelated memory is unlikely to hold.
 pub(super) const KIND: u8 = 0xD3;
@@ -285,9 +287,18 @@ impl<'a> RangeView<'a> {
     /// # Errors
     /// If its length is impossible.
     pub fn key(&self, slot: usize) -> Result<Bytes, Rejection> {
-        let found: Scratch = self.gather(self.layout.key_word(slot), self.layout.key_words() * WORD_BYTES);
-        let low = self.low();
-        let mut key: Bytes = self.gather(low.first, low.bytes.min(1));
+        let (low, place, words) = (self.low(), self.layout.key_word(slot), self.layout.key_words());
+        let first = low.bytes.min(1);
+        let mut room = [0; INLINE_BYTES];
+        room[0] = self.image[at(low.first)];
+        if words == 1 {
+            let found = self.word(place).to_le_bytes();
+            let rest = key_of(&found).ok_or(Malformed::KeyLength { slot })?.len();
+            room[first..first + WORD_BYTES - 1].copy_from_slice(&found[1..]);
+            return Ok(Bytes::from_buf_and_len(room, first + rest));
+        }
+        let mut key = Bytes::from_buf_and_len(room, first);
+        let found: Scratch = self.gather(place, words * WORD_BYTES);
         key.extend_from_slice(key_of(&found).ok_or(Malformed::KeyLength { slot })?);
         Ok(key)
     }
@@ -306,10 +317,52 @@ impl<'a> RangeView<'a> {
     /// # Panics
     /// If only the key part was read.
     pub fn value(&self, slot: usize) -> Result<Bytes, Rejection> {
-        let bytes: Scratch =
-            self.gather(self.layout.value_word(slot), self.layout.value_words() * WORD_BYTES);
+        let (place, words) = (self.layout.value_word(slot), self.layout.value_words());
         let short = self.word(self.layout.key_word(slot)) as u8 & VALUE_SHORT != 0;
+        if words == 1 {
+            let mut room = [0; INLINE_BYTES];
+            let (value, _) = room.split_first_chunk_mut().expect("a word fits");
+            *value = self.word(place).to_le_bytes();
+            let length = filled(value, short).ok_or(Malformed::ValueLength { slot })?.len();
+            return Ok(Bytes::from_buf_and_len(room, length));
+        }
+        let bytes: Scratch = self.gather(place, words * WORD_BYTES);
         Ok(Bytes::from_slice(filled(&bytes, short).ok_or(Malformed::ValueLength { slot })?))
+    }
+
+    /// Appends the pairs with keys in `bounds` to `pairs`, ascending by key, but at most `limit` of them.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// let (mut order, mut pairs) = (SlotOrder::default(), Vec::new());
+    /// layout.parse(&image)?.copy_sorted(&.., 1, &mut order, &mut pairs)?;
+    /// assert_eq!(pairs[0].0[..], *b"anna");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If the length of a key, in `bounds` or not, or of a value is impossible. Nothing is appended then.
+    ///
+    /// # Panics
+    /// If only the key part was read.
+    pub fn copy_sorted(
+        &self,
+        bounds: &impl RangeBounds<[u8]>,
+        limit: usize,
+        order: &mut SlotOrder,
+        pairs: &mut Vec<(Bytes, Bytes)>,
+    ) -> Result<(), Rejection> {
+        let before = pairs.len();
+        for slot in order.sorted(bounds, self.present(), |slot| self.key(slot).map(Some))?.take(limit) {
+            match self.key(slot).and_then(|key| Ok((key, self.value(slot)?))) {
+                Ok(pair) => pairs.push(pair),
+                Err(rejection) => {
+                    pairs.truncate(before);
+                    return Err(rejection);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn low(&self) -> Bound {
@@ -326,7 +379,7 @@ impl<'a> RangeView<'a> {
 
     /// Compares a bound with a key.
     fn order(&self, bound: Bound, key: &[u8]) -> Ordering {
-        let theirs = key.chunks(WORD_BYTES).map(in_order);
+        let theirs = key.chunks(WORD_BYTES).map(stream::in_order);
         self.numbers(bound).cmp(theirs).then(bound.bytes.cmp(&key.len()))
     }
 
@@ -339,7 +392,7 @@ impl<'a> RangeView<'a> {
     fn numbers(&self, bound: Bound) -> impl Iterator<Item = u64> {
         (0..bound.bytes.div_ceil(WORD_BYTES)).map(move |i| {
             let bytes = (bound.bytes - i * WORD_BYTES).min(WORD_BYTES);
-            in_order(&self.image[at(bound.first + i)..][..bytes])
+            stream::in_order(&self.image[at(bound.first + i)..][..bytes])
         })
     }
 
@@ -359,11 +412,4 @@ impl<'a> RangeView<'a> {
         }
         gathered
     }
-}
-
-/// Makes a number of up to 8 bytes, and zeros behind them, that is in the order of the bytes.
-fn in_order(bytes: &[u8]) -> u64 {
-    let mut padded = [0; WORD_BYTES];
-    padded[..bytes.len()].copy_from_slice(bytes);
-    u64::from_be_bytes(padded)
 }
