@@ -190,7 +190,6 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.read.locked",
             "dolphin.read.slow",
             "dolphin.root.lost",
-            "dolphin.separator.last",
             "dolphin.separator.late",
             "dolphin.separator.missing",
             "dolphin.separator.owed",
