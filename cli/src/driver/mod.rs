@@ -169,6 +169,7 @@ fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[Shard
         unstarted: 0,
         kinds,
         locks: counters.index.locks,
+        shared_locks: counters.index.shared_locks,
         sharing: counters.index.sharing,
         cache: counters.index.cache,
     }

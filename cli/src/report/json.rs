@@ -37,7 +37,7 @@ pub(crate) fn to_json(report: &Report) -> Value {
 fn phase(phase: &Phase) -> Value {
     let kinds: Map<String, Value> =
         phase.kinds.iter().map(|kind| (kind.name.to_owned(), kind_json(kind))).collect();
-    let (locks, sharing, cache) = (&phase.locks, &phase.sharing, &phase.cache);
+    let (locks, shared, sharing, cache) = (&phase.locks, &phase.shared_locks, &phase.sharing, &phase.cache);
     json!({
         "name": phase.name,
         "ops": phase.ops(),
@@ -53,6 +53,15 @@ fn phase(phase: &Phase) -> Value {
             "remote_failed": locks.remote_failed,
             "refused": locks.refused,
             "orphaned": locks.orphaned,
+        },
+        "shared_locks": {
+            "shared": shared.shared,
+            "joined": shared.joined,
+            "barred": shared.barred,
+            "laneless": shared.laneless,
+            "overtaken": shared.overtaken,
+            "awaited": shared.awaited,
+            "orphaned": shared.orphaned,
         },
         "sharing": {
             "reads_delegated": sharing.reads_delegated,
@@ -108,6 +117,7 @@ mod tests {
     use farwood::cache::CacheStats;
     use farwood::index::KindStats;
     use farwood::lock::LockStats;
+    use farwood::lock::shared::SharedStats;
     use farwood::lock::window::WindowStats;
 
     use super::*;
@@ -127,6 +137,7 @@ mod tests {
                 unstarted: 0,
                 kinds: vec![Kind { name: "get", stats, latency }],
                 locks: LockStats { refused: 5, orphaned: 6, ..LockStats::default() },
+                shared_locks: SharedStats { shared: 7, laneless: 8, ..SharedStats::default() },
                 sharing: WindowStats { reads_delegated: 3, writes_combined: 2, ..WindowStats::default() },
                 cache: CacheStats { lookups: 10, hits: 9, ..CacheStats::default() },
             }],
@@ -146,6 +157,8 @@ mod tests {
         assert_eq!(json["phases"][0]["sharing"]["writes_combined"], 2);
         assert_eq!(json["phases"][0]["locks"]["refused"], 5);
         assert_eq!(json["phases"][0]["locks"]["orphaned"], 6);
+        assert_eq!(json["phases"][0]["shared_locks"]["shared"], 7);
+        assert_eq!(json["phases"][0]["shared_locks"]["laneless"], 8);
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
         assert_eq!(json["memory"]["bytes_per_key"], 32.0);
         assert_eq!(json["compute"]["bytes_per_key"], 1.0);

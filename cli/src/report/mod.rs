@@ -10,6 +10,7 @@ pub(crate) mod table;
 use farwood::cache::CacheStats;
 use farwood::index::KindStats;
 use farwood::lock::LockStats;
+use farwood::lock::shared::SharedStats;
 use farwood::lock::window::WindowStats;
 use hdrhistogram::Histogram;
 
@@ -47,6 +48,8 @@ pub(crate) struct Phase {
     pub(crate) kinds: Vec<Kind>,
     /// Locks.
     pub(crate) locks: LockStats,
+    /// Locks that several clients can have at the same time (Dolphin's).
+    pub(crate) shared_locks: SharedStats,
     /// Operations that other clients did along with theirs.
     pub(crate) sharing: WindowStats,
     /// The cache.

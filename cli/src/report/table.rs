@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use farwood::lock::LockStats;
+use farwood::lock::shared::SharedStats;
 
 use crate::report::{Kind, Phase, Report, ratio};
 use crate::units::{show_bytes, show_count, show_time};
@@ -117,6 +118,7 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
         write_row(kind.name, &per_op(kind), out)?;
     }
     write_locks(&phase.locks, out)?;
+    write_shared_locks(&phase.shared_locks, out)?;
     let sharing = &phase.sharing;
     if sharing.reads_delegated + sharing.writes_combined > 0 {
         writeln!(
@@ -167,6 +169,22 @@ fn write_locks(locks: &LockStats, out: &mut String) -> fmt::Result {
             "         {} refused and {} left taken, since a memory server did not answer",
             show_count(locks.refused),
             show_count(locks.orphaned),
+        )?;
+    }
+    Ok(())
+}
+
+fn write_shared_locks(locks: &SharedStats, out: &mut String) -> fmt::Result {
+    if locks.shared + locks.laneless > 0 {
+        writeln!(
+            out,
+            "shared   {} shared, {:.1} % joined, {} barred, {} overtaken, {} without a lane, {} awaited",
+            show_count(locks.shared),
+            100.0 * ratio(locks.joined as f64, locks.shared as f64),
+            show_count(locks.barred),
+            show_count(locks.overtaken),
+            show_count(locks.laneless),
+            show_count(locks.awaited),
         )?;
     }
     Ok(())
@@ -226,6 +244,7 @@ mod tests {
             unstarted: 0,
             kinds: vec![Kind { name: "put", stats, latency: latencies() }],
             locks,
+            shared_locks: SharedStats::default(),
             sharing: WindowStats::default(),
             cache: CacheStats::default(),
         };

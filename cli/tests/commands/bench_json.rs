@@ -69,6 +69,8 @@ fn check_phase(phase: &Value) {
     }
     let locks = ["acquired", "waited", "handed_over", "images", "remote_failed", "refused", "orphaned"];
     assert_integers(&phase["locks"], &locks);
+    let shared = ["shared", "joined", "barred", "laneless", "overtaken", "awaited", "orphaned"];
+    assert_integers(&phase["shared_locks"], &shared);
     assert_integers(&phase["sharing"], &["reads_delegated", "writes_combined"]);
     let cache = ["lookups", "invalidated", "evicted", "speculations_right", "speculations_wrong"];
     assert_integers(&phase["cache"], &cache);
