@@ -3,8 +3,11 @@
 //! READ is slow by chance.
 
 use farwood::index::KindStats;
+use farwood::index::layout::radix::Child;
+use farwood::index::layout::range_leaf::RangeLayout;
 use farwood::runtime::sim::SimShard;
-use farwood::{IndexKind, OpKind, RangeIndex};
+use farwood::runtime::{Chain, Meter, RemotePtr, ServerId};
+use farwood::{CheckOptions, IndexKind, OpKind, RangeIndex, Verbs};
 use futures::TryStreamExt;
 
 use crate::kit::cluster::Parties;
@@ -327,6 +330,121 @@ fn a_scan_reads_windows_of_leaves() {
         let costs = (scan.round_trips, scan.reads, scan.retries);
         assert_eq!(costs, (2 + windows, 2 + 2 * leaves, 0), "{leaves} leaves");
     });
+}
+
+/// Leaves that were emptied stay. A scan goes over them in windows all the same, however few pairs it wants.
+#[test]
+fn a_scan_goes_over_empty_leaves_in_windows() {
+    on_usual(Parties::ONE, &[], |cluster| async move {
+        load(&cluster).await;
+        let index = &cluster.index;
+        for n in 0..KEYS - 1 {
+            assert!(index.remove(&key(2 * n)).await.unwrap());
+        }
+        let leaves = index.survey().await.unwrap().leaves;
+        for limit in [1, 30, 100] {
+            let scan = counted(index, OpKind::Scan, async {
+                let pairs: Vec<_> = index.scan(key(0).., Some(limit)).try_collect().await.unwrap();
+                assert_eq!(pairs.len(), 1);
+            });
+            let round_trips = scan.await.round_trips;
+            assert!(
+                round_trips <= 6 + leaves.div_ceil(32),
+                "limit {limit}: {round_trips} over {leaves} leaves"
+            );
+        }
+    });
+}
+
+/// The first leaf of keys that share seven bytes is divided: their six nodes are written in one round trip.
+#[test]
+fn new_nodes_are_written_in_parallel() {
+    on_usual(Parties::ONE, &[], |cluster| async move {
+        let index = &cluster.index;
+        let name = |last: u8| [b'k', b'e', b'y', b'k', b'e', b'y', b'k', last];
+        for last in (0..100).step_by(2) {
+            assert!(index.insert(&name(last), &key(7)).await.unwrap());
+        }
+        let inner_nodes = index.survey().await.unwrap().inner_nodes;
+        let insert = counted(index, OpKind::Insert, async {
+            assert!(index.insert(&name(51), &key(7)).await.unwrap());
+        });
+        // Lock and leaf, right half, left half; the root with its lock, the new nodes, the root's slot.
+        assert_eq!(insert.await.round_trips, 6);
+        let shape = index.survey().await.unwrap();
+        assert_eq!((shape.leaves, shape.inner_nodes - inner_nodes), (2, 6));
+    });
+}
+
+/// Lists the leaves in a server's memory, with their bounds.
+async fn leaves_of(shard: &SimShard) -> Vec<(RemotePtr, Vec<u8>, Option<Vec<u8>>)> {
+    const LEAF_BYTES: usize = 1024;
+    let layout = RangeLayout::new(LEAF_BYTES, 1, 8, 8).unwrap();
+    let mut leaves = Vec::new();
+    for at in (0..2 << 20).step_by(LEAF_BYTES) {
+        let at = RemotePtr::new(ServerId(0), at);
+        let Ok(image) = shard.read(&Meter::default(), at, LEAF_BYTES).await else { continue };
+        if let Ok(leaf) = layout.parse(&image.into_buf()) {
+            let (low, high) = leaf.bounds();
+            leaves.push((at, low.to_vec(), high.map(|high| high.to_vec())));
+        }
+    }
+    leaves
+}
+
+/// A leaf whose link is damaged leads to one far behind. A client that comes there finds its key all the same, and has
+/// no slot put in that leads there: keys between would be out of reach for all.
+#[test]
+fn a_damaged_link_does_not_become_a_slot() {
+    const NEAR: u64 = 100;
+    on_usual(Parties::Nodes(2), &[], move |cluster| async move {
+        let (index, shard, is_reader) = (&cluster.index, &cluster.shard, cluster.place == 1);
+        load(&cluster).await;
+        if is_reader {
+            get_all(index).await;
+        }
+        cluster.meet().await;
+        let mut mended = None;
+        if !is_reader {
+            for n in 0..NEAR {
+                assert!(index.insert(&key(2 * n + 1), &key(n)).await.unwrap());
+            }
+            let leaves = leaves_of(shard).await;
+            let far = leaves.iter().find(|(_, low, _)| low[..] > key(KEYS)[..]).expect("there are many");
+            let wrong = Child::new(far.0).unwrap().bits();
+            // The first leaf, whose keys behind the first split another node looks for there.
+            let (first, ..) = leaves.iter().min_by_key(|(_, low, _)| low).unwrap();
+            let link = first.add(24);
+            let right = shard.read(&Meter::default(), link, 8).await.unwrap().into_buf();
+            mended = Some((link, u64::from_le_bytes(right[..8].try_into().unwrap())));
+            write_word(shard, link, wrong).await;
+        }
+        cluster.meet().await;
+        for _ in 0..2 {
+            if is_reader {
+                for n in (0..NEAR).rev() {
+                    assert_eq!(index.get(&key(2 * n + 1)).await.unwrap().as_deref(), Some(&key(n)[..]));
+                }
+                get_all(index).await;
+                // Long enough for its janitor.
+                shard.pause(5_000_000).await;
+            }
+            cluster.meet().await;
+        }
+        get_all(index).await;
+        if let Some((link, right)) = mended {
+            write_word(shard, link, right).await;
+        }
+        cluster.meet().await;
+        let report = index.check(&CheckOptions::default()).await.unwrap();
+        assert!(report.is_intact(), "{:?}", report.violations);
+    });
+}
+
+async fn write_word(shard: &SimShard, at: RemotePtr, word: u64) {
+    let mut chain = Chain::new(at.server());
+    chain.write_word(at, word);
+    shard.submit(&Meter::default(), chain).await.unwrap();
 }
 
 /// A scan with a limit reads the leaves that it wants in one round trip, most of the time.

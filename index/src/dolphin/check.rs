@@ -257,9 +257,9 @@ impl<V: Verbs> Walk<'_, V> {
         expected: Option<&Bytes>,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<Option<(Old, Option<Child>)>, AccessError> {
-        let (bytes, mut rereads) = (self.tree.leaf().node_bytes(), 0);
+        let mut rereads = 0;
         let image = loop {
-            let image = self.tree.read(self.meter, ptr, bytes, &mut self.budget).await?;
+            let image = self.tree.fetch_leaf(self.meter, ptr, &mut self.budget).await?.into_buf();
             let is_torn = self.tree.leaf().parse(&image).err() == Some(Rejection::Torn);
             rereads += 1;
             if !is_torn || self.at_rest.is_some() && rereads > REREADS {

@@ -1,6 +1,7 @@
 //! The way down to a key's leaf: over cached nodes, and from the first one that is not cached by READs.
 
 use farwood_runtime::{Buf, Meter, Verbs};
+use smallvec::SmallVec;
 
 use super::Tree;
 use super::separators::{Slots, covering, last};
@@ -8,9 +9,6 @@ use crate::error::AccessError;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
 use crate::step::Budget;
-
-/// All bytes, and the end of keys.
-const SYMBOLS: usize = 257;
 
 /// A leaf, and what led there.
 #[derive(Clone, Copy, Debug)]
@@ -226,8 +224,10 @@ impl<V: Verbs> Tree<V> {
         if inner.class != at.class {
             return corrupt(format!("it has the type {}, and a slot gives it {}", inner.class, at.class));
         }
-        if inner.slots.len() > SYMBOLS {
-            return corrupt(format!("it has {} slots, and there are {SYMBOLS} symbols", inner.slots.len()));
+        let mut symbols: SmallVec<[Symbol; 32]> = inner.slots.iter().map(|slot| slot.symbol()).collect();
+        symbols.sort_unstable();
+        if let Some(twice) = symbols.windows(2).find(|two| two[0] == two[1]) {
+            return corrupt(format!("it has two slots for {:?}", twice[0]));
         }
         if let Some(slot) = inner.slots.iter().find(|slot| slot.child().is_none() || slot.is_frozen()) {
             return corrupt(format!("its slot {slot:?} leads nowhere"));

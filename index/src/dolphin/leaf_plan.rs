@@ -17,8 +17,8 @@ pub(super) enum LeafPlan {
     Elsewhere(RangeFound, (Bytes, Option<Bytes>)),
     /// None: the operation has no effect.
     Nothing,
-    /// These bytes of the image, which has been changed.
-    Patch(Patch),
+    /// These bytes of the image, which has been changed. True if the key was present.
+    Patch(Patch, bool),
     /// The image, which has been changed, whole.
     Whole,
     /// It is written whole, with these pairs: removed keys give their slots up.
@@ -116,7 +116,7 @@ pub(super) fn plan(
         (_, None) => None,
     };
     if let Some(patch) = patch {
-        return Ok(LeafPlan::Patch(patch));
+        return Ok(LeafPlan::Patch(patch, is_present));
     }
     if let Some(slot) = slot {
         layout.rewrite_pair(image, slot, key, op.value());
@@ -127,7 +127,7 @@ pub(super) fn plan(
     if !old.holds(&pairs) {
         return Err(Malformed::KeyOrder.into());
     }
-    let place = place_of(&pairs, key);
+    let place = place_of(&pairs, key)?;
     pairs.insert(place, pair(key, op.value()));
     if pairs.len() <= layout.slots() {
         return Ok(LeafPlan::Compact(old, pairs));
@@ -151,7 +151,7 @@ fn part(view: &RangeView<'_>, key: &[u8], value: &[u8]) -> Result<LeafPlan, Reje
     if !old.holds(&left) {
         return Err(Malformed::KeyOrder.into());
     }
-    let place = place_of(&left, key);
+    let place = place_of(&left, key)?;
     let mut right = left.split_off(place);
     let separator = match left.last() {
         Some((before, _)) => shortest(before, key),
@@ -165,8 +165,14 @@ fn part(view: &RangeView<'_>, key: &[u8], value: &[u8]) -> Result<LeafPlan, Reje
     Ok(LeafPlan::Split { old, left, separator, right, is_done })
 }
 
-fn place_of(pairs: &Pairs, key: &[u8]) -> usize {
-    pairs.partition_point(|(other, _)| other[..] < *key)
+/// Yields where a key belongs that was not found.
+///
+/// # Errors
+/// If it is there all the same, in a slot as no writer leaves it.
+fn place_of(pairs: &Pairs, key: &[u8]) -> Result<usize, Rejection> {
+    let place = pairs.partition_point(|(other, _)| other[..] < *key);
+    let is_there = pairs.get(place).is_some_and(|(other, _)| other[..] == *key);
+    if is_there { Err(Malformed::KeyOrder.into()) } else { Ok(place) }
 }
 
 fn pair(key: &[u8], value: &[u8]) -> (Bytes, Bytes) {
@@ -225,7 +231,9 @@ mod tests {
         ] {
             let layout = layout(max_value);
             let planned = plan(&layout, &mut leaf(&layout, keys), KEY, op, false).unwrap();
-            assert_eq!(matches!(planned, LeafPlan::Patch(_)), is_small, "{op:?}: {planned:?}");
+            let is_there = keys.contains(&KEY);
+            let patches = matches!(planned, LeafPlan::Patch(_, was_present) if was_present == is_there);
+            assert_eq!(patches, is_small, "{op:?}: {planned:?}");
             assert_eq!(planned == LeafPlan::Whole, !is_small, "{op:?}");
         }
     }
@@ -267,11 +275,11 @@ mod tests {
             assert_eq!(is_done, done, "{key:?}");
         }
         for op in [insert, WriteOp::Put(b"12345678")] {
-            let patched = |keys: &[&[u8]], key| matches!(of(keys, key, op), Ok(LeafPlan::Patch(_)));
+            let patched = |keys: &[&[u8]], key| matches!(of(keys, key, op), Ok(LeafPlan::Patch(_, false)));
             assert!(patched(&[b"kba", b"kbb"], b"kbc") && patched(&[], b"kbc"));
         }
         let update = of(&[b"kba", b"kc"], b"kba", WriteOp::Update(b"12345678"));
-        assert!(matches!(update, Ok(LeafPlan::Patch(_))), "the key is present: {update:?}");
+        assert!(matches!(update, Ok(LeafPlan::Patch(_, true))), "the key is present: {update:?}");
     }
 
     /// A removed key that comes back may find keys of another prefix there; one that is gone keeps none away.
@@ -281,7 +289,7 @@ mod tests {
         let mut image = leaf(&layout, &[b"kba"]);
         layout.remove(&mut image, 0);
         let insert = WriteOp::Insert(b"12345678");
-        assert!(matches!(plan(&layout, &mut image, b"kca", insert, true), Ok(LeafPlan::Patch(_))));
+        assert!(matches!(plan(&layout, &mut image, b"kca", insert, true), Ok(LeafPlan::Patch(_, false))));
         let back = plan(&layout, &mut image, b"kba", insert, true).unwrap();
         let LeafPlan::Split { left, right, is_done: true, .. } = back else { panic!("{back:?}") };
         assert_eq!((bytes(&left), bytes(&right)), (vec![&b"kba"[..]], vec![&b"kca"[..]]));
@@ -310,5 +318,35 @@ mod tests {
         assert_eq!(bytes(&pairs), [&keys[1..], &[KEY]].concat());
         let again = plan(&layout, &mut image, keys[0], WriteOp::Put(b"12345678"), false).unwrap();
         assert_eq!(again, LeafPlan::Whole, "readers may have seen the removed key present");
+    }
+
+    /// Every byte of a full leaf changed in turn, to each of some values: whatever a client then plans, it does not
+    /// panic, and no leaf has a key twice.
+    #[test]
+    fn bytes_are_not_trusted() {
+        let layout = layout(8);
+        let names: Vec<[u8; 3]> = (0..layout.slots() as u8).map(|i| [b'k', 2 * i, 7]).collect();
+        let keys: Vec<&[u8]> = names.iter().map(|key| &key[..]).collect();
+        let whole = leaf(&layout, &keys);
+        let mut refused = 0;
+        for at in 0..whole.len() {
+            for value in [0, 1, 5, 7, 0x7F, 0x80, 0xC0, 0xFF] {
+                for (key, deep) in keys.iter().flat_map(|key| [(key, false), (key, true)]) {
+                    for op in [WriteOp::Insert(b"12345678"), WriteOp::Put(b"1"), WriteOp::Remove] {
+                        let mut image = whole.clone();
+                        image[at] = value;
+                        match plan(&layout, &mut image, key, op, deep) {
+                            Ok(LeafPlan::Compact(_, pairs)) => assert!(pairs.is_sorted_by(|a, b| a.0 < b.0)),
+                            Ok(LeafPlan::Split { left, right, .. }) => {
+                                assert!([left, right].concat().is_sorted_by(|a, b| a.0 < b.0));
+                            }
+                            Ok(_) => {}
+                            Err(_) => refused += 1,
+                        }
+                    }
+                }
+            }
+        }
+        assert!(refused > 1_000, "{refused}");
     }
 }

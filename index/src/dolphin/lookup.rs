@@ -100,7 +100,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// READs a leaf, the values behind the keys: one round trip, and one more for each queue pair that breaks.
-    async fn fetch_leaf(
+    pub(super) async fn fetch_leaf(
         &self,
         meter: &Meter,
         node: RemotePtr,

@@ -15,7 +15,7 @@
 //! | insert, put of an absent key | 2, alone | 3, alone | 3, alone |
 //! | put of an absent key behind one of a present key | 4 | 5 | 3, alone |
 //! | remove | 2, alone | 3, alone | 3, alone |
-//! | insert into a full leaf | 3, and for the separator 2 for each node that changes | 4, and 3 | 4, and 3 |
+//! | insert into a full leaf | 3, and for the separator 2 for each node that changes, 3 if there are new ones below | 4, and 3 or 4 | 4, and 3 or 4 |
 //! | scan | one for each window of leaves | the same | the same |
 //!
 //! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane has locks alone, in as
@@ -23,8 +23,9 @@
 //! put of its shard turned out to need. An update whose value is the first to be shorter than the longest, or as long,
 //! takes 4, without `fused` 5: it is written with the whole leaf.
 //!
-//! An operation that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind;
-//! without `backtracking` one for each level of the tree. With `deep_special` the first key of a prefix mostly splits a
+//! A get that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind; without
+//! `backtracking` one for each level of the tree. A write takes two more, since it gives the leaf's lock back first.
+//! With `deep_special` the first key of a prefix mostly splits a
 //! leaf.
 //!
 //! # Bytes (keys and values of 8 bytes, leaves of 1 KiB with 50 slots)
@@ -34,7 +35,7 @@
 //! | get | 1024 | 0 |
 //! | update | 512 and two FAA | 8 |
 //! | insert | 1024 and a CAS | 16, and the lock's word |
-//! | remove | 1024 and a CAS | 8, and the lock's word |
+//! | remove | 512 and a CAS | 8, and the lock's word |
 //!
 //! # Who sees what
 //!

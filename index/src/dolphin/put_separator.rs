@@ -1,10 +1,10 @@
 //! Putting a separator into the inner nodes, after the leaf was split: one node after the other, each under its lock in
-//! the lock table, and never two at a time. No leaf is locked meanwhile. What is not done yet, or never, costs others
+//! the lock table, and never two at a time, nor a leaf's beside. What is not done yet, or never, costs others
 //! round trips and nothing else (`separators.rs`).
 //!
 //! ```text
 //!   a node with room         lock and read            WRITE slots, unlock
-//!   new nodes below          lock and read   WRITE them, bottom up   WRITE slot, unlock
+//!   new nodes below          lock and read   WRITE them, in parallel   WRITE slot, unlock
 //!   a full node              lock and read   WRITE a larger one   WRITE link, unlock   lock above   WRITE slot, unlock
 //! ```
 //!
@@ -22,13 +22,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use farwood_lock::Held;
-use farwood_runtime::{Chain, Meter, Verbs};
+use farwood_runtime::{Buf, Chain, Meter, Verbs};
 
 use super::descend::{Inner, Unread};
 use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
-use crate::layout::Bytes;
+use crate::layout::Rejection;
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
 use crate::shell::nodes::NewNodes;
 use crate::smart::child_at;
@@ -125,9 +125,12 @@ impl<V: Verbs> Drop for Owed<V> {
         self.tree.verbs.defer(async move {
             tracing::debug!(name: "dolphin.separator.owed", "a dropped split has its separator put in");
             let meter = Meter::default();
-            // Once the leaf's lock could be taken, the split has taken effect.
+            // Once the leaf's lock could be taken, the split has taken effect, or never will.
             let put = match tree.settle_leaf(&meter, separator.left).await {
-                Ok(()) => tree.put_separator(&meter, &separator, Nodes::Read).await,
+                Ok(Some(end)) if end <= separator.key => {
+                    tree.put_separator(&meter, &separator, Nodes::Read).await
+                }
+                Ok(_) => Ok(()),
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = put {
@@ -181,15 +184,34 @@ impl<V: Verbs> Tree<V> {
 
     /// Puts a separator in, unless it is there, after a READ of the right leaf, which says where that ends.
     async fn put_suspected(&self, separator: Separator) -> Result<(), WriteError> {
-        let meter = Meter::default();
-        let high = self.end_of_leaf(&meter, separator.right).await?;
+        let (meter, right) = (Meter::default(), separator.right);
+        let image = self.read_leaf(&meter, right, &mut self.budget()).await?;
+        let (low, high) = self.leaf().parse(&image).expect("it was parsed").bounds();
+        if low != separator.key {
+            // The leaf before is damaged: no slot is to lead where its link does.
+            let what = format!("it begins at {low:?}, and the leaf before ends at {:?}", separator.key);
+            return Err(AccessError::corrupt(right.ptr(), what).into());
+        }
         self.put_separator(&meter, &Separator { high, ..separator }, Nodes::Read).await
     }
 
-    /// Yields where a leaf ends now: a READ of it.
-    async fn end_of_leaf(&self, meter: &Meter, leaf: Child) -> Result<Option<Bytes>, AccessError> {
-        let image = self.read_leaf(meter, leaf, &mut self.budget()).await?;
-        Ok(self.leaf().parse(&image).expect("it was parsed").bounds().1)
+    /// Tells whether a node, about the key byte at `position`, still needs a slot for a separator that may come late, by
+    /// a READ of the right leaf. `None` if that is being written: the node's lock is held, so nothing is waited for.
+    async fn is_called_for(
+        &self,
+        meter: &Meter,
+        position: usize,
+        separator: &Separator,
+        budget: &mut Budget,
+    ) -> Result<Option<bool>, AccessError> {
+        let node = separator.right.ptr();
+        let read = self.fetch_leaf(meter, node, budget).await?;
+        let is_slow = self.is_slow(&read);
+        match self.leaf().parse(&read.into_buf()) {
+            Ok(view) if !is_slow => Ok(Some(!separator.is_beyond(position, view.bounds().1.as_deref()))),
+            Ok(_) | Err(Rejection::Torn) => Ok(None),
+            Err(rejection) => Err(AccessError::corrupt(node, rejection)),
+        }
     }
 
     /// Puts a separator in, unless it is there.
@@ -269,10 +291,13 @@ impl<V: Verbs> Tree<V> {
         if next.is_err() && way == Way::High && separator.may_be_late(&inner.slots) {
             // Under the lock: a client that splits the right leaf from now on changes this node afterwards.
             tracing::debug!(name: "dolphin.separator.late", node = %at.node.ptr(), "a leaf is asked for its end");
-            let end = self.end_of_leaf(meter, separator.right).await;
-            if !matches!(&end, Ok(end) if !separator.is_beyond(inner.position, end.as_deref())) {
+            let is_called_for = self.is_called_for(meter, inner.position, separator, budget).await;
+            if !matches!(is_called_for, Ok(Some(true))) {
                 held.unlock(meter).await?;
-                return end.map(|_| Visit::Done).map_err(Into::into);
+                if let None = is_called_for? {
+                    self.suspect(separator.clone());
+                }
+                return Ok(Visit::Done);
             }
         }
         let change = match next {
@@ -307,7 +332,8 @@ impl<V: Verbs> Tree<V> {
         })
     }
 
-    /// Yields the slot that a node gets: nodes below it are written first.
+    /// Yields the slot that a node gets. Nodes below it are written first, all in one round trip: no client can come to
+    /// one before the slot is there.
     async fn new_slot(
         &self,
         meter: &Meter,
@@ -326,11 +352,14 @@ impl<V: Verbs> Tree<V> {
         };
         tracing::debug!(name: "dolphin.node.new", position = inner.position + 1, "a leaf gets inner nodes of its own");
         let mut slot = leaf_slot(Symbol::of(&separator.key, separator.key.len() - 1), separator.right);
+        let mut images = Vec::new();
         for position in (inner.position + 1..separator.key.len()).rev() {
-            let (node, class) =
-                self.write_inner(meter, nodes, position, &fork_at(below, slot), budget).await?;
-            slot = Slot::inner(Symbol::Byte(separator.key[position - 1]), node, class);
+            let (class, image) = self.inner_image(position, &fork_at(below, slot));
+            let node = nodes.allocate(None, image.len()).await?;
+            images.push((node, image));
+            slot = Slot::inner(Symbol::Byte(separator.key[position - 1]), child_at(node)?, class);
         }
+        nodes.write_all(meter, images, budget).await?;
         debug_assert!(slot.is_of(symbol));
         Ok(slot)
     }
@@ -369,12 +398,18 @@ impl<V: Verbs> Tree<V> {
         slots: &[Slot],
         budget: &mut Budget,
     ) -> Result<(Child, u8), WriteError> {
+        let (class, image) = self.inner_image(position, slots);
+        let node = nodes.write(meter, image, budget).await?;
+        Ok((child_at(node)?, class))
+    }
+
+    /// Makes the type and the image of an inner node.
+    fn inner_image(&self, position: usize, slots: &[Slot]) -> (u8, Buf) {
         let class = type_for(self.types(), slots.len()).expect("there is a type for all symbols");
         let mut image = self.verbs.lease(self.types().node_bytes(class));
         let header = Header::new(position, class, b"");
         build_inner(&mut image, Link::Live(Parent::Root), &header, slots.iter().copied());
-        let node = nodes.write(meter, image, budget).await?;
-        Ok((child_at(node)?, class))
+        (class, image)
     }
 
     /// Writes a node into more room than it had, and leaves a link to it.

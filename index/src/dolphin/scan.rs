@@ -35,6 +35,8 @@ pub(super) fn stream<V: Verbs>(
         front,
         ready: Vec::new(),
         order: SlotOrder::default(),
+        leaves: 0,
+        pairs: 0,
     };
     stream_windows(tree, scan)
 }
@@ -47,8 +49,11 @@ struct Leaves<V: Verbs> {
     /// Pairs that were taken from the leaves of this window.
     ready: Vec<Pair>,
     order: SlotOrder,
-    /// Leaves of the next window.
+    /// The most leaves of the next window.
     window: usize,
+    /// Leaves and pairs that were consumed.
+    leaves: usize,
+    pairs: usize,
 }
 
 impl<V: Verbs> Windows for Leaves<V> {
@@ -74,9 +79,10 @@ impl<V: Verbs> Leaves<V> {
     /// whether the front moved. Reads nothing where only one leaf is wanted.
     async fn consume_window(&mut self, at: &[u8]) -> Result<bool, AccessError> {
         let tree = Rc::clone(&self.tree);
-        let enough = self.front.left().div_ceil(tree.leaf().slots()).saturating_add(1);
-        let most = self.window.min(enough);
+        let most = self.window.min(self.enough());
+        let next_window = (self.window * 2).min(tree.scan_window());
         if most == 1 {
+            self.window = next_window;
             return Ok(false);
         }
         let place = match tree.locate(&self.meter, at, &mut tree.budget()).await? {
@@ -89,7 +95,7 @@ impl<V: Verbs> Leaves<V> {
         let behind = tree.reader().leaves_behind(at, most - 1);
         let behind = behind.into_iter().filter_map(|word| Slot::from_bits(word).child());
         let window: SmallVec<[Child; 32]> = std::iter::once(place.leaf).chain(behind).collect();
-        self.window = (self.window * 2).min(tree.scan_window());
+        self.window = next_window;
         self.meter.round_trip();
         let posted: SmallVec<[V::Submission; 32]> =
             window.iter().map(|leaf| tree.verbs.post(&self.meter, tree.leaf_chain(leaf.ptr()))).collect();
@@ -106,7 +112,8 @@ impl<V: Verbs> Leaves<V> {
             };
             match consumed {
                 Some(true) => is_any = true,
-                Some(false) => break,
+                // A slot was outdated; the leaf behind may be the next one all the same.
+                Some(false) => {}
                 None => {
                     // It cannot be used, and is read again by itself.
                     self.meter.retry();
@@ -115,6 +122,14 @@ impl<V: Verbs> Leaves<V> {
             }
         }
         Ok(is_any)
+    }
+
+    /// Counts the leaves that have as many pairs as are wanted still, if they are as full as those before.
+    fn enough(&self) -> usize {
+        match self.leaves {
+            0 => usize::MAX,
+            leaves => self.front.left().saturating_mul(leaves).div_ceil(self.pairs.max(1)).saturating_add(1),
+        }
     }
 
     /// Reads the leaf that answers for `at`, and consumes it. If there is none the scan goes on where the next one
@@ -143,7 +158,10 @@ impl<V: Verbs> Leaves<V> {
         }
         let before = self.ready.len();
         view.copy_sorted(&self.front.bounds(), self.front.left(), &mut self.order, &mut self.ready)?;
-        self.front.advance(self.ready.len() - before, view.bounds().1);
+        let taken = self.ready.len() - before;
+        self.leaves += 1;
+        self.pairs += taken;
+        self.front.advance(taken, view.bounds().1);
         Ok(true)
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //!   update    FAA bit, READ words, READ keys       WRITE value, FAA bit                                 2 round trips
 //!   insert    CAS word, READ words, READ leaf      WRITE value, WRITE key, unlock                       2
-//!   remove    the same                             WRITE key, unlock                                    2
-//!   split     the same         WRITE right leaf    WRITE left leaf, unlock      its separator           3 and those
+//!   remove    CAS word, READ words, READ keys      WRITE key, unlock                                    2
+//!   split     as an insert     WRITE right leaf    WRITE left leaf, unlock      its separator           3 and those
 //! ```
 //!
 //! Without `fused` a client that has the lock alone reads behind the CAS in a round trip of its own. What a sharer does
@@ -26,7 +26,7 @@ use crate::layout::radix::Child;
 use crate::layout::range_leaf::{RangeFound, RangeHeader, RangeLayout};
 use crate::layout::{Bytes, NodeVersion, Patch};
 use crate::smart::child_at;
-use crate::step::{Budget, Step};
+use crate::step::Budget;
 use crate::write_op::WriteOp;
 
 /// The outcome of a write at a leaf.
@@ -125,13 +125,10 @@ impl<V: Verbs> Tree<V> {
                 leave(meter, shared).await;
                 Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?))
             }
+            // No client writes the leaf whole meanwhile, so it is not torn for a moment.
             Err(rejection) => {
                 leave(meter, shared).await;
-                match Step::<()>::after(rejection) {
-                    Step::Reread(last) => budget.spend(meter, node, last)?,
-                    _ => return Err(AccessError::corrupt(node, rejection)),
-                }
-                Ok(Outcome::On(Located::Leaf(place)))
+                Err(AccessError::corrupt(node, rejection))
             }
         }
     }
@@ -166,8 +163,10 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
-        let (held, mut image) = self.lock_leaf(meter, node).await?;
-        let planned = match plan(layout, &mut image, key, op, self.techniques.deep_special) {
+        let is_removal = matches!(op, WriteOp::Remove);
+        let (held, mut image) = self.lock_leaf(meter, node, !is_removal).await?;
+        let read = 0..if is_removal { layout.key_part().end } else { layout.node_bytes() };
+        let planned = match plan(layout, &mut image[read], key, op, self.techniques.deep_special) {
             Ok(planned) => planned,
             Err(rejection) => {
                 held.unlock(meter).await?;
@@ -175,7 +174,7 @@ impl<V: Verbs> Tree<V> {
             }
         };
         if let WriteOp::Put(_) = op {
-            self.state.puts_insert.set(!matches!(planned, LeafPlan::Patch(ref patch) if patch.len() == 1));
+            self.state.puts_insert.set(!matches!(planned, LeafPlan::Patch(_, true)));
         }
         match planned {
             LeafPlan::Nothing => {
@@ -186,7 +185,9 @@ impl<V: Verbs> Tree<V> {
                 held.unlock(meter).await?;
                 return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?));
             }
-            LeafPlan::Patch(patch) => drop(held.release(meter, patch_chain(node, image, patch), true).await?),
+            LeafPlan::Patch(patch, _) => {
+                drop(held.release(meter, patch_chain(node, image, patch), true).await?)
+            }
             LeafPlan::Whole => {
                 tracing::debug!(name: "dolphin.leaf.whole", leaf = %node, "a leaf is written whole");
                 drop(held.release(meter, whole_chain(layout, node, image), true).await?);
@@ -248,24 +249,30 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Takes a leaf's lock alone and reads it: one round trip with `fused`, else two, unless other clients have it.
+    /// Takes a leaf's lock alone and reads the leaf, or without values its key part: one round trip with `fused`, else
+    /// two, unless other clients have the lock.
     pub(super) async fn lock_leaf(
         &self,
         meter: &Meter,
         node: RemotePtr,
+        with_values: bool,
     ) -> Result<(Held<V>, Buf), AccessError> {
         let (locks, layout) = (self.leaf_locks(), self.leaf());
         let mut held = locks.acquire(meter, node, self.lock_of(node)).await?;
         let buf = self.verbs.lease(layout.node_bytes());
-        let (parts, fused) = (layout.parts(true), self.techniques.fused);
+        let (parts, fused) = (layout.parts(with_values), self.techniques.fused);
         let read = locks.lock_and_read(meter, &mut held, buf, &parts, fused).await?;
         Ok((held, read.into_buf()))
     }
 
-    /// Waits until no client has the leaf's lock alone.
-    pub(super) async fn settle_leaf(&self, meter: &Meter, leaf: Child) -> Result<(), AccessError> {
-        let (held, _) = self.lock_leaf(meter, leaf.ptr()).await?;
-        Ok(held.unlock(meter).await?)
+    /// Waits until no client has the leaf's lock alone. Yields where the leaf ends then.
+    pub(super) async fn settle_leaf(&self, meter: &Meter, leaf: Child) -> Result<Option<Bytes>, AccessError> {
+        let (held, image) = self.lock_leaf(meter, leaf.ptr(), false).await?;
+        held.unlock(meter).await?;
+        match self.leaf().parse(&image[self.leaf().key_part()]) {
+            Ok(view) => Ok(view.bounds().1),
+            Err(rejection) => Err(AccessError::corrupt(leaf.ptr(), rejection)),
+        }
     }
 
     pub(super) fn lock_of(&self, node: RemotePtr) -> RemotePtr {

@@ -16,8 +16,8 @@
 use std::cmp::Ordering;
 use std::ops::{Bound, RangeBounds};
 
+use super::Rejection;
 use super::stream::{self, StreamRange, WORD_BYTES};
-use super::{Bytes, Rejection};
 
 /// A key of an entry, where it lies.
 pub(super) trait SlotKey {
@@ -82,25 +82,8 @@ impl SlotKey for StreamKey<'_> {
     }
 }
 
-/// A key that was copied out of an image.
-impl SlotKey for Bytes {
-    #[inline]
-    fn word(&self, at: usize) -> (u64, usize) {
-        let rest = &self[at..];
-        (stream::in_order(rest), rest.len())
-    }
-
-    #[inline]
-    fn is_in(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
-        is_between(bounds, |bound| match (self[..].try_into(), bound.try_into()) {
-            (Ok(key), Ok(bound)) => u64::from_be_bytes(key).cmp(&u64::from_be_bytes(bound)),
-            _ => self[..].cmp(bound),
-        })
-    }
-}
-
 /// Tells whether what compares so with bounds is between them.
-fn is_between(bounds: &impl RangeBounds<[u8]>, compare: impl Fn(&[u8]) -> Ordering) -> bool {
+pub(super) fn is_between(bounds: &impl RangeBounds<[u8]>, compare: impl Fn(&[u8]) -> Ordering) -> bool {
     let after_start = match bounds.start_bound() {
         Bound::Unbounded => true,
         Bound::Included(start) => compare(start).is_ge(),

@@ -62,14 +62,38 @@ impl<'l, A: Algorithm, V: Verbs> NewNodes<'l, A, V> {
         image: Buf,
         budget: &mut Budget,
     ) -> Result<RemotePtr, WriteError> {
-        let bytes = image.len();
-        let node = self.allocate(None, bytes).await?;
-        let mut chain = Chain::with_buffer(node.server(), image);
-        chain.write(node, 0..bytes);
-        while let Err(failed) = self.local.verbs.submit(meter, chain).await {
-            chain = budget.post_again(meter, node, failed)?;
-        }
+        let node = self.allocate(None, image.len()).await?;
+        self.write_all(meter, [(node, image)], budget).await?;
         Ok(node)
+    }
+
+    /// Writes nodes that were allocated, in parallel: one round trip, and one more for each queue pair that breaks
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// If the fabric fails for good.
+    pub async fn write_all(
+        &self,
+        meter: &Meter,
+        images: impl IntoIterator<Item = (RemotePtr, Buf)>,
+        budget: &mut Budget,
+    ) -> Result<(), AccessError> {
+        let verbs = &self.local.verbs;
+        meter.round_trip();
+        let post = |(node, image): (RemotePtr, Buf)| {
+            let bytes = image.len();
+            let mut chain = Chain::with_buffer(node.server(), image);
+            chain.write(node, 0..bytes);
+            (node, verbs.post(meter, chain))
+        };
+        let posted: SmallVec<[_; 2]> = images.into_iter().map(post).collect();
+        for (node, written) in posted {
+            let mut written = written.await;
+            while let Err(failed) = written {
+                written = verbs.submit(meter, budget.post_again(meter, node, failed)?).await;
+            }
+        }
+        Ok(())
     }
 
     /// Marks the nodes as ones that other clients may find from here on: they never go back. Yields them.

@@ -3,8 +3,11 @@
 
 use smallvec::SmallVec;
 
-/// Bytes of a key's slot or a value, which seldom are more: of any key in most leaves, and of short values.
-pub(super) type Scratch = SmallVec<[u8; 264]>;
+/// Bytes of the longest slot of a key.
+pub(super) const SCRATCH_BYTES: usize = 264;
+
+/// Bytes of a key's slot, or of a value, which seldom are more.
+pub(super) type Scratch = SmallVec<[u8; SCRATCH_BYTES]>;
 
 const STATE_SHIFT: u32 = 6;
 pub(super) const VALUE_SHORT: u8 = 1 << 5;

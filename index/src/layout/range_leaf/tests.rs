@@ -1,7 +1,9 @@
 //! Leaves of many sizes: what is written is read, in every mixture of two writes and whatever the bytes are.
 
+use std::ops::Bound;
+
 use super::*;
-use crate::layout::{Bytes, Malformed, Rejection};
+use crate::layout::{Bytes, Malformed, Rejection, SlotOrder};
 
 fn header<'a>(version: u16, low: &'a [u8], high: Option<&'a [u8]>) -> RangeHeader<'a> {
     RangeHeader { version: NodeVersion::new(version), next: Child::of(7), low, high }
@@ -292,6 +294,53 @@ fn bytes_are_not_trusted() {
             }
         }
         assert_eq!(layout.parse(&vec![0; layout.node_bytes()]).err(), Some(Rejection::NotANode { found: 0 }));
+    }
+}
+
+/// Keys of all lengths, many of which are prefixes of each other, in one word and in several: in the order of slices.
+#[test]
+fn pairs_are_copied_in_the_order_of_their_keys() {
+    for layout in [RangeLayout::new(512, 1, 8, 8), RangeLayout::new(2048, 2, 30, 60)].map(Result::unwrap) {
+        let lengths = [1, 2, 7, 8, 9, 15, 16, 17, 24, 30];
+        let lengths = lengths.into_iter().filter(|length| *length <= layout.max_key);
+        let mut keys: Vec<Vec<u8>> = lengths
+            .flat_map(|length| [0, 1, 0xFF].map(|last| [vec![b'k'; length - 1], vec![last]].concat()))
+            .map(|mut key| {
+                key[0] = b'k';
+                key
+            })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.truncate(layout.slots);
+        let values: Vec<Vec<u8>> = (0..keys.len()).map(|n| vec![n as u8; n % 9]).collect();
+        let mut image = vec![0; layout.node_bytes()];
+        let header = RangeHeader { version: NodeVersion::new(7), next: None, low: b"k", high: Some(b"l") };
+        // In another order than that of keys.
+        let order = (0..keys.len()).map(|n| n * 11 % keys.len());
+        let mixed: Vec<usize> = order.collect();
+        assert_eq!(mixed.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+        layout.build(&mut image, &header, mixed.iter().map(|n| (&keys[*n][..], &values[*n][..])));
+        layout.remove(&mut image, 3);
+        let mut expected: Vec<(Vec<u8>, Vec<u8>)> = keys.iter().cloned().zip(values).collect();
+        expected.remove(mixed[3]);
+        let mut slots = SlotOrder::default();
+        for limit in [0, 1, 5, 100] {
+            for from in &keys {
+                for to in &keys {
+                    let bounds = (Bound::Excluded(&from[..]), Bound::Included(&to[..]));
+                    let mut pairs = Vec::new();
+                    layout
+                        .parse(&image)
+                        .unwrap()
+                        .copy_sorted(&bounds, limit, &mut slots, &mut pairs)
+                        .unwrap();
+                    let wanted = expected.iter().filter(|(key, _)| from < key && key <= to).take(limit);
+                    let pairs = pairs.iter().map(|(key, value)| (&key[..], &value[..]));
+                    assert!(pairs.eq(wanted.map(|(key, value)| (&key[..], &value[..]))), "{from:?} {to:?}");
+                }
+            }
+        }
     }
 }
 

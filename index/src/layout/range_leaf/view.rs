@@ -6,10 +6,10 @@ use std::ops::RangeBounds;
 
 use smallvec::{Array, SmallVec};
 
-use super::slot::{Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
+use super::slot::{SCRATCH_BYTES, Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
 use super::{LINE_WORDS, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
 use crate::layout::radix::Child;
-use crate::layout::slot_order::SlotOrder;
+use crate::layout::slot_order::{SlotKey, SlotOrder, is_between};
 use crate::layout::{Bytes, INLINE_BYTES, LINE_BYTES, Malformed, NodeVersion, Rejection, stream};
 
 /// The top byte of each control word: one that unrelated memory is unlikely to hold.
@@ -23,6 +23,44 @@ pub struct RangeView<'a> {
     layout: RangeLayout,
     image: &'a [u8],
     version: NodeVersion,
+}
+
+/// A key where it lies, of so many bytes.
+struct RangeKey<'a> {
+    view: RangeView<'a>,
+    slot: usize,
+    len: usize,
+}
+
+impl RangeKey<'_> {
+    /// Compares with a key.
+    fn order(&self, key: &[u8]) -> Ordering {
+        let ours = (0..self.len).step_by(WORD_BYTES).map(|at| self.word(at).0);
+        ours.cmp(key.chunks(WORD_BYTES).map(stream::in_order)).then(self.len.cmp(&key.len()))
+    }
+}
+
+impl SlotKey for RangeKey<'_> {
+    /// The key's first byte is where the head is in the slot's first word, so words of the slot are those of the key.
+    #[inline]
+    fn word(&self, at: usize) -> (u64, usize) {
+        let left = self.len - at;
+        if left == 0 {
+            return (0, 0);
+        }
+        let view = &self.view;
+        let mut bytes = view.word(view.layout.key_word(self.slot) + at / WORD_BYTES).to_le_bytes();
+        if at == 0 {
+            bytes[0] = view.image[super::at(view.low().first)];
+        }
+        let kept = !(u64::MAX.checked_shr(8 * left as u32).unwrap_or(0));
+        (u64::from_be_bytes(bytes) & kept, left)
+    }
+
+    #[inline]
+    fn is_in(&self, bounds: &impl RangeBounds<[u8]>) -> bool {
+        is_between(bounds, |bound| self.order(bound))
+    }
 }
 
 /// The place of a bound: its first word, and its bytes.
@@ -303,6 +341,16 @@ impl<'a> RangeView<'a> {
         Ok(key)
     }
 
+    /// Counts the bytes of the key of a slot that is not vacant.
+    fn key_len(&self, slot: usize) -> Result<usize, Rejection> {
+        let (place, words) = (self.layout.key_word(slot), self.layout.key_words());
+        let stored = match words {
+            1 => key_of(&self.word(place).to_le_bytes()).map(<[u8]>::len),
+            _ => key_of(&self.gather::<[u8; SCRATCH_BYTES]>(place, words * WORD_BYTES)).map(<[u8]>::len),
+        };
+        Ok(self.low().bytes.min(1) + stored.ok_or(Malformed::KeyLength { slot })?)
+    }
+
     /// Yields the value of a slot whose key is present.
     ///
     /// ```
@@ -326,8 +374,10 @@ impl<'a> RangeView<'a> {
             let length = filled(value, short).ok_or(Malformed::ValueLength { slot })?.len();
             return Ok(Bytes::from_buf_and_len(room, length));
         }
-        let bytes: Scratch = self.gather(place, words * WORD_BYTES);
-        Ok(Bytes::from_slice(filled(&bytes, short).ok_or(Malformed::ValueLength { slot })?))
+        let mut value: Bytes = self.gather(place, words * WORD_BYTES);
+        let length = filled(&value, short).ok_or(Malformed::ValueLength { slot })?.len();
+        value.truncate(length);
+        Ok(value)
     }
 
     /// Appends the pairs with keys in `bounds` to `pairs`, ascending by key, but at most `limit` of them.
@@ -353,7 +403,8 @@ impl<'a> RangeView<'a> {
         pairs: &mut Vec<(Bytes, Bytes)>,
     ) -> Result<(), Rejection> {
         let before = pairs.len();
-        for slot in order.sorted(bounds, self.present(), |slot| self.key(slot).map(Some))?.take(limit) {
+        let key = |slot| Ok(Some(RangeKey { view: *self, slot, len: self.key_len(slot)? }));
+        for slot in order.sorted(bounds, self.present(), key)?.take(limit) {
             match self.key(slot).and_then(|key| Ok((key, self.value(slot)?))) {
                 Ok(pair) => pairs.push(pair),
                 Err(rejection) => {
