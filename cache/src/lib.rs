@@ -21,7 +21,7 @@
 //! children     addresses in as few bits as the node's children need
 //! eviction/    which node goes: one policy per file
 //! hotspot      where frequently read keys lie in their leaves (CHIME)
-//! radix/       the cache of a radix tree's nodes (SMART), a cache of its own
+//! radix/       the cache of radix nodes (SMART, Dolphin), a cache of its own
 //! ```
 //!
 //! # What a lookup does

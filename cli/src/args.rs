@@ -73,8 +73,8 @@ pub(crate) struct SimPaperArgs {
     /// The experiment [default: all, one after the other]
     #[arg(value_parser = experiments())]
     pub(crate) name: Option<String>,
-    /// Keys that Sherman's experiments store; SMART's and CHIME's store a tenth. Popularity is that of the papers'
-    /// numbers of keys, but for CHIME's
+    /// Keys that Sherman's experiments store, 10k at least; SMART's and CHIME's store a tenth, Dolphin's a half, but a
+    /// power of two. Popularity is that of the papers' numbers of keys, but for CHIME's
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub(crate) keys: u64,
     /// Virtual time, in percent of what each experiment takes by itself
@@ -175,8 +175,9 @@ pub(crate) struct BenchArgs {
     /// uniform]
     #[arg(long, value_name = "DIST")]
     pub(crate) dist: Option<String>,
-    /// The keys: int (8 bytes, spread over the key space), dense (8 bytes, counted up), string (generated, of various
-    /// lengths) or file:PATH (one per line; - is standard input)
+    /// The keys: int (8 bytes, spread over the key space), dense (8 bytes, counted up: popular keys are neighbours, new
+    /// ones come behind all others), string (generated, of various lengths) or file:PATH (one per line; - is standard
+    /// input)
     #[arg(long, value_name = "KIND", default_value = "int")]
     pub(crate) key: String,
     /// Bytes of a value

@@ -1,10 +1,10 @@
 //! Hierarchical node locks with hand-over (Sherman section 4.3), for any index over [`farwood_runtime::Verbs`].
 //!
 //! A lock has two halves. Its *global* half is a word in the lock region of the node's own memory server, or in the
-//! node itself: 0 when free, taken by CAS, cleared by a WRITE that travels behind the write-back. Its *local* half is
-//! a FIFO queue on one shard of each compute node, the lock's home. Only the holder of the local half touches the
-//! word, so clients of one compute node never spin against each other on the network, and a releasing holder may pass
-//! the taken word on to the next.
+//! node itself: 0 when free, taken by CAS, cleared by a WRITE that travels behind the write-back (by a CAS where WRITEs
+//! are not atomic against CASes: `Capabilities::atomic_writes`). Its *local* half is a FIFO queue on one shard of each
+//! compute node, the lock's home. Only the holder of the local half touches the word, so clients of one compute node
+//! never spin against each other on the network, and a releasing holder may pass the taken word on to the next.
 //!
 //! ```text
 //!   acquire ──> local queue ──> lock_and_read ──> CAS + READ ──> ... ──> release: WRITE(s) + unlock WRITE
@@ -34,8 +34,8 @@
 //! cleans up after a dropped one, `backlog` bounds its work. The protocol between shards is pure: `handover` decides at
 //! a lock's home, `wait_list` is its queue, `slots` (and `hint`) keeps what waits on a client's shard, `message` is
 //! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it
-//! holds, and what a free one carries; `audit` reads them all. `backoff` paces attempts, `pace` the janitor's,
-//! `patience` ends waits.
+//! holds, and what a free one carries; `audit` reads them all, and `deaths` knows whose words protect nothing any more.
+//! `backoff` paces attempts, `pace` the janitor's, `patience` ends waits.
 //!
 //! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts
 //! above, and none of them knows of it.

@@ -11,8 +11,9 @@
 //! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs`
 //!   (feature `verbs`), `fabric::sim` (feature `sim`).
 //! - [`shard`]: client pool, timers, mailboxes and chains of one core, driven from outside. [`executor`]: glommio
-//!   executors that do begin, and the poller that drives a shard on one. [`node`]: a [`ComputeNode`] is a set of
-//!   shards, and to an index a [`NodeContext`]. [`on_one_shard`] makes all of it, for examples and tests.
+//!   executors, kept from sleeping over their tasks, and the poller that drives a shard on one. [`node`]: a
+//!   [`ComputeNode`] is a set of shards, and to an index a [`NodeContext`]. [`on_one_shard`] makes all of it, for
+//!   examples and tests.
 //!
 //! Only this crate names a clock or a thread, and only [`executor`] uses glommio.
 

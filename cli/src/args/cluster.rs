@@ -54,8 +54,8 @@ impl ServersArgs {
 
 /// Run a memory server: memory that compute nodes read and write without this process.
 ///
-/// It says when it is ready, with how to connect, and runs until Ctrl-C (or SIGTERM). Before it stops it says what it
-/// loses: nothing of it survives the process. A second Ctrl-C ends it at once.
+/// It says when it is ready and how to connect, and runs until Ctrl-C, SIGTERM or SIGHUP (under nohup not the last).
+/// Before it stops it says what is lost: its memory does not outlive the process. A second Ctrl-C ends it at once.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 after Ctrl-C, 1 if it could not be started, 2 if the arguments make no server."
@@ -65,8 +65,8 @@ pub(crate) struct MemoryServerArgs {
     /// of a DAX device) or verbs
     #[arg(long, value_name = "FABRIC")]
     pub(crate) fabric: String,
-    /// Memory that indexes can have, with the server's own tables; on CPUs other than AMD Zen 5 the counters that keep
-    /// lines whole take one sixteenth on top
+    /// Memory of the server: what indexes can have, and its own tables. Over shm, on CPUs other than AMD Zen 5 servers
+    /// and desktops, counters that keep lines whole take one sixteenth on top
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: u64,
     /// verbs: where the control service listens for compute nodes [default: 0.0.0.0:7077]

@@ -1,5 +1,5 @@
-//! Distributions over n items: uniform, or zipfian of any skew. They yield ranks; rank 0 is the most popular one. The
-//! key set makes neighbouring ranks strangers in key order.
+//! Distributions over n items: uniform, or zipfian of any skew. They yield ranks; rank 0 is the most popular one. Which
+//! keys these are is the key set's: neighbouring ranks lie anywhere in key order, but those of dense keys side by side.
 //!
 //! The zipfian sampler is exact for every theta and costs no power function in the usual case: the first ranks are
 //! outcomes of an alias table of their own; the others are grouped in buckets whose width grows with the rank, so that

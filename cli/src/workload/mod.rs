@@ -1,5 +1,5 @@
-//! Workloads as pure values: their names, the keys that they ask for, the form of keys and values. Nothing here knows
-//! of an index, a shard or a clock.
+//! Workloads: their names and mixes of operations, the keys that they ask for, the form of keys and values, and the
+//! lines of a trace. Nothing here knows of an index, a shard or a clock; files are read before a run.
 
 pub(crate) mod distribution;
 pub(crate) mod frontier;

@@ -15,6 +15,7 @@
 //! | | `settle_leaf`, `read_leaf_locked` | take its lock: for a separator of unknown outcome, for a scan in doubt |
 //! | [`LeafFormat`] | `node_bytes`, `slots` | memory for leaves, and how full they are |
 //! | | `writer_reads` | versions wrap around no faster than writers read: that bounds how long a READ may take |
+//! | | `WRITES_NOTICED` | a scan's READ of a leaf that took less time than so many writes is beyond doubt |
 //! | | `room_for`, `build` | the first leaf of a tree, and the leaves of a bulk load |
 //! | | `view` | the pairs of a leaf in order, for scans, and how long a READ of all of it may take |
 //! | | `lock` | a check tells locks of the dead, also those within leaves |
@@ -38,6 +39,7 @@
 //! | `separator.rs` | what a split owes to the level above, up to a new root |
 //! | `repair.rs` | separators whose splitter died |
 //! | `bulk_load.rs`, `check.rs` | all of it, but for the bytes of leaves |
+//! | `observed_node.rs` | a node as a check or a repair sees it, with the faults inside it |
 
 pub(crate) mod blocks;
 pub(crate) mod bulk_load;

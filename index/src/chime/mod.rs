@@ -36,9 +36,10 @@
 //! # Long pairs
 //!
 //! Each of a get's eight entries has room for the longest pair, and so has each slot of a leaf. Where that is more than
-//! 128 bytes a tree is *indirect* if its creator does not say ([`Geometry::indirect`], in the catalog; `--technique
-//! indirect=off`, or `on` for shorter pairs): an entry has the key's hash as a fingerprint and the address of a block,
-//! which has the whole key and the value, and is as large as they need, in lines of 64 bytes.
+//! 128 bytes a tree is *indirect* if its creator does not say ([`Geometry::indirect`], in the catalog; `farwood bench`
+//! and `farwood sim run` have `--technique indirect=off`, or `on` for shorter pairs): an entry has the key's hash as a
+//! fingerprint and the address of a block, which has the whole key and the value, and is as large as they need, in
+//! lines of 64 bytes.
 //!
 //! - *get*: the neighbourhood, then the block. Without an entry of the fingerprint the key is absent; one of another
 //!   key costs a round trip, and is a coincidence of 64 bits.

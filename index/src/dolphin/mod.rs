@@ -19,14 +19,29 @@
 //! | scan | one for each window of leaves | the same | the same |
 //!
 //! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane has locks alone, in as
-//! many round trips. A separator mostly changes one node. A put cannot know which it is. It takes the way that the last
-//! put of its shard turned out to need. An update whose value is the first to be shorter than the longest, or as long,
-//! takes 4, without `fused` 5: it is written with the whole leaf.
+//! many round trips. A separator mostly changes one node. A put does not know beforehand whether its key is present: it
+//! takes the way that the last put of its shard turned out to need.
+//!
+//! Two kinds of updates write the whole leaf, and so have the lock alone:
+//!
+//! - A slot has room for the longest value in whole words, and a bit in the key's head says whether the value is
+//!   shorter than that. An update that changes the bit takes 4, without `fused` 5: it finds that out when it shares the
+//!   lock.
+//! - Where values may have more than 56 bytes, no value is sure to lie within a line. Every update takes 2 then,
+//!   without `fused` 3.
 //!
 //! A get that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind; without
 //! `backtracking` one for each level of the tree. A write takes two more, since it gives the leaf's lock back first.
 //! With `deep_special` the first key of a prefix mostly splits a
 //! leaf.
+//!
+//! # Words
+//!
+//! | the paper's | here |
+//! |---|---|
+//! | Spear | a lock that can be shared ([`farwood_lock::shared`]) |
+//! | special node | an inner node of which one slot is for several bytes |
+//! | reverse pointer, backtracking | the leaf's link to the leaf that was split off from it last, and the way over it |
 //!
 //! # Bytes (keys and values of 8 bytes, leaves of 1 KiB with 50 slots)
 //!

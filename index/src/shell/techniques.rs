@@ -56,7 +56,7 @@ macro_rules! techniques {
         }
 
         impl $name {
-            /// The switches as they are by default: all that are this algorithm's own.
+            /// The switches as they are by default. Those that are off are other algorithms', or for research.
             pub const ALL: $name = $name { $($field: $on,)+ };
 
             /// All switches off.

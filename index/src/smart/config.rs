@@ -84,7 +84,7 @@ pub struct Geometry {
 /// The types of inner nodes that a tree has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Types {
-    /// By lines of 64 bytes: from 6 slots to 257.
+    /// By lines of 64 bytes: from 6 slots to 262, of which a node needs 257.
     Lines,
     /// From 2 slots on, in small steps, so that in tests nodes switch type and move all the time.
     Tiny,

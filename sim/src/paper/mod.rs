@@ -1,7 +1,8 @@
 //! The papers' experiments on the simulated fabric: what a cluster would show, beside what the papers saw.
 //!
 //! The simulated NICs are calibrated from micro-measurements alone ([`farwood_runtime::sim::Profile`]), so what an
-//! index does here is a prediction. Only `sherman-fig16` is a calibration: it fixed the number of responder slots.
+//! index does here is a prediction. Only `nic` and `sherman-fig16` are calibrations: two parameters of the NIC
+//! (`responder_slots`, `message_ns`) were fitted to that figure, which is of locks without an index.
 //!
 //! - `cluster`: a cluster of the papers running one workload; `tree`: the index that it runs on; `client`: its clients;
 //!   `workload`: which keys clients ask for; `band`: the same over what is not known of the NIC.
