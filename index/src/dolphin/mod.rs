@@ -15,9 +15,10 @@
 //! | insert, put of an absent key | 2, alone | 3, alone | 3, alone |
 //! | put of an absent key behind one of a present key | 4 | 5 | 3, alone |
 //! | remove | 2, alone | 3, alone | 3, alone |
-//! | insert into a full leaf | 3, and for the separator 2 for each node that changes, 3 if there are new ones below | 4, and 3 or 4 | 4, and 3 or 4 |
+//! | insert into a full leaf | 3, and the separator's | 4, and the separator's | 4, and the separator's |
 //! | scan | one for each window of leaves | the same | the same |
 //!
+//! A separator costs 2 for each node that changes (3 without `fused`), and one more where there are new nodes below it.
 //! With `fused` and without `shared_updates` an update takes 2, alone. A shard that has no lane has locks alone, in as
 //! many round trips. A separator mostly changes one node. A put does not know beforehand whether its key is present: it
 //! takes the way that the last put of its shard turned out to need.

@@ -195,8 +195,8 @@ impl<V: Verbs> Tree<V> {
         self.put_separator(&meter, &Separator { high, ..separator }, Nodes::Read).await
     }
 
-    /// Tells whether a node, about the key byte at `position`, still needs a slot for a separator that may come late, by
-    /// a READ of the right leaf. `None` if that is being written: the node's lock is held, so nothing is waited for.
+    /// Tells whether a node, about the key byte at `position`, still needs a slot for a separator that may come late,
+    /// by a READ of the right leaf. `None` if that is being written: the node's lock is held, so nothing is waited for.
     async fn is_called_for(
         &self,
         meter: &Meter,
@@ -294,7 +294,7 @@ impl<V: Verbs> Tree<V> {
             let is_called_for = self.is_called_for(meter, inner.position, separator, budget).await;
             if !matches!(is_called_for, Ok(Some(true))) {
                 held.unlock(meter).await?;
-                if let None = is_called_for? {
+                if is_called_for?.is_none() {
                     self.suspect(separator.clone());
                 }
                 return Ok(Visit::Done);
