@@ -87,7 +87,7 @@ impl RadixReader {
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
     /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
-    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// let below = (leaf ^ 1 << 20) & !(0xff << 56) | u64::from(b'x') << 56;
     /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[inner] });
     /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
     /// let found = |key| reader.find_covering(key).map(|route| (route.slot, route.is_before));
@@ -108,7 +108,7 @@ impl RadixReader {
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
     /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
-    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// let below = (leaf ^ 1 << 20) & !(0xff << 56) | u64::from(b'x') << 56;
     /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[inner] });
     /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });
     /// reader.forget_before(b"cx");
@@ -182,7 +182,7 @@ impl RadixReader {
     /// ```
     /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
     /// let inner = u64::from(b'c') << 56 | 1 << slot::CLASS_SHIFT | 256;
-    /// let below = leaf & !(0xff << 56) | u64::from(b'x') << 56;
+    /// let below = (leaf ^ 1 << 20) & !(0xff << 56) | u64::from(b'x') << 56;
     /// cache.insert(&RadixImage { node: 64, class: 1, depth: 0, prefix: b"", slots: &[leaf, inner] });
     /// assert!(reader.leaves_behind(b"anna", 8).is_empty(), "the next node is not cached");
     /// cache.insert(&RadixImage { node: 256, class: 1, depth: 1, prefix: b"", slots: &[below] });

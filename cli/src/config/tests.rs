@@ -130,7 +130,7 @@ fn bad_input_says_what_to_do() {
         ("--technique fused", "NAME=on"),
         ("--technique fused=yes", "neither on nor off"),
         ("--technique warp=on", "two_level, fused"),
-        ("--key float", "int, string or file"),
+        ("--key float", "int, dense, string or file"),
         ("--key file:", "names no file"),
         ("--key file:/nonexistent/keys", "cannot read /nonexistent/keys"),
         ("--json /nonexistent/out.json", "cannot write"),

@@ -37,7 +37,10 @@ pub(super) fn costs(Techniques { shared_updates, fused, .. }: Techniques, work: 
             let whole = with_unlock(with_unlock(alone(3, LEAF_BYTES + WORD)));
             between(alone(2, 2 * WORD), with_unlock(whole.and(&shared)))
         }
-        Work::Change(OpKind::Remove) => between(alone(1, WORD), with_unlock(alone(1, WORD))),
+        Work::Change(OpKind::Remove) => {
+            let least = Cost { bytes_read: KEYS_BYTES, ..alone(1, WORD) };
+            between(least, with_unlock(least))
+        }
         Work::Change(_) if !shared_updates => between(alone(1, WORD), with_unlock(alone(1, WORD))),
         Work::Change(_) => {
             let least = Cost {
@@ -50,6 +53,10 @@ pub(super) fn costs(Techniques { shared_updates, fused, .. }: Techniques, work: 
             };
             let most = Cost { faa: 2, ..with_unlock(alone(1, WORD)) };
             between(least, most)
+        }
+        Work::VainChange(OpKind::Remove) => {
+            let least = Cost { bytes_read: KEYS_BYTES, ..alone(0, 0) };
+            between(least, with_unlock(least))
         }
         Work::VainChange(op) if !(shared_updates && op == OpKind::Update) => {
             between(alone(0, 0), with_unlock(alone(0, 0)))
