@@ -21,6 +21,22 @@ mod smart;
 mod tree;
 pub mod workload;
 
+pub use self::chime::setups as chime_setups;
+use self::cluster::Setup;
+pub use self::dolphin::setups as dolphin_setups;
+pub use self::smart::setups as smart_setups;
+
+/// One of the runs that a paper's experiments are made of.
+#[derive(Clone, Debug)]
+pub struct NamedSetup {
+    /// The index, as the paper names it.
+    pub system: &'static str,
+    /// The workload, as the paper names it.
+    pub workload: &'static str,
+    /// The run.
+    pub setup: Setup,
+}
+
 /// Classes of figures, by how closely the simulated one has to meet the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

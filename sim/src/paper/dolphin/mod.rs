@@ -16,10 +16,10 @@ use farwood_runtime::sim::Profile;
 
 pub(super) use self::sizes::table2;
 pub(super) use self::ycsb::{fig8, hot_leaf, ycsb};
-use super::Effort;
 use super::cluster::{Machines, Setup, Tree, Warm};
 use super::tree::SHERMAN;
 use super::workload::{KEYS_OF_DOLPHIN, Length, Mix, Popularity, Spread};
+use super::{Effort, NamedSetup};
 
 /// Compute servers, and clients of each, on a core each (section IV-A).
 const NODES: u16 = 4;
@@ -112,6 +112,17 @@ impl Workload {
         mix: Mix { inserts: 0.5, ..Workload::RANGE_ONLY.mix },
         ..Workload::RANGE_ONLY
     };
+
+    const ALL: [Workload; 8] = [
+        Workload::A,
+        Workload::B,
+        Workload::C,
+        Workload::D,
+        Workload::E,
+        Workload::LOAD,
+        Workload::RANGE_ONLY,
+        Workload::RANGE_WRITE,
+    ];
 }
 
 /// Yields a run by 72 clients, whose compute servers cache the part of `cache_bytes` that the stored keys are of the
@@ -145,42 +156,24 @@ fn part_of(bytes: u64, keys: u64) -> usize {
     (bytes * keys / KEYS_OF_DOLPHIN) as usize
 }
 
+/// Yields Dolphin's indexes, those of this release, with all workloads of its paper.
+pub fn setups(effort: &Effort) -> Vec<NamedSetup> {
+    let systems = [System::Dolphin, System::Sherman, System::Smart].into_iter();
+    let trees = systems.filter_map(|system| Some((system, system.tree().ok()?)));
+    let with_all = |(system, tree): (System, Tree)| {
+        let named = move |workload: Workload| NamedSetup {
+            system: system.name(),
+            workload: workload.name,
+            setup: setup(effort, tree, &workload, CACHE_BYTES),
+        };
+        Workload::ALL.map(named)
+    };
+    trees.flat_map(with_all).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::cluster::run;
-
-    /// The systems of this release.
-    fn systems() -> Vec<System> {
-        let known = |system: &System| system.tree().is_ok();
-        [System::Dolphin, System::Sherman, System::Smart].into_iter().filter(known).collect()
-    }
-
-    /// Runs the parts of all experiments on a small scale.
-    #[test]
-    fn all_systems_run_all_workloads() {
-        let effort = Effort { keys: 20_000, time_percent: 10, seed: 1 };
-        for system in systems() {
-            for workload in [
-                Workload::A,
-                Workload::B,
-                Workload::C,
-                Workload::D,
-                Workload::E,
-                Workload::LOAD,
-                Workload::RANGE_ONLY,
-                Workload::RANGE_WRITE,
-            ] {
-                let setup = setup(&effort, system.tree().unwrap(), &workload, CACHE_BYTES);
-                let measured = run(&Setup { warmup_ns: 100_000, ..setup }).unwrap();
-                let name = (system.name(), workload.name);
-                assert!(measured.ops > 30, "{name:?}: {}", measured.ops);
-                let share = measured.writes.len() as f64 / measured.ops as f64;
-                let expected = workload.mix.updates + workload.mix.inserts;
-                assert!((share - expected).abs() < 0.1, "{name:?}: {share}");
-            }
-        }
-    }
 
     #[test]
     fn an_index_of_any_kind_is_as_its_paper_has_it() {

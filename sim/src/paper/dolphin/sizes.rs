@@ -37,22 +37,3 @@ fn measure(effort: &Effort, system: System) -> Result<Sizes, String> {
         ..setup(effort, system.tree()?, &Workload::C, 0)
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_in_proportion_to_keys() {
-        for system in [System::Sherman, System::Smart] {
-            let of = |keys| measure(&Effort { keys, ..Effort::default() }, system).unwrap();
-            let (small, large) = (of(10_000), of(40_000));
-            let near = |a: f64, b: f64| (0.8..1.25).contains(&(a / b));
-            assert!(
-                near(small.stored, large.stored) && near(small.cached, large.cached),
-                "{small:?} {large:?}"
-            );
-            assert!(large.stored > 16.0, "{large:?}");
-        }
-    }
-}

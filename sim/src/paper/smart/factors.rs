@@ -179,14 +179,4 @@ mod tests {
             assert_ne!(ladder(factor.step), ladder(factor.step - 1));
         }
     }
-
-    #[test]
-    fn amplifications_are_those_of_the_formats() {
-        let effort = Effort { keys: 10_000, time_percent: 10, seed: 1 };
-        let [read, _] = amplification(&effort, System::Smart.tree(32, 64)).unwrap();
-        assert!((1.0..=1.2).contains(&read), "{read}");
-        let rows = table1(&effort).unwrap();
-        let of = |figure: &str| rows.iter().find(|row| row.figure.starts_with(figure)).unwrap().simulated;
-        assert!(of("B+tree, read") > 32.0 && of("B+tree, write") > 32.0 && of("Sherman, write") < 2.0);
-    }
 }

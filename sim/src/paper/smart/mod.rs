@@ -19,10 +19,10 @@ use farwood_runtime::sim::Profile;
 pub(super) use self::factors::{fig15, rdwc_on_sherman, table1};
 pub(super) use self::sensitivity::fig18;
 pub(super) use self::ycsb::{fig3, fig11, fig13, fig14};
-use super::Effort;
 use super::cluster::{Machines, Setup, Tree, Warm};
 use super::tree::SHERMAN;
 use super::workload::{KEYS_OF_SMART, Mix, Popularity, Spread};
+use super::{Effort, NamedSetup};
 
 /// Compute nodes; two of their machines are memory servers too (section 5.1, footnote 3).
 const NODES: u16 = 16;
@@ -117,6 +117,8 @@ impl Workload {
         fill: 0.7,
         warm: Warm::Share,
     };
+    pub(super) const ALL: [Workload; 6] =
+        [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::LOAD];
 }
 
 /// Yields a run with so many clients on each of 16 compute nodes, and pairs of 8 + 8 bytes.
@@ -147,33 +149,26 @@ fn with_sizes(setup: Setup, system: System, key_bytes: usize, value_bytes: usize
     Setup { tree: system.tree(key_bytes, value_bytes), keys, key_bytes, value_bytes, ..setup }
 }
 
+/// Yields SMART's indexes with all workloads of its paper, one client on each compute node.
+pub fn setups(effort: &Effort) -> Vec<NamedSetup> {
+    let with_all = |system: System| {
+        Workload::ALL.map(|workload| NamedSetup {
+            system: system.name(),
+            workload: workload.name,
+            setup: setup(effort, system.tree(8, 8), &workload, 1),
+        })
+    };
+    [System::Smart, System::Art, System::Sherman].into_iter().flat_map(with_all).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::cluster::run;
 
     #[test]
     fn leaves_are_those_of_the_authors() {
         // 623 and 3231 bytes (TARGETS section 3), in lines.
         assert_eq!(leaf_of_the_fork(8, 8), NodeSize::Bytes(640));
         assert_eq!(leaf_of_the_fork(32, 64), NodeSize::Bytes(3264));
-    }
-
-    /// Runs the parts of all experiments on a small scale.
-    #[test]
-    fn all_systems_run_all_workloads() {
-        let effort = Effort { keys: 10_000, time_percent: 5, seed: 1 };
-        for system in [System::Smart, System::Art, System::Sherman] {
-            let workloads = [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::LOAD];
-            for workload in workloads {
-                let setup = setup(&effort, system.tree(8, 8), &workload, 1);
-                let measured = run(&setup).unwrap();
-                let name = (system.name(), workload.name);
-                assert!(measured.ops > 30, "{name:?}: {}", measured.ops);
-                let share = measured.writes.len() as f64 / measured.ops as f64;
-                let expected = workload.mix.puts + workload.mix.inserts;
-                assert!((share - expected).abs() < 0.1, "{name:?}: {share}");
-            }
-        }
     }
 }

@@ -1,9 +1,8 @@
 //! Histories of an index that does everything right pass, whatever the clients and the faults.
 
-mod kit;
-
 use farwood_sim::oracle::{check_history, check_one_client};
-use kit::Shape;
+
+use crate::kit::{self, Shape};
 
 #[test]
 fn pass() {
