@@ -1,4 +1,5 @@
 //! Steady state allocates nothing: buffers, slots, chains and wakes are all taken from what is there.
+//! A program of its own, since it has an allocator of its own.
 
 #[path = "../../tests/kit/counting_allocator.rs"]
 mod counting_allocator;

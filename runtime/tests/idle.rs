@@ -1,5 +1,6 @@
 //! Idle shards: they park and use no CPU, and every event (chains of tasks, chains of clients, messages, wakes from
-//! other threads, deadlines) wakes them, however close to the moment of parking it comes.
+//! other threads, deadlines) wakes them, however close to the moment of parking it comes. A program of its own, since
+//! it measures the CPU time of all threads.
 
 mod kit;
 

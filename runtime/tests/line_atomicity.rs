@@ -1,5 +1,6 @@
 //! Lines under fire: one shard writes lines whole and in parts, another reads them, and every line read must be one
 //! that was written. Without a mechanism the same stress sees lines that never existed: the test can fail.
+//! A program of its own, since `.ci/run` starts it by name.
 
 mod kit;
 

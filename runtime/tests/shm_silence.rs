@@ -1,6 +1,7 @@
 //! A client of shared memory that falls silent may continue at any moment: no other gets what it had open before the
 //! kernel says that its memory is unmapped, and it continues with all that. Clients that are stopped (SIGSTOP) are
-//! processes of their own: this program again, which executes the commands that it reads.
+//! processes of their own: this program again, which executes the commands that it reads. A program of its own, for a
+//! reason that `suite/main.rs` has.
 
 #[path = "control_kit/mod.rs"]
 mod control_kit;

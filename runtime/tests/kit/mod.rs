@@ -90,7 +90,7 @@ pub(crate) fn area(cluster: &Cluster, server: u16) -> RemotePtr {
     block_on(cluster.chunk(ServerId(server), IndexId(1))).unwrap().start
 }
 
-/// Lets one test of a file run at a time: for those that measure, or that need both cores.
+/// Lets one test of a program run at a time: for those that measure, or that need both cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
