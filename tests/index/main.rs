@@ -23,6 +23,7 @@ mod grow;
 mod images;
 mod million_keys;
 mod on_chip;
+mod open_close;
 mod out_of_memory;
 mod panics;
 mod queue_pair_errors;

@@ -17,7 +17,7 @@ fn small_cluster(kind: IndexKind) -> Arc<Cluster> {
     let (bytes_per_server, chunk_bytes) = match kind {
         // Every key is a node.
         IndexKind::Smart => (104 << 10, 4 << 10),
-        _ => (160 << 10, 8 << 10),
+        _ => (128 << 10, 8 << 10),
     };
     Cluster::embedded(EmbeddedConfig {
         servers: 2,
