@@ -36,3 +36,12 @@ const WORKLOADS: [&str; 15] = [
     "lock",
     "raw",
 ];
+
+/// Runs `body` for all kinds of indexes at once, since it waits for processes most of the time.
+fn for_each_kind(body: fn(&str)) {
+    std::thread::scope(|scope| {
+        for kind in kit::KINDS {
+            scope.spawn(move || body(kind));
+        }
+    });
+}

@@ -6,9 +6,9 @@ use std::iter;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kit;
 use crate::kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, lines};
 use crate::servers::{Running, Server, pause};
+use crate::{for_each_kind, kit};
 
 const MEMORY: &str = "64MiB";
 
@@ -24,10 +24,6 @@ fn with_index_of_32(kind: &str) -> Server {
     let sizes = ["--max-key", "32", "--max-value", "32"];
     assert_ok(&server.farwood("create", &[&["t", "--index", kind], &sizes[..]].concat()));
     server
-}
-
-fn for_each_kind(body: fn(&str)) {
-    KINDS.into_iter().for_each(body);
 }
 
 #[test]
@@ -94,24 +90,24 @@ fn load_a_file(kind: &str) {
     let server = with_index_of_32(kind);
     let scratch = Scratch::new("load");
     let path = scratch.path("lines");
-    let mut text = lines(0..200_000);
+    let mut text = lines(0..50_000);
     text.extend_from_slice(b"no tab\n");
     text.extend_from_slice(format!("{}\tx\n", "k".repeat(33)).as_bytes());
     text.extend_from_slice(b"key0000007\tanother\nlast\tone");
     std::fs::write(&path, &text).expect("writable");
     let loaded = server.farwood("load", &["t", "--file", &path]);
     assert_failed(&loaded, 1, "2 lines were rejected");
-    assert_eq!(loaded.stdout, "read 200004 lines, stored 200002, rejected 2\n");
-    assert!(loaded.stderr.contains("line 200001: there is no TAB"), "{}", loaded.stderr);
-    assert!(loaded.stderr.contains("line 200002: the key is longer than the 32 bytes"), "{}", loaded.stderr);
+    assert_eq!(loaded.stdout, "read 50004 lines, stored 50002, rejected 2\n");
+    assert!(loaded.stderr.contains("line 50001: there is no TAB"), "{}", loaded.stderr);
+    assert!(loaded.stderr.contains("line 50002: the key is longer than the 32 bytes"), "{}", loaded.stderr);
     assert_eq!(server.farwood("get", &["t", "key0000007"]).stdout, "another\n");
     assert_eq!(server.farwood("get", &["t", "last"]).stdout, "one\n");
     let scanned = server.farwood("scan", &["t", "--from", "key0000008", "--to", "last"]);
     assert_ok(&scanned);
-    assert!(scanned.stdout.as_bytes() == lines(8..200_000), "{} bytes", scanned.stdout.len());
+    assert!(scanned.stdout.as_bytes() == lines(8..50_000), "{} bytes", scanned.stdout.len());
     let checked = server.farwood("check", &["t"]);
     assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         200001\n"), "{}", checked.stdout);
+    assert!(checked.stdout.starts_with("keys         50001\n"), "{}", checked.stdout);
     let piped = server.farwood_with_input("load", &["t"], b"from\tstdin");
     assert_ok(&piped);
     assert_eq!(piped.stdout, "read 1 lines, stored 1, rejected 0\n");
@@ -126,7 +122,7 @@ fn two_clients_at_once_leave_an_intact_tree() {
 fn load_with_two_clients(kind: &str) {
     let server = with_index(kind, "256MiB");
     std::thread::scope(|scope| {
-        for half in [0..60_000, 40_000..100_000] {
+        for half in [0..30_000, 20_000..50_000] {
             let server = &server;
             scope.spawn(move || assert_ok(&server.farwood_with_input("load", &["t"], &lines(half))));
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::kit::{KINDS, assert_failed, assert_ok, lines};
-use crate::servers;
 use crate::servers::{Running, Server};
+use crate::{for_each_kind, servers};
 
 const MEMORY: &str = "128MiB";
 
@@ -28,15 +28,6 @@ fn writing(server: &Server, kind: &str, clients: &str) -> Running {
     let words = ["--index", kind, "--keys", "20k", "--warmup", "0", "--shards", "1", "--quiet"];
     let endless = ["--duration", "1000s", "--workload", "write-only", "--clients", clients];
     server.beside("bench", &[&words[..], &endless].concat())
-}
-
-/// Runs `body` for all kinds at once, since it waits most of the time.
-fn for_each_kind(body: fn(&str)) {
-    std::thread::scope(|scope| {
-        for kind in KINDS {
-            scope.spawn(move || body(kind));
-        }
-    });
 }
 
 /// Returns the output of `stat`.

@@ -287,8 +287,15 @@ impl<V: Verbs> Tree<V> {
                 return Err(error.into());
             }
         };
-        let next = next_of(&inner, separator, way);
-        if next.is_err() && way == Way::High && separator.may_be_late(&inner.slots) {
+        let change = match next_of(&inner, separator, way) {
+            Err(change) => change,
+            Ok(visit) => {
+                held.unlock(meter).await?;
+                self.cache_unmoved(at, &inner);
+                return Ok(visit);
+            }
+        };
+        if way == Way::High && separator.may_be_late(&inner.slots) {
             // Under the lock: a client that splits the right leaf from now on changes this node afterwards.
             tracing::debug!(name: "dolphin.separator.late", node = %at.node.ptr(), "a leaf is asked for its end");
             let is_called_for = self.is_called_for(meter, inner.position, separator, budget).await;
@@ -300,14 +307,6 @@ impl<V: Verbs> Tree<V> {
                 return Ok(Visit::Done);
             }
         }
-        let change = match next {
-            Ok(visit) => {
-                held.unlock(meter).await?;
-                self.cache_unmoved(at, &inner);
-                return Ok(visit);
-            }
-            Err(change) => change,
-        };
         let mut nodes = self.new_nodes();
         let new = match self.new_slot(meter, &mut nodes, separator, (change, at, &inner), budget).await {
             Ok(new) => new,

@@ -21,7 +21,7 @@
 //!
 //! ```text
 //!   sharer   FAA bit ── READ word: free                                WRITE, FAA bit
-//!   alone                                CAS word ── READ words: a bit ················ READ words: none ── READ rest
+//!   alone                                CAS word ── READ words: a bit ················ READ words: none, READ rest
 //!
 //!   alone    CAS word ── READ words: none ······················· WRITE, unlock
 //!   sharer                                 FAA bit ── READ word: taken ── FAA bit ─ READ word ─ FAA bit, READ: free
