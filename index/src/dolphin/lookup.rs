@@ -56,7 +56,7 @@ impl<V: Verbs> Tree<V> {
                 Located::Nothing(next) => return Ok(Sought::Nothing(next)),
             };
             let image = self.read_leaf(meter, place.leaf, budget).await?;
-            let view = self.leaf().parse(&image).expect("it was parsed");
+            let view = self.leaf().parsed(&image);
             let found = view.find(key);
             if let RangeFound::Slot { .. } | RangeFound::Absent { .. } = found {
                 return Ok(Sought::Leaf(image, found));

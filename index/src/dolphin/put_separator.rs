@@ -186,7 +186,7 @@ impl<V: Verbs> Tree<V> {
     async fn put_suspected(&self, separator: Separator) -> Result<(), WriteError> {
         let (meter, right) = (Meter::default(), separator.right);
         let image = self.read_leaf(&meter, right, &mut self.budget()).await?;
-        let (low, high) = self.leaf().parse(&image).expect("it was parsed").bounds();
+        let (low, high) = self.leaf().parsed(&image).bounds();
         if low != separator.key {
             // The leaf before is damaged: no slot is to lead where its link does.
             let what = format!("it begins at {low:?}, and the leaf before ends at {:?}", separator.key);

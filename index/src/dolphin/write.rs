@@ -121,7 +121,7 @@ impl<V: Verbs> Tree<V> {
                 Ok(Outcome::Alone)
             }
             Ok(found) => {
-                let bounds = layout.parse(&buf[layout.key_part()]).expect("it was parsed").bounds();
+                let bounds = layout.parsed(&buf[layout.key_part()]).bounds();
                 leave(meter, shared).await;
                 Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?))
             }
