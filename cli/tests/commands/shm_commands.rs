@@ -129,8 +129,8 @@ fn load_with_two_clients(kind: &str) {
     });
     let checked = server.farwood("check", &["t"]);
     assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         100000\n"), "{}", checked.stdout);
-    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..100_000));
+    assert!(checked.stdout.starts_with("keys         50000\n"), "{}", checked.stdout);
+    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..50_000));
 }
 
 #[test]
