@@ -250,7 +250,7 @@ macro_rules! radix_inner {
 macro_rules! range_leaf {
     (|$layout:ident, $image:ident| { $($lines:tt)* }) => {
         (|| -> Result<(), $crate::Failure> {
-            use farwood_index::layout::NodeVersion;
+            use farwood_index::layout::{NodeVersion, SlotOrder};
             use farwood_index::layout::range_leaf::*;
             let $layout = RangeLayout::new(256, 1, 8, 8)?;
             let mut $image = vec![0; $layout.node_bytes()];
