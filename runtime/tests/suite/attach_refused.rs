@@ -17,6 +17,8 @@ use futures::future::join;
 use crate::kit;
 
 const TIMER: Option<Duration> = Some(Duration::from_millis(10));
+/// A time within which all shards are attached, however busy the machine is. Watchdogs bark before it is over.
+const LONG: Duration = Duration::from_secs(100);
 
 /// A fabric that refuses a number of devices, then none.
 struct Refusing {
@@ -45,11 +47,15 @@ impl Fabric for Refusing {
     }
 }
 
-fn refusing(shards: usize, refusals: usize) -> (Arc<ComputeNode<Refusing>>, RemotePtr) {
+fn refusing(
+    shards: usize,
+    refusals: usize,
+    attach_timeout: Duration,
+) -> (Arc<ComputeNode<Refusing>>, RemotePtr) {
     let cluster = kit::cluster(LineMode::Auto);
     let at = kit::area(&cluster, 0);
     let fabric = Arc::new(Refusing { cluster, refusals: AtomicUsize::new(refusals) });
-    let config = NodeConfig { shards, attach_timeout: Duration::from_millis(200), ..NodeConfig::default() };
+    let config = NodeConfig { shards, attach_timeout, ..NodeConfig::default() };
     (ComputeNode::new(fabric, config).unwrap(), at)
 }
 
@@ -82,7 +88,7 @@ fn attach_two<F: Fabric<Device = MappedDevice>>(
 #[test]
 fn a_refused_shard_can_be_attached_again() {
     let _watchdog = kit::Watchdog::new("a refused shard", 60);
-    let (node, at) = refusing(2, 1);
+    let (node, at) = refusing(2, 1, Duration::from_secs(1));
     let ends = attach_two(&node, at);
     assert!(matches!(&ends[0], Err(NodeError::Device(cause)) if cause.0.contains("memory")));
     // The other one had the same place after it: the first place is the one that is missing.
@@ -95,7 +101,7 @@ fn a_refused_shard_can_be_attached_again() {
 #[test]
 fn a_run_with_a_refused_shard_ends() {
     let _watchdog = kit::Watchdog::new("a run with a refused shard", 60);
-    let (node, at) = refusing(3, 1);
+    let (node, at) = refusing(3, 1, LONG);
     let run = || node.run(move |shard: Shard| async move { works(&shard, at).await });
     assert!(matches!(run(), Err(NodeError::Device(_))));
     assert_eq!(run().unwrap().len(), 3);
@@ -123,7 +129,7 @@ fn shards_that_are_never_attached_are_named() {
 #[test]
 fn a_dropped_attach_gives_its_place_back() {
     let _watchdog = kit::Watchdog::new("a dropped attach", 60);
-    let (node, at) = refusing(2, 0);
+    let (node, at) = refusing(2, 0, LONG);
     let waiting = Arc::clone(&node);
     let dropped = kit::on_executor(TIMER, move || async move {
         let timeout =
