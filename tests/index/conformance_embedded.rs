@@ -13,7 +13,7 @@ index_conformance_tests!(Embedded);
 
 impl Fabric<Shard> for Embedded {
     fn size(&self) -> Size {
-        // Every mix, and threads that race in each: with half of the steps these took half of the time of all tests.
+        // Every mix is run here, and with all of the steps that took half of the time of all tests.
         Size { percent: 50, ..Size::FULL }
     }
 

@@ -37,7 +37,7 @@ const WORKLOADS: [&str; 15] = [
     "raw",
 ];
 
-/// Runs `body` for all kinds of indexes at once, since it waits for processes most of the time.
+/// Runs `body` for all kinds of indexes at once: it waits for processes now and then.
 fn for_each_kind(body: fn(&str)) {
     std::thread::scope(|scope| {
         for kind in kit::KINDS {

@@ -6,8 +6,9 @@ use farwood_sim::paper::cluster::{Setup, run};
 use farwood_sim::paper::workload::{KEYS_OF_DOLPHIN, Popularity};
 use farwood_sim::paper::{Effort, Experiment, NamedSetup, Row, chime_setups, dolphin_setups, smart_setups};
 
-/// Runs every index with every workload: as many writes as it asks for.
-fn all_run(setups: Vec<NamedSetup>) {
+/// Runs three indexes with so many workloads each: as many writes as each asks for.
+fn all_run(setups: Vec<NamedSetup>, workloads: usize) {
+    assert_eq!(setups.len(), 3 * workloads);
     for NamedSetup { system, workload, setup } in setups {
         let measured = run(&setup).unwrap();
         assert!(measured.ops > 30, "{system}, {workload}: {}", measured.ops);
@@ -24,17 +25,17 @@ fn warmed_up_soon(mut setups: Vec<NamedSetup>) -> Vec<NamedSetup> {
 
 #[test]
 fn all_systems_of_smarts_run_all_workloads() {
-    all_run(smart_setups(&Effort { keys: 10_000, time_percent: 5, seed: 1 }));
+    all_run(smart_setups(&Effort { keys: 10_000, time_percent: 5, seed: 1 }), 6);
 }
 
 #[test]
 fn all_systems_of_chimes_run_all_workloads() {
-    all_run(warmed_up_soon(chime_setups(&Effort { keys: 10_000, time_percent: 5, seed: 1 })));
+    all_run(warmed_up_soon(chime_setups(&Effort { keys: 10_000, time_percent: 5, seed: 1 })), 6);
 }
 
 #[test]
 fn all_systems_of_dolphins_run_all_workloads() {
-    all_run(warmed_up_soon(dolphin_setups(&Effort { keys: 20_000, time_percent: 10, seed: 1 })));
+    all_run(warmed_up_soon(dolphin_setups(&Effort { keys: 20_000, time_percent: 10, seed: 1 })), 8);
 }
 
 fn rows_of(experiment: &str, effort: &Effort) -> Vec<Row> {
@@ -61,6 +62,8 @@ fn bytes_are_in_proportion_to_keys() {
     let of = |keys| rows_of("dolphin-table2", &Effort { keys, ..Effort::default() }).into_iter();
     // Of so few keys Dolphin has hardly an inner node.
     let both = of(10_000).zip(of(40_000)).filter(|(small, _)| !small.figure.starts_with("Dolphin"));
+    let both: Vec<_> = both.collect();
+    assert_eq!(both.len(), 4, "two figures of Sherman's, and of SMART's");
     for (small, large) in both {
         let ratio = small.simulated / large.simulated;
         assert!((0.8..1.25).contains(&ratio), "{small:?} {large:?}");

@@ -138,6 +138,9 @@ impl RangeLayout {
     /// assert_eq!(layout.parsed(&image).version(), NodeVersion::new(7));
     /// # });
     /// ```
+    ///
+    /// # Panics
+    /// If the image is shorter than a word. Of an image that was not parsed the view may panic, or say anything.
     pub fn parsed<'a>(&self, image: &'a [u8]) -> RangeView<'a> {
         let version = u64::from_le_bytes(*image.first_chunk().expect("a leaf has lines"));
         RangeView { layout: *self, image, version: NodeVersion::new(version as u16) }

@@ -52,29 +52,24 @@ impl System {
     }
 
     /// Yields the index with all that its paper has; leaves of 1 KiB but for SMART.
-    ///
-    /// # Errors
-    /// A sentence, if there is no such index in this release.
-    fn tree(self) -> Result<Tree, String> {
+    fn tree(self) -> Tree {
         match self {
-            System::Dolphin => of_paper("dolphin"),
-            System::Sherman => Ok(Tree::Sherman(SHERMAN, NodeSize::Bytes(1024))),
-            System::Smart => Ok(Tree::Smart(smart::Techniques { fused: false, ..smart::Techniques::ALL })),
+            System::Dolphin => of_paper(IndexKind::Dolphin),
+            System::Sherman => Tree::Sherman(SHERMAN, NodeSize::Bytes(1024)),
+            System::Smart => Tree::Smart(smart::Techniques { fused: false, ..smart::Techniques::ALL }),
         }
     }
 }
 
 /// Yields the index of that kind with its usual nodes, without techniques that are ours.
-fn of_paper(kind: &str) -> Result<Tree, String> {
+fn of_paper(kind: IndexKind) -> Tree {
     const OURS: [&str; 4] = ["fused", "image_handover", "delegation", "combining"];
-    let kind =
-        IndexKind::named(kind).ok_or_else(|| format!("this release has no index of the kind {kind}"))?;
     let limits = Limits { max_key: KEY_BYTES, max_value: VALUE_BYTES };
     let mut spec = kind.spec(limits, Nodes::Usual);
     for name in OURS {
         spec.set_technique(name, false);
     }
-    Ok(Tree::Usual(spec))
+    Tree::Usual(spec)
 }
 
 /// A workload of the paper.
@@ -156,19 +151,16 @@ fn part_of(bytes: u64, keys: u64) -> usize {
     (bytes * keys / KEYS_OF_DOLPHIN) as usize
 }
 
-/// Yields Dolphin's indexes, those of this release, with all workloads of its paper.
+/// Yields Dolphin's indexes with all workloads of its paper.
 pub fn setups(effort: &Effort) -> Vec<NamedSetup> {
-    let systems = [System::Dolphin, System::Sherman, System::Smart].into_iter();
-    let trees = systems.filter_map(|system| Some((system, system.tree().ok()?)));
-    let with_all = |(system, tree): (System, Tree)| {
-        let named = move |workload: Workload| NamedSetup {
+    let with_all = |system: System| {
+        Workload::ALL.map(|workload| NamedSetup {
             system: system.name(),
             workload: workload.name,
-            setup: setup(effort, tree, &workload, CACHE_BYTES),
-        };
-        Workload::ALL.map(named)
+            setup: setup(effort, system.tree(), &workload, CACHE_BYTES),
+        })
     };
-    trees.flat_map(with_all).collect()
+    [System::Dolphin, System::Sherman, System::Smart].into_iter().flat_map(with_all).collect()
 }
 
 #[cfg(test)]
@@ -177,18 +169,16 @@ mod tests {
 
     #[test]
     fn an_index_of_any_kind_is_as_its_paper_has_it() {
-        for kind in IndexKind::ALL {
-            let Ok(Tree::Usual(spec)) = of_paper(kind.name()) else { panic!("{kind} is there") };
+        for &kind in IndexKind::ALL {
+            let Tree::Usual(spec) = of_paper(kind) else { panic!("{kind}") };
             let on = |name| spec.technique(name).unwrap_or(false);
             assert!(!on("fused") && !on("delegation") && !on("combining"), "{kind}");
         }
-        let error = of_paper("btree").unwrap_err();
-        assert_eq!(error, "this release has no index of the kind btree");
     }
 
     #[test]
     fn caches_are_the_papers_part() {
-        let setup = setup(&Effort::default(), System::Smart.tree().unwrap(), &Workload::C, CACHE_BYTES);
+        let setup = setup(&Effort::default(), System::Smart.tree(), &Workload::C, CACHE_BYTES);
         assert_eq!((setup.keys, setup.clients, setup.cache_bytes), (1 << 19, 72, 2_048_000));
     }
 }

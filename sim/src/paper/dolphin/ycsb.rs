@@ -22,7 +22,7 @@ fn measure(
     workload: &Workload,
     cache_bytes: u64,
 ) -> Result<Measured, String> {
-    run(&setup(effort, system.tree()?, workload, cache_bytes))
+    run(&setup(effort, system.tree(), workload, cache_bytes))
 }
 
 /// Simulates figure 6: YCSB A over sizes of caches.
@@ -137,7 +137,7 @@ pub(in super::super) fn hot_leaf(effort: &Effort) -> Result<Vec<Row>, String> {
             clients: u32::from(NODES) * u32::from(CLIENTS),
             keys: KEYS,
             cache_bytes: Setup::CACHE_BYTES,
-            ..setup(effort, system.tree()?, &updates, CACHE_BYTES)
+            ..setup(effort, system.tree(), &updates, CACHE_BYTES)
         };
         Ok::<_, String>(run(&setup)?.mops())
     };
