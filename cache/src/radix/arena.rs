@@ -20,6 +20,7 @@ use super::copy::{Copy, GRANULE_BITS};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, SEGMENT_SCALE, fence, prefetch};
 
 const GRANULE_BYTES: usize = GRANULE_BITS / 8;
+const LINE_BYTES: usize = 64;
 /// A copy has at least four granules: each has a stamp of its own.
 const GRANULES_PER_STAMP: u32 = 4;
 /// The budget of which 32 bits can address every granule.
@@ -76,10 +77,14 @@ impl Segment {
         fence(Ordering::Release);
     }
 
-    /// Asks for the use stamp of a copy that is about to be read: on its own it is a miss as long as that of the copy.
+    /// Asks for what a copy that is about to be read has beside its first words: its use stamp, and the line behind,
+    /// where the slots of most are. Each would be a miss as long as that of the first words, behind it.
     #[inline]
-    pub(super) fn prefetch_stamp(&self, granule: u32) {
+    pub(super) fn prefetch(&self, granule: u32) {
         prefetch(self.stamp(granule));
+        if let Some(word) = self.words.get(granule as usize / 2 + LINE_BYTES / 8) {
+            prefetch(word);
+        }
     }
 
     #[inline]

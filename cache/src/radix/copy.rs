@@ -203,7 +203,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Finds the slot that matches the key byte `byte`, or the key's end.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, byte: Option<u8>) -> Option<(usize, u64)> {
         let index = match byte {
             Some(byte) if self.shape.bitmap => self.find_in_bitmap(byte),
@@ -348,7 +348,7 @@ impl<'a> Copy<'a> {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_in_bitmap(&self, byte: u8) -> Option<usize> {
         let at = self.partials_at();
         if bits::read(self.words, at + usize::from(byte)) & 1 == 0 {
@@ -358,15 +358,16 @@ impl<'a> Copy<'a> {
     }
 
     /// Counts the bytes below `limit` in the bitmap.
-    #[inline]
+    #[inline(always)]
     fn count_below(&self, limit: u32) -> usize {
         let at = self.partials_at();
+        let mut below = 0;
         // All words, whatever the limit: which ones it takes cannot be predicted.
-        let below = (0..BITMAP_BITS / 64).map(|word| {
+        for word in 0..BITMAP_BITS / 64 {
             let width = (limit as usize).saturating_sub(word * 64).min(64);
-            bits::low(bits::read(self.words, at + word * 64), width as u32).count_ones()
-        });
-        below.sum::<u32>() as usize
+            below += bits::low(bits::read(self.words, at + word * 64), width as u32).count_ones();
+        }
+        below as usize
     }
 
     fn partial(&self, index: usize) -> u8 {
@@ -399,7 +400,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Extracts the kind from a slot's value.
-    #[inline]
+    #[inline(always)]
     fn kind(&self, value: u64) -> u8 {
         if self.shape.kind_code == 0 {
             return self.shape.kind;
@@ -407,13 +408,13 @@ impl<'a> Copy<'a> {
         self.listed_kind(bits::low(value, self.shape.kind_width()) as usize)
     }
 
-    #[inline]
+    #[inline(always)]
     fn listed_kind(&self, number: usize) -> u8 {
         bits::read(self.words, self.kinds_at() + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
     }
 
     /// Extracts the child from a slot's value.
-    #[inline]
+    #[inline(always)]
     fn child(&self, value: u64) -> u64 {
         let value = bits::low(value >> self.shape.kind_width(), self.shape.child_width());
         if self.shape.null && value == 0 {
@@ -425,7 +426,7 @@ impl<'a> Copy<'a> {
         (server & SERVER_MASK) << CHILD_SERVER_SHIFT | base.wrapping_add(offset) & OFFSET_MASK
     }
 
-    #[inline]
+    #[inline(always)]
     fn base(&self) -> u64 {
         let width = BASE_BYTES[self.shape.base_code] * 8;
         let distance = bits::read(self.words, self.base_at()) << (64 - width);
@@ -434,33 +435,33 @@ impl<'a> Copy<'a> {
     }
 
     /// Reads the slot's kind and child, with what follows.
-    #[inline]
+    #[inline(always)]
     fn value(&self, index: usize) -> u64 {
         bits::read_acquire(self.words, self.value_at(index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn value_at(&self, index: usize) -> usize {
         let width = self.shape.kind_width() + self.shape.child_width();
         self.values_at() + index * width as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn base_at(&self) -> usize {
         self.at + FIXED_BITS + self.prefix_len() * 8
     }
 
-    #[inline]
+    #[inline(always)]
     fn kinds_at(&self) -> usize {
         self.base_at() + BASE_BYTES[self.shape.base_code] as usize * 8
     }
 
-    #[inline]
+    #[inline(always)]
     fn partials_at(&self) -> usize {
         self.kinds_at() + self.shape.kinds_bits()
     }
 
-    #[inline]
+    #[inline(always)]
     fn values_at(&self) -> usize {
         self.partials_at() + self.shape.partials_bits()
     }

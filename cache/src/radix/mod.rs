@@ -235,7 +235,7 @@ impl RadixCache {
     }
 
     /// Yields what `look` makes of the copy of a node. None if the node is not cached.
-    #[inline]
+    #[inline(always)]
     fn visit<R>(&self, node: u64, look: impl Fn(&Copy<'_>) -> R) -> Option<R> {
         let (part, hash) = self.part(node);
         part.visit(hash, node, look)

@@ -166,7 +166,7 @@ impl Part {
 
     /// Yields what `look` makes of the copy of a node; it may see nonsense, which is then not returned. None if the
     /// node is not cached.
-    #[inline]
+    #[inline(always)]
     pub(super) fn visit<R>(&self, hash: u64, node: u64, look: impl Fn(&Copy<'_>) -> R) -> Option<R> {
         for _ in 0..ATTEMPTS_MAX {
             match self.attempt(hash, node, &look) {
@@ -179,39 +179,35 @@ impl Part {
     }
 
     /// Makes one attempt; `arena` says why this is right.
-    #[inline]
+    #[inline(always)]
     fn attempt<R>(&self, hash: u64, node: u64, look: &impl Fn(&Copy<'_>) -> R) -> Visit<R> {
         let number = self.table.page_number(hash);
         let Some(page) = number.and_then(|number| self.table.page(&self.arena, number)) else {
             return Visit::Absent;
         };
         let tag = self.table.tag(hash);
-        let mut index = page.start(hash);
+        let mut start = page.start(hash);
+        // Bounded, since a writer may put entries wherever this looks next.
         for _ in 0..page.capacity() {
-            let entry = page.entry(index);
-            if entry == 0 {
-                return Visit::Absent;
-            }
-            if self.table.has_tag(entry, tag) {
-                let place = self.arena.decode(entry);
-                let Some(segment) = self.arena.get(place.segment) else { return Visit::Absent };
-                segment.prefetch_stamp(place.granule);
-                let Some(generation) = settled(page, index, entry, segment) else { return Visit::Torn };
-                let copy = segment.copy(place.granule);
-                if copy.node() == node {
-                    let seen = look(&copy);
-                    if !segment.is_still(generation) || !copy.is_still() {
-                        return Visit::Torn;
-                    }
-                    self.touch(segment, place.granule);
-                    return Visit::Seen(seen);
-                }
-                // Overwritten before it could be recognised, rather than another node's with the same tag?
-                if !segment.is_still(generation) {
+            let Some((index, entry)) = self.table.seek(page, start, tag) else { return Visit::Absent };
+            let place = self.arena.decode(entry);
+            let Some(segment) = self.arena.get(place.segment) else { return Visit::Absent };
+            segment.prefetch(place.granule);
+            let Some(generation) = settled(page, index, entry, segment) else { return Visit::Torn };
+            let copy = segment.copy(place.granule);
+            if copy.node() == node {
+                let seen = look(&copy);
+                if !segment.is_still(generation) || !copy.is_still() {
                     return Visit::Torn;
                 }
+                self.touch(segment, place.granule);
+                return Visit::Seen(seen);
             }
-            index = page.next(index);
+            // Overwritten before it could be recognised, rather than another node's with the same tag?
+            if !segment.is_still(generation) {
+                return Visit::Torn;
+            }
+            start = page.next(index);
         }
         Visit::Absent
     }

@@ -76,7 +76,7 @@ impl RadixReader {
     /// ```
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<CachedRoute> {
-        self.route(key, false)
+        self.route::<false>(key)
     }
 
     /// Finds the deepest cached node on the way to `key` as [`RadixReader::find`] does, where slots are also for the
@@ -99,7 +99,7 @@ impl RadixReader {
     /// ```
     #[inline]
     pub fn find_covering(&self, key: &[u8]) -> Option<CachedRoute> {
-        self.route(key, true)
+        self.route::<true>(key)
     }
 
     /// Drops the cached nodes on the way to `key` from the one on that has no slot of its own for it: it has led a
@@ -132,9 +132,10 @@ impl RadixReader {
         outdated.into_iter().for_each(|node| self.cache.invalidate(node));
     }
 
-    /// Finds the end of the cached way to `key`, or to the last slot before it, if it has none and `covers`.
+    /// Finds the end of the cached way to `key`, or to the last slot before it, if it has none and `COVERS`. Twice in
+    /// the program, so that each is one loop without a call.
     #[inline(always)]
-    fn route(&self, key: &[u8], covers: bool) -> Option<CachedRoute> {
+    fn route<const COVERS: bool>(&self, key: &[u8]) -> Option<CachedRoute> {
         let lookups = self.lookups.get() + 1;
         self.lookups.set(lookups);
         if lookups.is_multiple_of(LOOKUPS_PER_TICK) {
@@ -147,7 +148,7 @@ impl RadixReader {
         let mut route = CachedRoute::root(root);
         // Until the key's leaf is known, or that it has none.
         while let Some((_, word)) = route.slot.filter(|(_, word)| word & LEAF == 0) {
-            match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, covers)).flatten() {
+            match self.cache.visit(word & CHILD, |copy| step(copy, key, &route, COVERS)).flatten() {
                 Some(deeper) => route = deeper,
                 None => return Some(route),
             }
@@ -292,7 +293,7 @@ fn symbol_of(word: u64) -> Option<u8> {
 /// Yields where a node's copy leads for `key`, whose bytes before `next` are known to fit. None if the copy
 /// lacks some of the bytes from there on (a header split has put a node above it that is not cached), or is
 /// not about `key`.
-#[inline]
+#[inline(always)]
 fn step(copy: &Copy<'_>, key: &[u8], from: &CachedRoute, covers: bool) -> Option<CachedRoute> {
     // The root slot is before all key bytes; a node's slot is about the byte at its position.
     let next = if from.node == 0 { 0 } else { from.pos + 1 };

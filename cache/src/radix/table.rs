@@ -121,9 +121,31 @@ impl Table {
         (hash as u32).checked_shl(self.place_bits).unwrap_or(0)
     }
 
+    /// Searches a page from `index` on, once around, for an entry with this tag before the first empty one; yields its
+    /// index and the entry. A page close to a split makes long searches, so this reads two entries at a time.
     #[inline]
-    pub(super) fn has_tag(&self, entry: u32, tag: u32) -> bool {
-        entry & self.tag_mask == tag
+    pub(super) fn seek(&self, page: Page<'_>, index: usize, tag: u32) -> Option<(usize, u32)> {
+        let ends = |entry: u32| entry == 0 || entry & self.tag_mask == tag;
+        let found = |index: usize, entry: u32| (entry != 0).then_some((index, entry));
+        if index % 2 == 1 {
+            let entry = page.entry(index);
+            if ends(entry) {
+                return found(index, entry);
+            }
+        }
+        let first = index.div_ceil(2);
+        for index in first..first + page.words.len() {
+            let index = index & (page.words.len() - 1);
+            let word = page.words[index].load(Ordering::Acquire);
+            let (even, odd) = (word as u32, (word >> 32) as u32);
+            if ends(even) {
+                return found(index * 2, even);
+            }
+            if ends(odd) {
+                return found(index * 2 + 1, odd);
+            }
+        }
+        None
     }
 
     /// Finds the index of the node's entry in its page, and its place. For the writer.
@@ -132,17 +154,13 @@ impl Table {
         let number = self.page_number(hash)?;
         let page = self.page(arena, number)?;
         let tag = self.tag(hash);
-        let mut index = page.start(hash);
-        for _ in 0..page.capacity() {
-            let entry = page.entry(index);
-            if entry == 0 {
-                return None;
-            }
+        let mut start = page.start(hash);
+        while let Some((index, entry)) = self.seek(page, start, tag) {
             let place = arena.decode(entry);
-            if self.has_tag(entry, tag) && arena.node_at(place) == node {
+            if arena.node_at(place) == node {
                 return Some((number, index, place));
             }
-            index = page.next(index);
+            start = page.next(index);
         }
         None
     }
@@ -203,4 +221,29 @@ pub(super) fn hash(node: u64) -> u64 {
     let mixed = (node ^ node >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ mixed >> 29
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_ends_where_one_entry_after_the_other_would_end_it() {
+        const TAG: u32 = 0xA000_0000;
+        // Empty, of this tag, of another one.
+        const ENTRIES: [u32; 3] = [0, TAG | 7, 0xB000_0007];
+        let table = Table { directory: Box::default(), tag_mask: 0xF000_0000, place_bits: 28 };
+        let words: [AtomicU64; 4] = Default::default();
+        let page = Page { words: &words };
+        for case in 0..ENTRIES.len().pow(page.capacity() as u32) {
+            (0..page.capacity())
+                .for_each(|index| page.set(index, ENTRIES[case / 3usize.pow(index as u32) % ENTRIES.len()]));
+            for start in 0..page.capacity() {
+                let mut around = (0..page.capacity()).map(|step| (start + step) % page.capacity());
+                let end = around.find(|index| page.entry(*index) != ENTRIES[2]);
+                let expected = end.map(|index| (index, page.entry(index))).filter(|(_, entry)| *entry != 0);
+                assert_eq!(table.seek(page, start, TAG), expected, "case {case} from {start}");
+            }
+        }
+    }
 }
