@@ -20,6 +20,7 @@ use super::copy::{Copy, GRANULE_BITS};
 use crate::sync::{AtomicU8, AtomicU64, Ordering, SEGMENT_BYTES_MIN, SEGMENT_SCALE, fence, prefetch};
 
 const GRANULE_BYTES: usize = GRANULE_BITS / 8;
+/// Bytes that a CPU fetches at a time.
 const LINE_BYTES: usize = 64;
 /// A copy has at least four granules: each has a stamp of its own.
 const GRANULES_PER_STAMP: u32 = 4;

@@ -236,8 +236,9 @@ mod tests {
         let words: [AtomicU64; 4] = Default::default();
         let page = Page { words: &words };
         for case in 0..ENTRIES.len().pow(page.capacity() as u32) {
-            (0..page.capacity())
-                .for_each(|index| page.set(index, ENTRIES[case / 3usize.pow(index as u32) % ENTRIES.len()]));
+            for index in 0..page.capacity() {
+                page.set(index, ENTRIES[case / ENTRIES.len().pow(index as u32) % ENTRIES.len()]);
+            }
             for start in 0..page.capacity() {
                 let mut around = (0..page.capacity()).map(|step| (start + step) % page.capacity());
                 let end = around.find(|index| page.entry(*index) != ENTRIES[2]);
