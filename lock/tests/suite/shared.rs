@@ -386,3 +386,29 @@ fn a_shard_makes_way() {
         cluster.assert_at_rest();
     }
 }
+
+/// Clients of a shard come at the same time, again and again: all but the first wait for it. None of them leaves
+/// anything behind.
+#[test]
+fn those_that_have_waited_for_their_leader_take_no_memory() {
+    for seed in 0..10 {
+        let cluster = Cluster::new(World::new(seed, 1, 1), LockConfig::default(), lanes(64));
+        let crowds = |count| {
+            for _ in 0..count {
+                for word in 0..8 {
+                    let client = cluster.client(0, word, Way::Shares);
+                    cluster.world.spawn(async move {
+                        client.share(&Meter::default(), 0).await.expect("the fabric does not fail");
+                    });
+                }
+                cluster.world.run();
+            }
+            cluster.locks[0].bytes()
+        };
+        let bytes = crowds(10);
+        assert_eq!(crowds(100), bytes, "seed {seed}");
+        let stats = cluster.stats();
+        assert!(stats.joined > stats.shared / 2, "{stats:?}");
+        cluster.assert_at_rest();
+    }
+}
