@@ -18,6 +18,7 @@ mod conformance_shm;
 mod conformance_sim;
 mod damaged_tree;
 mod dolphin_costs;
+mod dolphin_separators;
 mod embedding;
 mod grow;
 mod images;
