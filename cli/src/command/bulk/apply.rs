@@ -63,7 +63,7 @@ impl Shared {
 
 /// Lines that one shard has stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
+pub(super) struct Applied {
     /// Number of lines.
     pub(super) stored: u64,
     /// Number of a line up to which none is missing here.
@@ -71,14 +71,14 @@ pub(super) struct Loaded {
 }
 
 /// Stores what comes to the inbox, to its end or until the load is over.
-pub(super) async fn store<V: BenchShard, I: RangeIndex>(
+pub(super) async fn apply<V: BenchShard, I: RangeIndex>(
     shard: V,
     index: I,
     mut inbox: Inbox,
     shared: Arc<Shared>,
-) -> Loaded {
+) -> Applied {
     let me = usize::from(shard.shard().0);
-    let store = Rc::new(Store {
+    let part = Rc::new(Part {
         shard: shard.clone(),
         shared,
         clients: (0..CLIENTS).map(|_| Queue::default()).collect(),
@@ -91,21 +91,21 @@ pub(super) async fn store<V: BenchShard, I: RangeIndex>(
         in_flight: InFlight::default(),
     });
     for client in 0..CLIENTS {
-        shard.spawn(run_client(Rc::clone(&store), client, index.clone()));
+        shard.spawn(run_client(Rc::clone(&part), client, index.clone()));
     }
-    while let Some(block) = store.next_block(&mut inbox).await {
-        store.feed(me, block);
-        store.until(|store| store.shared.is_over() || store.blocks.borrow().len() < BLOCKS_MAX).await;
+    while let Some(block) = part.next_block(&mut inbox).await {
+        part.feed(me, block);
+        part.until(|part| part.shared.is_over() || part.blocks.borrow().len() < BLOCKS_MAX).await;
     }
     // The reader must not wait for this shard.
     drop(inbox);
-    store.end_of_lines();
-    store.end_clients().await;
-    Loaded { stored: store.stored.get(), through: store.through.get() }
+    part.end_of_lines();
+    part.end_clients().await;
+    Applied { stored: part.stored.get(), through: part.through.get() }
 }
 
 /// State that the feeder and the clients of a shard share.
-struct Store<V> {
+struct Part<V> {
     shard: V,
     shared: Arc<Shared>,
     clients: Box<[Queue]>,
@@ -133,7 +133,7 @@ struct Work {
     left: Cell<usize>,
 }
 
-impl<V: BenchShard> Store<V> {
+impl<V: BenchShard> Part<V> {
     /// Yields the next block of the inbox; none at its end or when the load is over.
     async fn next_block(&self, inbox: &mut Inbox) -> Option<Arc<Block>> {
         while !self.shared.is_over() {
@@ -253,22 +253,22 @@ impl<V: BenchShard> Store<V> {
     }
 }
 
-async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: usize, index: I) {
-    store.in_flight.enlist(&store.shard).await;
+async fn run_client<V: BenchShard, I: RangeIndex>(part: Rc<Part<V>>, client: usize, index: I) {
+    part.in_flight.enlist(&part.shard).await;
     let lines = async {
-        while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
+        while let Some((work, line)) = poll_fn(|cx| part.poll_line(client, cx)).await {
             let (key, value) = work.block.pair(line);
             match index.put(key, value).await {
-                Ok(()) => store.line_done(&work),
+                Ok(()) => part.line_done(&work),
                 Err(error) => {
                     let number = work.block.number(line);
-                    store.shared.first_error.set(CliError::Failed(format!("line {number}: {error}")));
+                    part.shared.first_error.set(CliError::Failed(format!("line {number}: {error}")));
                 }
             }
         }
     };
     // An abandoned line is not stored, as far as is known.
-    let _ = store.in_flight.until_abandoned(pin!(lines)).await;
-    store.clients_alive.set(store.clients_alive.get() - 1);
-    store.wake_feeder();
+    let _ = part.in_flight.until_abandoned(pin!(lines)).await;
+    part.clients_alive.set(part.clients_alive.get() - 1);
+    part.wake_feeder();
 }

@@ -14,7 +14,7 @@ fn load(
     interrupt: Interrupt,
 ) -> Result<Outcome, CliError> {
     let source = Source { input: Box::new(input), bytes: None, path: "lines".into() };
-    Load { name: "t".to_owned(), source, shards: 2, interrupt }.on(Arc::clone(cluster))
+    Bulk { name: "t".to_owned(), source, shards: 2, interrupt }.on(Arc::clone(cluster))
 }
 
 /// Reads all lines of the index, which must be intact.

@@ -14,9 +14,9 @@ use futures::channel::mpsc::{self, Receiver, Sender};
 use futures::executor::block_on;
 
 use super::Source;
+use super::apply::Shared;
 use super::blocks::{Block, Blocks};
 use super::rejects::Rejects;
-use super::store::Shared;
 use crate::error::CliError;
 
 /// Blocks that wait for a shard, beside the one that its sender may always add.
