@@ -88,7 +88,7 @@ fn a_file_is_loaded_and_its_bad_lines_are_named() {
 
 fn load_a_file(kind: &str) {
     let server = with_index_of_32(kind);
-    let scratch = Scratch::new("load");
+    let scratch = Scratch::new(&format!("load-{kind}"));
     let path = scratch.path("lines");
     let mut text = lines(0..50_000);
     text.extend_from_slice(b"no tab\n");
