@@ -1,9 +1,12 @@
-//! A file into an index, line by line. One thread (`reader`) reads and divides lines (`blocks`), every shard stores its
-//! share with many clients (`apply`); what cannot be stored is noted (`rejects`). Memory is bounded: reader and shards
-//! hold a few blocks each, whatever the length of the file or of its lines. It knows no command line.
+//! An operation for each line of a file: put (`farwood load`) or remove (`farwood remove --file`). One thread
+//! (`reader`) reads and divides lines (`blocks`), every shard does its share with many clients (`apply`); lines that
+//! are not what the operation takes are noted (`rejects`). Memory is bounded: reader and shards hold a few blocks each,
+//! whatever the length of the file or of its lines. What differs between the operations is in `operation`, but for the
+//! call itself; nothing here knows the command line.
 
 mod apply;
 mod blocks;
+mod operation;
 mod reader;
 mod rejects;
 
@@ -16,6 +19,8 @@ use farwood::{ComputeNode, Fabric, NodeConfig};
 use futures::executor::block_on;
 
 use self::apply::{Applied, Shared, apply};
+use self::operation::Counts;
+pub(crate) use self::operation::Operation;
 use self::reader::Reader;
 use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
@@ -23,23 +28,28 @@ use crate::fabric::Servers;
 use crate::index;
 use crate::interrupt::Interrupt;
 use crate::note;
-use crate::progress::{Bar, Progress, Stage};
+use crate::progress::{Bar, Progress};
 use crate::report::output::print;
 
 /// Clients of each shard.
 const CLIENTS: usize = 64;
 const CACHE_BYTES: usize = 512 << 20;
 
-/// Loads the file and says how many lines were read, stored and rejected.
+/// Does it with every line of the file, and says how many lines were read and what came of them.
 ///
 /// # Errors
-/// Also if a line was rejected; the rest is stored then.
-pub(crate) fn run(servers: &Servers, name: String, path: PathBuf) -> Result<(), CliError> {
+/// Also if a line was rejected; the rest is done then.
+pub(crate) fn run(
+    operation: Operation,
+    servers: &Servers,
+    name: String,
+    path: PathBuf,
+) -> Result<(), CliError> {
     let (input, bytes) = open(&path)?;
     let interrupt = Interrupt::listen()?;
     let shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let source = Source { input, bytes, path };
-    let outcome = with_cluster(servers, Bulk { name, source, shards, interrupt })?;
+    let outcome = with_cluster(servers, Bulk { operation, name, source, shards, interrupt })?;
     for line in outcome.shown_rejects() {
         note(line);
     }
@@ -69,6 +79,7 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), CliError> {
 }
 
 struct Bulk {
+    operation: Operation,
     name: String,
     source: Source,
     shards: usize,
@@ -78,8 +89,9 @@ struct Bulk {
 /// Outcome for all lines.
 #[derive(Debug)]
 struct Outcome {
+    operation: Operation,
     read: u64,
-    stored: u64,
+    counts: Counts,
     rejected: u64,
     /// The first rejected lines.
     first: Vec<String>,
@@ -88,7 +100,8 @@ struct Outcome {
 
 impl Outcome {
     fn summary(&self) -> String {
-        format!("read {} lines, stored {}, rejected {}\n", self.read, self.stored, self.rejected)
+        let counted = self.operation.counted(self.counts);
+        format!("read {} lines, {counted}, rejected {}\n", self.read, self.rejected)
     }
 
     fn shown_rejects(&self) -> impl Iterator<Item = String> {
@@ -102,13 +115,13 @@ impl Action for Bulk {
     type Output = Outcome;
 
     fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
-        let Bulk { name, source, shards, interrupt } = self;
+        let Bulk { operation, name, source, shards, interrupt } = self;
         let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
         let node = node.map_err(CliError::failed)?;
         let index = block_on(index::open(&node, &name, CACHE_BYTES))?;
         let progress = Progress::new(shards, false);
-        progress.enter(Stage::Load);
-        let shared = Arc::new(Shared::new(interrupt, Arc::clone(&progress)));
+        progress.enter(operation.stage());
+        let shared = Arc::new(Shared::new(operation, interrupt, Arc::clone(&progress)));
         let path = source.path.clone();
         let (reader, inboxes) = Reader::start(source, index.limits(), shards, &shared)?;
         let applied = {
@@ -125,9 +138,10 @@ impl Action for Bulk {
 }
 
 fn outcome(path: &Path, reader: &Reader, applied: &[Applied], shared: &Shared) -> Outcome {
-    let stored = applied.iter().map(|shard| shard.stored).sum();
+    let operation = shared.operation;
+    let counts = applied.iter().map(|shard| shard.counts).sum();
     let through = applied.iter().map(|shard| shard.through).min().unwrap_or(0);
-    let so_far = format!("{stored} lines were stored, and up to line {through} all but rejected ones");
+    let so_far = format!("{}, and up to line {through} all but rejected ones", operation.done(counts));
     let rejects = reader.rejects();
     let verdict = if let Some(error) = shared.failure() {
         Err(CliError::Failed(format!("{}: {so_far}", error.one_line())))
@@ -136,11 +150,13 @@ fn outcome(path: &Path, reader: &Reader, applied: &[Applied], shared: &Shared) -
     } else if let Some(error) = reader.failure() {
         Err(CliError::Failed(format!("{}: {so_far}", CliError::read(path, error).one_line())))
     } else if rejects.total() > 0 {
-        Err(CliError::Failed(format!("{} lines were rejected, all others are stored", rejects.total())))
+        let others = operation.of_the_others();
+        Err(CliError::Failed(format!("{} lines were rejected, {others}", rejects.total())))
     } else {
         Ok(())
     };
-    Outcome { read: reader.lines(), stored, rejected: rejects.total(), first: rejects.shown(), verdict }
+    let (read, rejected, first) = (reader.lines(), rejects.total(), rejects.shown());
+    Outcome { operation, read, counts, rejected, first, verdict }
 }
 
 #[cfg(test)]

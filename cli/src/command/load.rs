@@ -1,7 +1,7 @@
 //! `farwood load`: a file into an index.
 
 use crate::args::LoadArgs;
-use crate::command::bulk;
+use crate::command::bulk::{self, Operation};
 use crate::error::CliError;
 use crate::index::check_name;
 
@@ -11,5 +11,5 @@ use crate::index::check_name;
 /// Also if a line was rejected; the rest is stored then.
 pub(crate) fn run(args: LoadArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
-    bulk::run(&args.servers.servers()?, args.name, args.file)
+    bulk::run(Operation::Put, &args.servers.servers()?, args.name, args.file)
 }
