@@ -324,6 +324,33 @@ mod tests {
     }
 
     #[test]
+    fn a_key_or_a_file_is_removed_and_not_both() {
+        let of = |rest: &[&str]| parse([&["farwood", "remove", "t", "--fabric", "shm:a"], rest].concat());
+        for (rest, key, file) in [
+            (&["k"][..], Some("k"), None),
+            (&["--", "--file"], Some("--file"), None),
+            (&["--file", "-"], None, Some("-")),
+            (&["--file=keys"], None, Some("keys")),
+        ] {
+            let Ok(Request::Run(Cli { command: Command::Remove(args) })) = of(rest) else {
+                panic!("{rest:?}")
+            };
+            assert_eq!((args.key, args.file), (key.map(Into::into), file.map(Into::into)), "{rest:?}");
+        }
+        for (rest, part) in [
+            (&[][..], "<KEY|--file <PATH>>"),
+            (&["k", "--file", "keys"], "cannot be used with"),
+            (&["--file", "keys", "k"], "cannot be used with"),
+            (&["--file"], "--file"),
+        ] {
+            let Err(error) = of(rest) else { panic!("{rest:?} was accepted") };
+            assert!(error.one_line().contains(part), "{rest:?}: {error}");
+        }
+        let Ok(Request::Print(help)) = of(&["--help"]) else { panic!("no help") };
+        assert!(help.to_string().contains("--fabric <FABRIC> <NAME> <KEY|--file <PATH>>\n"), "{help}");
+    }
+
+    #[test]
     fn experiments_are_named_by_the_help_and_by_the_error() {
         let Ok(Request::Print(help)) = parse(["farwood", "sim", "paper", "--help"]) else { panic!("help") };
         let Err(error) = parse(["farwood", "sim", "paper", "fig99"]) else { panic!("there is no such") };

@@ -16,7 +16,7 @@ use crate::units::show_count;
 const REFRESH: Duration = Duration::from_millis(200);
 const WIDTH: u64 = 30;
 
-/// Stage of the benchmark.
+/// Stage of a benchmark, or of a command that takes its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -30,9 +30,11 @@ pub(crate) enum Stage {
     Run,
     /// Walking the index.
     Survey,
+    /// Removing keys.
+    Remove,
 }
 
-const STAGES: [&str; 5] = ["prepare", "load", "warm-up", "run", "survey"];
+const STAGES: [&str; 6] = ["prepare", "load", "warm-up", "run", "survey", "remove"];
 const PER_MILLE: u64 = 1000;
 const UNKNOWN: u64 = u64::MAX;
 

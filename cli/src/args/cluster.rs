@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use farwood::IndexKind;
 
 use crate::args::kinds;
@@ -121,8 +121,8 @@ pub(crate) struct DropArgs {
 ///
 /// Keys and values are the raw bytes of the line; the first TAB divides them, later ones belong to the value. Keys that
 /// are there already get the new value; of equal keys in the file the last one counts. Lines without a TAB, and lines
-/// whose key or value is too long for the index, are rejected: the first ten are shown with their numbers, all are
-/// counted, and the rest is loaded.
+/// whose key or value is too long for the index, are rejected: the first thousand are shown with their numbers, all
+/// are counted, and the rest is loaded.
 ///
 /// Ctrl-C finishes what is in flight and says up to which line everything is stored.
 #[derive(Debug, Args)]
@@ -172,11 +172,24 @@ pub(crate) struct PutArgs {
     pub(crate) value: OsString,
 }
 
-/// Remove a key and its value. Prints nothing.
+/// Remove a key and its value, or those of every key in a file.
+///
+/// With --file each line is a key, up to the newline: its raw bytes, and an empty line is the empty key. Keys that are
+/// absent are counted, and are no error; a key that comes again is absent then. Lines with a TAB, which are key and
+/// value (`cut -f1` makes keys of them), and keys that are too long for the index, are rejected: the first thousand are
+/// shown with their numbers, all are counted, and the rest is removed.
+///
+/// Ctrl-C finishes what is in flight and says up to which line everything is removed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 if it was removed, 1 if it was absent or that failed, 2 if the arguments make \
-    no sense.\nA key that begins with - goes last, behind --."
+    group = ArgGroup::new("keys").required(true),
+    // By itself clap puts the group before NAME, where its KEY is not.
+    override_usage = "farwood remove [OPTIONS] --fabric <FABRIC> <NAME> <KEY|--file <PATH>>",
+    after_help = "Prints nothing for KEY, and for --file one line on standard output: `read N lines, removed N, \
+    absent N, rejected N`. Rejected lines and the progress bar are for standard error.\n\
+    Exit status: 0 if KEY was removed, or if every line of the file was a key, there or not; 1 if KEY was absent, a \
+    line was rejected or removing failed; 2 if the arguments or the file are nothing to start with; 130 after \
+    Ctrl-C.\nA key that begins with - goes last, behind --."
 )]
 pub(crate) struct RemoveArgs {
     /// The index
@@ -184,7 +197,11 @@ pub(crate) struct RemoveArgs {
     #[command(flatten)]
     pub(crate) servers: ServersArgs,
     /// The key: the raw bytes of the argument
-    pub(crate) key: OsString,
+    #[arg(group = "keys")]
+    pub(crate) key: Option<OsString>,
+    /// The file of keys, one a line; - is standard input
+    #[arg(long, value_name = "PATH", group = "keys")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Print keys and values in ascending order, one `key TAB value` per line, and nothing else.

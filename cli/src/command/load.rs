@@ -1,34 +1,9 @@
-//! `farwood load`: a file into an index. One thread (`reader`) reads and divides lines (`blocks`), every shard stores
-//! its share with many clients (`store`); what cannot be stored is noted (`rejects`). Memory is bounded: reader and
-//! shards hold a few blocks each, whatever the length of the file or of its lines.
+//! `farwood load`: a file into an index.
 
-mod blocks;
-mod reader;
-mod rejects;
-mod store;
-
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use farwood::{ComputeNode, Fabric, NodeConfig};
-use futures::executor::block_on;
-
-use self::reader::Reader;
-use self::store::{Loaded, Shared, store};
 use crate::args::LoadArgs;
-use crate::connect::{Action, with_cluster};
+use crate::command::bulk::{self, Operation};
 use crate::error::CliError;
-use crate::index::{self, check_name};
-use crate::interrupt::Interrupt;
-use crate::note;
-use crate::progress::{Bar, Progress, Stage};
-use crate::report::output::print;
-
-/// Clients of each shard.
-const CLIENTS: usize = 64;
-const CACHE_BYTES: usize = 512 << 20;
+use crate::index::check_name;
 
 /// Loads the file and says how many lines were read, stored and rejected.
 ///
@@ -36,114 +11,5 @@ const CACHE_BYTES: usize = 512 << 20;
 /// Also if a line was rejected; the rest is stored then.
 pub(crate) fn run(args: LoadArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
-    let servers = args.servers.servers()?;
-    let (input, bytes) = open(&args.file)?;
-    let interrupt = Interrupt::listen()?;
-    let shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let source = Source { input, bytes, path: args.file };
-    let outcome = with_cluster(&servers, Load { name: args.name, source, shards, interrupt })?;
-    for line in outcome.shown_rejects() {
-        note(line);
-    }
-    print(&outcome.summary())?;
-    outcome.verdict
+    bulk::run(Operation::Put, &args.servers.servers()?, args.name, args.file)
 }
-
-/// Input of a load.
-struct Source {
-    input: Box<dyn Read + Send>,
-    /// Its length, where it has one.
-    bytes: Option<u64>,
-    path: PathBuf,
-}
-
-fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), CliError> {
-    if path == Path::new("-") {
-        return Ok((Box::new(io::stdin()), None));
-    }
-    let failed = |source| CliError::read(path, source);
-    let file = File::open(path).map_err(failed)?;
-    let meta = file.metadata().map_err(failed)?;
-    if meta.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
-    }
-    Ok((Box::new(file), meta.is_file().then_some(meta.len())))
-}
-
-struct Load {
-    name: String,
-    source: Source,
-    shards: usize,
-    interrupt: Interrupt,
-}
-
-/// Outcome of a load.
-#[derive(Debug)]
-struct Outcome {
-    read: u64,
-    stored: u64,
-    rejected: u64,
-    /// The first rejected lines.
-    first: Vec<String>,
-    verdict: Result<(), CliError>,
-}
-
-impl Outcome {
-    fn summary(&self) -> String {
-        format!("read {} lines, stored {}, rejected {}\n", self.read, self.stored, self.rejected)
-    }
-
-    fn shown_rejects(&self) -> impl Iterator<Item = String> {
-        let more = self.rejected - self.first.len() as u64;
-        let more = (more > 0).then(|| format!("and {more} more rejected lines"));
-        self.first.iter().cloned().chain(more)
-    }
-}
-
-impl Action for Load {
-    type Output = Outcome;
-
-    fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Outcome, CliError> {
-        let Load { name, source, shards, interrupt } = self;
-        let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
-        let node = node.map_err(CliError::failed)?;
-        let index = block_on(index::open(&node, &name, CACHE_BYTES))?;
-        let progress = Progress::new(shards, false);
-        progress.enter(Stage::Load);
-        let shared = Arc::new(Shared::new(interrupt, Arc::clone(&progress)));
-        let path = source.path.clone();
-        let (reader, inboxes) = Reader::start(source, index.limits(), shards, &shared)?;
-        let loaded = {
-            let _bar = Bar::show(&progress, false);
-            let shared = Arc::clone(&shared);
-            node.run(move |shard| {
-                let (index, inbox) = (index.attach(shard.clone()), inboxes.take(shard.id()));
-                store(shard, index, inbox, Arc::clone(&shared))
-            })
-        };
-        let loaded: Vec<Loaded> = loaded.map_err(CliError::failed)?;
-        Ok(outcome(&path, &reader, &loaded, &shared))
-    }
-}
-
-fn outcome(path: &Path, reader: &Reader, loaded: &[Loaded], shared: &Shared) -> Outcome {
-    let stored = loaded.iter().map(|shard| shard.stored).sum();
-    let through = loaded.iter().map(|shard| shard.through).min().unwrap_or(0);
-    let so_far = format!("{stored} lines were stored, and up to line {through} all but rejected ones");
-    let rejects = reader.rejects();
-    let verdict = if let Some(error) = shared.failure() {
-        Err(CliError::Failed(format!("{}: {so_far}", error.one_line())))
-    } else if shared.is_interrupted() {
-        Err(shared.interrupt.error(&so_far))
-    } else if let Some(error) = reader.failure() {
-        Err(CliError::Failed(format!("{}: {so_far}", CliError::read(path, error).one_line())))
-    } else if rejects.total() > 0 {
-        Err(CliError::Failed(format!("{} lines were rejected, all others are stored", rejects.total())))
-    } else {
-        Ok(())
-    };
-    Outcome { read: reader.lines(), stored, rejected: rejects.total(), first: rejects.shown(), verdict }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,7 @@
-//! The subcommands, one file each.
+//! The subcommands, one file each; and `bulk`, which two of them share.
 
 pub(crate) mod bench;
+mod bulk;
 pub(crate) mod check;
 pub(crate) mod create;
 pub(crate) mod drop;

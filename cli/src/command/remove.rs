@@ -1,4 +1,4 @@
-//! `farwood remove`: takes one key out of an index.
+//! `farwood remove`: takes one key out of an index, or all keys of a file.
 
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use farwood::{Fabric, RangeIndex};
 
 use crate::args::RemoveArgs;
+use crate::command::bulk::{self, Operation};
 use crate::command::get::absent;
 use crate::connect::{Action, with_cluster};
 use crate::error::CliError;
@@ -13,15 +14,19 @@ use crate::index::check_name;
 use crate::interrupt::Interrupt;
 use crate::session::on_index;
 
-/// Removes the key.
+/// Removes the key, or those of the file and says how many lines were read, removed, absent and rejected.
 ///
 /// # Errors
-/// Also if the key is absent.
+/// Also if the key is absent, or if a line of the file was rejected; the rest is removed then.
 pub(crate) fn run(args: RemoveArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
+    if let Some(file) = args.file {
+        return bulk::run(Operation::Remove, &servers, args.name, file);
+    }
+    let key = args.key.expect("clap asks for a key or a file").into_vec();
     let interrupt = Interrupt::listen()?;
-    let remove = Remove { name: args.name, key: args.key.into_vec(), interrupt: interrupt.clone() };
+    let remove = Remove { name: args.name, key, interrupt: interrupt.clone() };
     with_cluster(&servers, remove)?;
     interrupt.check("the key was removed")
 }

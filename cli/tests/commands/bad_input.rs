@@ -63,7 +63,7 @@ fn flags_that_make_no_sense_are_refused() {
 #[test]
 fn commands_that_make_no_sense_are_refused() {
     let shm = "--fabric=shm:no-such-server";
-    let cases: [(&[&str], &str); 30] = [
+    let cases: [(&[&str], &str); 34] = [
         (&["memory-server", "--fabric", "shm:a"], "--memory"),
         (&["memory-server", "--memory", "1GiB"], "--fabric"),
         (&["memory-server", "--fabric", "embedded", "--memory", "1GiB"], "shm:NAME or verbs"),
@@ -88,6 +88,10 @@ fn commands_that_make_no_sense_are_refused() {
         (&["get", "t", shm], "KEY"),
         (&["put", "t", shm, "k"], "VALUE"),
         (&["remove", "t", shm, "k", "more"], "more"),
+        (&["remove", "t", shm], "<KEY|--file <PATH>>"),
+        (&["remove", "t", shm, "k", "--file", "-"], "--file <PATH>"),
+        (&["remove", "t", shm, "--file", "/nonexistent/keys"], "cannot read /nonexistent/keys"),
+        (&["remove", "t", shm, "--file", "/"], "cannot read /"),
         (&["scan", "t", shm, "--from", "b", "--to", "a"], "--from is above --to"),
         (&["scan", "t", shm, "--limit", "x"], "--limit"),
         (&["load", "t", shm, "--file", "/nonexistent/lines"], "cannot read /nonexistent/lines"),

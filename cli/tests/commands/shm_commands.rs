@@ -6,7 +6,7 @@ use std::iter;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, lines};
+use crate::kit::{KINDS, Scratch, assert_failed, assert_ok, json_of, keys, lines};
 use crate::servers::{Running, Server, pause};
 use crate::{for_each_kind, kit};
 
@@ -88,7 +88,7 @@ fn a_file_is_loaded_and_its_bad_lines_are_named() {
 
 fn load_a_file(kind: &str) {
     let server = with_index_of_32(kind);
-    let scratch = Scratch::new("load");
+    let scratch = Scratch::new(&format!("load-{kind}"));
     let path = scratch.path("lines");
     let mut text = lines(0..50_000);
     text.extend_from_slice(b"no tab\n");
@@ -111,6 +111,42 @@ fn load_a_file(kind: &str) {
     let piped = server.farwood_with_input("load", &["t"], b"from\tstdin");
     assert_ok(&piped);
     assert_eq!(piped.stdout, "read 1 lines, stored 1, rejected 0\n");
+}
+
+#[test]
+fn keys_of_a_file_are_removed_and_its_bad_lines_are_named() {
+    for_each_kind(remove_a_file);
+}
+
+fn remove_a_file(kind: &str) {
+    let server = with_index_of_32(kind);
+    let scratch = Scratch::new(&format!("remove-{kind}"));
+    let path = scratch.path("keys");
+    assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..50_000)));
+    let mut text = keys(20_000..60_000);
+    text.extend_from_slice(b"key0000007\tvalue7\n");
+    text.extend_from_slice(format!("{}\nkey0020000\nlast", "k".repeat(33)).as_bytes());
+    std::fs::write(&path, &text).expect("writable");
+    let removed = server.farwood("remove", &["t", "--file", &path]);
+    assert_failed(&removed, 1, "2 lines were rejected, the keys of all others are gone");
+    assert_eq!(removed.stdout, "read 40004 lines, removed 30000, absent 10002, rejected 2\n");
+    assert!(removed.stderr.contains("line 40001: there is a TAB"), "{}", removed.stderr);
+    assert!(removed.stderr.contains("line 40002: the key is longer than the 32 bytes"), "{}", removed.stderr);
+    let rest = server.farwood("scan", &["t"]);
+    assert_ok(&rest);
+    assert!(rest.stdout.as_bytes() == lines(0..20_000), "{} bytes", rest.stdout.len());
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         20000\n"), "{}", checked.stdout);
+    // All again: absent keys alone are no error. Then what is left, as a scan of the same index shows it.
+    let again = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(20_000..50_000));
+    assert_ok(&again);
+    assert_eq!(again.stdout, "read 30000 lines, removed 0, absent 30000, rejected 0\n");
+    let piped = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(0..20_000));
+    assert_ok(&piped);
+    assert_eq!(piped.stdout, "read 20000 lines, removed 20000, absent 0, rejected 0\n");
+    assert_eq!(server.farwood("scan", &["t"]).stdout, "");
+    assert_ok(&server.farwood("check", &["t"]));
 }
 
 /// Two processes write into the same tree, each its own keys and some that both write.
@@ -297,6 +333,29 @@ fn a_load_that_is_interrupted_says_how_far_it_came() {
     assert_failed(&ran, 130, "all but rejected ones");
     assert!(ran.stdout.starts_with("read 10000 lines"), "{}", ran.stdout);
     assert_ok(&server.farwood("check", &["t"]));
+}
+
+#[test]
+fn a_removal_that_is_interrupted_says_how_far_it_came() {
+    let server = with_index("sherman", MEMORY);
+    assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..20_000)));
+    let mut process = server.beside("remove", &["t", "--file", "-"]);
+    let mut input = process.stdin();
+    input.write_all(&keys(0..10_000)).expect("it reads");
+    while server.farwood("scan", &["t", "--limit", "1"]).stdout != "key0010000\tvalue10000\n" {
+        assert!(process.runs());
+    }
+    process.signal("INT");
+    let status = process.wait();
+    drop(input);
+    assert_eq!(status.code(), Some(130));
+    let ran = process.finish();
+    let done = "10000 keys were removed, 0 were absent, and up to line 10000 all but rejected ones";
+    assert_failed(&ran, 130, done);
+    assert_eq!(ran.stdout, "read 10000 lines, removed 10000, absent 0, rejected 0\n");
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with("keys         10000\n"), "{}", checked.stdout);
 }
 
 #[test]

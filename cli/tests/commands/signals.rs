@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::kit;
-use crate::kit::{Ran, Scratch, assert_ok, lines};
+use crate::kit::{Ran, Scratch, assert_failed, assert_ok, keys, lines};
 use crate::servers::{Running, Server};
 
 const SIGNALS: [(&str, i32); 3] = [("INT", 130), ("TERM", 143), ("HUP", 129)];
@@ -110,6 +110,7 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
     let server = Server::start("64MiB");
     assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
     let put = ["t", "key", "value"];
+    let scratch = Scratch::new("locks");
     std::thread::scope(|scope| {
         // One key: one of the clients that load it has the lock of its leaf nearly all the time.
         let mut owner = server.beside("load", &["t"]);
@@ -127,29 +128,44 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
             }
             owner.signal("CONT");
         }
-        let ended = SIGNALS.map(|(signal, code)| {
-            let process = server.beside("put", &put);
-            (code, scope.spawn(move || end_by(process, signal)))
+        let path = scratch.path("keys");
+        std::fs::write(&path, "key\n").expect("writable");
+        let remove = ["t", "--file", path.as_str()];
+        let commands: [(&str, &[&str]); 2] = [("put", &put), ("remove", &remove)];
+        let ended = commands.map(|(command, rest)| {
+            SIGNALS.map(|(signal, code)| {
+                let process = server.beside(command, rest);
+                (code, scope.spawn(move || end_by(process, signal)))
+            })
         });
-        for (code, ended) in ended {
+        for (code, ended) in ended.into_iter().flatten() {
             assert_interrupted(&ended.join().expect("it was ended"), code);
         }
+        // One that nothing ends gives up by itself, and names the line.
+        let ran = server.farwood("remove", &remove);
+        assert_failed(&ran, 1, "0 keys were removed, 0 were absent, and up to line 0 all");
+        assert!(ran.stderr.contains("line 1: ") && ran.stderr.contains("lock"), "{}", ran.stderr);
+        assert_eq!(ran.stdout, "read 1 lines, removed 0, absent 0, rejected 0\n");
         drop(owner);
     });
 }
 
 #[test]
-fn a_load_is_ended_by_every_signal() {
+fn a_load_and_a_removal_are_ended_by_every_signal() {
     for (signal, code) in SIGNALS {
         let server = Server::start("64MiB");
         assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
-        let mut process = server.beside("load", &["t"]);
-        let mut input = process.stdin();
-        std::io::Write::write_all(&mut input, &lines(0..5_000)).expect("it reads");
-        let ran = end_by(process, signal);
-        drop(input);
-        assert_interrupted(&ran, code);
-        assert_ok(&server.farwood("check", &["t"]));
+        for (command, rest, text) in
+            [("load", &["t"][..], lines(0..5_000)), ("remove", &["t", "--file", "-"], keys(0..5_000))]
+        {
+            let mut process = server.beside(command, rest);
+            let mut input = process.stdin();
+            std::io::Write::write_all(&mut input, &text).expect("it reads");
+            let ran = end_by(process, signal);
+            drop(input);
+            assert_interrupted(&ran, code);
+            assert_ok(&server.farwood("check", &["t"]));
+        }
     }
 }
 

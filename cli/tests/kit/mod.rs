@@ -156,3 +156,8 @@ pub(crate) fn assert_failed(ran: &Ran, code: i32, part: &str) {
 pub(crate) fn lines(numbers: std::ops::Range<u32>) -> Vec<u8> {
     numbers.flat_map(|n| format!("key{n:07}\tvalue{n}\n").into_bytes()).collect()
 }
+
+/// Makes lines for `remove`, with the keys of the lines for `load`.
+pub(crate) fn keys(numbers: std::ops::Range<u32>) -> Vec<u8> {
+    numbers.flat_map(|n| format!("key{n:07}\n").into_bytes()).collect()
+}

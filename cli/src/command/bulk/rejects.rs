@@ -1,4 +1,4 @@
-//! Lines that cannot be stored: counted, and the first of them kept with the reason.
+//! Lines that are not what the operation takes: counted, and the first of them kept with the reason.
 
 use std::fmt;
 
@@ -8,10 +8,12 @@ const KEPT_MAX: usize = 1000;
 /// Reason of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// There is no TAB in it.
+    /// It is no pair: there is no TAB in it.
     NoTab,
     /// It is longer than any line can be, and has no TAB up to there.
     NoTabWithin { bytes: usize },
+    /// It is more than a key: there is a TAB in it.
+    Tab,
     /// The key is longer than the index takes.
     LongKey { max: usize },
     /// The value is longer than the index takes.
@@ -25,6 +27,7 @@ impl fmt::Display for Reason {
             Reason::NoTabWithin { bytes } => {
                 write!(f, "there is no TAB between key and value in its first {bytes} bytes")
             }
+            Reason::Tab => f.write_str("there is a TAB in it: a line to remove is a key alone"),
             Reason::LongKey { max } => {
                 write!(f, "the key is longer than the {max} bytes that this index takes")
             }

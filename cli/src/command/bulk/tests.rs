@@ -1,4 +1,4 @@
-//! Loads on a cluster of this process: what is stored, what is said, and what is left when a load ends early.
+//! Loads and removals on a cluster of this process: what is stored, what is said, and what is left when one ends early.
 
 use std::thread;
 
@@ -13,8 +13,25 @@ fn load(
     input: impl Read + Send + 'static,
     interrupt: Interrupt,
 ) -> Result<Outcome, CliError> {
+    run_on(cluster, Operation::Put, input, interrupt)
+}
+
+fn remove(
+    cluster: &Arc<Cluster>,
+    input: impl Read + Send + 'static,
+    interrupt: Interrupt,
+) -> Result<Outcome, CliError> {
+    run_on(cluster, Operation::Remove, input, interrupt)
+}
+
+fn run_on(
+    cluster: &Arc<Cluster>,
+    operation: Operation,
+    input: impl Read + Send + 'static,
+    interrupt: Interrupt,
+) -> Result<Outcome, CliError> {
     let source = Source { input: Box::new(input), bytes: None, path: "lines".into() };
-    Load { name: "t".to_owned(), source, shards: 2, interrupt }.on(Arc::clone(cluster))
+    Bulk { operation, name: "t".to_owned(), source, shards: 2, interrupt }.on(Arc::clone(cluster))
 }
 
 /// Reads all lines of the index, which must be intact.
@@ -31,8 +48,13 @@ fn numbered(lines: std::ops::Range<u64>) -> Vec<u8> {
     lines.flat_map(|n| format!("{n:08}\t{n}\n").into_bytes()).collect()
 }
 
+fn keys(numbers: std::ops::Range<u64>) -> Vec<u8> {
+    numbers.flat_map(|n| format!("{n:08}\n").into_bytes()).collect()
+}
+
 /// Lines without end; before a certain one is read, something is done.
 struct Endless<F> {
+    lines: fn(std::ops::Range<u64>) -> Vec<u8>,
     next: u64,
     rest: io::Cursor<Vec<u8>>,
     after: Option<(u64, F)>,
@@ -41,7 +63,12 @@ struct Endless<F> {
 impl<F: FnOnce() -> io::Result<usize>> Endless<F> {
     /// Makes lines of which number `line` (and some of its neighbours) is read only after `after` is done.
     fn new(line: u64, after: F) -> Self {
-        Endless { next: 0, rest: io::Cursor::default(), after: Some((line, after)) }
+        Endless { lines: numbered, next: 0, rest: io::Cursor::default(), after: Some((line, after)) }
+    }
+
+    /// Makes keys, as `new` makes pairs.
+    fn keys(line: u64, after: F) -> Self {
+        Endless { lines: keys, ..Self::new(line, after) }
     }
 }
 
@@ -54,7 +81,7 @@ impl<F: FnOnce() -> io::Result<usize>> Read for Endless<F> {
             return Ok(0);
         }
         if self.rest.position() == self.rest.get_ref().len() as u64 {
-            self.rest = io::Cursor::new(numbered(self.next..self.next + LINES));
+            self.rest = io::Cursor::new((self.lines)(self.next..self.next + LINES));
             self.next += LINES;
         }
         self.rest.read(out)
@@ -99,6 +126,62 @@ fn load_nothing(kind: IndexKind) {
     let outcome = load(&cluster, io::empty(), Interrupt::default()).unwrap();
     assert_eq!(outcome.summary(), "read 0 lines, stored 0, rejected 0\n");
     assert!(outcome.verdict.is_ok() && stored(&cluster).is_empty());
+    let outcome = remove(&cluster, io::empty(), Interrupt::default()).unwrap();
+    assert_eq!(outcome.summary(), "read 0 lines, removed 0, absent 0, rejected 0\n");
+    assert!(outcome.verdict.is_ok() && stored(&cluster).is_empty());
+}
+
+/// Several blocks, of an index that gets empty in some places.
+#[test]
+fn keys_are_removed_and_those_that_are_absent_are_no_error() {
+    IndexKind::ALL.iter().copied().for_each(remove_keys);
+}
+
+fn remove_keys(kind: IndexKind) {
+    let cluster = kit::cluster(kind);
+    load(&cluster, io::Cursor::new(numbered(0..40_000)), Interrupt::default()).unwrap().verdict.unwrap();
+    // Those of a range, some of them twice, some that are not there, and every other one of the rest.
+    let mut text = keys(10_000..30_000);
+    text.extend(keys(20_000..22_000));
+    text.extend(keys(50_000..170_000));
+    text.extend((30_000..40_000).step_by(2).flat_map(|n| keys(n..n + 1)));
+    let outcome = remove(&cluster, io::Cursor::new(text), Interrupt::default()).unwrap();
+    assert_eq!(outcome.summary(), "read 147000 lines, removed 25000, absent 122000, rejected 0\n");
+    outcome.verdict.unwrap();
+    let rest = (0..10_000).chain((30_001..40_000).step_by(2));
+    let rest = rest.map(|n| (format!("{n:08}").into_bytes(), n.to_string().into_bytes()));
+    assert!(stored(&cluster).into_iter().eq(rest));
+    // All others.
+    let outcome = remove(&cluster, io::Cursor::new(keys(0..40_000)), Interrupt::default()).unwrap();
+    assert_eq!(outcome.summary(), "read 40000 lines, removed 15000, absent 25000, rejected 0\n");
+    assert!(outcome.verdict.is_ok() && stored(&cluster).is_empty());
+}
+
+#[test]
+fn lines_that_are_no_key_are_named_and_remove_nothing() {
+    IndexKind::ALL.iter().copied().for_each(remove_good_lines_and_name_bad_ones);
+}
+
+fn remove_good_lines_and_name_bad_ones(kind: IndexKind) {
+    let cluster = kit::cluster(kind);
+    let pairs = b"\t1\na\t2\nb\t3\nc\t4\n\xff\0\t5\nlast\t6\n";
+    load(&cluster, io::Cursor::new(pairs), Interrupt::default()).unwrap().verdict.unwrap();
+    let text = b"a\na\nb\t3\nthis key is too long\n\nnone\n\t\n\xff\0\nlast";
+    let outcome = remove(&cluster, io::Cursor::new(text), Interrupt::default()).unwrap();
+    assert_eq!(outcome.summary(), "read 9 lines, removed 4, absent 2, rejected 3\n");
+    let shown: Vec<String> = outcome.shown_rejects().collect();
+    let expected = [
+        "line 3: there is a TAB in it: a line to remove is a key alone",
+        "line 4: the key is longer than the 16 bytes that this index takes",
+        "line 7: there is a TAB in it: a line to remove is a key alone",
+    ];
+    assert_eq!(shown, expected);
+    let error = outcome.verdict.unwrap_err();
+    assert_eq!(
+        (error.exit_code(), error.one_line().as_str()),
+        (1, "3 lines were rejected, the keys of all others are gone")
+    );
+    assert_eq!(stored(&cluster), [(b"b".to_vec(), b"3".to_vec()), (b"c".to_vec(), b"4".to_vec())]);
 }
 
 /// Several blocks, and more of them than may wait.
@@ -122,12 +205,17 @@ fn load_many_lines(kind: IndexKind) {
     assert_eq!(stored[40_000], (b"hot".to_vec(), b"39999".to_vec()));
 }
 
+/// Parses up to which line all is done.
+fn through(message: &str) -> usize {
+    let number = message.split("up to line ").nth(1).and_then(|rest| rest.split(' ').next());
+    number.expect("it says how far it came").parse().expect("a number")
+}
+
 fn assert_complete_through(cluster: &Arc<Cluster>, outcome: &Outcome, message: &str) {
-    let through = message.split("up to line ").nth(1).and_then(|rest| rest.split(' ').next());
-    let through: usize = through.expect("it says how far it came").parse().expect("a number");
+    let through = through(message);
     let stored = stored(cluster);
-    assert_eq!(stored.len() as u64, outcome.stored);
-    assert!(stored.len() >= through && outcome.read >= outcome.stored);
+    assert_eq!(stored.len() as u64, outcome.counts.changed);
+    assert!(stored.len() >= through && outcome.read >= outcome.counts.changed);
     let keys = stored.iter().take(through).map(|(key, _)| key.clone());
     assert!(
         keys.eq((0..through).map(|n| format!("{n:08}").into_bytes())),
@@ -152,6 +240,31 @@ fn interrupt_a_load(kind: IndexKind) {
     let error = outcome.verdict.as_ref().unwrap_err();
     assert_eq!(error.exit_code(), 130);
     assert_complete_through(&cluster, &outcome, &error.one_line());
+}
+
+#[test]
+fn an_interrupted_removal_says_how_far_it_came() {
+    IndexKind::ALL.iter().copied().for_each(interrupt_a_removal);
+}
+
+fn interrupt_a_removal(kind: IndexKind) {
+    const PAIRS: u64 = 40_000;
+    let cluster = kit::cluster(kind);
+    load(&cluster, io::Cursor::new(numbered(0..PAIRS)), Interrupt::default()).unwrap().verdict.unwrap();
+    let interrupt = Interrupt::default();
+    let signal = interrupt.clone();
+    let input = Endless::keys(20_000, move || {
+        signal.set();
+        Ok(1)
+    });
+    let outcome = remove(&cluster, input, interrupt).unwrap();
+    let error = outcome.verdict.as_ref().unwrap_err();
+    assert_eq!(error.exit_code(), 130);
+    let stored = stored(&cluster);
+    assert_eq!(stored.len() as u64 + outcome.counts.changed, PAIRS);
+    let through = through(&error.one_line());
+    let left = stored.first().map(|(key, _)| key.clone()).unwrap_or_default();
+    assert!(left >= format!("{through:08}").into_bytes(), "a key up to line {through} is left");
 }
 
 /// As a terminal or a pipe does.
@@ -180,7 +293,7 @@ fn fail_to_read(kind: IndexKind) {
     let input = Endless::new(5_000, || Err(io::Error::other("a bad disk")));
     let outcome = load(&cluster, input, Interrupt::default()).unwrap();
     let error = outcome.verdict.as_ref().unwrap_err();
-    assert_eq!((error.exit_code(), outcome.stored), (1, 5_000));
+    assert_eq!((error.exit_code(), outcome.counts.changed), (1, 5_000));
     assert!(error.one_line().contains("cannot read lines: a bad disk"), "{error}");
     assert_complete_through(&cluster, &outcome, &error.one_line());
 }
@@ -197,7 +310,7 @@ fn run_out_of_memory(kind: IndexKind) {
     let message = error.one_line();
     assert_eq!(error.exit_code(), 1);
     assert!(message.starts_with("line ") && message.contains("out of memory"), "{message}");
-    assert!(outcome.stored > 10_000);
+    assert!(outcome.counts.changed > 10_000);
 }
 
 /// `cargo test --release -p farwood-cli lines_a_second -- --ignored --nocapture`

@@ -1,6 +1,6 @@
 //! A stream of bytes as blocks of whole lines: each line judged, and routed by the hash of its key to one client of one
-//! shard. Lines with the same key come to the same client in the order of the file, so the last one wins. Pure but for
-//! the reading.
+//! shard. Lines with the same key come to the same client in the order of the file, so the last one wins, or the first
+//! one removes it. Pure but for the reading.
 //!
 //! ```text
 //! buffer   | rest of the last read | one read ............ \n | begins the next block |
@@ -15,6 +15,7 @@ use farwood::Limits;
 use farwood::index::layout::MAX_NODE_BYTES;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::operation::Operation;
 use super::rejects::{Reason, Rejects};
 
 /// Bytes of a block at most.
@@ -29,7 +30,7 @@ pub(super) struct Block {
     first: u64,
     /// Number of lines, rejected ones included.
     lines: u64,
-    /// Lines to be stored, by shard; in the order of the hashes of keys, equal keys in the order of the file.
+    /// Lines to be done, by shard; in the order of the hashes of keys, equal keys in the order of the file.
     shares: Vec<Vec<Line>>,
 }
 
@@ -39,30 +40,30 @@ pub(super) struct Line {
     /// Its place among the lines of the block.
     place: u32,
     start: u32,
+    len: u32,
     key_len: u32,
-    value_len: u32,
-    /// Half of the key's hash, which decides which client of the shard stores it.
+    /// Half of the key's hash, which decides which client of the shard does it.
     hash: u32,
 }
 
 impl Line {
-    /// Chooses the client that stores it, of so many.
+    /// Chooses the client that does it, of so many.
     pub(super) fn client(self, clients: usize) -> usize {
         self.hash as usize % clients
     }
 }
 
 impl Block {
-    /// Returns the lines that the shard is to store.
+    /// Returns the lines that the shard is to do.
     pub(super) fn share(&self, shard: usize) -> &[Line] {
         &self.shares[shard]
     }
 
-    /// Returns key and value of a line.
+    /// Returns key and value of a line; the value of one that is a key alone is empty.
     pub(super) fn pair(&self, line: Line) -> (&[u8], &[u8]) {
-        let rest = &self.bytes[line.start as usize..];
-        let (key, rest) = rest.split_at(line.key_len as usize);
-        (key, &rest[1..][..line.value_len as usize])
+        let (key, rest) =
+            self.bytes[line.start as usize..][..line.len as usize].split_at(line.key_len as usize);
+        (key, rest.get(1..).unwrap_or_default())
     }
 
     /// Returns the number of a line in the file.
@@ -79,6 +80,7 @@ impl Block {
 /// The blocks of a stream.
 pub(super) struct Blocks<R> {
     input: R,
+    operation: Operation,
     limits: Limits,
     shards: usize,
     /// Bytes that were read and are in no block yet: the begin of a line.
@@ -92,9 +94,9 @@ pub(super) struct Blocks<R> {
 }
 
 impl<R: Read> Blocks<R> {
-    pub(super) fn new(input: R, limits: Limits, shards: usize) -> Self {
+    pub(super) fn new(input: R, operation: Operation, limits: Limits, shards: usize) -> Self {
         let (rest, next_line, skipping, bytes, ended) = (Vec::new(), 1, false, 0, false);
-        Blocks { input, limits, shards, rest, next_line, skipping, bytes, ended }
+        Blocks { input, operation, limits, shards, rest, next_line, skipping, bytes, ended }
     }
 
     /// Counts the lines read so far.
@@ -163,7 +165,7 @@ impl<R: Read> Blocks<R> {
     /// Rejects a line that does not end within a block: it is too long, whatever follows.
     fn reject_if_full(&mut self, rejects: &mut Rejects) {
         if self.rest.len() == BLOCK_BYTES {
-            let reason = match self.judge(&self.rest) {
+            let reason = match self.operation.judge(&self.rest, self.limits) {
                 Err(Reason::NoTab) => Reason::NoTabWithin { bytes: BLOCK_BYTES },
                 Err(reason) => reason,
                 Ok(_) => unreachable!("key and value of any index are shorter than a block"),
@@ -181,15 +183,15 @@ impl<R: Read> Blocks<R> {
         while start < bytes.len() {
             let rest = &bytes[start..];
             let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
-            match self.judge(&rest[..len]) {
+            match self.operation.judge(&rest[..len], self.limits) {
                 Ok(key_len) => {
                     let hash = xxh3_64(&rest[..key_len]);
                     // Independent halves of the hash choose shard and client.
                     shares[hash as u32 as usize % self.shards].push(Line {
                         place: (self.next_line - first) as u32,
                         start: start as u32,
+                        len: len as u32,
                         key_len: key_len as u32,
-                        value_len: (len - key_len - 1) as u32,
                         hash: (hash >> 32) as u32,
                     });
                 }
@@ -203,19 +205,6 @@ impl<R: Read> Blocks<R> {
             share.sort_unstable_by_key(|line| (line.hash, line.place));
         }
         Block { bytes, first, lines: self.next_line - first, shares }
-    }
-
-    /// Finds the end of a line's key.
-    fn judge(&self, line: &[u8]) -> Result<usize, Reason> {
-        let Limits { max_key, max_value } = self.limits;
-        let key_len = line.iter().position(|&byte| byte == b'\t').ok_or(Reason::NoTab)?;
-        if key_len > max_key {
-            return Err(Reason::LongKey { max: max_key });
-        }
-        if line.len() - key_len - 1 > max_value {
-            return Err(Reason::LongValue { max: max_value });
-        }
-        Ok(key_len)
     }
 }
 
@@ -239,9 +228,9 @@ mod tests {
     /// Pairs with the numbers of their lines, in the order of the lines; how many lines; what was rejected.
     type Found = (Vec<(u64, Vec<u8>, Vec<u8>)>, u64, Vec<String>);
 
-    fn read(text: &[u8], piece: usize) -> Found {
+    fn read(operation: Operation, text: &[u8], piece: usize) -> Found {
         let mut rejects = Rejects::default();
-        let mut blocks = Blocks::new(Drip(text, piece), LIMITS, SHARDS);
+        let mut blocks = Blocks::new(Drip(text, piece), operation, LIMITS, SHARDS);
         let mut pairs = Vec::new();
         let mut last = 0;
         while let Some(block) = blocks.next(&mut rejects).unwrap() {
@@ -265,7 +254,7 @@ mod tests {
     fn lines_are_divided_at_their_first_tab() {
         let text = b"a\t1\n\t\nnone\nb\t2\t3\nlonger\tx\nc\tlonger!\n\nabcd\t123456\nlast\tone";
         for piece in [1, 2, 3, 7, 1000] {
-            let (pairs, lines, rejects) = read(text, piece);
+            let (pairs, lines, rejects) = read(Operation::Put, text, piece);
             let expected = [
                 pair(1, "a", "1"),
                 pair(2, "", ""),
@@ -286,10 +275,29 @@ mod tests {
     }
 
     #[test]
+    fn a_key_to_remove_is_a_line() {
+        let text = b"a\n\nb\t1\nlonger\nabcd\n\xff\0 \r\na\nlast";
+        for piece in [1, 2, 3, 7, 1000] {
+            let (pairs, lines, rejects) = read(Operation::Remove, text, piece);
+            let keys: Vec<_> = pairs.iter().map(|(number, key, _)| (*number, key.as_slice())).collect();
+            let expected: [(u64, &[u8]); 6] =
+                [(1, b"a"), (2, b""), (5, b"abcd"), (6, b"\xff\0 \r"), (7, b"a"), (8, b"last")];
+            assert_eq!((keys.as_slice(), lines), (&expected[..], 8), "in pieces of {piece}");
+            assert!(pairs.iter().all(|(.., value)| value.is_empty()), "{pairs:?}");
+            assert_eq!(rejects.len(), 2);
+            assert!(rejects[0].starts_with("line 3: there is a TAB"), "{rejects:?}");
+            assert!(rejects[1].starts_with("line 4: the key"), "{rejects:?}");
+        }
+    }
+
+    #[test]
     fn nothing_is_no_line() {
-        assert_eq!(read(b"", 10), (Vec::new(), 0, Vec::new()));
-        assert_eq!(read(b"a\tb\n", 10).1, 1);
-        assert_eq!(read(b"\n\n", 1).1, 2);
+        for operation in [Operation::Put, Operation::Remove] {
+            assert_eq!(read(operation, b"", 10), (Vec::new(), 0, Vec::new()));
+            assert_eq!(read(operation, b"a\tb\n", 10).1, 1);
+            assert_eq!(read(operation, b"a", 10).1, 1);
+            assert_eq!(read(operation, b"\n\n", 1).1, 2);
+        }
     }
 
     /// Lines longer than a block are not kept in memory, and neither they nor those around them are lost count of.
@@ -303,7 +311,7 @@ mod tests {
                     (format!("a\t1\n{long}"), 2),
                     (format!("{long}\n"), 1),
                 ] {
-                    let (pairs, found, rejects) = read(text.as_bytes(), 100_000);
+                    let (pairs, found, rejects) = read(Operation::Put, text.as_bytes(), 100_000);
                     assert_eq!((found, rejects.len()), (lines, 1), "{length} {begin:?}");
                     assert_eq!(pairs.iter().any(|(number, ..)| *number == 3), lines == 3);
                     let reason = match begin {
@@ -318,10 +326,26 @@ mod tests {
     }
 
     #[test]
+    fn an_over_long_key_is_one_line() {
+        for length in [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES] {
+            for (begin, reason) in [("", "line 2: the key"), ("a\t", "line 2: there is a TAB")] {
+                let text = format!("a\n{begin}{}\nb", "x".repeat(length - begin.len()));
+                let (pairs, lines, rejects) = read(Operation::Remove, text.as_bytes(), 100_000);
+                assert_eq!(
+                    (pairs, lines),
+                    (vec![pair(1, "a", ""), pair(3, "b", "")], 3),
+                    "{length} {begin:?}"
+                );
+                assert!(rejects.len() == 1 && rejects[0].starts_with(reason), "{rejects:?}");
+            }
+        }
+    }
+
+    #[test]
     fn equal_keys_come_to_the_same_client_in_order() {
         let text: String = (0..1000).map(|n| format!("k{}\t{n}\n", n % 10)).collect();
         let mut rejects = Rejects::default();
-        let mut blocks = Blocks::new(text.as_bytes(), LIMITS, SHARDS);
+        let mut blocks = Blocks::new(text.as_bytes(), Operation::Put, LIMITS, SHARDS);
         let block = blocks.next(&mut rejects).unwrap().unwrap();
         let mut seen = std::collections::BTreeMap::new();
         for shard in 0..SHARDS {

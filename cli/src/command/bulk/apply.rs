@@ -1,5 +1,5 @@
-//! One shard's part of a load: a feeder gives the lines of each block to the clients that their keys belong to; every
-//! client stores its lines one after the other. A few blocks are at work at the same time, so that a client with many
+//! One shard's part of the work: a feeder gives the lines of each block to the clients that their keys belong to; every
+//! client does its lines one after the other. A few blocks are at work at the same time, so that a client with many
 //! lines in one block does not hold up the others.
 
 use std::cell::{Cell, RefCell};
@@ -17,6 +17,7 @@ use futures::future::{Either, select};
 
 use super::CLIENTS;
 use super::blocks::{Block, Line};
+use super::operation::{Counts, Operation};
 use super::reader::Inbox;
 use crate::driver::barrier::FirstError;
 use crate::driver::bench_shard::BenchShard;
@@ -34,24 +35,26 @@ const TOLD_EVERY: u64 = 256;
 
 /// State that shards and reader share.
 pub(super) struct Shared {
-    /// Interrupt that ends the load early.
+    /// Operation for each line.
+    pub(super) operation: Operation,
+    /// Interrupt that ends it early.
     pub(super) interrupt: Interrupt,
     first_error: FirstError,
-    /// Progress of the load.
+    /// Progress of all shards.
     pub(super) progress: Arc<Progress>,
 }
 
 impl Shared {
-    pub(super) fn new(interrupt: Interrupt, progress: Arc<Progress>) -> Self {
-        Shared { interrupt, first_error: FirstError::default(), progress }
+    pub(super) fn new(operation: Operation, interrupt: Interrupt, progress: Arc<Progress>) -> Self {
+        Shared { operation, interrupt, first_error: FirstError::default(), progress }
     }
 
-    /// Tells whether the load was interrupted.
+    /// Tells whether it was interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         self.interrupt.is_set()
     }
 
-    /// Takes the error that ended storing, if there is one.
+    /// Takes the error that ended it, if there is one.
     pub(super) fn failure(&self) -> Option<CliError> {
         self.first_error.take()
     }
@@ -61,29 +64,29 @@ impl Shared {
     }
 }
 
-/// Lines that one shard has stored.
+/// Lines that one shard has done.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Loaded {
-    /// Number of lines.
-    pub(super) stored: u64,
+pub(super) struct Applied {
+    /// Number of lines, by what came of them.
+    pub(super) counts: Counts,
     /// Number of a line up to which none is missing here.
     pub(super) through: u64,
 }
 
-/// Stores what comes to the inbox, to its end or until the load is over.
-pub(super) async fn store<V: BenchShard, I: RangeIndex>(
+/// Does the lines that come to the inbox, to its end or until all is over.
+pub(super) async fn apply<V: BenchShard, I: RangeIndex>(
     shard: V,
     index: I,
     mut inbox: Inbox,
     shared: Arc<Shared>,
-) -> Loaded {
+) -> Applied {
     let me = usize::from(shard.shard().0);
-    let store = Rc::new(Store {
+    let part = Rc::new(Part {
         shard: shard.clone(),
         shared,
         clients: (0..CLIENTS).map(|_| Queue::default()).collect(),
         blocks: RefCell::default(),
-        stored: Cell::new(0),
+        counts: Cell::default(),
         through: Cell::new(0),
         clients_alive: Cell::new(CLIENTS),
         is_fed: Cell::new(true),
@@ -91,27 +94,27 @@ pub(super) async fn store<V: BenchShard, I: RangeIndex>(
         in_flight: InFlight::default(),
     });
     for client in 0..CLIENTS {
-        shard.spawn(run_client(Rc::clone(&store), client, index.clone()));
+        shard.spawn(run_client(Rc::clone(&part), client, index.clone()));
     }
-    while let Some(block) = store.next_block(&mut inbox).await {
-        store.feed(me, block);
-        store.until(|store| store.shared.is_over() || store.blocks.borrow().len() < BLOCKS_MAX).await;
+    while let Some(block) = part.next_block(&mut inbox).await {
+        part.feed(me, block);
+        part.until(|part| part.shared.is_over() || part.blocks.borrow().len() < BLOCKS_MAX).await;
     }
     // The reader must not wait for this shard.
     drop(inbox);
-    store.end_of_lines();
-    store.end_clients().await;
-    Loaded { stored: store.stored.get(), through: store.through.get() }
+    part.end_of_lines();
+    part.end_clients().await;
+    Applied { counts: part.counts.get(), through: part.through.get() }
 }
 
 /// State that the feeder and the clients of a shard share.
-struct Store<V> {
+struct Part<V> {
     shard: V,
     shared: Arc<Shared>,
     clients: Box<[Queue]>,
-    /// Blocks that are not stored yet, and those behind them.
+    /// Blocks that are not done yet, and those behind them.
     blocks: RefCell<VecDeque<Rc<Work>>>,
-    stored: Cell<u64>,
+    counts: Cell<Counts>,
     through: Cell<u64>,
     clients_alive: Cell<usize>,
     /// True while there may be more lines.
@@ -120,21 +123,21 @@ struct Store<V> {
     in_flight: InFlight,
 }
 
-/// Lines that a client still has to store.
+/// Lines that a client still has to do.
 #[derive(Default)]
 struct Queue {
     lines: RefCell<VecDeque<(Rc<Work>, Line)>>,
     waiter: Cell<Option<Waiter>>,
 }
 
-/// A block and how many of its lines are still to be stored here.
+/// A block and how many of its lines are still to be done here.
 struct Work {
     block: Arc<Block>,
     left: Cell<usize>,
 }
 
-impl<V: BenchShard> Store<V> {
-    /// Yields the next block of the inbox; none at its end or when the load is over.
+impl<V: BenchShard> Part<V> {
+    /// Yields the next block of the inbox; none at its end or when all is over.
     async fn next_block(&self, inbox: &mut Inbox) -> Option<Arc<Block>> {
         while !self.shared.is_over() {
             match select(inbox.next(), self.shard.pause(LOOK_NS)).await {
@@ -173,7 +176,7 @@ impl<V: BenchShard> Store<V> {
     }
 
     /// Waits until `is_so`. What makes it so has to wake the feeder: clients do, when they come to the end of a block
-    /// or when they end, as they do when the load is over.
+    /// or when they end, as they do when all is over.
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
             self.rest().await;
@@ -196,7 +199,7 @@ impl<V: BenchShard> Store<V> {
         select(woken, self.shard.pause(LOOK_NS)).await;
     }
 
-    /// Waits until all clients have ended. If the load is over, their operations are abandoned after a while.
+    /// Waits until all clients have ended. If all is over, their operations are abandoned after a while.
     async fn end_clients(&self) {
         let mut give_up_ns = None;
         while self.clients_alive.get() > 0 {
@@ -229,11 +232,12 @@ impl<V: BenchShard> Store<V> {
         }
     }
 
-    fn line_done(&self, work: &Work) {
-        let stored = self.stored.get() + 1;
-        self.stored.set(stored);
-        if stored.is_multiple_of(TOLD_EVERY) {
-            self.shared.progress.set_ops(usize::from(self.shard.shard().0), stored);
+    fn line_done(&self, work: &Work, has_changed: bool) {
+        let mut counts = self.counts.get();
+        counts.add(has_changed);
+        self.counts.set(counts);
+        if counts.total().is_multiple_of(TOLD_EVERY) {
+            self.shared.progress.set_ops(usize::from(self.shard.shard().0), counts.total());
         }
         work.left.set(work.left.get() - 1);
         if work.left.get() == 0 {
@@ -241,7 +245,7 @@ impl<V: BenchShard> Store<V> {
         }
     }
 
-    /// Forgets the blocks that are stored, but for those behind one that is not.
+    /// Forgets the blocks that are done, but for those behind one that is not.
     fn blocks_done(&self) {
         let mut blocks = self.blocks.borrow_mut();
         while let Some(work) = blocks.front().filter(|work| work.left.get() == 0) {
@@ -253,22 +257,26 @@ impl<V: BenchShard> Store<V> {
     }
 }
 
-async fn run_client<V: BenchShard, I: RangeIndex>(store: Rc<Store<V>>, client: usize, index: I) {
-    store.in_flight.enlist(&store.shard).await;
+async fn run_client<V: BenchShard, I: RangeIndex>(part: Rc<Part<V>>, client: usize, index: I) {
+    part.in_flight.enlist(&part.shard).await;
     let lines = async {
-        while let Some((work, line)) = poll_fn(|cx| store.poll_line(client, cx)).await {
+        while let Some((work, line)) = poll_fn(|cx| part.poll_line(client, cx)).await {
             let (key, value) = work.block.pair(line);
-            match index.put(key, value).await {
-                Ok(()) => store.line_done(&work),
+            let has_changed = match part.shared.operation {
+                Operation::Put => index.put(key, value).await.map(|()| true),
+                Operation::Remove => index.remove(key).await,
+            };
+            match has_changed {
+                Ok(has_changed) => part.line_done(&work, has_changed),
                 Err(error) => {
                     let number = work.block.number(line);
-                    store.shared.first_error.set(CliError::Failed(format!("line {number}: {error}")));
+                    part.shared.first_error.set(CliError::Failed(format!("line {number}: {error}")));
                 }
             }
         }
     };
-    // An abandoned line is not stored, as far as is known.
-    let _ = store.in_flight.until_abandoned(pin!(lines)).await;
-    store.clients_alive.set(store.clients_alive.get() - 1);
-    store.wake_feeder();
+    // An abandoned line is not done, as far as is known.
+    let _ = part.in_flight.until_abandoned(pin!(lines)).await;
+    part.clients_alive.set(part.clients_alive.get() - 1);
+    part.wake_feeder();
 }

@@ -14,9 +14,9 @@ use futures::channel::mpsc::{self, Receiver, Sender};
 use futures::executor::block_on;
 
 use super::Source;
+use super::apply::Shared;
 use super::blocks::{Block, Blocks};
 use super::rejects::Rejects;
-use super::store::Shared;
 use crate::error::CliError;
 
 /// Blocks that wait for a shard, beside the one that its sender may always add.
@@ -59,7 +59,7 @@ impl Reader {
             (0..shards).map(|_| mpsc::channel(WAITING_MAX)).map(|(to, from)| (to, Some(from))).unzip();
         let state = Arc::new(State::default());
         let (told, shared) = (Arc::clone(&state), Arc::clone(shared));
-        let blocks = Blocks::new(source.input, limits, shards);
+        let blocks = Blocks::new(source.input, shared.operation, limits, shards);
         let thread = thread::Builder::new().name("farwood-reader".to_owned());
         let started = thread.spawn(move || read(blocks, source.bytes, senders, &told, &shared));
         started.map_err(|cause| CliError::Failed(format!("cannot start a thread that reads: {cause}")))?;
