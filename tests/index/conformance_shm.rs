@@ -40,5 +40,6 @@ fn server() -> ShmServer {
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     let name = ShmName::new(&format!("index-test-{}-{number}", std::process::id())).unwrap();
     let parts = ServerParts { locks: 1024, chunk_bytes: 64 << 10, ..ServerParts::default() };
-    ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 8 << 20) }).unwrap()
+    // Each server's memory is cleared when it starts, some thousand times in all.
+    ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 2 << 20) }).unwrap()
 }

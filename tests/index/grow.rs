@@ -69,7 +69,7 @@ impl Order {
 }
 
 const CLIENTS: u64 = 60;
-const EACH: u64 = 12;
+const EACH: u64 = 8;
 
 #[test]
 fn indexes_of_the_least_nodes_grow_high() {

@@ -57,10 +57,10 @@ fn insert_and_check(kind: IndexKind, parties: Parties, clients: u64, keys: u64, 
 }
 
 #[test]
-fn twenty_thousand_keys() {
+fn ten_thousand_keys() {
     for &kind in IndexKind::ALL {
         for parties in Parties::BOTH {
-            insert_and_check(kind, parties, 1000, 20_000, 256 << 20);
+            insert_and_check(kind, parties, 1000, 10_000, 256 << 20);
         }
     }
 }

@@ -2,9 +2,9 @@
 //! when nothing runs any more. Knows no fabric: the code that runs nodes hands every shard its [`Seat`].
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Poll, Waker};
 
 use farwood::runtime::{Chain, ClientPool, Meter};
 use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, Shard, ShermanIndex, Verbs};
@@ -115,24 +115,47 @@ pub(crate) fn to_the_end<V: ClientPool>(main: Main<TestCluster<V>>) -> Main<Test
 /// State that all shards of a test cluster share.
 pub(crate) struct Common {
     parties: Parties,
-    arrived: AtomicUsize,
+    meetings: Mutex<Meetings>,
     /// The index as each node sees it.
     trees: Vec<OnceLock<AnyTree>>,
+}
+
+#[derive(Default)]
+struct Meetings {
+    /// Counts meetings that have ended.
+    ended: usize,
+    /// Shards that have come to the next one, and wait for the others.
+    come: Vec<Waker>,
 }
 
 impl Common {
     pub(crate) fn new(parties: Parties) -> Arc<Self> {
         let trees = (0..parties.nodes()).map(|_| OnceLock::new()).collect();
-        Arc::new(Common { parties, arrived: AtomicUsize::new(0), trees })
+        Arc::new(Common { parties, meetings: Mutex::default(), trees })
     }
 
-    async fn meet(&self, shard: &impl Verbs) {
-        let parties = self.parties.count();
-        let ticket = self.arrived.fetch_add(1, Ordering::SeqCst);
-        let round_ends = (ticket / parties + 1) * parties;
-        while self.arrived.load(Ordering::SeqCst) < round_ends {
-            shard.pause(20_000).await;
-        }
+    /// Waits until all shards are here. They sleep meanwhile: one that looked again and again would take the core that
+    /// another one, or another test, works on.
+    async fn meet(&self) {
+        let mut mine = None;
+        poll_fn(|cx| {
+            let mut meetings = self.meetings.lock().expect("no shard panics while it has it");
+            let Meetings { ended, come } = &mut *meetings;
+            let (meeting, place) = *mine.get_or_insert_with(|| {
+                come.push(cx.waker().clone());
+                (*ended, come.len() - 1)
+            });
+            if *ended == meeting && come.len() < self.parties.count() {
+                come[place] = cx.waker().clone();
+                return Poll::Pending;
+            }
+            if *ended == meeting {
+                *ended += 1;
+                come.drain(..).for_each(Waker::wake);
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 
@@ -163,12 +186,12 @@ impl<V: ClientPool> TestCluster<V> {
             let created = recipe.create(&host, super::NAME).await.unwrap();
             assert!(tree.set(created).is_ok(), "{filled}");
         }
-        common.meet(&shard).await;
+        common.meet().await;
         if place > 0 && number == 0 {
             let opened = recipe.open(&host, super::NAME).await.unwrap();
             assert!(tree.set(opened).is_ok(), "{filled}");
         }
-        common.meet(&shard).await;
+        common.meet().await;
         let index = tree.get().expect("the first shard of the node was here").attach(shard.clone());
         TestCluster { shard, index, host, place, common, clients }
     }
@@ -180,7 +203,7 @@ impl<V: ClientPool> TestCluster<V> {
 
     /// Waits until all shards are here.
     pub(crate) async fn meet(&self) {
-        self.common.meet(&self.shard).await;
+        self.common.meet().await;
     }
 
     /// Runs `count` clients in the shard's pool and waits for all.

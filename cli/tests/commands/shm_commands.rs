@@ -88,6 +88,7 @@ fn a_file_is_loaded_and_its_bad_lines_are_named() {
 
 fn load_a_file(kind: &str) {
     let server = with_index_of_32(kind);
+    // All kinds run at once.
     let scratch = Scratch::new(&format!("load-{kind}"));
     let path = scratch.path("lines");
     let mut text = lines(0..50_000);
@@ -190,7 +191,7 @@ fn load_into_two_servers(kind: &str) {
     assert_eq!(stat.lines().filter(|line| used(line)).count(), 2, "{stat}");
 }
 
-const SMALL: [&str; 6] = ["--keys", "20k", "--warmup", "0", "--shards", "1"];
+const SMALL: [&str; 6] = ["--keys", "5k", "--warmup", "0", "--shards", "1"];
 
 fn bench<'w>(rest: &[&'w str]) -> Vec<&'w str> {
     SMALL.iter().chain(rest).copied().collect()
@@ -214,7 +215,7 @@ fn run_benchmarks(kind: &str) {
     for workload in ["ycsb-a", "ycsb-c", "ycsb-e", "load", "lock", "raw"] {
         let ran = server.farwood(
             "bench",
-            &bench(&["--index", kind, "--ops", "20k", "--workload", workload, "--json", "-"]),
+            &bench(&["--index", kind, "--ops", "5k", "--workload", workload, "--json", "-"]),
         );
         assert_ok(&ran);
         let json: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");

@@ -124,7 +124,10 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
             let ran = server.farwood("put", &put);
             if ran.code != 0 {
                 assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
-                break;
+                // If it was stopped while it wrote a line of memory, no client waits for it.
+                if !ran.stderr.contains("in the middle of a line") {
+                    break;
+                }
             }
             owner.signal("CONT");
         }

@@ -108,7 +108,7 @@ impl Drop for Running {
 /// Waits long enough for a process to be at work; tests do not depend on how far it came.
 pub(crate) fn pause() {
     #[expect(clippy::disallowed_methods, reason = "no shard runs in this process")]
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(std::time::Duration::from_millis(300));
 }
 
 /// A memory server that is ready.

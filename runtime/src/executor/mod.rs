@@ -32,7 +32,7 @@ use glommio::LocalExecutor;
 use glommio::timer::Timer;
 
 pub(crate) use self::poller::run_shard;
-pub(crate) use self::pool::{Borrowed, borrow, cores};
+pub(crate) use self::pool::{Borrowed, borrow, places};
 use self::watch::Watched;
 
 /// Bounds the stall of a wake-up that glommio loses; costs twenty wake-ups per second.

@@ -5,6 +5,10 @@
 //! So it makes as many as its nodes have run at the same time, and these stay: each is a sleeping thread with its
 //! rings.
 //!
+//! Each executor of a node is pinned to a core of its own, if there are enough, and nodes that run at the same time
+//! share none while others are free: a shard spins while it waits, and if it shares its core with the one that it waits
+//! for, it spins until the system takes the core away.
+//!
 //! Tasks of glommio's that a borrower leaves behind stand still when it is done, and go on with the next one. A
 //! borrower that knows of such a task does not give the executor back ([`Borrowed::join`] is then the end of the
 //! thread).
@@ -13,16 +17,19 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
-use glommio::{LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
+use glommio::{CpuSet, LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
 
 /// Shorter timers lose wake-ups more often (see [`super`]); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
 
 static IDLE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
+
+/// The core of each [`Place`] there is.
+static TAKEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 type Job = Box<dyn FnOnce(&LocalExecutor) + Send>;
 
@@ -33,19 +40,57 @@ struct Worker {
     jobs: Sender<Job>,
 }
 
-/// Chooses where executors run: on cores of their own, as far from each other as can be, or anywhere if there are too
-/// few.
+/// The place of an executor: a core to which it is pinned, until this is dropped, or any.
+pub(crate) struct Place(Option<usize>);
+
+impl Place {
+    fn take(core: Option<usize>, taken: &mut Vec<usize>) -> Self {
+        taken.extend(core);
+        Place(core)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = lock(&TAKEN);
+        if let Some(at) = taken.iter().position(|core| Some(*core) == self.0) {
+            taken.swap_remove(at);
+        }
+    }
+}
+
+/// Chooses where executors run: on cores of their own, those that the fewest others have, as far from each other as can
+/// be; or anywhere if there are too few.
 ///
 /// # Errors
 /// Why the cores of this machine cannot be told.
-pub(crate) fn cores(executors: usize) -> Result<Vec<Option<usize>>, String> {
+pub(crate) fn places(executors: usize) -> Result<Vec<Place>, String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    if executors > cores {
-        return Ok(vec![None; executors]);
-    }
-    let cores = PoolPlacement::MaxSpread(executors, None).generate_cpu_set();
-    let mut cores = cores.map_err(|cause| cause.to_string())?;
-    Ok((0..executors).map(|_| cores.next().next().map(|core| core.cpu)).collect())
+    let spread = if executors > cores { Vec::new() } else { spread()? };
+    let mut taken = lock(&TAKEN);
+    let free = freest_first(spread, &taken);
+    Ok((0..executors).map(|number| Place::take(free.get(number).copied(), &mut taken)).collect())
+}
+
+/// Puts cores that fewer executors have before the others, and leaves the rest of their order as it is.
+fn freest_first(mut cores: Vec<usize>, taken: &[usize]) -> Vec<usize> {
+    cores.sort_by_key(|core| taken.iter().filter(|other| *other == core).count());
+    cores
+}
+
+/// Lists the cores of this machine, each as far from those before it as can be. The first depends on the process, so
+/// that those of several processes are not all the same. Done once, since it takes a hundred system calls.
+fn spread() -> Result<Vec<usize>, String> {
+    static SPREAD: OnceLock<Result<Vec<usize>, String>> = OnceLock::new();
+    let find = || {
+        let online = CpuSet::online()?;
+        let cores = online.len();
+        let mut sets = PoolPlacement::MaxSpread(cores, Some(online)).generate_cpu_set()?;
+        let mut spread: Vec<usize> = (0..cores).flat_map(|_| sets.next()).map(|core| core.cpu).collect();
+        spread.rotate_left(std::process::id() as usize % cores);
+        Ok(spread)
+    };
+    SPREAD.get_or_init(|| find().map_err(|cause: glommio::GlommioError<()>| cause.to_string())).clone()
 }
 
 /// A service that runs on a borrowed executor.
@@ -65,16 +110,14 @@ impl<T> Borrowed<T> {
 /// executor.
 pub(crate) type Service<T> = Box<dyn FnOnce() -> LocalBoxFuture<'static, (T, bool)> + Send>;
 
-/// Runs a service on an executor that is pinned to `core`, or anywhere.
+/// Runs a service on an executor at `place`.
 ///
 /// # Errors
 /// Why there is no executor.
-pub(crate) fn borrow<T: Send + 'static>(
-    core: Option<usize>,
-    service: Service<T>,
-) -> Result<Borrowed<T>, String> {
+pub(crate) fn borrow<T: Send + 'static>(place: Place, service: Service<T>) -> Result<Borrowed<T>, String> {
+    let core = place.0;
     let waiting = {
-        let mut idle = idle();
+        let mut idle = lock(&IDLE);
         let found = idle.iter().position(|worker| worker.core == core);
         found.map(|place| idle.swap_remove(place))
     };
@@ -86,11 +129,12 @@ pub(crate) fn borrow<T: Send + 'static>(
     let (sender, result) = channel();
     let job: Job = Box::new(move |executor| {
         let ran = catch_unwind(AssertUnwindSafe(|| super::run_executor(executor, service())));
+        drop(place);
         let result = match ran {
             Ok((result, is_clean)) => {
                 if is_clean {
                     // Before the result is known, so that the next borrower finds this one.
-                    self::idle().push(worker);
+                    lock(&IDLE).push(worker);
                 }
                 Ok(result)
             }
@@ -103,8 +147,8 @@ pub(crate) fn borrow<T: Send + 'static>(
     Ok(Borrowed(result))
 }
 
-fn idle() -> MutexGuard<'static, Vec<Worker>> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Worker {
@@ -127,5 +171,29 @@ impl Worker {
         thread.spawn(serve).map_err(|error| error.to_string())?;
         started.recv().map_err(|_| "its thread has panicked".to_string())??;
         Ok(Worker { core, jobs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn cores_are_shared_only_if_none_is_free() {
+        let spread = vec![0, 2, 1, 3];
+        assert_eq!(freest_first(spread.clone(), &[]), spread);
+        assert_eq!(freest_first(spread.clone(), &[0, 1]), [2, 3, 0, 1]);
+        assert_eq!(freest_first(spread.clone(), &[2, 0, 3, 1, 3]), [0, 2, 1, 3]);
+        assert_eq!(freest_first(spread, &[0, 0, 3]), [2, 1, 3, 0]);
+    }
+
+    #[test]
+    fn executors_of_a_node_have_cores_of_their_own_or_any() {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let own: HashSet<Option<usize>> = places(cores).unwrap().iter().map(|place| place.0).collect();
+        assert!(own.len() == cores && !own.contains(&None), "{own:?}");
+        assert!(places(cores + 1).unwrap().iter().all(|place| place.0.is_none()));
     }
 }

@@ -364,17 +364,17 @@ impl<F: Fabric> ComputeNode<F> {
     /// Runs one work on each shard; yields what they returned, in the order of the shards.
     fn run_works(self: &Arc<Self>, works: Vec<Work<F::Device>>) -> Result<Vec<Parcel>, Failure> {
         let downfall = Arc::new(Downfall::default());
-        let start = |(core, work)| {
+        let start = |(place, work)| {
             let (node, heard) = (Arc::clone(self), Arc::clone(&downfall));
-            borrow(core, Box::new(move || node.run_shard(heard, work).boxed_local())).map_err(|cause| {
+            borrow(place, Box::new(move || node.run_shard(heard, work).boxed_local())).map_err(|cause| {
                 // Those that were started wait for this one.
                 downfall.bring();
                 Failure::Node(NodeError::Executor { cause })
             })
         };
-        let cores = executor::cores(self.config.shards);
-        let cores = cores.map_err(|cause| Failure::Node(NodeError::Executor { cause }))?;
-        let started: Vec<_> = cores.into_iter().zip(works).map(start).collect();
+        let places = executor::places(self.config.shards);
+        let places = places.map_err(|cause| Failure::Node(NodeError::Executor { cause }))?;
+        let started: Vec<_> = places.into_iter().zip(works).map(start).collect();
         let end =
             |shard: Result<Borrowed<_>, _>| shard?.join().unwrap_or_else(|panic| Err(Failure::Panic(panic)));
         outcome(started.into_iter().map(end).collect())

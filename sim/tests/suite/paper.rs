@@ -35,7 +35,7 @@ fn all_systems_of_chimes_run_all_workloads() {
 
 #[test]
 fn all_systems_of_dolphins_run_all_workloads() {
-    all_run(warmed_up_soon(dolphin_setups(&Effort { keys: 20_000, time_percent: 10, seed: 1 })), 8);
+    all_run(warmed_up_soon(dolphin_setups(&Effort { keys: 10_000, time_percent: 5, seed: 1 })), 8);
 }
 
 fn rows_of(experiment: &str, effort: &Effort) -> Vec<Row> {

@@ -18,6 +18,8 @@ use crate::kit::{key, number};
 
 /// The index holds the even numbers below twice as many.
 const KEYS: u64 = 4000;
+/// So many where hundreds of mixes are loaded, and operations touch the first leaf alone.
+const KEYS_OF_CHANGES: u64 = 1000;
 const FILL: f64 = 0.7;
 /// A key in the middle of a leaf.
 const PRESENT: u64 = 2 * 20;
@@ -95,10 +97,11 @@ impl<V: ClientPool> Till<V> {
     }
 }
 
-/// Runs `main` on a loaded index.
+/// Runs `main` on an index that was loaded with so many keys.
 fn on_loaded<V, R>(
     fabric: &dyn Fabric<V>,
     mix: IndexSpec,
+    keys: u64,
     main: impl Fn(Till<V>) -> R + Clone + Send + Sync + 'static,
 ) where
     V: ClientPool,
@@ -110,8 +113,8 @@ fn on_loaded<V, R>(
             let main = main.clone();
             async move {
                 let index = cluster.index.clone();
-                let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
-                assert_eq!(index.bulk_load(pairs, FILL).await, Ok(KEYS));
+                let pairs = (0..keys).map(|n| (key(2 * n), key(n)));
+                assert_eq!(index.bulk_load(pairs, FILL).await, Ok(keys));
                 let stats = index.stats();
                 assert!(
                     stats.kinds.iter().all(|kind| kind.ops == 0),
@@ -130,7 +133,7 @@ pub(crate) fn cost_of_gets<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKin
     let step = 100usize.div_ceil(fabric.size().percent) | 1;
     let most = (fabric.size().percent as u64 / 2).max(4) & !1;
     for mix in fabric.size().few(kind.with_each_on()) {
-        on_loaded(fabric, mix, move |till| gets(till, step, most));
+        on_loaded(fabric, mix, KEYS, move |till| gets(till, step, most));
     }
 }
 
@@ -164,7 +167,7 @@ async fn gets<V: ClientPool>(till: Till<V>, step: usize, most: u64) {
 
 pub(crate) fn cost_of_changes<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     for mix in fabric.size().few([kind.every_mix(), kind.with_each_on()].concat()) {
-        on_loaded(fabric, mix, changes);
+        on_loaded(fabric, mix, KEYS_OF_CHANGES, changes);
     }
 }
 
@@ -204,7 +207,7 @@ async fn changes<V: ClientPool>(till: Till<V>) {
 pub(crate) fn cost_of_scans<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let step = 700usize.div_ceil(fabric.size().percent);
     for mix in fabric.size().few(kind.with_each_on()) {
-        on_loaded(fabric, mix, move |till| scans(till, step));
+        on_loaded(fabric, mix, KEYS, move |till| scans(till, step));
     }
 }
 
