@@ -16,6 +16,18 @@ pub(super) fn read(words: &[AtomicU64], at: usize) -> u64 {
     word(index) >> bit | (word(index + 1) << 1) << (63 - bit)
 }
 
+/// Reads the bit at `at`.
+#[inline]
+pub(super) fn read_bit(words: &[AtomicU64], at: usize) -> bool {
+    words.get(at / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (at % 64) & 1 == 1)
+}
+
+/// Reads the 8 bits from bit `at` on, a multiple of 8: one load.
+#[inline]
+pub(super) fn read_byte(words: &[AtomicU64], at: usize) -> u8 {
+    (words.get(at / 64).map_or(0, |word| word.load(Ordering::Relaxed)) >> (at % 64)) as u8
+}
+
 /// Reads as [`read`] does; later reads see what was written before these bits were.
 #[inline]
 pub(super) fn read_acquire(words: &[AtomicU64], at: usize) -> u64 {
@@ -159,6 +171,8 @@ mod tests {
                         let expected = if written.contains(&bit) { value } else { around };
                         assert_eq!(read(&words, bit) & 1, expected & 1, "{width} bits at {at}: bit {bit}");
                         assert_eq!(read_acquire(&words, bit), read(&words, bit));
+                        assert_eq!(read_bit(&words, bit), read(&words, bit) & 1 == 1);
+                        assert_eq!(read_byte(&words, bit & !7), read(&words, bit & !7) as u8);
                     }
                     let first_and_last_word = (at / 64, (at + (width as usize).max(1) - 1) / 64);
                     let in_one = first_and_last_word.0 == first_and_last_word.1;
@@ -173,7 +187,7 @@ mod tests {
     fn beyond_the_end_there_are_zeros() {
         let words = [AtomicU64::new(u64::MAX)];
         assert_eq!((read(&words, 0), read(&words, 60), read(&words, 64)), (u64::MAX, 15, 0));
-        assert_eq!(read(&[], 1 << 40), 0);
+        assert_eq!((read(&[], 1 << 40), read_bit(&[], 1 << 40), read_byte(&[], 1 << 40)), (0, false, 0));
     }
 
     #[test]

@@ -186,6 +186,12 @@ impl<'a> Copy<'a> {
         bits::low(bits::read(self.words, self.at + FIXED_BITS), self.prefix_len() as u32 * 8)
     }
 
+    /// Tells whether the prefix is `bytes`, which are as many. Most nodes have none.
+    #[inline(always)]
+    pub(super) fn has_prefix(&self, bytes: &[u8]) -> bool {
+        bytes.is_empty() || prefix_word(bytes) == self.prefix()
+    }
+
     /// Tells whether some slot may lead to an inner node: then the copy is not one of the many at the bottom.
     pub(super) fn is_upper(&self) -> bool {
         let leaf = 1 << (slot::KIND_BITS - 1);
@@ -353,30 +359,31 @@ impl<'a> Copy<'a> {
 
     #[inline(always)]
     fn find_in_bitmap(&self, byte: u8) -> Option<usize> {
-        let at = self.partials_at();
-        if bits::read(self.words, at + usize::from(byte)) & 1 == 0 {
-            return None;
-        }
-        Some(self.count_below(u32::from(byte)))
+        let is_there = bits::read_bit(self.words, self.partials_at() + usize::from(byte));
+        is_there.then(|| self.count_below(u32::from(byte)))
     }
 
-    /// Counts the bytes below `limit` in the bitmap.
+    /// Counts the bytes below `limit` in the bitmap, or, where that takes fewer words, those from it on: there are as
+    /// many as slots. Two words either way, and without branches: which ones it takes cannot be predicted.
     #[inline(always)]
     fn count_below(&self, limit: u32) -> usize {
-        let at = self.partials_at();
-        let mut below = 0;
-        // All words, whatever the limit: which ones it takes cannot be predicted.
-        for word in 0..BITMAP_BITS / 64 {
-            let width = (limit as usize).saturating_sub(word * 64).min(64);
-            below += bits::low(bits::read(self.words, at + word * 64), width as u32).count_ones();
-        }
-        below as usize
+        const HALF: u32 = BITMAP_BITS as u32 / 2;
+        let is_upper = limit >= HALF;
+        let (first, others) = if is_upper { (HALF, u64::MAX) } else { (0, 0) };
+        let at = self.partials_at() + first as usize;
+        let counted = |word: u32| {
+            let below = bits::low(u64::MAX, (limit - first).saturating_sub(word * 64));
+            (bits::read(self.words, at + word as usize * 64) & (below ^ others)).count_ones() as usize
+        };
+        let counted = counted(0) + counted(1);
+        // Memory may be used anew meanwhile.
+        if is_upper { self.shape.claimed.saturating_sub(counted) } else { counted }
     }
 
     fn partial(&self, index: usize) -> u8 {
         let at = self.partials_at();
         if !self.shape.bitmap {
-            return bits::read(self.words, at + index * 8) as u8;
+            return bits::read_byte(self.words, at + index * 8);
         }
         let mut left = index;
         for word in 0..BITMAP_BITS / 64 {
@@ -413,7 +420,7 @@ impl<'a> Copy<'a> {
 
     #[inline(always)]
     fn listed_kind(&self, number: usize) -> u8 {
-        bits::read(self.words, self.kinds_at() + number * 8) as u8 & ((1 << slot::KIND_BITS) - 1)
+        bits::read_byte(self.words, self.kinds_at() + number * 8) & ((1 << slot::KIND_BITS) - 1)
     }
 
     /// Extracts the child from a slot's value.
@@ -554,7 +561,7 @@ fn identity(image: &RadixImage<'_>) -> u64 {
 }
 
 /// Packs at most six bytes, the first one lowest.
-pub(super) fn prefix_word(prefix: &[u8]) -> u64 {
+fn prefix_word(prefix: &[u8]) -> u64 {
     prefix.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 

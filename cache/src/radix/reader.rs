@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::copy::{self, Copy};
+use super::copy::Copy;
 use smallvec::SmallVec;
 
 use super::slot::{self, CHILD, END, LEAF};
@@ -314,7 +314,7 @@ fn step(copy: &Copy<'_>, key: &[u8], from: &CachedRoute, covers: bool) -> Option
     if covers && from.is_before {
         return Some(route(copy.last(), true));
     }
-    if copy::prefix_word(key.get(depth..pos)?) != copy.prefix() {
+    if !copy.has_prefix(key.get(depth..pos)?) {
         return None;
     }
     let byte = key.get(pos).copied();
