@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use glommio::{CpuSet, LocalExecutor, LocalExecutorBuilder, Placement, PoolPlacement};
+use nix::sched::sched_getaffinity;
+use nix::unistd::Pid;
 
 /// Shorter timers lose wake-ups more often (see [`super`]); longer ones delay other executors' wake-ups.
 const PREEMPT_TIMER: Duration = Duration::from_millis(10);
@@ -66,7 +68,8 @@ impl Drop for Place {
 /// Why the cores of this machine cannot be told.
 pub(crate) fn places(executors: usize) -> Result<Vec<Place>, String> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let spread = if executors > cores { Vec::new() } else { spread()? };
+    let spread = spread()?;
+    let spread = if executors > cores.min(spread.len()) { Vec::new() } else { spread };
     let mut taken = lock(&TAKEN);
     let free = freest_first(spread, &taken);
     Ok((0..executors).map(|number| Place::take(free.get(number).copied(), &mut taken)).collect())
@@ -78,19 +81,23 @@ fn freest_first(mut cores: Vec<usize>, taken: &[usize]) -> Vec<usize> {
     cores
 }
 
-/// Lists the cores of this machine, each as far from those before it as can be. The first depends on the process, so
-/// that those of several processes are not all the same. Done once, since it takes a hundred system calls.
+/// Lists the cores that this process may use, each as far from those before it as can be. The first depends on the
+/// process, so that those of several processes are not all the same. Done once, since it takes a hundred system calls.
 fn spread() -> Result<Vec<usize>, String> {
     static SPREAD: OnceLock<Result<Vec<usize>, String>> = OnceLock::new();
     let find = || {
-        let online = CpuSet::online()?;
-        let cores = online.len();
-        let mut sets = PoolPlacement::MaxSpread(cores, Some(online)).generate_cpu_set()?;
+        // The main thread's: the one that asks may be pinned to a core itself. In a container it has a part of them.
+        let allowed = sched_getaffinity(Pid::this()).map_err(|errno| errno.to_string())?;
+        let online = CpuSet::online().map_err(|cause| cause.to_string())?;
+        let usable = online.filter(|core| allowed.is_set(core.cpu) == Ok(true));
+        let cores = usable.len();
+        let sets = PoolPlacement::MaxSpread(cores, Some(usable)).generate_cpu_set();
+        let mut sets = sets.map_err(|cause| cause.to_string())?;
         let mut spread: Vec<usize> = (0..cores).flat_map(|_| sets.next()).map(|core| core.cpu).collect();
-        spread.rotate_left(std::process::id() as usize % cores);
+        spread.rotate_left(std::process::id() as usize % cores.max(1));
         Ok(spread)
     };
-    SPREAD.get_or_init(|| find().map_err(|cause: glommio::GlommioError<()>| cause.to_string())).clone()
+    SPREAD.get_or_init(find).clone()
 }
 
 /// A service that runs on a borrowed executor.
