@@ -26,6 +26,7 @@ mod counters;
 pub mod engine;
 pub mod executor;
 pub mod fabric;
+mod forward_verbs;
 pub mod mapped;
 pub mod memory;
 pub mod message;

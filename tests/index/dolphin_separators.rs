@@ -6,18 +6,13 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use farwood::dolphin::{Geometry, Options, Types};
 use farwood::index::layout::range_leaf::RangeLayout;
 use farwood::runtime::chain::Op;
 use farwood::runtime::sim::{SimConfig, SimShard, Simulation};
-use farwood::runtime::verbs::Handler;
-use farwood::runtime::{
-    Buf, Capabilities, Chain, ClientPool, Completion, Control, FabricError, Failed, Message, Meter, Port,
-    ShardId, Waiter,
-};
+use farwood::runtime::{Chain, ClientPool, Completion, FabricError, Failed, Meter, forward_verbs};
 use farwood::{CheckOptions, CheckReport, Dolphin, DolphinIndex, OpKind, RangeIndex, Verbs};
 use futures::channel::oneshot;
 use futures::{FutureExt, TryStreamExt};
@@ -145,24 +140,9 @@ impl Verbs for Steered {
     type Submission = Submission;
     type Pause = <SimShard as Verbs>::Pause;
 
-    fn shard(&self) -> ShardId {
-        Verbs::shard(&self.shard)
-    }
-    fn shards(&self) -> usize {
-        self.shard.shards()
-    }
-    fn node_id(&self) -> u16 {
-        Verbs::node_id(&self.shard)
-    }
-    fn capabilities(&self) -> &Capabilities {
-        self.shard.capabilities()
-    }
-    fn control(&self) -> &Arc<dyn Control> {
-        self.shard.control()
-    }
-    fn lease(&self, bytes: usize) -> Buf {
-        self.shard.lease(bytes)
-    }
+    forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
+    forward_verbs!(shard: pause, waiter, wake, send, listen);
+
     fn post(&self, meter: &Meter, chain: Chain) -> Submission {
         let (orders, verbs, verbs_max) = (&self.orders, chain.verbs().len(), self.orders.verbs_max.get());
         if verbs > verbs_max {
@@ -189,32 +169,11 @@ impl Verbs for Steered {
         let submission = self.shard.post(meter, chain);
         if is_slow { Submission::Slow(submission) } else { Submission::Now(submission) }
     }
-    fn now(&self) -> u64 {
-        self.shard.now()
-    }
-    fn random(&self) -> u64 {
-        self.shard.random()
-    }
-    fn pause(&self, ns: u64) -> Self::Pause {
-        self.shard.pause(ns)
-    }
-    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
-        self.shard.waiter(cx)
-    }
-    fn wake(&self, waiter: Waiter) {
-        self.shard.wake(waiter);
-    }
     fn defer(&self, task: impl Future<Output = ()> + 'static) {
         match &mut *self.orders.deferred.borrow_mut() {
             Some(tasks) => tasks.push(Box::pin(task)),
             None => self.shard.defer(task),
         }
-    }
-    fn send(&self, to: ShardId, port: Port, message: Message) {
-        self.shard.send(to, port, message);
-    }
-    fn listen(&self, port: Port, handler: Handler) {
-        self.shard.listen(port, handler);
     }
 }
 

@@ -5,15 +5,11 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use farwood::index::KindStats;
 use farwood::runtime::chain::Op;
-use farwood::runtime::verbs::Handler;
-use farwood::runtime::{
-    Buf, Capabilities, Chain, Completion, Control, Failed, Message, Meter, Port, ShardId, Waiter,
-};
+use farwood::runtime::{Chain, Completion, Failed, Meter, forward_verbs};
 use farwood::sherman::{Geometry, NodeSize, Options};
 use farwood::{
     AccessError, Dolphin, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs, dolphin,
@@ -88,33 +84,12 @@ impl Verbs for Slowed {
     type Submission = Submission;
     type Pause = <Shard as Verbs>::Pause;
 
-    fn shard(&self) -> ShardId {
-        self.shard.shard()
-    }
-    fn shards(&self) -> usize {
-        self.shard.shards()
-    }
-    fn node_id(&self) -> u16 {
-        self.shard.node_id()
-    }
-    fn capabilities(&self) -> &Capabilities {
-        self.shard.capabilities()
-    }
-    fn control(&self) -> &Arc<dyn Control> {
-        self.shard.control()
-    }
-    fn lease(&self, bytes: usize) -> Buf {
-        self.shard.lease(bytes)
-    }
+    forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
+    forward_verbs!(shard: waiter, wake, defer, send, listen);
+
     fn post(&self, meter: &Meter, chain: Chain) -> Submission {
         let slow_ns = self.is_slow(&chain).then_some(self.span_ns);
         Submission { chain: self.shard.post(meter, chain), slow_ns }
-    }
-    fn now(&self) -> u64 {
-        self.shard.now()
-    }
-    fn random(&self) -> u64 {
-        self.shard.random()
     }
     fn pause(&self, ns: u64) -> Self::Pause {
         self.paused_ns.set(self.paused_ns.get() + ns);
@@ -122,21 +97,6 @@ impl Verbs for Slowed {
             drop(self.shard.spawn(client));
         }
         self.shard.pause(ns)
-    }
-    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
-        self.shard.waiter(cx)
-    }
-    fn wake(&self, waiter: Waiter) {
-        self.shard.wake(waiter);
-    }
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
-        self.shard.defer(task);
-    }
-    fn send(&self, to: ShardId, port: Port, message: Message) {
-        self.shard.send(to, port, message);
-    }
-    fn listen(&self, port: Port, handler: Handler) {
-        self.shard.listen(port, handler);
     }
 }
 

@@ -56,9 +56,7 @@ fn use_every_command(kind: &str) {
     assert_ok(&server.farwood("remove", &["t", "k"]));
     assert_failed(&server.farwood("remove", &["t", "k"]), 1, "has no key \"k\"");
     assert_failed(&server.farwood("put", &["t", &"x".repeat(25), ""]), 1, "25 bytes");
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         2\n"), "{}", checked.stdout);
+    assert_intact(&server, 2);
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);
     assert!(stat.stdout.contains(&format!("index    \"t\": {kind}, keys up to 24 bytes")), "{}", stat.stdout);
@@ -86,6 +84,13 @@ fn a_file_is_loaded_and_its_bad_lines_are_named() {
     for_each_kind(load_a_file);
 }
 
+/// Asserts that a check finds so many keys and nothing broken.
+fn assert_intact(server: &Server, keys: usize) {
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.starts_with(&format!("keys         {keys}\n")), "{}", checked.stdout);
+}
+
 fn load_a_file(kind: &str) {
     let server = with_index_of_32(kind);
     // All kinds run at once.
@@ -106,9 +111,7 @@ fn load_a_file(kind: &str) {
     let scanned = server.farwood("scan", &["t", "--from", "key0000008", "--to", "last"]);
     assert_ok(&scanned);
     assert!(scanned.stdout.as_bytes() == lines(8..50_000), "{} bytes", scanned.stdout.len());
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         50001\n"), "{}", checked.stdout);
+    assert_intact(&server, 50001);
     let piped = server.farwood_with_input("load", &["t"], b"from\tstdin");
     assert_ok(&piped);
     assert_eq!(piped.stdout, "read 1 lines, stored 1, rejected 0\n");
@@ -136,9 +139,7 @@ fn remove_a_file(kind: &str) {
     let rest = server.farwood("scan", &["t"]);
     assert_ok(&rest);
     assert!(rest.stdout.as_bytes() == lines(0..20_000), "{} bytes", rest.stdout.len());
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         20000\n"), "{}", checked.stdout);
+    assert_intact(&server, 20000);
     // All again: absent keys alone are no error. Then what is left, as a scan of the same index shows it.
     let again = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(20_000..50_000));
     assert_ok(&again);
@@ -147,7 +148,7 @@ fn remove_a_file(kind: &str) {
     assert_ok(&piped);
     assert_eq!(piped.stdout, "read 20000 lines, removed 20000, absent 0, rejected 0\n");
     assert_eq!(server.farwood("scan", &["t"]).stdout, "");
-    assert_ok(&server.farwood("check", &["t"]));
+    assert_intact(&server, 0);
 }
 
 /// Two processes write into the same tree, each its own keys and some that both write.
@@ -164,9 +165,7 @@ fn load_with_two_clients(kind: &str) {
             scope.spawn(move || assert_ok(&server.farwood_with_input("load", &["t"], &lines(half))));
         }
     });
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         50000\n"), "{}", checked.stdout);
+    assert_intact(&server, 50000);
     assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..50_000));
 }
 
@@ -309,9 +308,7 @@ fn kill_a_client(kind: &str) {
     let loaded = other.finish();
     assert_ok(&loaded);
     assert_eq!(loaded.stdout, "read 100000 lines, stored 100000, rejected 0\n");
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         200\n"), "{}", checked.stdout);
+    assert_intact(&server, 200);
     assert_eq!(server.farwood("get", &["t", "key0000199"]).stdout, "value199\n");
     assert_eq!(indexes(&server).len(), 1);
 }
@@ -354,9 +351,7 @@ fn a_removal_that_is_interrupted_says_how_far_it_came() {
     let done = "10000 keys were removed, 0 were absent, and up to line 10000 all but rejected ones";
     assert_failed(&ran, 130, done);
     assert_eq!(ran.stdout, "read 10000 lines, removed 10000, absent 0, rejected 0\n");
-    let checked = server.farwood("check", &["t"]);
-    assert_ok(&checked);
-    assert!(checked.stdout.starts_with("keys         10000\n"), "{}", checked.stdout);
+    assert_intact(&server, 10000);
 }
 
 #[test]

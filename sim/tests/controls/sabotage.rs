@@ -5,18 +5,15 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use farwood_index::IndexSpec;
 use farwood_index::layout::range_leaf::RangeLayout;
 use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
-use farwood_runtime::buffer::Buf;
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::message::{Message, Port};
-use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Capabilities, Chain, Completion, Control, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, Waiter,
+    Chain, Completion, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, forward_verbs,
 };
 
 use crate::hop::{Hop, Parts};
@@ -354,29 +351,8 @@ impl<V: Verbs> Verbs for Sabotage<V> {
     type Submission = Tampered<V>;
     type Pause = V::Pause;
 
-    fn shard(&self) -> ShardId {
-        self.fabric.shard()
-    }
-
-    fn shards(&self) -> usize {
-        self.fabric.shards()
-    }
-
-    fn node_id(&self) -> u16 {
-        self.fabric.node_id()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.fabric.capabilities()
-    }
-
-    fn control(&self) -> &Arc<dyn Control> {
-        self.fabric.control()
-    }
-
-    fn lease(&self, bytes: usize) -> Buf {
-        self.fabric.lease(bytes)
-    }
+    forward_verbs!(fabric: shard, shards, node_id, capabilities, control, lease, now, random);
+    forward_verbs!(fabric: pause, waiter, wake, defer, listen);
 
     /// Takes the chain for a scan's: one that does not count its round trip by itself is one of several in parallel.
     fn post(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
@@ -387,30 +363,6 @@ impl<V: Verbs> Verbs for Sabotage<V> {
         self.begun(chain, false, |chain| self.fabric.submit(meter, chain))
     }
 
-    fn now(&self) -> u64 {
-        self.fabric.now()
-    }
-
-    fn random(&self) -> u64 {
-        self.fabric.random()
-    }
-
-    fn pause(&self, ns: u64) -> V::Pause {
-        self.fabric.pause(ns)
-    }
-
-    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
-        self.fabric.waiter(cx)
-    }
-
-    fn wake(&self, waiter: Waiter) {
-        self.fabric.wake(waiter);
-    }
-
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
-        self.fabric.defer(task);
-    }
-
     fn send(&self, to: ShardId, port: Port, message: Message) {
         if let Act::LostGrant(one_in) = self.act
             && is_grant(&message)
@@ -419,9 +371,5 @@ impl<V: Verbs> Verbs for Sabotage<V> {
             return;
         }
         self.fabric.send(to, port, message);
-    }
-
-    fn listen(&self, port: Port, handler: Handler) {
-        self.fabric.listen(port, handler);
     }
 }
