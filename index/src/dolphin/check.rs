@@ -70,6 +70,40 @@ async fn lane_owners<V: Verbs>(
 /// The slots that lead to leaves, by the keys that they are for, with the nodes that they are in.
 type LeafSlots = Vec<(Bytes, Child, RemotePtr)>;
 
+/// The leaves of a first byte that a walk has been at, and where they begin; `None` if that is not known.
+#[derive(Default)]
+struct Begins(BTreeMap<Child, Option<Bytes>>);
+
+impl Begins {
+    fn insert(&mut self, leaf: Child, begin: Option<Bytes>) {
+        self.0.insert(leaf, begin);
+    }
+
+    fn knows(&self, leaf: Child) -> bool {
+        self.0.contains_key(&leaf)
+    }
+
+    /// Yields where a leaf begins, if that is known.
+    fn of(&self, leaf: Child) -> Option<&Bytes> {
+        self.0.get(&leaf)?.as_ref()
+    }
+
+    fn known(&self) -> impl Iterator<Item = (&Child, &Bytes)> {
+        self.0.iter().filter_map(|(leaf, begin)| Some((leaf, begin.as_ref()?)))
+    }
+
+    /// Tells whether a walk that comes to `leaf`, which is to begin at `expected`, goes on where it was before. Behind
+    /// a torn leaf a walk goes on at some slot, which may lead beyond leaves that only the torn one leads to; a later
+    /// slot that leads too far to the left may lead to those, and from there to where the walk has been.
+    fn joins(&self, leaf: Child, expected: Option<&Bytes>) -> bool {
+        match self.0.get(&leaf) {
+            None => false,
+            Some(None) => true,
+            Some(begin) => begin.as_ref() == expected && self.0.values().any(Option::is_none),
+        }
+    }
+}
+
 struct Walk<'t, V: Verbs> {
     tree: &'t Tree<V>,
     meter: &'t Meter,
@@ -186,22 +220,27 @@ impl<V: Verbs> Walk<'_, V> {
         slots: &LeafSlots,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), AccessError> {
-        let mut begins: BTreeMap<Child, Bytes> = BTreeMap::new();
+        let mut begins = Begins::default();
         let (_, first, mut from) = slots[0];
         let (mut at, mut expected) = (Some(first), Some(begin_of(symbol)));
         let mut last = None;
         while let Some(leaf) = at.take() {
             let ptr = leaf.ptr();
-            if !self.is_new(ptr, self.tree.leaf().node_bytes(), from) {
+            let read = if begins.joins(leaf, expected.as_ref()) {
+                None
+            } else if self.is_new(ptr, self.tree.leaf().node_bytes(), from) {
+                self.report.survey.leaves += 1;
+                self.report.survey.used_bytes += self.tree.leaf().node_bytes() as u64;
+                let read = self.leaf(ptr, from, expected.as_ref(), visit).await?;
+                begins.insert(leaf, read.as_ref().map(|(old, _)| old.low.clone()));
+                read
+            } else {
                 break;
-            }
-            self.report.survey.leaves += 1;
-            self.report.survey.used_bytes += self.tree.leaf().node_bytes() as u64;
-            let Some((old, next)) = self.leaf(ptr, from, expected.as_ref(), visit).await? else {
+            };
+            let Some((old, next)) = read else {
                 // What it holds and where it ends is not known: the next leaf that a slot leads to may be behind it.
-                let behind = slots.iter().find(|(path, other, _)| {
-                    Some(path) > last.as_ref() && *other != leaf && !begins.contains_key(other)
-                });
+                let behind =
+                    slots.iter().find(|(path, other, _)| Some(path) > last.as_ref() && !begins.knows(*other));
                 (at, expected) = (behind.map(|(_, other, _)| *other), None);
                 last = behind.map(|(path, ..)| path.clone());
                 continue;
@@ -211,20 +250,18 @@ impl<V: Verbs> Walk<'_, V> {
                 let high = old.high.clone().unwrap_or_default();
                 self.violation(ptr, Broken::NoSibling { high });
             }
-            last = Some(old.low.clone());
-            begins.insert(leaf, old.low);
-            (at, expected, from) = (next, old.high, ptr);
+            (at, expected, from, last) = (next, old.high, ptr, Some(old.low));
         }
         self.judge_slots(slots, &begins);
         Ok(())
     }
 
     /// Judges the slots that lead to leaves, of which it is known where they begin.
-    fn judge_slots(&mut self, slots: &LeafSlots, begins: &BTreeMap<Child, Bytes>) {
-        let mut unknown: BTreeMap<&Child, &Bytes> = begins.iter().collect();
+    fn judge_slots(&mut self, slots: &LeafSlots, begins: &Begins) {
+        let mut unknown: BTreeMap<&Child, &Bytes> = begins.known().collect();
         for (path, leaf, node) in slots {
             unknown.remove(leaf);
-            match begins.get(leaf) {
+            match begins.of(*leaf) {
                 Some(begin) if begin > path => {
                     let (separator, begin) = (path.clone(), begin.clone());
                     let what =
@@ -319,5 +356,24 @@ impl<V: Verbs> Walk<'_, V> {
             }
         }
         has_dead_owner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_joins_another_only_behind_a_torn_leaf_and_where_it_belongs() {
+        let leaf = |n: u64| Child::new(RemotePtr::from_bits(n * 64)).expect("an address of a line");
+        let (a, b) = (Bytes::from_slice(b"a"), Bytes::from_slice(b"b"));
+        let mut begins = Begins::default();
+        begins.insert(leaf(1), Some(a.clone()));
+        assert!(!begins.joins(leaf(1), Some(&a)), "no leaf is torn: it is reached twice");
+        assert!(!begins.joins(leaf(2), Some(&b)), "it was not read yet");
+        begins.insert(leaf(2), None);
+        assert!(begins.joins(leaf(2), Some(&b)), "where a torn leaf belongs is not known");
+        assert!(begins.joins(leaf(1), Some(&a)));
+        assert!(!begins.joins(leaf(1), Some(&b)), "a link leads to the wrong leaf");
     }
 }
