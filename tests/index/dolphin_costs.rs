@@ -2,6 +2,9 @@
 //! same time. The table for each operation is in `kit/conformance/costs/dolphin.rs`. On the simulated fabric, where no
 //! READ is slow by chance.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use farwood::index::KindStats;
 use farwood::index::layout::radix::Child;
 use farwood::index::layout::range_leaf::RangeLayout;
@@ -126,6 +129,30 @@ fn inserts_take_little_more_than_two_round_trips_and_fill_half_of_the_slots() {
             assert_eq!(shape.keys, KEYS);
         });
     }
+}
+
+/// Many clients append at once, those of two shards a little before or behind each other: leaves become full all the same.
+#[test]
+fn dense_keys_that_many_clients_append_fill_most_slots() {
+    on_usual(Parties::Shards(2), &[], |cluster| async move {
+        const CLIENTS: usize = 64;
+        let drawn = Rc::new(Cell::new(cluster.place as u64));
+        let client = |_| {
+            let (index, drawn) = (cluster.index.clone(), drawn.clone());
+            async move {
+                while let n @ 0..KEYS = drawn.replace(drawn.get() + 2) {
+                    assert!(index.insert(&key(n), &key(n)).await.unwrap());
+                }
+            }
+        };
+        cluster.clients(CLIENTS, client).await;
+        cluster.meet().await;
+        let shape = cluster.index.survey().await.unwrap();
+        assert_eq!(shape.keys, KEYS);
+        // 27 bytes a pair are a leaf of 1 KiB for 38 of 50.
+        assert!(shape.load_factor >= 0.78, "{shape:?}");
+        cluster.meet().await;
+    });
 }
 
 /// A node whose cache knows less of the tree than another node has made of it learns that: what leads to the left of

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use farwood_runtime::Verbs;
 
 use super::descend::{Inner, Unread};
+use super::divide::shortest;
 use super::leaf_plan::{Pairs, share_prefix};
 use super::root::{begin_of, end_of};
-use super::separators::{leaf_slot, shortest, type_for};
+use super::separators::{leaf_slot, type_for};
 use super::sizes::per_leaf;
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{LoadError, WriteError};

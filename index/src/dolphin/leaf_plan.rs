@@ -1,7 +1,7 @@
 //! The change that an operation makes to a leaf whose lock it has alone: a few words of it, the whole leaf, or two
 //! leaves instead of one. Pure.
 
-use super::separators::{divide, shortest};
+use super::divide::{divide, shortest};
 use crate::layout::radix::Child;
 use crate::layout::range_leaf::{RangeFound, RangeHeader, RangeLayout, RangeView};
 use crate::layout::{Bytes, Malformed, NodeVersion, Patch, Rejection};
@@ -133,8 +133,7 @@ pub(super) fn plan(
         return Ok(LeafPlan::Compact(old, pairs));
     }
     let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| &key[..]).collect();
-    let at = divide(&keys, place);
-    let separator = shortest(keys[at - 1], keys[at]);
+    let (at, separator) = divide(&keys, place, (&old.low, old.high.as_deref()));
     let right = pairs.split_off(at);
     Ok(LeafPlan::Split { old, left: pairs, separator, right, is_done: true })
 }
@@ -308,7 +307,7 @@ mod tests {
         };
         assert_eq!(
             ([bytes(&left), bytes(&right)].concat(), &*separator),
-            ([&keys[..], &[KEY]].concat(), KEY)
+            ([&keys[..], &[KEY]].concat(), &[b'k', layout.slots() as u8][..])
         );
         layout.remove(&mut image, 0);
         let LeafPlan::Compact(_, pairs) = plan(&layout, &mut image, KEY, WriteOp::Put(b""), false).unwrap()

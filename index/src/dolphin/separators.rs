@@ -1,5 +1,4 @@
-//! Separators in inner nodes: which slot a key belongs to, what a new separator changes in a node on its way, and where
-//! a full leaf is best divided. Pure.
+//! Separators in inner nodes: which slot a key belongs to, and what a new separator changes in a node on its way. Pure.
 //!
 //! The slot of symbol `s` in the node of the prefix `p` leads to an inner node, for the keys that begin with `p` and
 //! `s`, or to the leaf that begins with `p` and `s`. A key that begins with `p` and has no slot there belongs to the
@@ -199,25 +198,6 @@ pub(super) fn put(slots: &mut Slots, slot: Slot) -> usize {
 /// moves. `None` for more than there are symbols.
 pub(super) fn type_for(types: &NodeTypes, slots: usize) -> Option<u8> {
     (1..=types.largest()).find(|of| types.slots(*of) == types.room(*of) && types.slots(*of) >= slots)
-}
-
-/// Yields the shortest key that is above `left` and not above `right`.
-pub(super) fn shortest(left: &[u8], right: &[u8]) -> Bytes {
-    let shared = left.iter().zip(right).take_while(|(a, b)| a == b).count();
-    Bytes::from_slice(&right[..shared + 1])
-}
-
-/// Chooses where to divide the ascending keys of a full leaf, of which the one at `new` comes in addition: the first
-/// index of the right part. Keys that come in order leave full leaves behind. Otherwise both parts get a third at
-/// least, such that the separator is as short as can be.
-pub(super) fn divide(keys: &[&[u8]], new: usize) -> usize {
-    let count = keys.len();
-    if new + 1 == count {
-        return new;
-    }
-    let third = (count / 3).max(1);
-    let cost = |at: &usize| (shortest(keys[*at - 1], keys[*at]).len(), (2 * at).abs_diff(count));
-    (third..=count - third).min_by_key(cost).expect("there are two keys at least")
 }
 
 #[cfg(test)]
@@ -442,24 +422,6 @@ mod tests {
                 assert!(slots().any(|leaf| leaf == child(place as u64)), "{low:?} has no slot");
             }
         }
-    }
-
-    #[test]
-    fn separators_are_short() {
-        for (left, right, separator) in
-            [("ab", "abc", "abc"), ("abc", "abx", "abx"), ("aaaa", "bzz", "b"), ("", "a", "a")]
-        {
-            assert_eq!(*shortest(left.as_bytes(), right.as_bytes()), *separator.as_bytes());
-        }
-    }
-
-    #[test]
-    fn leaves_are_divided_where_separators_are_short() {
-        let keys = ["a1", "a2", "a3", "b1", "b2", "b3", "b4"].map(str::as_bytes);
-        assert_eq!(divide(&keys, 2), 3);
-        assert_eq!(divide(&keys, 6), 6, "the last one is new");
-        assert_eq!(divide(&keys[..2], 0), 1);
-        assert_eq!(divide(&["a1", "a2", "a3", "a4"].map(str::as_bytes), 0), 2);
     }
 
     #[test]
