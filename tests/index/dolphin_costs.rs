@@ -131,7 +131,7 @@ fn inserts_take_little_more_than_two_round_trips_and_fill_half_of_the_slots() {
     }
 }
 
-/// Many clients append at once, those of two shards a little before or behind each other: leaves become full all the same.
+/// Many clients append at once, a little before or behind each other: most slots of leaves are used all the same.
 #[test]
 fn dense_keys_that_many_clients_append_fill_most_slots() {
     on_usual(Parties::Shards(2), &[], |cluster| async move {

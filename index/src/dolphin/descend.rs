@@ -4,20 +4,22 @@ use farwood_runtime::{Buf, Meter, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::separators::{Slots, covering, last};
+use super::separators::{Separator, Slots, covering, last};
 use crate::error::AccessError;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
 use crate::step::Budget;
 
 /// A leaf, and what led there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Place {
     pub(super) leaf: Child,
     /// The node whose slot leads there.
     pub(super) holder: Child,
     /// True if that slot was read by this operation, and what led to its node is the key's own, or was read as well.
     pub(super) is_fresh: bool,
+    /// The leaf's separator, if its neighbour's link led there and not that slot.
+    pub(super) over: Option<Box<Separator>>,
 }
 
 /// The result of a descent.
@@ -93,7 +95,7 @@ impl<V: Verbs> Tree<V> {
             let holder = Child::of(route.node);
             match holder {
                 Some(holder) if slot.is_leaf() => {
-                    return Ok(Located::Leaf(Place { leaf: node, holder, is_fresh: false }));
+                    return Ok(Located::Leaf(Place { leaf: node, holder, is_fresh: false, over: None }));
                 }
                 holder => {
                     let (class, position) = (route.class, route.pos);
@@ -146,7 +148,7 @@ impl<V: Verbs> Tree<V> {
             };
             match slot.and_then(|slot| at.below(inner.position, slot)).zip(slot) {
                 Some((Unread { node: leaf, .. }, slot)) if slot.is_leaf() => {
-                    return Ok(Located::Leaf(Place { leaf, holder: at.node, is_fresh }));
+                    return Ok(Located::Leaf(Place { leaf, holder: at.node, is_fresh, over: None }));
                 }
                 Some((below, slot)) => {
                     is_before |= !slot.is_of(symbol);
@@ -262,14 +264,14 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Goes on after a leaf that ends before `key`, which is the paper's backtracking (section III-B): at the leaf that
-    /// was split off last, or from the deepest node on the way of which there is a copy still. Without `backtracking`
-    /// from the root.
+    /// was split off last, whose separator it says, or from the deepest node on the way of which there is a copy still.
+    /// Without `backtracking` from the root.
     pub(super) async fn go_right(
         &self,
         meter: &Meter,
         key: &[u8],
-        from: Place,
-        next: Child,
+        from: &Place,
+        separator: Separator,
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         let node = from.leaf.ptr();
@@ -278,7 +280,8 @@ impl<V: Verbs> Tree<V> {
         match way_on(self.techniques.backtracking, from.is_fresh, budget.count_move_right()) {
             WayOn::Link => {
                 tracing::debug!(name: "dolphin.leaf.right", leaf = %node, "a leaf ends before the key");
-                Ok(Located::Leaf(Place { leaf: next, ..from }))
+                let (leaf, over) = (separator.right, Some(Box::new(separator)));
+                Ok(Located::Leaf(Place { leaf, over, ..*from }))
             }
             WayOn::Above => self.locate(meter, key, budget).await,
             WayOn::Root => {
@@ -293,7 +296,7 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key: &[u8],
-        from: Place,
+        from: &Place,
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         budget.spend(meter, from.leaf.ptr(), None)?;
@@ -305,7 +308,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Drops the cached nodes that may have led to a wrong leaf.
-    fn forget(&self, key: &[u8], from: Place) {
+    fn forget(&self, key: &[u8], from: &Place) {
         self.reader().forget_before(key);
         self.cache().invalidate(from.holder.bits());
     }

@@ -1,9 +1,9 @@
 //! Where a full leaf is divided, and the separator of its parts. Pure.
 //!
 //! Keys of one length are numbers, and those of a leaf are often close: counters, times, addresses. Clients that insert
-//! such keys in order are a little before or behind each other. If leaves were divided in the middle of what is there, each
-//! part would have slots for keys that do not exist. So, where keys are dense, a part gets as many numbers as it has
-//! slots: it can become full, and is never divided again.
+//! such keys in order are a little before or behind each other. If leaves were divided in the middle of what is there,
+//! each part would have slots for keys that do not exist. So, where keys are dense, a part gets as many numbers as it
+//! has slots: it can become full, and is never divided again.
 //!
 //! ```text
 //!   [0, ..)  0 2 3 5    and 6, while 1 and 4 are late:    [0, 4)  0 2 3 _    [4, ..)  5 6 _ _
@@ -20,8 +20,8 @@ pub(super) fn shortest(left: &[u8], right: &[u8]) -> Bytes {
 /// Chooses where to divide the ascending keys of a full leaf with these bounds, of which the one at `new` comes in
 /// addition: the first index of the right part, and where that begins.
 ///
-/// Dense keys are divided by their numbers. Of others, those that come in order leave full leaves behind; otherwise both
-/// parts get a third at least, such that the separator is as short as can be.
+/// Dense keys are divided by their numbers. Of others, those that come in order leave full leaves behind; otherwise
+/// both parts get a third at least, such that the separator is as short as can be.
 pub(super) fn divide(keys: &[&[u8]], new: usize, (low, high): (&[u8], Option<&[u8]>)) -> (usize, Bytes) {
     let (slots, comes_last) = (keys.len() - 1, new + 1 == keys.len());
     // Of keys in order some are late, if any: most of a part's are there, or else its numbers are not all in use.
@@ -33,7 +33,8 @@ pub(super) fn divide(keys: &[&[u8]], new: usize, (low, high): (&[u8], Option<&[u
     (at, shortest(keys[at - 1], keys[at]))
 }
 
-/// Divides keys such that the part at one of the bounds has as many numbers as slots, if these many at `least` are used.
+/// Divides keys such that the part at one of the bounds has as many numbers as slots. `None` where fewer than `least`
+/// of these are keys of the leaf.
 fn divide_dense(keys: &[&[u8]], (low, high): (&[u8], Option<&[u8]>), least: usize) -> Option<(usize, Bytes)> {
     let (len, slots) = (keys[0].len(), keys.len() as i64 - 1);
     if keys.iter().any(|key| key.len() != len) {

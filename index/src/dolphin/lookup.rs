@@ -59,10 +59,11 @@ impl<V: Verbs> Tree<V> {
             let view = self.leaf().parsed(&image);
             let found = view.find(key);
             if let RangeFound::Slot { .. } | RangeFound::Absent { .. } = found {
+                self.arrived(place);
                 return Ok(Sought::Leaf(image, found));
             }
             let bounds = view.bounds();
-            located = self.elsewhere(meter, key, place, (found, bounds), budget).await?;
+            located = self.elsewhere(meter, key, &place, (found, bounds), budget).await?;
         }
     }
 

@@ -93,8 +93,8 @@
 //! - Values of more than a line, and keys, are written with the whole leaf, by a client that has the lock alone: in the
 //!   paper two WRITEs of several lines may leave a mixture.
 //! - The lock's count of sharers has owners: a bit for each shard.
-//! - A full leaf of keys that are close to each other, as numbers, is not divided in the middle but such that one part can
-//!   become full and is never divided again (`divide.rs`): clients append in no strict order.
+//! - A full leaf of keys that are close to each other, as numbers, is not divided in the middle but such that one part
+//!   can become full and is never divided again (`divide.rs`): clients append in no strict order.
 //! - No prefixes are compressed: a node is about one byte. (A leaf's separators are as short as can be.)
 //! - Nodes that moved to more room, and leaves that became empty, stay behind in this release.
 

@@ -15,8 +15,8 @@
 //! copy may hide a change, so that a slot leads too far to the left still. The janitor reads them all.
 //!
 //! A client that is dropped, or that has died, may leave a separator out. The janitor puts in what its own shard owes;
-//! else a client that comes to a leaf over its neighbour, from under a node that it has just read or for the second
-//! time, leaves it to its janitor ([`Tree::suspect`]).
+//! else a client that comes to its key's leaf over its neighbour, from under a node that it has just read or for the
+//! second time, leaves it to its janitor ([`Tree::arrived`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use std::rc::Rc;
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
 
-use super::descend::{Inner, Unread};
+use super::descend::{Inner, Place, Unread};
 use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
@@ -63,7 +63,7 @@ impl Suspects {
 
     /// Notes that an operation came to `leaf` over its neighbour; false if it was noted before. A client that reads the
     /// node above for another key caches it again, so that no client would ever come by a copy that it has just read.
-    pub(super) fn is_news(&self, leaf: Child) -> bool {
+    fn is_news(&self, leaf: Child) -> bool {
         let mut met = self.met.borrow_mut();
         if met.contains(&leaf) {
             return false;
@@ -146,9 +146,25 @@ fn is_missing(error: &WriteError) {
 }
 
 impl<V: Verbs> Tree<V> {
+    /// Notes that the leaf at `place` has answered for a key. If its neighbour's link led there its separator may be
+    /// missing. Of leaves that an operation only passes nothing is noted: they may have slots for keys of their own.
+    #[inline]
+    pub(super) fn arrived(&self, place: Place) {
+        if let Some(separator) = place.over {
+            self.arrived_over(place.is_fresh, *separator);
+        }
+    }
+
+    #[cold]
+    fn arrived_over(&self, is_fresh: bool, separator: Separator) {
+        if is_fresh || !self.state.suspects.is_news(separator.right) {
+            self.suspect(separator);
+        }
+    }
+
     /// Leaves it to the janitor to put a separator in that is missing, or about to be put in.
     #[cold]
-    pub(super) fn suspect(&self, separator: Separator) {
+    fn suspect(&self, separator: Separator) {
         let Some(tree) = self.me.upgrade() else { return };
         if !self.state.suspects.begin(separator.right, self.verbs.now()) {
             return;

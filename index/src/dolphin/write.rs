@@ -65,13 +65,16 @@ impl<V: Verbs> Tree<V> {
                 }
             };
             let outcome = if is_alone {
-                self.write_alone(meter, key, op, place, budget).await?
+                self.write_alone(meter, key, op, &place, budget).await?
             } else {
-                self.write_sharing(meter, key, op, place, budget).await?
+                self.write_sharing(meter, key, op, &place, budget).await?
             };
             match outcome {
-                Outcome::Done(applied) => return Ok(applied),
-                Outcome::Alone => is_alone = true,
+                Outcome::Done(applied) => {
+                    self.arrived(place);
+                    return Ok(applied);
+                }
+                Outcome::Alone => (is_alone, located) = (true, Located::Leaf(place)),
                 Outcome::On(elsewhere) => located = elsewhere,
             }
         }
@@ -93,7 +96,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-        place: Place,
+        place: &Place,
         budget: &mut Budget,
     ) -> Result<Outcome, AccessError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
@@ -138,16 +141,14 @@ impl<V: Verbs> Tree<V> {
         &self,
         meter: &Meter,
         key: &[u8],
-        place: Place,
+        place: &Place,
         (found, (low, high)): (RangeFound, (Bytes, Option<Bytes>)),
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         match (found, high) {
-            (RangeFound::Beyond(Some(next)), Some(high)) => {
-                if place.is_fresh || !self.state.suspects.is_news(next) {
-                    self.suspect(Separator { left: place.leaf, low, key: high, right: next, high: None });
-                }
-                self.go_right(meter, key, place, next, budget).await
+            (RangeFound::Beyond(Some(right)), Some(key_of_right)) => {
+                let separator = Separator { left: place.leaf, low, key: key_of_right, right, high: None };
+                self.go_right(meter, key, place, separator, budget).await
             }
             _ => self.look_again(meter, key, place, budget).await,
         }
@@ -159,7 +160,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         op: WriteOp<'_>,
-        place: Place,
+        place: &Place,
         budget: &mut Budget,
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());

@@ -212,3 +212,61 @@ fn a_check_comes_back_to_leaves_behind_a_torn_one() {
     scenario.adversary = Adversary { chunk_bytes: 4096, any_order: true, joiners: 1, ..Adversary::default() };
     passes(&scenario);
 }
+
+/// Clients came to their leaf over forty others, and suspected that the separators of those were missing, too: there
+/// were too many to see to, each time, so that the only one that was missing stayed so.
+#[test]
+fn a_leaf_behind_many_others_gets_its_separator() {
+    const DELAYS: [Rule; 4] = [
+        Rule { fault: Fault::DelayedLine(300_000), one_in: 200, most: u32::MAX },
+        Rule { fault: Fault::OvertakenRead { writes: 32, within_ns: 2_000_000 }, one_in: 50, most: u32::MAX },
+        Rule { fault: Fault::LatencySpike(100_000), one_in: 300, most: u32::MAX },
+        Rule { fault: Fault::StalledShard(200_000), one_in: 2000, most: u32::MAX },
+    ];
+    // One seed: a shard has to stand still for long while it has the lock of an inner node that many need.
+    let mut scenario = growing(2_620_000_092_647, &DELAYS);
+    scenario.fault_multiplier = 12;
+    scenario.cluster = Cluster {
+        colocated: true,
+        reordering: Reordering { lines: false, scatter_one_in: 0, scatter_ns: 0, jitter_ns: 0, ..ROUGH },
+        credits: NonZero::new(1).unwrap(),
+        locks: 16,
+        device_locks: 2,
+        ..scenario.cluster
+    };
+    let geometry =
+        dolphin::Geometry { max_key: 8, max_value: 100, leaf_bytes: 1024, types: dolphin::Types::Tiny };
+    let spec = IndexSpec::Dolphin { geometry, options: dolphin::Options::default() };
+    let node = |cache_bytes, (min, max), scan_window, on: &[&str]| {
+        let mut spec = spec.with_options(|options| {
+            options.cache_bytes = cache_bytes;
+            options.retries_max = 20_000;
+            options.backoff = Backoff { min: Duration::from_nanos(min), max: Duration::from_nanos(max) };
+            options.lock_wait_max = Duration::from_millis(300);
+            options.lock_attempts_max = u32::MAX;
+            options.scan_window = Some(scan_window);
+        });
+        for name in ["shared_updates", "backtracking", "deep_special", "fused", "delegation", "combining"] {
+            assert!(spec.set_technique(name, on.contains(&name)));
+        }
+        spec
+    };
+    scenario.nodes = vec![
+        node(13_000, (2_000, 2_000), 32, &["deep_special", "delegation", "combining"]),
+        node(15_000, (500, 16_000), 1, &["deep_special", "fused", "delegation", "combining"]),
+        node(21_000, (0, 0), 32, &["backtracking", "delegation"]),
+    ];
+    scenario.work = Work {
+        ops: 38,
+        shared_prefixes: true,
+        fill_percent: 100,
+        shares: Shares { get: 11, put: 9, insert: 5, update: 4, remove: 4, scan: 0 },
+        skew: 3,
+        scan_limit_max: 3,
+        think_ns: 20_000,
+        ..scenario.work
+    };
+    scenario.adversary =
+        Adversary { chunk_bytes: 4096, drops_anywhere: true, stands_still: true, ..Adversary::default() };
+    passes(&scenario);
+}
