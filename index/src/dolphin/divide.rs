@@ -90,6 +90,7 @@ mod tests {
         let bounds = (&low.as_ref().unwrap()[..], high.as_ref().map(|high| &high[..]));
         let (at, separator) = divide(&keys, place, bounds);
         assert!(keys[at - 1] < &separator[..] && &separator[..] <= keys[at], "{numbers:?}: {separator:?}");
+        assert_ne!(separator.last(), Some(&0), "it is as short as can be");
         let mut first = [0; 8];
         first[..separator.len()].copy_from_slice(&separator);
         (at, u64::from_be_bytes(first))
@@ -155,6 +156,16 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// A key that ends where another one goes on with zeros is before it: such keys are no numbers.
+    #[test]
+    fn keys_of_different_lengths_are_divided_between_two_of_them() {
+        let keys: [&[u8]; 4] = [b"a\0\xFE", b"a\0\xFF", b"a\x01", b"a\x01\0"];
+        for new in 0..keys.len() {
+            let (at, separator) = divide(&keys, new, (b"a\0\xFD", None));
+            assert!(keys[at - 1] < &separator[..] && &separator[..] <= keys[at], "{separator:?}");
         }
     }
 
