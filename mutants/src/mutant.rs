@@ -22,6 +22,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/chime/split.rs",
     "index/src/chime/write.rs",
     "index/src/dolphin/descend.rs",
+    "index/src/dolphin/divide.rs",
     "index/src/dolphin/leaf_plan.rs",
     "index/src/dolphin/lookup.rs",
     "index/src/dolphin/put_separator.rs",

@@ -24,7 +24,8 @@ pub(super) fn shortest(left: &[u8], right: &[u8]) -> Bytes {
 /// both parts get a third at least, such that the separator is as short as can be.
 pub(super) fn divide(keys: &[&[u8]], new: usize, (low, high): (&[u8], Option<&[u8]>)) -> (usize, Bytes) {
     let (slots, comes_last) = (keys.len() - 1, new + 1 == keys.len());
-    // Of keys in order some are late, if any: most of a part's are there, or else its numbers are not all in use.
+    // With half of its numbers in use a dense part would stay half empty, while keys that come in order fill theirs: so
+    // more has to be in use then.
     let least = if comes_last { (2 * slots).div_ceil(3) } else { (2 * slots).div_ceil(5) };
     if let Some(division) = divide_dense(keys, (low, high), least) {
         return division;
@@ -40,16 +41,16 @@ fn divide_dense(keys: &[&[u8]], (low, high): (&[u8], Option<&[u8]>), least: usiz
     if keys.iter().any(|key| key.len() != len) {
         return None;
     }
-    let divide = |cut: Option<Bytes>, is_left_dense: bool| {
-        let mut separator = cut?;
+    let divide_at = |number: Option<Bytes>, is_left_dense: bool| {
+        let mut separator = number?;
         let at = keys.partition_point(|key| *key < &separator[..]);
         let used = if is_left_dense { at } else { keys.len() - at };
-        // What is cut off, zeros, distinguishes it from no key of that length.
+        // Without zeros at its end it is not above the number, and no key of that length is between.
         separator.truncate(separator.iter().rposition(|byte| *byte != 0)? + 1);
         ((1..keys.len()).contains(&at) && used >= least).then_some((at, separator))
     };
-    let from_high = || divide(high.and_then(|high| number_from(high, len, -slots)), false);
-    divide(number_from(low, len, slots), true).or_else(from_high)
+    let from_high = || divide_at(high.and_then(|high| number_from(high, len, -slots)), false);
+    divide_at(number_from(low, len, slots), true).or_else(from_high)
 }
 
 /// Yields the key of `len` bytes whose number is `by` more than that of the first such key that is not below `bound`.
@@ -70,6 +71,7 @@ fn number_from(bound: &[u8], len: usize, by: i64) -> Option<Bytes> {
     above.iter().all(|byte| *byte == 0).then_some(key)
 }
 
+/// Chooses the first index of the right part such that both get a third at least, and the separator is short.
 fn near_middle(keys: &[&[u8]]) -> usize {
     let count = keys.len();
     let third = (count / 3).max(1);
@@ -90,7 +92,7 @@ mod tests {
         let bounds = (&low.as_ref().unwrap()[..], high.as_ref().map(|high| &high[..]));
         let (at, separator) = divide(&keys, place, bounds);
         assert!(keys[at - 1] < &separator[..] && &separator[..] <= keys[at], "{numbers:?}: {separator:?}");
-        assert_ne!(separator.last(), Some(&0), "it is as short as can be");
+        assert_ne!(separator.last(), Some(&0), "a zero at its end tells nothing");
         let mut first = [0; 8];
         first[..separator.len()].copy_from_slice(&separator);
         (at, u64::from_be_bytes(first))
