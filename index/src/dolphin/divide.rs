@@ -124,21 +124,27 @@ mod tests {
 
     #[test]
     fn dense_keys_are_divided_where_a_part_can_become_full() {
-        // Ten slots.
+        // Ten slots, but for the last.
         let late = [500, 501, 503, 504, 505, 506, 507, 508, 511, 512, 513];
+        let each = |step: u64, keys: u64| (0..keys).map(|n| step * n).collect::<Vec<_>>();
         for (numbers, new, low, high, divided_at) in [
-            (late, 508, 500, None, (8, 510)),
-            (late, 513, 500, None, (8, 510)),
+            (late.to_vec(), 508, 500, None, (8, 510)),
+            (late.to_vec(), 513, 500, None, (8, 510)),
             // From the upper bound, where the lower one is far.
-            (late, 508, 0, Some(515), (4, 505)),
-            // Neither is near.
-            (late, 508, 0, Some(9000), (5, 506)),
-            (late, 513, 0, Some(9000), (10, 513)),
+            (late.to_vec(), 508, 0, Some(515), (4, 505)),
+            (vec![3, 505, 506, 507, 508, 509, 510, 511, 512, 513, 514], 508, 0, Some(515), (1, 505)),
+            // Few are near it, or neither bound is near.
+            (vec![100, 200, 300, 400, 450, 460, 470, 480, 490, 507, 512], 450, 0, Some(515), (5, 460)),
+            (late.to_vec(), 508, 0, Some(9000), (5, 506)),
+            (late.to_vec(), 513, 0, Some(9000), (10, 513)),
+            // Six of ten numbers are too few where keys come in order.
+            (vec![500, 501, 502, 503, 504, 505, 510, 511, 512, 513, 514], 514, 500, None, (10, 514)),
             // Every other number is missing, and comes late or never: in order, one by one, never.
-            ([0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20], 10, 0, None, (5, 10)),
-            ([0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20], 20, 0, None, (10, 20)),
-            ([0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30], 15, 0, None, (4, 10)),
-            ([0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40], 20, 0, None, (5, 20)),
+            (each(2, 11), 10, 0, None, (5, 10)),
+            (each(2, 11), 20, 0, None, (10, 20)),
+            (each(3, 11), 15, 0, None, (4, 10)),
+            (each(4, 11), 20, 0, None, (5, 20)),
+            (each(3, 13), 15, 0, None, (6, 18)),
         ] {
             assert_eq!(divided(&numbers, new, low, high), divided_at, "{numbers:?}, {new} is new");
         }
