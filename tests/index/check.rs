@@ -17,10 +17,10 @@ use crate::kit;
 use crate::kit::damaged_tree::{
     CHILD, HIGH, HIGH_LEN, LEVEL, LOW, SEPARATOR, SIBLING, lines, names, unreadable, with_damaged_tree,
 };
-use crate::kit::{NAME, TINY, key, with_tree};
+use crate::kit::{NAME, TINY, TestShard, key, with_tree};
 
 /// Asserts that the check finds what the tests' own walker finds.
-async fn both_agree(shard: &Shard, index: &ShermanIndex<Shard>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+async fn both_agree(shard: &TestShard, index: &ShermanIndex<TestShard>, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut pairs = Pairs::default();
     let mut ascending = Vec::new();
     let index = AnyIndex::from(index.clone());
@@ -84,14 +84,15 @@ fn every_key_is_found_by_the_walk_and_from_a_cold_cache() {
     let loaded = pairs.clone();
     first
         .run(move |shard| {
-            let (index, pairs) = (tree.attach(shard), loaded.clone());
+            let (index, pairs) = (tree.attach(TestShard::Node(shard)), loaded.clone());
             async move { index.bulk_load(pairs, 0.8).await.unwrap() }
         })
         .unwrap();
     let second = kit::node(&cluster, 1);
     let tree = block_on(Sherman::open(&second, NAME, Options::default())).unwrap();
     let main = move |shard: Shard| {
-        let (index, keys) = (tree.attach(shard), pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        let (index, keys) =
+            (tree.attach(TestShard::Node(shard)), pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>());
         async move {
             let cold = index.stats().cache;
             let mut found = Pairs::default();

@@ -2,13 +2,13 @@
 //! for each operation is in `kit/conformance/costs/chime.rs`. On the simulated fabric, where no READ is slow by chance.
 
 use farwood::index::KindStats;
-use farwood::runtime::sim::SimShard;
 use farwood::{IndexKind, OpKind, RangeIndex};
 use futures::TryStreamExt;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use crate::kit::TestShard;
 use crate::kit::cluster::Parties;
 use crate::kit::kind::{Shape, switched};
 use crate::kit::simulated::{calm, simulate_parties};
@@ -20,19 +20,19 @@ const LOAD: f64 = 0.8;
 const OPS: u64 = 500;
 const STEP: u64 = KEYS / OPS;
 
-type Index = farwood::AnyIndex<SimShard>;
+type Index = farwood::AnyIndex<TestShard>;
 
 /// Runs `main` on usual nodes with the even numbers below 2 * KEYS, without these techniques.
 fn on_loaded<R>(
     parties: Parties,
     without: &[&str],
-    main: impl Fn(TestCluster<SimShard>) -> R + Clone + Send + Sync + 'static,
+    main: impl Fn(TestCluster) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {
     let usual = Shape::USUAL.usual(IndexKind::Chime);
     let recipe = without.iter().fold(usual, |recipe, name| switched(recipe, name, false));
-    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster<SimShard>| {
+    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster| {
         let main = main.clone();
         async move {
             if cluster.place == 0 {

@@ -1,25 +1,23 @@
 //! The promises of every index, on the embedded fabric: compute nodes of this process, each with its own executors.
 
-use farwood::Shard;
-
 use crate::conformance::{Fabric, Size, index_conformance_tests};
 use crate::kit;
 use crate::kit::cluster::{Main, Parties, Seat};
-use crate::kit::nodes::run_nodes;
+use crate::kit::{TestShard, on_node, run_nodes};
 
 struct Embedded;
 
 index_conformance_tests!(Embedded);
 
-impl Fabric<Shard> for Embedded {
+impl Fabric<TestShard> for Embedded {
     fn size(&self) -> Size {
         // Every mix is run here, and with all of the steps that took half of the time of all tests.
         Size { percent: 50, ..Size::FULL }
     }
 
-    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<Shard>>) {
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {
         let cluster = kit::cluster();
         let nodes = (0..parties.nodes()).map(|_| kit::node(&cluster, parties.shards()));
-        run_nodes(nodes.collect(), &make());
+        run_nodes(nodes.collect(), &on_node(&make()));
     }
 }

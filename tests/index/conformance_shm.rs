@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::runtime::ServerParts;
 use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
-use farwood::{ComputeNode, NodeConfig, Shard};
+use farwood::{ComputeNode, NodeConfig};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
 use crate::kit::cluster::{Main, Parties, Seat};
-use crate::kit::nodes::run_nodes;
+use crate::kit::{TestShard, on_node, run_nodes};
 
 struct Shm;
 
 index_conformance_tests!(Shm);
 
-impl Fabric<Shard> for Shm {
+impl Fabric<TestShard> for Shm {
     fn size(&self) -> Size {
         // Verbs are those of the embedded fabric, where every mix is run; only memory is come by in another way.
         Size { percent: 50, runs_mix: |place| place < 2 || place.is_multiple_of(5) }
     }
 
-    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<Shard>>) {
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {
         let servers = [server(), server()];
         let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
         let node = |_| {
@@ -30,7 +30,7 @@ impl Fabric<Shard> for Shm {
             let config = NodeConfig { shards: parties.shards(), ..NodeConfig::default() };
             ComputeNode::new(Arc::clone(&cluster), config).unwrap()
         };
-        run_nodes((0..parties.nodes()).map(node).collect(), &make());
+        run_nodes((0..parties.nodes()).map(node).collect(), &on_node(&make()));
     }
 }
 

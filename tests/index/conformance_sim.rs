@@ -3,9 +3,10 @@
 
 use std::num::NonZero;
 
-use farwood::runtime::sim::{SimConfig, SimShard};
+use farwood::runtime::sim::SimConfig;
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
+use crate::kit::TestShard;
 use crate::kit::cluster::{Main, Parties, Seat};
 use crate::kit::simulated::{ROUGH, calm, simulate};
 
@@ -13,14 +14,14 @@ struct Simulated;
 
 index_conformance_tests!(Simulated);
 
-impl Fabric<SimShard> for Simulated {
+impl Fabric<TestShard> for Simulated {
     fn size(&self) -> Size {
         // Two settings, and swarms draw mixes there (`farwood sim run`), each seed with steps of its own: every mix is
         // run on the embedded fabric.
         Size { percent: 50, runs_mix: |place| place < 2 || place % 3 == 2 }
     }
 
-    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<SimShard>>) {
+    fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {
         let calm = calm(parties);
         let rough = SimConfig {
             seed: 2,

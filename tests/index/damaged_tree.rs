@@ -8,8 +8,7 @@ use farwood::index::layout::{Malformed, Rejection};
 use farwood::runtime::RemotePtr;
 use farwood::sherman::Options;
 use farwood::{
-    AccessError, Backoff, ComputeNode, IndexError, RangeIndex, ReadError, Shard, Sherman, ShermanIndex,
-    WriteError,
+    AccessError, Backoff, ComputeNode, IndexError, RangeIndex, ReadError, Sherman, ShermanIndex, WriteError,
 };
 use futures::TryStreamExt;
 use futures::executor::block_on;
@@ -17,6 +16,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::kit;
+use crate::kit::TestShard;
 use crate::kit::cluster::{Seat, as_main};
 use crate::kit::damaged_tree::{CHILD, DamagedTree, HIGH, HIGH_LEN, LOW, SEPARATOR, SIBLING};
 use crate::kit::{NAME, TINY, key};
@@ -37,18 +37,18 @@ fn on_a_tree<R: Future<Output = ()> + 'static>(main: fn(Arc<ComputeNode>, Damage
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, TINY, FEW)).unwrap();
     let host = Arc::clone(&node);
-    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
+    let body = as_main(move |Seat { shard, .. }: Seat<TestShard>| {
         let (host, index) = (Arc::clone(&host), tree.attach(shard.clone()));
         async move {
             main(host, DamagedTree::new(shard.clone(), index.clone()).await).await;
             kit::at_rest(&shard, &index).await;
         }
     });
-    kit::run_nodes(vec![node], &body);
+    kit::run_nodes(vec![node], &kit::on_node(&body));
 }
 
 /// Yields a handle whose cache is cold, so that it reads what is damaged.
-async fn cold(host: &Arc<ComputeNode>, shard: &Shard) -> ShermanIndex<Shard> {
+async fn cold(host: &Arc<ComputeNode>, shard: &TestShard) -> ShermanIndex<TestShard> {
     Sherman::open(host, NAME, FEW).await.unwrap().attach(shard.clone())
 }
 
@@ -62,7 +62,7 @@ async fn images(tree: &DamagedTree) -> Vec<(RemotePtr, Vec<u8>)> {
 }
 
 /// Gets, scans and changes all over the tree; yields how many of them failed.
-async fn use_up(index: &ShermanIndex<Shard>, rng: &mut SmallRng) -> usize {
+async fn use_up(index: &ShermanIndex<TestShard>, rng: &mut SmallRng) -> usize {
     let mut errors = Vec::new();
     for _ in 0..12 {
         // Some keys are there, most others are next to one.
@@ -79,7 +79,7 @@ async fn use_up(index: &ShermanIndex<Shard>, rng: &mut SmallRng) -> usize {
     errors.len()
 }
 
-async fn rest(shard: &Shard, index: &ShermanIndex<Shard>) {
+async fn rest(shard: &TestShard, index: &ShermanIndex<TestShard>) {
     kit::at_rest(shard, index).await;
     assert_eq!(kit::lock_words_set(shard).await, 0, "locks are still taken");
 }

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use farwood::index::KindStats;
 use farwood::index::layout::radix::Child;
 use farwood::index::layout::range_leaf::RangeLayout;
-use farwood::runtime::sim::SimShard;
 use farwood::runtime::{Chain, Meter, RemotePtr, ServerId};
 use farwood::{CheckOptions, IndexKind, OpKind, RangeIndex, Verbs};
 use futures::TryStreamExt;
 
+use crate::kit::TestShard;
 use crate::kit::cluster::Parties;
 use crate::kit::kind::{Shape, switched};
 use crate::kit::simulated::{calm, simulate_parties};
@@ -24,19 +24,19 @@ const LOAD: f64 = 0.8;
 const OPS: u64 = 500;
 const STEP: u64 = KEYS / OPS;
 
-type Index = farwood::AnyIndex<SimShard>;
+type Index = farwood::AnyIndex<TestShard>;
 
 /// Runs `main` on usual nodes, in each party, without those techniques.
 fn on_usual<R>(
     parties: Parties,
     off: &[&str],
-    main: impl Fn(TestCluster<SimShard>) -> R + Clone + Send + Sync + 'static,
+    main: impl Fn(TestCluster) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {
     let usual = Shape::USUAL.usual(IndexKind::Dolphin);
     let recipe = off.iter().fold(usual, |recipe, name| switched(recipe, name, false));
-    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster<SimShard>| {
+    simulate_parties(&calm(parties), parties, recipe, move |cluster: TestCluster| {
         let main = main.clone();
         async move {
             let client = cluster.clone();
@@ -47,7 +47,7 @@ fn on_usual<R>(
 }
 
 /// Loads the even numbers below 2 * KEYS.
-async fn load(cluster: &TestCluster<SimShard>) {
+async fn load(cluster: &TestCluster) {
     if cluster.place == 0 {
         let pairs = (0..KEYS).map(|n| (key(2 * n), key(n)));
         assert_eq!(cluster.index.bulk_load(pairs, LOAD).await, Ok(KEYS));
@@ -405,7 +405,7 @@ fn new_nodes_are_written_in_parallel() {
 }
 
 /// Lists the leaves in a server's memory, with their bounds.
-async fn leaves_of(shard: &SimShard) -> Vec<(RemotePtr, Vec<u8>, Option<Vec<u8>>)> {
+async fn leaves_of(shard: &impl Verbs) -> Vec<(RemotePtr, Vec<u8>, Option<Vec<u8>>)> {
     const LEAF_BYTES: usize = 1024;
     let layout = RangeLayout::new(LEAF_BYTES, 1, 8, 8).unwrap();
     let mut leaves = Vec::new();
@@ -457,7 +457,7 @@ fn a_damaged_link_does_not_become_a_slot() {
     });
 }
 
-async fn write_word(shard: &SimShard, at: RemotePtr, word: u64) {
+async fn write_word(shard: &impl Verbs, at: RemotePtr, word: u64) {
     let mut chain = Chain::new(at.server());
     chain.write_word(at, word);
     shard.submit(&Meter::default(), chain).await.unwrap();

@@ -3,32 +3,30 @@
 //! it holds back, refuses or calls slow when it is told to. Janitors rest until a test lets them go to work.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, ready};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
 use farwood::dolphin::{Geometry, Options, Types};
 use farwood::index::layout::range_leaf::RangeLayout;
 use farwood::runtime::chain::Op;
 use farwood::runtime::sim::{SimConfig, SimShard, Simulation};
-use farwood::runtime::{Chain, ClientPool, Completion, FabricError, Failed, Meter, forward_verbs};
+use farwood::runtime::{Chain, ClientPool, Completion, FabricError, Failed, Meter};
 use farwood::{CheckOptions, CheckReport, Dolphin, DolphinIndex, OpKind, RangeIndex, Verbs};
-use futures::channel::oneshot;
+use futures::future::LocalBoxFuture;
 use futures::{FutureExt, TryStreamExt};
 
-use crate::kit::NAME;
+use crate::kit::shard::{Ended, Steering};
+use crate::kit::{NAME, TestShard};
 
 /// Far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
 /// Leaves of two slots.
 const GEOMETRY: Geometry = Geometry { max_key: 8, max_value: 24, leaf_bytes: 192, types: Types::Lines };
 
-type Index = DolphinIndex<Steered>;
-type Task = Pin<Box<dyn Future<Output = ()>>>;
-type Submitted = Result<Completion, Failed>;
+type Index = DolphinIndex<TestShard>;
+type Task = LocalBoxFuture<'static, ()>;
 
-/// A shard that does with some chains as it is told.
+/// A simulated shard, and the orders of its steering: with some chains it does as it is told.
 #[derive(Clone)]
 struct Steered {
     shard: SimShard,
@@ -39,7 +37,7 @@ struct Orders {
     /// Verbs that a queue pair takes at once.
     verbs_max: Cell<usize>,
     /// The lock that a client is not to get yet: its place among those that it wants after it has divided a leaf.
-    late_lock: Cell<Option<u32>>,
+    late_lock: Rc<Cell<Option<u32>>>,
     /// Set if all READs without an atomic are to be called slow, from the next leaf on that is divided.
     is_slow: Cell<bool>,
     has_divided: Cell<bool>,
@@ -79,7 +77,7 @@ impl Steered {
     fn new(shard: SimShard) -> Self {
         let orders = Orders {
             verbs_max: Cell::new(usize::MAX),
-            late_lock: Cell::new(None),
+            late_lock: Rc::default(),
             is_slow: Cell::new(false),
             has_divided: Cell::new(false),
             is_waiting: Cell::new(false),
@@ -95,86 +93,67 @@ impl Steered {
         tasks.into_iter().flatten().for_each(|task| self.shard.defer(task));
     }
 
-    /// Posts the chain once the lock that it wants may be taken.
-    fn post_late(&self, chain: Chain) -> Submission {
-        let (told, waits) = oneshot::channel();
-        let (shard, orders) = (self.shard.clone(), Rc::clone(&self.orders));
-        orders.is_waiting.set(true);
-        drop(self.shard.spawn(async move {
-            while orders.late_lock.get().is_some() {
-                shard.pause(1_000).await;
-            }
-            // The client may have been dropped.
-            _ = told.send(shard.post(&Meter::default(), chain).await);
-        }));
-        Submission::Late(waits)
+    /// Yields the shard as the index sees it.
+    fn steered(&self) -> TestShard {
+        TestShard::Simulated(self.shard.clone()).steered(Rc::clone(&self.orders) as Rc<dyn Steering>)
     }
 }
 
-enum Submission {
-    Now(<SimShard as Verbs>::Submission),
-    Slow(<SimShard as Verbs>::Submission),
-    Late(oneshot::Receiver<Submitted>),
-    Refused(Option<Failed>),
-}
-
-impl Future for Submission {
-    type Output = Submitted;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Submitted> {
-        match &mut *self {
-            Submission::Now(chain) => Pin::new(chain).poll(cx),
-            Submission::Slow(chain) => {
-                let done = ready!(Pin::new(chain).poll(cx));
-                Poll::Ready(done.map(|done| Completion { span_ns: u32::MAX, ..done }))
-            }
-            Submission::Late(chain) => {
-                Pin::new(chain).poll(cx).map(|done| done.expect("it is posted in the end"))
-            }
-            Submission::Refused(failed) => Poll::Ready(Err(failed.take().expect("polled once"))),
-        }
-    }
-}
-
-impl Verbs for Steered {
-    type Submission = Submission;
-    type Pause = <SimShard as Verbs>::Pause;
-
-    forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
-    forward_verbs!(shard: pause, waiter, wake, send, listen);
-
-    fn post(&self, meter: &Meter, chain: Chain) -> Submission {
-        let (orders, verbs, verbs_max) = (&self.orders, chain.verbs().len(), self.orders.verbs_max.get());
+impl Steering for Orders {
+    fn post(&self, shard: &TestShard, meter: &Meter, chain: Chain) -> LocalBoxFuture<'static, Ended> {
+        let (verbs, verbs_max) = (chain.verbs().len(), self.verbs_max.get());
         if verbs > verbs_max {
             let refused = Failed::new(FabricError::ChainTooLong { verbs, verbs_max }, chain);
-            return Submission::Refused(Some(refused));
+            return ready(Err(refused)).boxed_local();
         }
         let posted = Posted::of(&chain);
         if matches!(chain.verbs()[0].op, Op::WriteWord { word: RangeLayout::TORN, .. }) {
-            orders.has_divided.set(true);
-            orders.posted.take();
-        } else if orders.has_divided.get() {
-            orders.posted.borrow_mut().push(posted);
+            self.has_divided.set(true);
+            self.posted.take();
+        } else if self.has_divided.get() {
+            self.posted.borrow_mut().push(posted);
         }
-        match orders.late_lock.get() {
-            Some(left) if posted == Posted::Lock && orders.has_divided.get() => {
-                if left == 0 {
-                    return self.post_late(chain);
-                }
-                orders.late_lock.set(Some(left - 1));
+        match self.late_lock.get() {
+            Some(0) if posted == Posted::Lock && self.has_divided.get() => {
+                self.is_waiting.set(true);
+                return post_late(shard, Rc::clone(&self.late_lock), chain);
+            }
+            Some(left) if posted == Posted::Lock && self.has_divided.get() => {
+                self.late_lock.set(Some(left - 1));
             }
             _ => {}
         }
-        let is_slow = posted == Posted::Read && orders.has_divided.get() && orders.is_slow.get();
-        let submission = self.shard.post(meter, chain);
-        if is_slow { Submission::Slow(submission) } else { Submission::Now(submission) }
+        let is_slow = posted == Posted::Read && self.has_divided.get() && self.is_slow.get();
+        let submission = shard.post(meter, chain);
+        let said = async move {
+            let done = submission.await?;
+            Ok(if is_slow { Completion { span_ns: u32::MAX, ..done } } else { done })
+        };
+        said.boxed_local()
     }
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
-        match &mut *self.orders.deferred.borrow_mut() {
-            Some(tasks) => tasks.push(Box::pin(task)),
-            None => self.shard.defer(task),
+
+    fn defer(&self, shard: &TestShard, task: Task) {
+        match &mut *self.deferred.borrow_mut() {
+            Some(tasks) => tasks.push(task),
+            None => shard.defer(task),
         }
     }
+}
+
+/// Posts a chain once the lock that it wants may be taken, whether its client still waits or not.
+fn post_late(
+    shard: &TestShard,
+    late_lock: Rc<Cell<Option<u32>>>,
+    chain: Chain,
+) -> LocalBoxFuture<'static, Ended> {
+    let own = shard.clone();
+    let late = shard.spawn(async move {
+        while late_lock.get().is_some() {
+            own.pause(1_000).await;
+        }
+        own.post(&Meter::default(), chain).await
+    });
+    late.boxed_local()
 }
 
 /// A simulated cluster with a tree of small leaves, and a handle to it on each compute node.
@@ -204,7 +183,7 @@ impl Site {
             };
             let tree = tree.expect("control services answer at once").unwrap();
             let fabric = Steered::new(sim.shard(node, 0));
-            (fabric.clone(), tree.attach(fabric))
+            (fabric.clone(), tree.attach(fabric.steered()))
         });
         let site = Site { parties: parties.collect(), sim };
         site.run(0, |index| async move {

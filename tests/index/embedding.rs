@@ -9,7 +9,7 @@ use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
 use crate::kit;
-use crate::kit::{IndexKind, Parties, Shape, key};
+use crate::kit::{IndexKind, Parties, Shape, TestShard, key};
 
 /// Every shard is the home of some locks. One whose own part is done first must go on serving the others.
 #[test]
@@ -38,7 +38,7 @@ fn a_node_that_is_done_gives_its_memory_back() {
         let node = kit::node(&cluster, 2);
         let tree = Arc::new(block_on(Shape::USUAL.usual(kind).create(&node, "t")).unwrap());
         node.run(move |shard| {
-            let index = tree.attach(shard.clone());
+            let index = tree.attach(TestShard::Node(shard.clone()));
             async move {
                 for n in 0..100 {
                     index.put(&key(n), &key(n)).await.unwrap();
@@ -69,7 +69,7 @@ fn serve(kind: IndexKind) {
                 let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
                 run_executor(&executor, async move {
                     let shard = node.attach().await.unwrap();
-                    let index = tree.attach(shard.clone());
+                    let index = tree.attach(TestShard::Node(shard.clone()));
                     let tasks: Vec<_> = (0..20u64)
                         .map(|task| {
                             let index = index.clone();

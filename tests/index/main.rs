@@ -5,9 +5,12 @@
 
 #[path = "../kit/conformance/mod.rs"]
 mod conformance;
+#[path = "../kit/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod allocations;
 mod bad_input;
 mod cancellation;
 mod check;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use farwood::lock::{LockError, LockWord};
 use farwood::runtime::control::LockRegion;
-use farwood::runtime::{Chain, Meter, RemotePtr};
+use farwood::runtime::{Chain, ClientPool, Meter, RemotePtr};
 use farwood::sherman::{Options, Techniques};
-use farwood::{AccessError, Backoff, Cluster, EmbeddedConfig, RangeIndex, Shard, Sherman, Verbs, WriteError};
+use farwood::{AccessError, Backoff, Cluster, EmbeddedConfig, RangeIndex, Sherman, Verbs, WriteError};
 use futures::executor::block_on;
 
 use crate::kit;
 use crate::kit::cluster::{Seat, as_main};
-use crate::kit::{NAME, TINY, key};
+use crate::kit::{NAME, TINY, TestShard, key, on_node};
 
 /// A compute node that is not there any more.
 const DEAD: u16 = 4242;
@@ -41,7 +41,7 @@ fn options(on_chip: bool) -> Options {
 }
 
 /// Makes all locks of a region look taken by a dead node, or free.
-async fn set_all(shard: &Shard, region: LockRegion, taken: bool) {
+async fn set_all(shard: &impl Verbs, region: LockRegion, taken: bool) {
     let word = if taken { LockWord::new(DEAD, 0, 1).to_bits() } else { 0 };
     for n in 0..region.count {
         let mut chain = Chain::new(region.base.server());
@@ -50,7 +50,7 @@ async fn set_all(shard: &Shard, region: LockRegion, taken: bool) {
     }
 }
 
-async fn set_everywhere(shard: &Shard, on_chip: bool, taken: bool) {
+async fn set_everywhere(shard: &impl Verbs, on_chip: bool, taken: bool) {
     for server in shard.control().servers() {
         let region = if on_chip { server.device_locks } else { Some(server.locks) };
         if let Some(region) = region {
@@ -61,7 +61,12 @@ async fn set_everywhere(shard: &Shard, on_chip: bool, taken: bool) {
 
 /// Yields the word at which a put of `key` fails while the locks of one kind of memory are taken; `None` if it does not
 /// fail.
-async fn fails_at(shard: &Shard, tree: &impl RangeIndex, on_chip: bool, key: &[u8]) -> Option<RemotePtr> {
+async fn fails_at(
+    shard: &impl Verbs,
+    tree: &impl RangeIndex,
+    on_chip: bool,
+    key: &[u8],
+) -> Option<RemotePtr> {
     set_everywhere(shard, on_chip, true).await;
     let put = tree.put(key, b"blocked").await;
     set_everywhere(shard, on_chip, false).await;
@@ -92,6 +97,7 @@ fn creator_and_opener(device_bytes: u64, creator: bool, opener: bool, on_chip: b
             _ => block_on(Sherman::open(&node, NAME, options(wanted))).unwrap(),
         };
         let at = node.run(move |shard| {
+            let shard = TestShard::Node(shard);
             let tree = tree.attach(shard.clone());
             async move {
                 assert_eq!(tree.techniques(), Techniques { on_chip, ..Techniques::ALL });
@@ -137,7 +143,7 @@ fn nodes_with_different_switches_exclude_each_other() {
         block_on(Sherman::create(&nodes[0], NAME, TINY, patient(true))).unwrap(),
         block_on(Sherman::open(&nodes[1], NAME, patient(false))).unwrap(),
     ];
-    let main = as_main(move |Seat { shard, node, .. }: Seat<Shard>| {
+    let main = as_main(move |Seat { shard, node, .. }: Seat<TestShard>| {
         let tree = trees[node].attach(shard.clone());
         async move {
             let clients = (0..CLIENTS).map(|_| {
@@ -156,6 +162,6 @@ fn nodes_with_different_switches_exclude_each_other() {
             inserted
         }
     });
-    let inserted: u64 = kit::run_nodes(nodes.into(), &main).into_iter().sum();
+    let inserted: u64 = kit::run_nodes(nodes.into(), &on_node(&main)).into_iter().sum();
     assert_eq!(inserted, KEYS);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use farwood::{AnyTree, Cluster, ComputeNode, EmbeddedConfig, NodeConfig, RangeIndex, Shard, Verbs};
 use futures::future::join_all;
 
-use crate::kit::{IndexKind, Shape};
+use crate::kit::{IndexKind, Shape, TestShard};
 
 const SHARDS: usize = 2;
 const OPENS: usize = 30;
@@ -51,7 +51,7 @@ fn is_opened_and_closed(kind: IndexKind) {
                 }
                 meet(&shard, &met, 3 * round + 1).await;
                 let tree = opened.lock().unwrap().clone().unwrap();
-                let index = tree.attach(shard.clone());
+                let index = tree.attach(TestShard::Node(shard.clone()));
                 let clients = (0..CLIENTS).map(|client| {
                     let (index, own) = (index.clone(), shard.clone());
                     shard.spawn(async move {

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farwood::RangeIndex;
+use farwood::runtime::ClientPool;
 
 use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, with_parties};
 

@@ -13,6 +13,7 @@ use futures::{FutureExt, TryStreamExt};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::kit::TestShard;
 use crate::kit::simulated::ROUGH;
 use crate::kit::{IndexKind, IndexSpec, Mixes, Shape};
 
@@ -33,7 +34,7 @@ fn key(n: u64) -> [u8; 8] {
 /// A simulated cluster with an index, and a handle to it on every shard.
 struct Site {
     sim: Simulation,
-    parties: Vec<(SimShard, AnyIndex<SimShard>)>,
+    parties: Vec<(SimShard, AnyIndex<TestShard>)>,
 }
 
 impl Site {
@@ -60,7 +61,7 @@ impl Site {
             let tree = tree.expect("control services answer at once").unwrap();
             for shard in 0..SHARDS {
                 let shard = sim.shard(node, shard);
-                parties.push((shard.clone(), tree.attach(shard)));
+                parties.push((shard.clone(), tree.attach(TestShard::Simulated(shard))));
             }
         }
         Site { sim, parties }
@@ -90,7 +91,7 @@ impl Site {
     /// Asserts that nothing runs any more and nothing was left behind: the tree is intact and holds `expected`, for a
     /// check and for every client. Queue pairs go on breaking.
     fn holds_exactly(&self, expected: Model) {
-        let rest = |(shard, index): &(SimShard, AnyIndex<SimShard>)| {
+        let rest = |(shard, index): &(SimShard, AnyIndex<TestShard>)| {
             shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
         };
         self.sim.run(LATE_NS, || self.parties.iter().all(rest)).unwrap();
@@ -114,7 +115,7 @@ impl Site {
 }
 
 /// Works on keys of its own. None of its operations fails.
-async fn work(index: AnyIndex<SimShard>, client: u64, seed: u64, left: Rc<RefCell<Model>>) {
+async fn work(index: AnyIndex<TestShard>, client: u64, seed: u64, left: Rc<RefCell<Model>>) {
     let mut rng = SmallRng::seed_from_u64(seed << 8 | client);
     let mut model = Model::new();
     for step in 0..60 {

@@ -1,10 +1,12 @@
 //! Costs of Sherman's operations where clients meet, and after a bulk load: nodes of 1 KiB and 8-byte keys and values.
 //! The table for a lone client is in `kit/conformance/costs/sherman.rs`.
 
+use farwood::runtime::ClientPool;
 use farwood::sherman::{Geometry, Options, Techniques};
-use farwood::{OpKind, RangeIndex, Shard, ShermanIndex, Switches};
+use farwood::{OpKind, RangeIndex, ShermanIndex, Switches};
 
 use crate::kit;
+use crate::kit::TestShard;
 
 const KEYS: u64 = 4000;
 const FILL: f64 = 0.7;
@@ -14,7 +16,7 @@ const PRESENT: u64 = 2 * 20;
 /// Runs `main` on a tree with the even numbers below 2 * KEYS.
 fn on_loaded_tree<R>(
     techniques: Techniques,
-    main: impl Fn(Shard, ShermanIndex<Shard>) -> R + Clone + Send + Sync + 'static,
+    main: impl Fn(TestShard, ShermanIndex<TestShard>) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {

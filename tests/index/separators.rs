@@ -13,14 +13,14 @@ use farwood::sherman::Options;
 use farwood::{CheckOptions, NodeContext, OpKind, RangeIndex, Sherman, ShermanIndex, Verbs};
 use futures::FutureExt;
 
-use crate::kit::{NAME, TINY, key};
+use crate::kit::{NAME, TINY, TestShard, key};
 
 /// Far beyond what any part takes.
 const LATE_NS: u64 = 60_000_000_000;
 /// Longer than a separator is left alone that could not be put in.
 const LEFT_ALONE_NS: u64 = 2_000_000_000;
 
-type Index = ShermanIndex<SimShard>;
+type Index = ShermanIndex<TestShard>;
 
 /// A simulated cluster with a tree of tiny nodes, and a handle to it on each compute node.
 struct Site {
@@ -49,7 +49,7 @@ impl Site {
             };
             let tree = tree.expect("control services answer at once").unwrap();
             let shard = sim.shard(node, 0);
-            (shard.clone(), tree.attach(shard))
+            (shard.clone(), tree.attach(TestShard::Simulated(shard)))
         });
         Site { parties: parties.collect(), sim }
     }

@@ -10,7 +10,7 @@ use futures::executor::block_on;
 use glommio::{LocalExecutorBuilder, Placement};
 
 use crate::kit;
-use crate::kit::{IndexKind, Shape, key};
+use crate::kit::{IndexKind, Shape, TestShard, key};
 
 const KEYS: u64 = 200;
 
@@ -29,7 +29,7 @@ fn operations_that_need_a_shard_that_has_ended_say_so() {
             std::thread::spawn(move || {
                 let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
                 run_executor(&executor, async move {
-                    let index = tree.attach(node.attach().await.unwrap());
+                    let index = tree.attach(TestShard::Node(node.attach().await.unwrap()));
                     for n in 0..KEYS {
                         index.put(&key(n), b"first").await.unwrap();
                     }
@@ -41,7 +41,7 @@ fn operations_that_need_a_shard_that_has_ended_say_so() {
         let working = std::thread::spawn(move || {
             let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
             run_executor(&executor, async move {
-                let index = tree.attach(node.attach().await.unwrap());
+                let index = tree.attach(TestShard::Node(node.attach().await.unwrap()));
                 wait_for(&has_ended).await;
                 let mut refused = 0;
                 for n in 0..KEYS {

@@ -5,21 +5,20 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
 use farwood::index::KindStats;
 use farwood::runtime::chain::Op;
-use farwood::runtime::{Chain, Completion, Failed, Meter, forward_verbs};
+use farwood::runtime::{Chain, ClientPool, Completion, Meter};
 use farwood::sherman::{Geometry, NodeSize, Options};
-use farwood::{
-    AccessError, Dolphin, OpKind, RangeIndex, ReadError, Shard, Sherman, ShermanIndex, Verbs, dolphin,
-};
-use futures::TryStreamExt;
+use farwood::{AccessError, Dolphin, OpKind, RangeIndex, ReadError, Sherman, ShermanIndex, Verbs, dolphin};
 use futures::executor::block_on;
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt, TryStreamExt};
 
 use crate::kit;
 use crate::kit::cluster::{Seat, as_main};
-use crate::kit::{NAME, key};
+use crate::kit::shard::{Ended, Steering};
+use crate::kit::{NAME, TestShard, key};
 
 const KEYS: u64 = 4000;
 /// Longer than from the first of 32 writes of an entry to the last on the embedded fabric, shorter than with 2048.
@@ -28,7 +27,7 @@ const TOO_LONG_FOR_ENTRIES_NS: u32 = 100_000;
 /// A shard, some of whose READs are said to have taken `span_ns`.
 #[derive(Clone)]
 struct Slowed {
-    shard: Shard,
+    shard: TestShard,
     span_ns: u32,
     /// READs that are not and that are slow, alternately, from the next on: what is left of each run.
     runs: Rc<Cell<[u32; 2]>>,
@@ -40,9 +39,14 @@ struct Slowed {
 type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Slowed {
-    fn new(shard: &Shard, span_ns: u32) -> Self {
+    fn new(shard: &TestShard, span_ns: u32) -> Self {
         let (runs, paused_ns, meanwhile) = (Rc::default(), Rc::default(), Rc::default());
         Slowed { shard: shard.clone(), span_ns, runs, paused_ns, meanwhile }
+    }
+
+    /// Yields the shard as the index sees it.
+    fn steered(&self) -> TestShard {
+        self.shard.clone().steered(Rc::new(self.clone()))
     }
 
     /// Makes as many as `slow` READs slow, after `fast` ones.
@@ -63,40 +67,22 @@ impl Slowed {
     }
 }
 
-struct Submission {
-    chain: <Shard as Verbs>::Submission,
-    slow_ns: Option<u32>,
-}
-
-impl Future for Submission {
-    type Output = Result<Completion, Failed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut done = ready!(Pin::new(&mut self.chain).poll(cx));
-        if let (Ok(done), Some(span_ns)) = (&mut done, self.slow_ns) {
-            done.span_ns = span_ns;
-        }
-        Poll::Ready(done)
-    }
-}
-
-impl Verbs for Slowed {
-    type Submission = Submission;
-    type Pause = <Shard as Verbs>::Pause;
-
-    forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
-    forward_verbs!(shard: waiter, wake, defer, send, listen);
-
-    fn post(&self, meter: &Meter, chain: Chain) -> Submission {
+impl Steering for Slowed {
+    fn post(&self, shard: &TestShard, meter: &Meter, chain: Chain) -> LocalBoxFuture<'static, Ended> {
         let slow_ns = self.is_slow(&chain).then_some(self.span_ns);
-        Submission { chain: self.shard.post(meter, chain), slow_ns }
+        let posted = shard.post(meter, chain);
+        let said = async move {
+            let done = posted.await?;
+            Ok(Completion { span_ns: slow_ns.unwrap_or(done.span_ns), ..done })
+        };
+        said.boxed_local()
     }
-    fn pause(&self, ns: u64) -> Self::Pause {
+
+    fn pauses(&self, shard: &TestShard, ns: u64) {
         self.paused_ns.set(self.paused_ns.get() + ns);
         if let Some(client) = self.meanwhile.take() {
-            drop(self.shard.spawn(client));
+            drop(shard.spawn(client));
         }
-        self.shard.pause(ns)
     }
 }
 
@@ -118,16 +104,16 @@ impl Default for Setting {
 /// Runs `main` on a tree with the numbers below `KEYS`, over a fabric some of whose READs are slow.
 fn slowed<R>(
     setting: Setting,
-    main: impl Fn(Slowed, ShermanIndex<Slowed>) -> R + Clone + Send + Sync + 'static,
+    main: impl Fn(Slowed, ShermanIndex<TestShard>) -> R + Clone + Send + Sync + 'static,
 ) where
     R: Future<Output = ()> + 'static,
 {
     let Setting { options, geometry, fill, span_ns } = setting;
     let node = kit::node(&kit::cluster(), 1);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
-    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
+    let body = as_main(move |Seat { shard, .. }: Seat<TestShard>| {
         let fabric = Slowed::new(&shard, span_ns);
-        let index = tree.attach(fabric.clone());
+        let index = tree.attach(fabric.steered());
         let main = main.clone();
         async move {
             index.bulk_load((0..KEYS).map(|n| (key(n), key(n))), fill).await.unwrap();
@@ -135,14 +121,14 @@ fn slowed<R>(
             assert_eq!((index.locks_in_use(), kit::lock_words_set(&shard).await), (0, 0));
         }
     });
-    kit::run_nodes(vec![node], &body);
+    kit::run_nodes(vec![node], &kit::on_node(&body));
 }
 
 /// Counts what `operation` did with `slow` slow READs after `fast` others. Again, if a READ was slow that
 /// should not have been: this thread may lose its core.
 async fn counted(
     fabric: &Slowed,
-    index: &ShermanIndex<Slowed>,
+    index: &ShermanIndex<TestShard>,
     (kind, retries): (OpKind, u64),
     (fast, slow): (u32, u32),
     operation: impl AsyncFn(),
@@ -161,7 +147,7 @@ async fn counted(
     panic!("it never takes {retries} retries");
 }
 
-async fn scan_100(index: &ShermanIndex<Slowed>, from: u64) {
+async fn scan_100(index: &ShermanIndex<TestShard>, from: u64) {
     let pairs: Vec<_> = index.scan(&key(from)[..].., Some(100)).try_collect().await.unwrap();
     assert!(pairs.iter().map(|(key, _)| kit::number(key)).eq(from..from + 100));
     assert!(pairs.iter().all(|(key, value)| key == value));
@@ -219,7 +205,7 @@ fn readers_that_are_always_too_slow_pause_and_then_take_the_lock() {
 }
 
 /// Finds a key whose entry crosses a line, beyond those of the header: two READs instead of one that is too slow.
-async fn doubtful_key(fabric: &Slowed, index: &ShermanIndex<Slowed>) -> u64 {
+async fn doubtful_key(fabric: &Slowed, index: &ShermanIndex<TestShard>) -> u64 {
     for n in 0..KEYS {
         let before = index.stats();
         fabric.slow_down(0, 1);
@@ -327,9 +313,9 @@ fn a_leaf_of_dolphins_is_not_believed_either() {
     let node = kit::node(&kit::cluster(), 1);
     let (geometry, options) = (dolphin::Geometry::default(), dolphin::Options::default());
     let tree = block_on(Dolphin::create(&node, NAME, geometry, options)).unwrap();
-    let body = as_main(move |Seat { shard, .. }: Seat<Shard>| {
+    let body = as_main(move |Seat { shard, .. }: Seat<TestShard>| {
         let fabric = Slowed::new(&shard, u32::MAX);
-        let index = tree.attach(fabric.clone());
+        let index = tree.attach(fabric.steered());
         async move {
             index.put(&key(1), &key(1)).await.unwrap();
             for (slow, retries_min, cas_min) in [(1, 1, 0), (u32::MAX, 2, 1)] {
@@ -345,5 +331,5 @@ fn a_leaf_of_dolphins_is_not_believed_either() {
             assert_eq!((index.locks_in_use(), kit::lock_words_set(&shard).await), (0, 0));
         }
     });
-    kit::run_nodes(vec![node], &body);
+    kit::run_nodes(vec![node], &kit::on_node(&body));
 }

@@ -2,7 +2,7 @@
 //! again. A link that names another node misleads no client, but as long as it does, one that looks for an absent key
 //! there reads the parent once more.
 
-use farwood::runtime::sim::{SimConfig, SimShard};
+use farwood::runtime::sim::SimConfig;
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{OpKind, RangeIndex};
 use rand::SeedableRng;
@@ -29,7 +29,7 @@ fn long_key(first: u8, parts: Option<(usize, u8)>) -> Vec<u8> {
 }
 
 /// Gets keys that leave the ways of all that are there, at every byte.
-async fn absent_keys_cost_a_round_trip(cluster: &TestCluster<SimShard>) {
+async fn absent_keys_cost_a_round_trip(cluster: &TestCluster) {
     let mut dear = Vec::new();
     for (key, _) in all_pairs(&cluster.index).await {
         for end in 1..=key.len() {

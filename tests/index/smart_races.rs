@@ -8,13 +8,14 @@ use std::future::Future;
 use std::sync::Arc;
 
 use farwood::Switches;
-use farwood::runtime::sim::{SimConfig, SimShard};
+use farwood::runtime::sim::SimConfig;
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood_sim::history::{Op, Outcome};
 use rand::Rng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
 use crate::kit;
+use crate::kit::TestShard;
 use crate::kit::recorder::{self, Recorder};
 use crate::kit::simulated::{ROUGH, calm, simulate_parties};
 use crate::kit::{IndexSpec, Parties, TestCluster};
@@ -25,7 +26,7 @@ const CLIENTS: usize = 4;
 /// Larger than a line, so that values can be torn, and grow out of their leaf.
 const GEOMETRY: Geometry = Geometry { max_key: 40, max_value: 200, types: Types::Tiny };
 
-type Client = recorder::Client<SimShard>;
+type Client = recorder::Client<TestShard>;
 
 /// Yields all techniques, each that changes how nodes are written off, and none.
 fn mixes() -> Vec<Techniques> {
@@ -70,7 +71,7 @@ where
 }
 
 /// Reads every key by itself and all by a scan, with one more client, once there are no writers any more.
-async fn look_back(cluster: &TestCluster<SimShard>, recorder: &Arc<Recorder>) {
+async fn look_back(cluster: &TestCluster, recorder: &Arc<Recorder>) {
     cluster.rest().await;
     let last = Client::new(cluster, recorder, 101);
     for (key, value) in kit::all_pairs(&cluster.index).await {

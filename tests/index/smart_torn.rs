@@ -5,7 +5,6 @@ use std::future::Future;
 
 use farwood::index::layout::radix::Slot;
 use farwood::lock::LockError;
-use farwood::runtime::sim::SimShard;
 use farwood::runtime::{Chain, Meter, RemotePtr};
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{AccessError, OpKind, RangeIndex, ReadError, Verbs};
@@ -24,7 +23,7 @@ const DEAD: u64 = 0x004d_0001_0000_0001;
 
 /// A tree of one leaf.
 struct TornLeaf {
-    cluster: TestCluster<SimShard>,
+    cluster: TestCluster,
     leaf: RemotePtr,
     lock: RemotePtr,
 }
@@ -71,7 +70,7 @@ impl TornLeaf {
 fn with_torn_leaf<R: Future<Output = ()> + 'static>(techniques: Techniques, main: fn(TornLeaf) -> R) {
     let options = Options { techniques, lock_attempts_max: 50, ..Options::default() };
     let recipe = IndexSpec::Smart { geometry: GEOMETRY, options };
-    let main = as_main(move |cluster: TestCluster<SimShard>| async move {
+    let main = as_main(move |cluster: TestCluster| async move {
         cluster.index.put(b"key", &VALUE).await.unwrap();
         let root = cluster.host.control().open(NAME).await.unwrap().root;
         let mut torn = TornLeaf { cluster, leaf: root, lock: root };

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 
 use farwood::runtime::{Chain, ClientPool, Meter};
-use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, Shard, ShermanIndex, Verbs};
+use farwood::{AnyIndex, CheckOptions, CheckReport, NodeContext, RangeIndex, ShermanIndex, Verbs};
 use futures::future::{LocalBoxFuture, join_all};
 use futures::{FutureExt, TryStreamExt};
 
 use farwood::{AnyTree, IndexSpec};
+
+use super::shard::TestShard;
 
 /// Keys and values, as a test knows them.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -161,7 +163,7 @@ impl Common {
 
 /// The test cluster as one of its shards sees it: that shard, and its handle to the index.
 #[derive(Clone)]
-pub(crate) struct TestCluster<V: ClientPool = Shard> {
+pub(crate) struct TestCluster<V: ClientPool = TestShard> {
     pub(crate) shard: V,
     pub(crate) index: AnyIndex<V>,
     pub(crate) host: Arc<dyn NodeContext>,

@@ -4,7 +4,9 @@ use farwood::index::check::{Broken, CheckOptions, CheckReport};
 use farwood::index::layout::{NodeHeader, Rejection};
 use farwood::runtime::{Chain, Meter, RemotePtr};
 use farwood::sherman::Options;
-use farwood::{RangeIndex, Shard, ShermanIndex, Verbs};
+use farwood::{RangeIndex, ShermanIndex, Verbs};
+
+use super::TestShard;
 
 /// Where the header's fields are in an image with keys of 8 bytes: all in line 0, behind its control word.
 pub(crate) const LEVEL: usize = 2 + 1;
@@ -18,15 +20,15 @@ pub(crate) const CHILD: usize = SEPARATOR + 8;
 
 /// A tree of three levels or more, whose nodes can be damaged and mended.
 pub(crate) struct DamagedTree {
-    pub(crate) shard: Shard,
-    pub(crate) index: ShermanIndex<Shard>,
+    pub(crate) shard: TestShard,
+    pub(crate) index: ShermanIndex<TestShard>,
     pub(crate) root_word: RemotePtr,
     /// Addresses from left to right, leaves first.
     pub(crate) levels: Vec<Vec<RemotePtr>>,
 }
 
 impl DamagedTree {
-    pub(crate) async fn new(shard: Shard, index: ShermanIndex<Shard>) -> Self {
+    pub(crate) async fn new(shard: TestShard, index: ShermanIndex<TestShard>) -> Self {
         for n in 0..150 {
             index.put(&super::key(super::scatter(n)), &super::key(n)).await.unwrap();
         }

@@ -8,6 +8,7 @@ pub(crate) mod damaged_tree;
 pub(crate) mod kind;
 pub(crate) mod nodes;
 pub(crate) mod recorder;
+pub(crate) mod shard;
 pub(crate) mod simulated;
 pub(crate) mod tree;
 
@@ -15,13 +16,14 @@ use std::future::Future;
 use std::sync::Arc;
 
 use farwood::sherman::{Geometry, NodeSize, Options};
-use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Shard, Sherman, ShermanIndex};
+use farwood::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig, Sherman, ShermanIndex};
 use futures::executor::block_on;
 
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 use self::cluster::{Seat, as_main, at_index};
 pub(crate) use self::kind::{Mixes, Shape};
 pub(crate) use self::nodes::run_nodes;
+pub(crate) use self::shard::{TestShard, on_node};
 pub(crate) use farwood::{IndexKind, IndexSpec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.
@@ -55,17 +57,17 @@ pub(crate) fn node(cluster: &Arc<Cluster>, shards: usize) -> Arc<ComputeNode> {
 /// Runs `main` on every shard of a fresh node with a fresh Sherman tree.
 pub(crate) fn with_tree<F, R, T>(shards: usize, geometry: Geometry, options: Options, main: F) -> Vec<T>
 where
-    F: Fn(Shard, ShermanIndex<Shard>) -> R + Send + Sync + 'static,
+    F: Fn(TestShard, ShermanIndex<TestShard>) -> R + Send + Sync + 'static,
     R: Future<Output = T> + 'static,
     T: Send + 'static,
 {
     let node = node(&cluster(), shards);
     let tree = block_on(Sherman::create(&node, NAME, geometry, options)).unwrap();
-    let main = as_main(move |Seat { shard, .. }: Seat<Shard>| {
+    let main = as_main(move |Seat { shard, .. }: Seat<TestShard>| {
         let index = tree.attach(shard.clone());
         main(shard, index)
     });
-    run_nodes(vec![node], &main)
+    run_nodes(vec![node], &on_node(&main))
 }
 
 /// Runs `main` on every shard, on a fresh index of a fresh cluster; results in the order of places.
@@ -108,7 +110,7 @@ where
 {
     let config = NodeConfig { shards: parties.shards(), ..config };
     let nodes = (0..parties.nodes()).map(|_| ComputeNode::new(Arc::clone(cluster), config.clone()).unwrap());
-    run_nodes(nodes.collect(), &at_index(parties, recipe, as_main(main)))
+    run_nodes(nodes.collect(), &on_node(&at_index(parties, recipe, as_main(main))))
 }
 
 /// Yields an 8-byte key that keeps the order of `n`.

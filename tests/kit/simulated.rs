@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use farwood::runtime::sim::{Profile, Reordering, SimConfig, SimShard, Simulation};
+use farwood::runtime::sim::{Profile, Reordering, SimConfig, Simulation};
 use farwood::runtime::{Control, Port, PortLease};
 use farwood::{IndexSpec, NodeContext};
 
 use super::cluster::{Main, Parties, Seat, TestCluster, as_main, at_index, to_the_end};
+use super::shard::TestShard;
 
 /// Far beyond what any test takes.
 const LATE_NS: u64 = 600_000_000_000;
@@ -37,7 +38,7 @@ pub(crate) fn calm(parties: Parties) -> SimConfig {
 }
 
 /// Runs `main` on every shard of all `parties` and waits for all of them.
-pub(crate) fn simulate(config: &SimConfig, parties: Parties, main: &Main<Seat<SimShard>>) {
+pub(crate) fn simulate(config: &SimConfig, parties: Parties, main: &Main<Seat<TestShard>>) {
     let simulation = Simulation::new(config).unwrap();
     let ended = Rc::new(Cell::new(0));
     for node in 0..config.nodes {
@@ -49,7 +50,8 @@ pub(crate) fn simulate(config: &SimConfig, parties: Parties, main: &Main<Seat<Si
         });
         for shard in 0..config.shards {
             let shard = simulation.shard(node, shard);
-            let seat = Seat { shard: shard.clone(), host: Arc::clone(&host), node: usize::from(node) };
+            let (seated, host) = (TestShard::Simulated(shard.clone()), Arc::clone(&host));
+            let seat = Seat { shard: seated, host, node: usize::from(node) };
             let (body, ended) = (main(seat), Rc::clone(&ended));
             drop(shard.spawn(async move {
                 body.await;
@@ -64,7 +66,7 @@ pub(crate) fn simulate(config: &SimConfig, parties: Parties, main: &Main<Seat<Si
 /// check.
 pub(crate) fn simulate_parties<F, R>(config: &SimConfig, parties: Parties, recipe: IndexSpec, main: F)
 where
-    F: Fn(TestCluster<SimShard>) -> R + Send + Sync + 'static,
+    F: Fn(TestCluster) -> R + Send + Sync + 'static,
     R: Future<Output = ()> + 'static,
 {
     simulate(config, parties, &at_index(parties, recipe, to_the_end(as_main(main))));

@@ -5,17 +5,15 @@
 //! what the cheapest round shows: an allocation that every operation makes, or every tenth, shows in every
 //! round.
 
-#[path = "kit/counting_allocator.rs"]
-mod counting_allocator;
-mod kit;
-
 use std::time::Duration;
 
+use farwood::runtime::ClientPool;
 use farwood::{IndexSpec, NodeConfig, RangeIndex};
 
-use self::counting_allocator::allocations;
-use self::kit::kind::shared;
-use self::kit::{IndexKind, Mixes, Parties, Shape, TestCluster, key};
+use crate::counting_allocator::allocations;
+use crate::kit;
+use crate::kit::kind::shared;
+use crate::kit::{IndexKind, Mixes, Parties, Shape, TestCluster, key};
 
 const KEYS: u64 = 5000;
 

@@ -1,0 +1,253 @@
+//! The shard that most tests run on: one of a node's executors, or a simulated one. The trees are generic in their
+//! shard, and compiling them takes most of the time of building tests, so that all fabrics share one type here.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use farwood::runtime::sim::SimShard;
+use farwood::runtime::verbs::{AtRest, Handler};
+use farwood::runtime::{
+    Buf, Capabilities, Chain, ClientPool, Completion, Control, Failed, JoinHandle, Message, Meter, Port,
+    ShardId, Waiter,
+};
+use farwood::{Shard, Verbs};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use super::cluster::{Main, Seat, as_main};
+
+/// A shard of any fabric.
+#[derive(Clone)]
+pub(crate) enum TestShard {
+    /// Of a compute node whose memory servers are in this process or behind sockets.
+    Node(Shard),
+    /// Of a simulation.
+    Simulated(SimShard),
+    /// One of these that a test steers.
+    Steered(Rc<Steered>),
+}
+
+/// A shard, and what a test makes of it.
+pub(crate) struct Steered {
+    shard: TestShard,
+    by: Rc<dyn Steering>,
+}
+
+/// What a test makes of a shard: its chains, pauses and tasks.
+pub(crate) trait Steering {
+    /// Posts a chain, or does something else about it.
+    fn post(&self, shard: &TestShard, meter: &Meter, chain: Chain) -> LocalBoxFuture<'static, Ended>;
+
+    /// Notes that a client pauses.
+    fn pauses(&self, _shard: &TestShard, _ns: u64) {}
+
+    /// Defers a task, now or later.
+    fn defer(&self, shard: &TestShard, task: LocalBoxFuture<'static, ()>) {
+        shard.defer(task);
+    }
+}
+
+/// The end of a chain.
+pub(crate) type Ended = Result<Completion, Failed>;
+
+impl TestShard {
+    /// Lets a test steer the shard.
+    pub(crate) fn steered(self, by: Rc<dyn Steering>) -> Self {
+        TestShard::Steered(Rc::new(Steered { shard: self, by }))
+    }
+
+    /// Yields the simulated shard.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub(crate) fn simulated(&self) -> &SimShard {
+        let TestShard::Simulated(shard) = self else { panic!("the test runs in no simulation") };
+        shard
+    }
+
+    /// Yields the shard of a compute node.
+    ///
+    /// # Panics
+    /// If it is a simulated one.
+    pub(crate) fn of_node(&self) -> &Shard {
+        let TestShard::Node(shard) = self else { panic!("the test runs in a simulation") };
+        shard
+    }
+}
+
+impl Seat<Shard> {
+    /// Makes the seat one of those that all fabrics have.
+    fn of_any(self) -> Seat<TestShard> {
+        Seat { shard: TestShard::Node(self.shard), host: self.host, node: self.node }
+    }
+}
+
+/// Lets shards of compute nodes run what shards of all fabrics can.
+pub(crate) fn on_node<T: 'static>(main: &Main<Seat<TestShard>, T>) -> Main<Seat<Shard>, T> {
+    let main = Arc::clone(main);
+    as_main(move |seat: Seat<Shard>| main(seat.of_any()))
+}
+
+/// Calls a method of either shard.
+macro_rules! either {
+    ($self:ident, $shard:ident => $call:expr) => {
+        match $self {
+            TestShard::Node($shard) => $call,
+            TestShard::Simulated($shard) => $call,
+            TestShard::Steered(steered) => {
+                let $shard = &steered.shard;
+                $call
+            }
+        }
+    };
+}
+
+/// A chain of any shard.
+pub(crate) enum Submission {
+    Node(<Shard as Verbs>::Submission),
+    Simulated(<SimShard as Verbs>::Submission),
+    Steered(LocalBoxFuture<'static, Ended>),
+}
+
+impl Future for Submission {
+    type Output = Ended;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        match self.get_mut() {
+            Submission::Node(chain) => Pin::new(chain).poll(cx),
+            Submission::Simulated(chain) => Pin::new(chain).poll(cx),
+            Submission::Steered(chain) => chain.as_mut().poll(cx),
+        }
+    }
+}
+
+/// A pause of any shard.
+pub(crate) enum Pause {
+    Node(<Shard as Verbs>::Pause),
+    Simulated(<SimShard as Verbs>::Pause),
+}
+
+impl Future for Pause {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.get_mut() {
+            Pause::Node(pause) => Pin::new(pause).poll(cx),
+            Pause::Simulated(pause) => Pin::new(pause).poll(cx),
+        }
+    }
+}
+
+impl Verbs for TestShard {
+    type Submission = Submission;
+    type Pause = Pause;
+
+    fn shard(&self) -> ShardId {
+        either!(self, shard => shard.shard())
+    }
+
+    fn shards(&self) -> usize {
+        either!(self, shard => shard.shards())
+    }
+
+    fn node_id(&self) -> u16 {
+        either!(self, shard => shard.node_id())
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        either!(self, shard => shard.capabilities())
+    }
+
+    fn control(&self) -> &Arc<dyn Control> {
+        either!(self, shard => shard.control())
+    }
+
+    fn lease(&self, bytes: usize) -> Buf {
+        either!(self, shard => shard.lease(bytes))
+    }
+
+    fn post(&self, meter: &Meter, chain: Chain) -> Submission {
+        match self {
+            TestShard::Node(shard) => Submission::Node(shard.post(meter, chain)),
+            TestShard::Simulated(shard) => Submission::Simulated(shard.post(meter, chain)),
+            TestShard::Steered(steered) => Submission::Steered(steered.by.post(&steered.shard, meter, chain)),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        either!(self, shard => shard.now())
+    }
+
+    fn random(&self) -> u64 {
+        either!(self, shard => shard.random())
+    }
+
+    fn pause(&self, ns: u64) -> Pause {
+        match self {
+            TestShard::Node(shard) => Pause::Node(shard.pause(ns)),
+            TestShard::Simulated(shard) => Pause::Simulated(shard.pause(ns)),
+            TestShard::Steered(steered) => {
+                steered.by.pauses(&steered.shard, ns);
+                steered.shard.pause(ns)
+            }
+        }
+    }
+
+    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
+        either!(self, shard => shard.waiter(cx))
+    }
+
+    fn wake(&self, waiter: Waiter) {
+        either!(self, shard => shard.wake(waiter));
+    }
+
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        match self {
+            TestShard::Node(shard) => shard.defer(task),
+            TestShard::Simulated(shard) => shard.defer(task),
+            TestShard::Steered(steered) => steered.by.defer(&steered.shard, task.boxed_local()),
+        }
+    }
+
+    fn send(&self, to: ShardId, port: Port, message: Message) {
+        either!(self, shard => shard.send(to, port, message));
+    }
+
+    fn has_ended(&self, to: ShardId) -> bool {
+        either!(self, shard => shard.has_ended(to))
+    }
+
+    fn listen(&self, port: Port, handler: Handler) {
+        either!(self, shard => shard.listen(port, handler));
+    }
+
+    fn listen_while_leased(&self, port: Port, handler: Handler, at_rest: AtRest) {
+        either!(self, shard => shard.listen_while_leased(port, handler, at_rest));
+    }
+}
+
+impl ClientPool for TestShard {
+    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        match self {
+            TestShard::Node(shard) => shard.spawn(client),
+            TestShard::Simulated(shard) => shard.spawn(client),
+            // In a box, or the type would grow without end.
+            TestShard::Steered(steered) => steered.shard.spawn(client.boxed_local()),
+        }
+    }
+
+    fn buffers_leased(&self) -> usize {
+        either!(self, shard => shard.buffers_leased())
+    }
+
+    fn chains_in_flight(&self) -> usize {
+        either!(self, shard => shard.chains_in_flight())
+    }
+
+    fn clients_alive(&self) -> usize {
+        either!(self, shard => shard.clients_alive())
+    }
+}
