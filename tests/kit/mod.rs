@@ -22,8 +22,8 @@ use futures::executor::block_on;
 pub(crate) use self::cluster::{Parties, TestCluster, all_pairs, at_rest, lock_words_set};
 use self::cluster::{Seat, as_main, at_index};
 pub(crate) use self::kind::{Mixes, Shape};
-pub(crate) use self::nodes::run_nodes;
-pub(crate) use self::shard::{TestShard, on_node};
+pub(crate) use self::nodes::{on_node, run_nodes};
+pub(crate) use self::shard::TestShard;
 pub(crate) use farwood::{IndexKind, IndexSpec};
 
 /// Sherman nodes of four slots, so that splits and moved nodes happen all the time.

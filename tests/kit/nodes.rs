@@ -18,10 +18,24 @@ use futures::FutureExt;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
 
-use super::cluster::{Main, Seat};
+use super::cluster::{Main, Seat, as_main};
+use super::shard::TestShard;
 
 /// Far beyond what nodes take that end, each second or so after the other one.
 const END_WITHIN: Duration = Duration::from_secs(20);
+
+impl Seat<Shard> {
+    /// Makes the seat one of those that all fabrics have.
+    fn of_any(self) -> Seat<TestShard> {
+        Seat { shard: TestShard::Node(self.shard), host: self.host, node: self.node }
+    }
+}
+
+/// Lets shards of compute nodes run what shards of all fabrics can.
+pub(crate) fn on_node<T: 'static>(main: &Main<Seat<TestShard>, T>) -> Main<Seat<Shard>, T> {
+    let main = Arc::clone(main);
+    as_main(move |seat: Seat<Shard>| main(seat.of_any()))
+}
 
 /// Runs `main` for every shard of all `nodes`, which work on the same cluster; results in the order of places.
 ///

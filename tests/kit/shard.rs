@@ -1,5 +1,6 @@
-//! The shard that most tests run on: one of a node's executors, or a simulated one. The trees are generic in their
-//! shard, and compiling them takes most of the time of building tests, so that all fabrics share one type here.
+//! The shard that most tests run on: one of a node's executors, or a simulated one. What is tested is generic in its
+//! shard, and compiling it takes most of the time of building tests, so that all fabrics share one type here.
+#![allow(dead_code, clippy::allow_attributes, reason = "a program may steer no shard")]
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,17 +8,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use farwood::runtime::sim::SimShard;
-use farwood::runtime::verbs::{AtRest, Handler};
-use farwood::runtime::{
+use farwood_runtime::sim::SimShard;
+use farwood_runtime::verbs::{AtRest, Handler};
+use farwood_runtime::{
     Buf, Capabilities, Chain, ClientPool, Completion, Control, Failed, JoinHandle, Message, Meter, Port,
-    ShardId, Waiter,
+    Shard, ShardId, Verbs, Waiter,
 };
-use farwood::{Shard, Verbs};
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
-
-use super::cluster::{Main, Seat, as_main};
 
 /// A shard of any fabric.
 #[derive(Clone)]
@@ -36,7 +34,7 @@ pub(crate) struct Steered {
     by: Rc<dyn Steering>,
 }
 
-/// What a test makes of a shard: its chains, pauses and tasks.
+/// The will of a test about a shard: about its chains, pauses and tasks.
 pub(crate) trait Steering {
     /// Posts a chain, or does something else about it.
     fn post(&self, shard: &TestShard, meter: &Meter, chain: Chain) -> LocalBoxFuture<'static, Ended>;
@@ -76,19 +74,6 @@ impl TestShard {
         let TestShard::Node(shard) = self else { panic!("the test runs in a simulation") };
         shard
     }
-}
-
-impl Seat<Shard> {
-    /// Makes the seat one of those that all fabrics have.
-    fn of_any(self) -> Seat<TestShard> {
-        Seat { shard: TestShard::Node(self.shard), host: self.host, node: self.node }
-    }
-}
-
-/// Lets shards of compute nodes run what shards of all fabrics can.
-pub(crate) fn on_node<T: 'static>(main: &Main<Seat<TestShard>, T>) -> Main<Seat<Shard>, T> {
-    let main = Arc::clone(main);
-    as_main(move |seat: Seat<Shard>| main(seat.of_any()))
 }
 
 /// Calls a method of either shard.

@@ -8,13 +8,14 @@ use farwood_runtime::{ComputeNode, NodeConfig, Shard};
 
 use crate::conformance::{Fabric, Main, Site, conformance_tests};
 use crate::kit;
+use crate::shard::TestShard;
 
 struct Embedded;
 
 conformance_tests!(Embedded);
 
-impl Fabric<Shard> for Embedded {
-    fn run(&self, shards: usize, main: &Main<Shard>) {
+impl Fabric<TestShard> for Embedded {
+    fn run(&self, shards: usize, main: &Main<TestShard>) {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
         for line_mode in kit::line_modes() {
             for (pooled, credits) in [(false, 4096), (true, 3)] {
@@ -25,7 +26,7 @@ impl Fabric<Shard> for Embedded {
                 let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
                 let main = Arc::clone(main);
                 let body = move |shard: Shard| {
-                    let body = main(shard.clone(), site);
+                    let body = main(TestShard::Node(shard.clone()), site);
                     async move { if pooled { shard.spawn(body).await } else { body.await } }
                 };
                 node.run(body).unwrap();

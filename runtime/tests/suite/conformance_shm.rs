@@ -12,13 +12,14 @@ use futures::executor::block_on;
 
 use crate::conformance::{Fabric, Main, Site, conformance_tests};
 use crate::kit;
+use crate::shard::TestShard;
 
 struct Shm;
 
 conformance_tests!(Shm);
 
-impl Fabric<Shard> for Shm {
-    fn run(&self, shards: usize, main: &Main<Shard>) {
+impl Fabric<TestShard> for Shm {
+    fn run(&self, shards: usize, main: &Main<TestShard>) {
         let _watchdog = kit::Watchdog::new("a part of the conformance body", 120);
         for (line_mode, pooled, credits) in [(LineMode::Auto, false, 4096), (LineMode::Sequence, true, 3)] {
             let servers: Vec<ShmServer> = (0..2).map(|_| kit::shm_server(line_mode)).collect();
@@ -33,7 +34,7 @@ impl Fabric<Shard> for Shm {
             let node = ComputeNode::new(Arc::clone(&cluster), config).unwrap();
             let main = Arc::clone(main);
             let body = move |shard: Shard| {
-                let body = main(shard.clone(), site);
+                let body = main(TestShard::Node(shard.clone()), site);
                 async move { if pooled { shard.spawn(body).await } else { body.await } }
             };
             node.run(body).unwrap();

@@ -4,17 +4,18 @@
 use std::num::NonZero;
 use std::rc::Rc;
 
-use farwood_runtime::sim::{Reordering, SimConfig, SimShard, Simulation};
+use farwood_runtime::sim::{Reordering, SimConfig, Simulation};
 
 use crate::conformance::{Fabric, Main, Site, conformance_tests};
+use crate::shard::TestShard;
 use crate::sim::kit::{self, ROUGH, area, run_all, start};
 
 struct Simulated;
 
 conformance_tests!(Simulated);
 
-impl Fabric<SimShard> for Simulated {
-    fn run(&self, shards: usize, main: &Main<SimShard>) {
+impl Fabric<TestShard> for Simulated {
+    fn run(&self, shards: usize, main: &Main<TestShard>) {
         let in_order = Reordering { in_order_write: true, ..ROUGH };
         for (seed, reordering, colocated, credits) in [
             (1, Reordering::NONE, false, 4096),
@@ -30,7 +31,7 @@ impl Fabric<SimShard> for Simulated {
                 let (site, alive) = (Site { starts, bytes: config.chunk_bytes }, Rc::default());
                 for shard in 0..shards {
                     let shard = simulation.shard(0, shard);
-                    start(&shard, &alive, main(shard.clone(), site));
+                    start(&shard, &alive, main(TestShard::Simulated(shard.clone()), site));
                 }
                 run_all(&simulation, &alive);
                 simulation.trace_hash()

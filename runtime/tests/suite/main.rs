@@ -13,6 +13,8 @@ mod conformance;
 mod control_kit;
 #[path = "../kit/mod.rs"]
 mod kit;
+#[path = "../../../tests/kit/shard.rs"]
+mod shard;
 
 mod attach;
 mod attach_refused;
