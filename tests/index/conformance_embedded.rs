@@ -11,8 +11,8 @@ index_conformance_tests!(Embedded);
 
 impl Fabric<TestShard> for Embedded {
     fn size(&self) -> Size {
-        // Every mix is run here, and with all of the steps that took half of the time of all tests.
-        Size { percent: 50, ..Size::FULL }
+        // Every mix is run here.
+        Size::of_this_run()
     }
 
     fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {

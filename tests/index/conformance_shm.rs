@@ -19,7 +19,7 @@ index_conformance_tests!(Shm);
 impl Fabric<TestShard> for Shm {
     fn size(&self) -> Size {
         // Verbs are those of the embedded fabric, where every mix is run; only memory is come by in another way.
-        Size { percent: 50, runs_mix: |place| place < 2 || place.is_multiple_of(5) }
+        Size { runs_mix: |place| place < 2 || place.is_multiple_of(5), ..Size::of_this_run() }
     }
 
     fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {

@@ -18,7 +18,7 @@ impl Fabric<TestShard> for Simulated {
     fn size(&self) -> Size {
         // Two settings, and swarms draw mixes there (`farwood sim run`), each seed with steps of its own: every mix is
         // run on the embedded fabric.
-        Size { percent: 50, runs_mix: |place| place < 2 || place % 3 == 2 }
+        Size { runs_mix: |place| place < 2 || place % 3 == 2, ..Size::of_this_run() }
     }
 
     fn run(&self, parties: Parties, make: &dyn Fn() -> Main<Seat<TestShard>>) {

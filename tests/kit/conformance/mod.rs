@@ -67,6 +67,19 @@ impl Size {
     /// For fabrics that are a hundred times slower.
     pub(crate) const SMALL: Size = Size { percent: 10, runs_mix: |place| place < 2 };
 
+    /// Yields the size of this run on a fast fabric: `.ci/run` asks for more than `cargo test` does.
+    ///
+    /// # Panics
+    /// If FARWOOD_TEST_PERCENT is no number from 10 to 100.
+    pub(crate) fn of_this_run() -> Size {
+        let percent = match std::env::var("FARWOOD_TEST_PERCENT") {
+            Ok(percent) => percent.parse().expect("FARWOOD_TEST_PERCENT is a number"),
+            Err(_) => 20,
+        };
+        assert!((10..=100).contains(&percent), "FARWOOD_TEST_PERCENT is from 10 to 100");
+        Size { percent, ..Size::FULL }
+    }
+
     /// Yields so many steps of `count`, but `least` at least.
     pub(crate) fn steps(self, count: usize, least: usize) -> usize {
         (count * self.percent / 100).max(least)

@@ -33,7 +33,7 @@ struct Pair<V: ClientPool> {
 pub(crate) fn every_mix_is_as_a_map<V: ClientPool>(fabric: &dyn Fabric<V>, kind: IndexKind) {
     let shape = Shape { max_key: 4, max_value: 5, nodes: Nodes::Tiny };
     for (seed, mix) in fabric.size().few(kind.every_mix()).into_iter().enumerate() {
-        let steps = fabric.size().steps(400, 250);
+        let steps = fabric.size().steps(500, 100);
         on_index(fabric, Parties::ONE, shape.of(mix), || {
             move |cluster: TestCluster<V>| compare(cluster, shape, seed as u64, steps)
         });
