@@ -126,7 +126,7 @@ fn load_with_a_pause(kind: &str) {
 /// Lock words belong to all indexes of a server: a new index may find those of a dead process taken.
 #[test]
 fn a_new_index_does_not_meet_the_locks_of_the_dead() {
-    const TIMES: usize = 10;
+    const TIMES: usize = 8;
     let server = Server::start(MEMORY);
     for time in 0..TIMES {
         let kind = KINDS[time % KINDS.len()];

@@ -111,6 +111,9 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
     assert_ok(&server.farwood("create", &["t", "--index", "sherman"]));
     let put = ["t", "key", "value"];
     let scratch = Scratch::new("locks");
+    let path = scratch.path("keys");
+    std::fs::write(&path, "key\n").expect("writable");
+    let remove = ["t", "--file", path.as_str()];
     std::thread::scope(|scope| {
         // One key: one of the clients that load it has the lock of its leaf nearly all the time.
         let mut owner = server.beside("load", &["t"]);
@@ -118,22 +121,24 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
         scope.spawn(
             move || while std::io::Write::write_all(&mut input, &b"key\tvalue\n".repeat(1000)).is_ok() {},
         );
-        loop {
+        // Those that nothing ends give up by themselves.
+        let removed = loop {
             moment();
             owner.signal("STOP");
-            let ran = server.farwood("put", &put);
+            let removing = server.beside("remove", &remove);
+            let (ran, removed) = (server.farwood("put", &put), removing.finish());
             if ran.code != 0 {
                 assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
                 // If it was stopped while it wrote a line of memory, no client waits for it.
                 if !ran.stderr.contains("in the middle of a line") {
-                    break;
+                    break removed;
                 }
             }
             owner.signal("CONT");
-        }
-        let path = scratch.path("keys");
-        std::fs::write(&path, "key\n").expect("writable");
-        let remove = ["t", "--file", path.as_str()];
+        };
+        assert_failed(&removed, 1, "0 keys were removed, 0 were absent, and up to line 0 all");
+        assert!(removed.stderr.contains("line 1: ") && removed.stderr.contains("lock"), "{}", removed.stderr);
+        assert_eq!(removed.stdout, "read 1 lines, removed 0, absent 0, rejected 0\n");
         let commands: [(&str, &[&str]); 2] = [("put", &put), ("remove", &remove)];
         let ended = commands.map(|(command, rest)| {
             SIGNALS.map(|(signal, code)| {
@@ -144,11 +149,6 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
         for (code, ended) in ended.into_iter().flatten() {
             assert_interrupted(&ended.join().expect("it was ended"), code);
         }
-        // One that nothing ends gives up by itself, and names the line.
-        let ran = server.farwood("remove", &remove);
-        assert_failed(&ran, 1, "0 keys were removed, 0 were absent, and up to line 0 all");
-        assert!(ran.stderr.contains("line 1: ") && ran.stderr.contains("lock"), "{}", ran.stderr);
-        assert_eq!(ran.stdout, "read 1 lines, removed 0, absent 0, rejected 0\n");
         drop(owner);
     });
 }
