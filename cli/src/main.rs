@@ -30,8 +30,9 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::args::{Command, Request};
 use crate::error::CliError;
@@ -84,18 +85,19 @@ fn start_tracing() -> Result<(), CliError> {
         ))
     })?;
     let colours = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(io::stderr).init();
+    let events = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(io::stderr);
+    tracing_subscriber::registry().with(events).with(filter).init();
     Ok(())
 }
 
 /// Parses the filter of events. A lone word that is no level is refused: as the name of an unknown target it would hide
 /// all events.
-fn log_filter(wanted: &str) -> Result<EnvFilter, String> {
+fn log_filter(wanted: &str) -> Result<Targets, String> {
     let is_word = |part: &&str| part.chars().all(|c| c.is_ascii_alphanumeric());
     let unknown = |part: &&str| part.parse::<LevelFilter>().is_err();
     match wanted.split(',').map(str::trim).filter(is_word).find(unknown) {
         Some(word) => Err(format!("{word:?} is no level")),
-        None => EnvFilter::try_new(wanted).map_err(|error| error.to_string()),
+        None => wanted.parse().map_err(|error: ParseError| error.to_string()),
     }
 }
 
@@ -120,7 +122,9 @@ mod tests {
 
     #[test]
     fn a_filter_that_would_show_nothing_is_refused() {
-        for wanted in ["debug", "off", "warn,farwood_runtime=debug", "farwood_lock", "[span{field=1}]=info"] {
+        for wanted in
+            ["debug", "off", "warn,farwood_runtime=debug", "farwood_lock", "farwood_lock::held=trace"]
+        {
             assert!(log_filter(wanted).is_ok(), "{wanted}");
         }
         for wanted in ["verbose", "info,loud", "farwood_runtime=loud", "a=b=c"] {
