@@ -145,6 +145,24 @@ impl NodeAllocator {
         }
     }
 
+    /// Allocates memory on `server`, and on no other. Says whether it is zeroed.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// let page = nodes.allocate_on(ServerId(0), 1024).await?;
+    /// assert_eq!((page.at.server(), page.zeroed), (ServerId(0), true));
+    /// assert!(nodes.allocate_on(ServerId(7), 1024).await.is_err());
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`] if that server has no chunk left.
+    pub async fn allocate_on(&self, server: ServerId, bytes: u64) -> Result<Allocated, AllocError> {
+        self.allocate_of(Some(server), bytes).await
+    }
+
     async fn allocate_of(&self, near: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut search = Search::new(self.control.servers(), near, bytes);

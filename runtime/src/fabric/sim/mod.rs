@@ -78,7 +78,15 @@ pub struct SimConfig {
     pub ignores_fences: bool,
     /// Set if a core goes on with any of its ready clients, rather than with the one that has been ready for longest.
     pub any_order: bool,
+    /// Set if compute nodes that have stopped are found out: their queue pairs are cut after [`FENCED_AFTER_NS`], and
+    /// the control services say that they are dead after [`DEAD_AFTER_NS`].
+    pub finds_deaths: bool,
 }
+
+/// The time after which nothing of a stopped compute node takes effect any more, where that is found out, in ns.
+pub const FENCED_AFTER_NS: u64 = 200_000;
+/// The time after which the control services say so, in ns.
+pub const DEAD_AFTER_NS: u64 = 400_000;
 
 impl Default for SimConfig {
     fn default() -> Self {
@@ -97,6 +105,7 @@ impl Default for SimConfig {
             slow_control: false,
             ignores_fences: false,
             any_order: false,
+            finds_deaths: false,
         }
     }
 }
@@ -162,7 +171,7 @@ impl Simulation {
         let control = SimControl::new(Arc::clone(&cluster), config, Arc::clone(&late));
         let simulation = Simulation {
             config: config.clone(),
-            world: World::new(fabric, late),
+            world: World::new(fabric, late, config.finds_deaths.then(|| Arc::clone(&cluster))),
             cluster,
             control: Arc::new(control),
             nodes: RefCell::default(),

@@ -13,6 +13,8 @@ use super::control::LateReplies;
 use super::fabric::{Event, Fabric, Notice};
 use super::host_core::HostCore;
 use super::trace::Mark;
+use super::{DEAD_AFTER_NS, FENCED_AFTER_NS};
+use crate::fabric::embedded::Cluster;
 use crate::message::{Envelope, ShardId};
 
 /// The world of one simulation.
@@ -25,6 +27,8 @@ pub(super) struct World {
     messages: RefCell<Slab<InTransit>>,
     now: Cell<u64>,
     message_cpu_ns: u64,
+    /// The control services that are told of compute nodes which have stopped, if they are.
+    deaths: Option<std::sync::Arc<Cluster>>,
     /// Set if the simulation is being taken apart: nothing new begins.
     is_over: Cell<bool>,
 }
@@ -51,7 +55,11 @@ impl Woken {
 }
 
 impl World {
-    pub(super) fn new(fabric: Fabric, late: std::sync::Arc<LateReplies>) -> Rc<Self> {
+    pub(super) fn new(
+        fabric: Fabric,
+        late: std::sync::Arc<LateReplies>,
+        deaths: Option<std::sync::Arc<Cluster>>,
+    ) -> Rc<Self> {
         let message_cpu_ns = fabric.profile.message_cpu_ns;
         Rc::new(World {
             fabric: Rc::new(RefCell::new(fabric)),
@@ -62,6 +70,7 @@ impl World {
             messages: RefCell::new(Slab::new()),
             now: Cell::new(0),
             message_cpu_ns,
+            deaths,
             is_over: Cell::new(false),
         })
     }
@@ -112,6 +121,10 @@ impl World {
             Notice::Reply(reply) => self.late.arrive(reply),
             Notice::Turn(core) => self.core(core).take_turn(),
             Notice::Stop { core } => self.stop_node(self.core(core).node),
+            Notice::Dead(id) => {
+                let deaths = self.deaths.as_ref().expect("it was posted because deaths are found out");
+                deaths.died(id);
+            }
             Notice::Stall { core, ns } => self.core(core).stall(ns),
             Notice::Resumed(core) => {
                 let core = self.core(core);
@@ -166,7 +179,12 @@ impl World {
         self.stopped.set(self.stopped.get() + u16::from(cores.iter().any(|core| alive(&core))));
         for core in cores.iter().filter(alive) {
             core.stop();
-            self.fabric.borrow_mut().orphan(core.id);
+            let mut fabric = self.fabric.borrow_mut();
+            fabric.orphan(core.id);
+            if self.deaths.is_some() {
+                fabric.events.post(self.now() + FENCED_AFTER_NS, Event::Cut(core.id));
+                fabric.events.post(self.now() + DEAD_AFTER_NS, Event::Dead(core.node_id));
+            }
         }
     }
 

@@ -94,6 +94,10 @@ pub(super) enum Event {
     Timer { core: u32, timer: u32 },
     /// A core that was stalled may go on.
     Resumed(u32),
+    /// The queue pairs of a core that has stopped are cut.
+    Cut(u32),
+    /// It is known that the compute node with that id is dead.
+    Dead(u16),
     /// A late reply of a control service is there.
     Reply(u32),
 }
@@ -124,6 +128,7 @@ pub(super) enum Notice {
         ns: u64,
     },
     Resumed(u32),
+    Dead(u16),
     Reply(u32),
 }
 
@@ -242,6 +247,16 @@ impl Fabric {
         }
     }
 
+    /// Cuts the queue pairs of a core that has stopped: nothing of it takes effect any more.
+    fn cut(&mut self, core: u32) {
+        for place in self.qps_of(core) {
+            let server = ServerId((place % self.servers.len()) as u16);
+            self.break_qp(QpId(place as u32), &FabricError::QueuePair { server }, 0, 0);
+            self.qps[place].waiting.clear();
+            self.qps[place].is_cut = true;
+        }
+    }
+
     /// Returns the queue pairs of a core, by the number of the server.
     fn qps_of(&self, core: u32) -> Range<usize> {
         let servers = self.servers.len();
@@ -292,6 +307,7 @@ impl Fabric {
             Event::Message(message) => return Some(Notice::Message(message)),
             Event::Timer { core, timer } => return Some(Notice::Timer { core, timer }),
             Event::Resumed(core) => return Some(Notice::Resumed(core)),
+            Event::Dead(node) => return Some(Notice::Dead(node)),
             Event::Reply(reply) => return Some(Notice::Reply(reply)),
             Event::Completed(group) => return Some(self.completed(group)),
             Event::Posted(group) => self.posted(group, cores),
@@ -309,6 +325,7 @@ impl Fabric {
             Event::AnswerHead(flight) => self.answer_head(flight),
             Event::Answered(flight) => self.answered(flight),
             Event::Strike(strike) => self.strike(strike, cores),
+            Event::Cut(core) => self.cut(core),
         }
         Some(Notice::Nothing)
     }
