@@ -1,6 +1,6 @@
-//! The dead compute nodes that a shard's lock table knows of. It asks the control plane only when a lock of the lock
-//! region stays taken for another index: if the owner is dead, and fenced, the word protects nothing here
-//! ([`crate::word`]).
+//! The dead compute nodes that a shard's lock table knows of. It asks the control plane only when a lock stays taken:
+//! one of the lock region for another index, whose word protects nothing here if the owner is dead, and fenced
+//! ([`crate::word`]); or one whose word can then be taken over ([`crate::recovery`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +11,9 @@ use farwood_runtime::Verbs;
 use crate::table::Table;
 
 /// The time between two questions, in ns: a client that falls silent is dead for the control plane seconds later.
-const ASK_AGAIN_NS: u64 = 100_000_000;
+pub(crate) const ASK_AGAIN_NS: u64 = 100_000_000;
+/// That time where clients of this index wait for the answer: one of a process that has ended is there at once.
+pub(crate) const ASK_SOON_NS: u64 = 10_000_000;
 
 /// The dead compute nodes that a table knows of.
 #[derive(Default)]
@@ -28,10 +30,10 @@ impl Deaths {
     }
 }
 
-/// Asks the control plane which compute nodes are dead, unless it was asked a moment ago. In the background: it may
-/// take longer to answer than an operation may wait.
+/// Asks the control plane which compute nodes are dead, unless it was asked a moment ago; for the next `rest_ns` it is
+/// not asked again. In the background: it may take longer to answer than an operation may wait.
 #[cold]
-pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64) {
+pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64, rest_ns: u64) {
     if now_ns < table.deaths.ask_from_ns.replace(u64::MAX) {
         return;
     }
@@ -41,6 +43,6 @@ pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64) {
             Ok(dead) => *table.deaths.known.borrow_mut() = dead,
             Err(error) => tracing::debug!(%error, "it cannot be found out which compute nodes are dead"),
         }
-        table.deaths.ask_from_ns.set(table.verbs.now() + ASK_AGAIN_NS);
+        table.deaths.ask_from_ns.set(table.verbs.now() + rest_ns);
     });
 }

@@ -2,6 +2,8 @@
 //! [`Held`] itself, never only in a future, so dropping any of its futures, or itself, loses nothing.
 
 mod image;
+mod rear;
+mod recording;
 mod taking;
 
 use std::future::poll_fn;
@@ -15,6 +17,7 @@ use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, Remote
 
 use crate::error::LockError;
 use crate::handover::passes_on;
+use crate::intents::Slot;
 use crate::janitor::{Unfinished, can_be_redone, clean_up, redo};
 use crate::message::Grant;
 use crate::table::{LocalTicket, Table};
@@ -42,6 +45,10 @@ pub struct Held<V: Verbs> {
     /// Until the global lock is acquired, what its free word is assumed to hold; then what it is to hold after the
     /// release. A leftover that was taken over stays one.
     vacant: u64,
+    /// A place for the intent of the release, where the word says that there is one.
+    slot: Option<Slot>,
+    /// False where dead owners' words are never taken over, whatever is recorded.
+    recovers: bool,
     global: Global<V::Submission>,
 }
 
@@ -72,6 +79,15 @@ pub(crate) struct PendingRelease {
     pub(crate) mode: UnlockMode,
     /// See [`Held::with_unpublished_prefix`].
     pub(crate) unpublished: u8,
+    /// True if the WRITE behind those is that of the intent.
+    pub(crate) recorded: bool,
+}
+
+impl PendingRelease {
+    /// Makes the facts about a chain that does nothing but unlock.
+    pub(crate) fn unlock(claim: Claim) -> Self {
+        PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0, recorded: false }
+    }
 }
 
 /// The effect of a release chain on the global word.
@@ -131,8 +147,16 @@ impl<V: Verbs> Held<V> {
             unpublished: 0,
             behind: None,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
+            slot: None,
+            recovers: true,
             global,
         }
+    }
+
+    /// Makes the lock one whose word is not taken over if its owner dies: it takes more than the word to free it.
+    pub(crate) fn without_recovery(mut self) -> Self {
+        self.recovers = false;
+        self
     }
 
     /// Yields the node whose lock it is.
@@ -296,6 +320,7 @@ impl<V: Verbs> Held<V> {
         fused: bool,
     ) -> Result<Completion, LockError> {
         self.settle().await?;
+        self.keep_promise(meter).await?;
         if fused && !self.is_taken() {
             return self.compete(meter, Some(buf), parts).await;
         }
@@ -340,6 +365,7 @@ impl<V: Verbs> Held<V> {
     /// See [`Held::lock_and_read`].
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
         self.settle().await?;
+        self.keep_promise(meter).await?;
         if !self.is_taken() {
             self.compete(meter, None, &[]).await?;
         }
@@ -517,17 +543,27 @@ impl<V: Verbs> Held<V> {
             false if combine => UnlockMode::Unlocked,
             false => UnlockMode::UnlockLater,
         };
-        match (mode, self.behind.take()) {
+        let (mut behind, mut own_buf, mut recorded) = (self.behind.take(), None, false);
+        if self.table.intents.is_some()
+            && let Some(record) = self.record(meter, &chain, claim, behind.clone()).await?
+        {
+            (behind, recorded) = (record.behind, true);
+            own_buf = std::mem::replace(&mut chain, record.chain).into_buffer();
+        }
+        match (mode, behind) {
             (UnlockMode::Unlocked, Some(behind)) => self.add_unlock_with(&mut chain, claim, behind),
             (UnlockMode::Unlocked, None) => self.add_unlock(&mut chain, claim),
             (_, Some(behind)) => self.add_words_behind(&mut chain, behind),
             (_, None) => {}
         }
+        let pending = PendingRelease { claim, mode, unpublished: self.unpublished, recorded };
+        self.end_record(&mut chain, pending);
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
-                self.depart(meter, chain, PendingRelease { claim, mode, unpublished: self.unpublished });
-                poll_fn(|cx| self.poll_releasing(meter, cx)).await?
+                self.depart(meter, chain, pending);
+                let buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+                own_buf.or(buf)
             }
         };
         if mode == UnlockMode::UnlockLater {
@@ -537,11 +573,7 @@ impl<V: Verbs> Held<V> {
             } else {
                 let mut unlock = Chain::new(self.lock.server());
                 self.add_unlock(&mut unlock, claim);
-                self.depart(
-                    meter,
-                    unlock,
-                    PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0 },
-                );
+                self.depart(meter, unlock, PendingRelease::unlock(claim));
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
             }
         }
@@ -552,95 +584,12 @@ impl<V: Verbs> Held<V> {
         Ok(buf)
     }
 
-    /// Writes back what ends where an embedded lock word begins ([`crate::LockTable::acquire_embedded`]), and
-    /// releases: one round trip. It is the rear lock of the SMART paper (section 4.1.1): one WRITE both stores the
-    /// data and clears the word.
-    ///
-    /// `data` is that part of `buf`, which comes back; the word's place in `buf` is the 8 bytes behind `data`, of any
-    /// content before and after. In the node, `data` goes right before the word.
-    ///
-    /// If the lock is handed over to a waiter, only `data` is written. Where lines of one WRITE may become visible in
-    /// any order, the unlock is a WRITE of its own behind it in the chain, unless all is within one line:
-    ///
-    /// ```text
-    ///   holder   WRITE line 0, line 1 with the word: line 1 arrives ······························ line 0 arrives: X
-    ///   other                                        CAS wins, READ line 0 (old), WRITE X to line 0 ──^ is lost
-    /// ```
-    ///
-    /// A chain that fails is redone as in [`Held::release`]. A single WRITE that cleared the word has arrived whole,
-    /// as the word is its last; one that did not has cleared nothing, whatever of its lines arrived, so the lock is
-    /// ours and they may be written again:
-    ///
-    /// ```text
-    ///   holder   WRITE lines 0, 1, 2 ✗   READ word
-    ///     lines 0, 1, 2 arrived                free, or another's: done; line 0 may be the next holder's by now
-    ///     none, line 0, or lines 0, 1          ours: no other client wrote to the node; WRITE lines 0, 1, 2
-    /// ```
-    ///
-    /// ```
-    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
-    /// let mut held = locks.acquire_embedded(&meter, node, node.add(56)).await?;
-    /// let mut buf = held.lock_and_read(&meter, shard.lease(64), 64, true).await?.into_buf();
-    /// buf[..8].copy_from_slice(b"new data");
-    /// held.release_rear(&meter, buf, 0..56).await?;
-    /// assert_eq!(meter.usage().round_trips, 2);
-    /// # });
-    /// ```
-    ///
-    /// # Errors
-    /// See [`Held::release`].
-    ///
-    /// # Panics
-    /// Without the global lock, if `data` is empty or the word's place is not in `buf`, or after
-    /// [`Held::with_unpublished_prefix`], which is about several WRITEs.
-    pub async fn release_rear(
-        mut self,
-        meter: &Meter,
-        buf: Buf,
-        data: Range<usize>,
-    ) -> Result<Buf, LockError> {
-        let claim = self.release_claim().expect("a write-back needs the global lock");
-        assert!(!data.is_empty(), "without data there is nothing to write back: use `release`");
-        assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
-        assert_eq!(self.unpublished, 0, "there is one WRITE only, to the locked node");
-        let mode = if self.passes_on(claim) { UnlockMode::Kept } else { UnlockMode::Unlocked };
-        let pending = PendingRelease { claim, mode, unpublished: 0 };
-        let chain = self.rear_chain(buf, data, pending);
-        self.depart(meter, chain, pending);
-        let buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
-        self.part(mode, claim);
-        Ok(buf.expect("the chain was posted with a buffer"))
-    }
-
     /// Yields the claim that ends with a release, and leaves the word as the holder wants it. `None` without the global
     /// lock.
     #[inline]
     fn release_claim(&self) -> Option<Claim> {
         let Global::Taken { claim } = self.global else { return None };
         Some(Claim { vacant: self.vacant, ..claim })
-    }
-
-    /// Builds the chain of [`Held::release_rear`].
-    fn rear_chain(&self, mut buf: Buf, data: Range<usize>, pending: PendingRelease) -> Chain {
-        let PendingRelease { claim, mode, .. } = pending;
-        let server = self.lock.server();
-        let start = self.lock.offset() - data.len() as u64;
-        // The place of the first byte in its line decides: the word is aligned, so it never crosses a line's end.
-        let is_one_line = start / LINE_BYTES == self.lock.offset() / LINE_BYTES;
-        let start = RemotePtr::new(server, start);
-        let clears_at_once =
-            self.table.unlocks_by_write() && (is_one_line || self.table.verbs.capabilities().in_order_write);
-        let all = data.start..data.end + WORD_BYTES;
-        if mode == UnlockMode::Unlocked && clears_at_once {
-            buf[data.end..all.end].copy_from_slice(&claim.vacant.to_le_bytes());
-        }
-        let mut chain = Chain::with_buffer(server, buf);
-        match mode {
-            UnlockMode::Unlocked if clears_at_once => _ = chain.write(start, all),
-            UnlockMode::Unlocked => self.table.add_unlock(chain.write(start, data), self.lock, claim),
-            UnlockMode::Kept | UnlockMode::UnlockLater => _ = chain.write(start, data),
-        }
-        chain
     }
 
     /// Ends the acquisition, whose last chain has completed.
@@ -768,7 +717,8 @@ impl<V: Verbs> Drop for Held<V> {
             Global::Free => self.give_back(None),
             left => {
                 let (table, task) = (Rc::clone(&self.table), self.table.backlog.begin(self.lock.server()));
-                self.table.verbs.defer(clean_up(table, task, self.lock, self.ticket, left));
+                let slot = self.slot.take();
+                self.table.verbs.defer(clean_up(table, task, self.lock, self.ticket, slot, left));
             }
         }
     }

@@ -43,6 +43,7 @@ use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
 use crate::backlog::Task;
 use crate::held::{Global, PendingRelease, UnlockMode};
+use crate::intents::Slot;
 use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::table::{LocalTicket, Table};
 use crate::word::{Claim, WORD_BYTES};
@@ -67,12 +68,14 @@ enum Settled {
     Unfinished(Unfinished),
 }
 
-/// Settles the global half of a dropped acquisition, then gives the local half back.
+/// Settles the global half of a dropped acquisition, then gives the local half back. What is in its slot is needed
+/// until the word is cleared.
 pub(crate) async fn clean_up<V: Verbs>(
     table: Rc<Table<V>>,
     _task: Task,
     lock: RemotePtr,
     ticket: Option<LocalTicket>,
+    slot: Option<Slot>,
     left: Global<V::Submission>,
 ) {
     tracing::debug!(name: "lock.janitor", %lock, left = left.name(), "a dropped lock is cleaned up");
@@ -81,7 +84,9 @@ pub(crate) async fn clean_up<V: Verbs>(
         let kept = if let Settled::Kept(claim) = settled { Some(claim) } else { None };
         table.give_back(lock, ticket, kept);
     }
-    outlast(&table, lock, settled).await;
+    if !outlast(&table, lock, settled).await {
+        slot.into_iter().for_each(Slot::keep);
+    }
 }
 
 /// Clears a word that was kept for a waiter that is gone. The home holds the lock meanwhile.
@@ -192,7 +197,7 @@ async fn unlock_behind_all<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: C
 
 /// Clears a word that may be ours: what is read back tells.
 async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim) -> Settled {
-    let pending = PendingRelease { claim, mode: UnlockMode::Unlocked, unpublished: 0 };
+    let pending = PendingRelease::unlock(claim);
     match persist(table, lock, pending, unlock_chain(table, lock, claim), 0..ATTEMPTS_MAX).await {
         Ok(_) => Settled::Cleared,
         Err(failed) => Settled::Unfinished(Unfinished { pending, failed }),
@@ -200,25 +205,32 @@ async fn clear_if_ours<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim
 }
 
 /// Goes on with what is unfinished, now that no operation waits for it: the lock ends cleared, over a node that is
-/// whole.
-async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) {
-    let Settled::Unfinished(Unfinished { pending, failed }) = settled else { return };
+/// whole. Yields whether it does.
+async fn outlast<V: Verbs>(table: &Table<V>, lock: RemotePtr, settled: Settled) -> bool {
+    let Settled::Unfinished(Unfinished { pending, failed }) = settled else { return true };
     let (_, mut chain) = failed.into_parts();
     if pending.mode != UnlockMode::Unlocked {
         table.add_unlock(&mut chain, lock, pending.claim);
     }
     let pending = PendingRelease { mode: UnlockMode::Unlocked, ..pending };
-    if let Err(failed) = persist(table, lock, pending, chain, ATTEMPTS_MAX..PATIENCE_MAX).await {
-        table.counters.count(|stats| stats.orphaned += 1);
-        tracing::warn!(
-            name: "lock.orphaned", %lock, word = ?pending.claim.word, cause = %failed,
-            "a memory server fails: a lock may stay taken on it, over a node that may be torn"
-        );
+    let outlasted = persist(table, lock, pending, chain, ATTEMPTS_MAX..PATIENCE_MAX).await;
+    if let Err(failed) = &outlasted {
+        orphaned(table, lock, pending.claim, failed);
     }
+    outlasted.is_ok()
+}
+
+/// Gives a lock up whose memory server does not answer.
+pub(crate) fn orphaned<V: Verbs>(table: &Table<V>, lock: RemotePtr, claim: Claim, failed: &Failed) {
+    table.counters.count(|stats| stats.orphaned += 1);
+    tracing::warn!(
+        name: "lock.orphaned", %lock, word = ?claim.word, cause = %failed,
+        "a memory server fails: a lock may stay taken on it, over a node that may be torn"
+    );
 }
 
 /// Posts the chain of a release again and again, until it has taken effect or the attempts are spent.
-async fn persist<V: Verbs>(
+pub(crate) async fn persist<V: Verbs>(
     table: &Table<V>,
     lock: RemotePtr,
     pending: PendingRelease,
@@ -258,25 +270,24 @@ async fn post_again<V: Verbs>(
             Err(failed) => return Err(Failed::new(failed.into(), chain)),
         }
     }
-    let chain = match pending.unpublished {
-        0 => chain,
-        unpublished => without_reached(table, usize::from(unpublished), chain).await?,
-    };
+    let chain = if pending.unpublished == 0 { chain } else { without_reached(table, pending, chain).await? };
     Ok(table.verbs.submit(&Meter::default(), chain).await?.buf)
 }
 
-/// Removes the first `unpublished` WRITEs from the chain if others may have reached what they write
-/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and has begun if one of its lines is
-/// there. Then they are all done, too, since WRITEs of one queue pair keep their order. No other client writes those
-/// lines: the lock is ours.
+/// Removes the unpublished WRITEs from the chain's beginning if others may have reached what they write
+/// ([`Held::with_unpublished_prefix`]): the WRITE that leads there follows them, and the intent's if there is one, and
+/// has begun if one of its lines is there. Then they are all done, too, since WRITEs of one queue pair keep their
+/// order. No other client writes those lines: the lock is ours.
 ///
 /// [`Held::with_unpublished_prefix`]: crate::held::Held::with_unpublished_prefix
 async fn without_reached<V: Verbs>(
     table: &Table<V>,
-    unpublished: usize,
+    PendingRelease { unpublished, recorded, .. }: PendingRelease,
     mut chain: Chain,
 ) -> Result<Chain, Failed> {
-    let Some(Op::Write { at, from, len }) = chain.verbs().get(unpublished).map(|verb| verb.op) else {
+    let unpublished = usize::from(unpublished);
+    let leading = unpublished + usize::from(recorded);
+    let Some(Op::Write { at, from, len }) = chain.verbs().get(leading).map(|verb| verb.op) else {
         // Taken away by an earlier attempt.
         return Ok(chain);
     };

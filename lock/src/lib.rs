@@ -24,6 +24,8 @@
 //! | passed on | | 1 (WRITE) |
 //! | rear lock, lines in order | | 1 (WRITE of both) |
 //! | words behind the lock | | 1 (WRITE, WRITE of words and unlock) |
+//! | recorded | | 1 (WRITE of the intent, WRITE, unlock) |
+//! | recorded, passed on | | 1 (WRITE of the intent, WRITE, WRITE: no intent) |
 //!
 //! A *rear lock* (SMART section 4.1.1) is a word at the end of its node ([`LockTable::acquire_embedded`]), which the
 //! write-back itself clears ([`Held::release_rear`]). Words that lie behind one in its line are written with the unlock
@@ -36,6 +38,9 @@
 //! their codec; `images` are what holders leave for the next. `place` says where a node's lock is, `word` what it
 //! holds, and what a free one carries; `audit` reads them all, and `deaths` knows whose words protect nothing any more.
 //! `backoff` paces attempts, `pace` the janitor's, `patience` ends waits.
+//!
+//! Where a table has an [`IntentLog`], releases that could leave a node half written first write what they are about to
+//! (`intent`), in slots that every holder has (`intents`), and `recovery` takes over the locks of dead compute nodes.
 //!
 //! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts
 //! above, and none of them knows of it.
@@ -58,11 +63,14 @@ mod handover;
 mod held;
 mod hint;
 mod images;
+mod intent;
+mod intents;
 mod janitor;
 mod message;
 mod pace;
 mod patience;
 mod place;
+mod recovery;
 pub mod shared;
 mod slots;
 mod stats;
@@ -76,6 +84,7 @@ pub use config::LockConfig;
 pub use error::LockError;
 pub use held::Held;
 pub use images::Images;
+pub use intents::IntentLog;
 pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;

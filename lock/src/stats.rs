@@ -23,10 +23,21 @@ pub struct LockStats {
     pub refused: u64,
     /// Locks that the janitor gave up, since their memory server did not answer: they may stay taken.
     pub orphaned: u64,
+    /// Locks of dead compute nodes that were taken over, within this index.
+    pub recovered: u64,
+    /// Of those, the ones whose node was finished from an intent.
+    pub redone: u64,
+    /// Write-backs whose intent was recorded, and the bytes of these intents.
+    pub recorded: u64,
+    /// See `recorded`.
+    pub record_bytes: u64,
+    /// Write-backs that would have been, had there been memory for it: locks that are not taken over meanwhile.
+    pub unrecorded: u64,
 }
 
 farwood_runtime::counters!(LockStats {
-    sum: acquired waited handed_over images remote_failed taken_over refused orphaned;
+    sum: acquired waited handed_over images remote_failed taken_over refused orphaned recovered redone recorded
+    record_bytes unrecorded;
 });
 
 /// The counters behind [`LockStats`], and those of windows.

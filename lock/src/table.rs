@@ -22,11 +22,14 @@ use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
 use crate::images::Images;
+use crate::intents::page::Owner;
+use crate::intents::{self, IntentLog, Intents};
 use crate::janitor;
 use crate::message::{Grant, LockMessage, MessageKind, Release};
 use crate::pace::PAUSE_NS_MIN;
 use crate::patience::{Patience, Waited, is_over};
 use crate::place::{Places, home_of};
+use crate::recovery::{self, Recoveries};
 use crate::slots::Delivery;
 use crate::stats::{Counters, LockStats};
 use crate::word::{Claim, LockWord, Nonces, WordCodec};
@@ -49,11 +52,23 @@ const OWNER_ATTEMPTS_MAX: u32 = 10;
 /// assert_eq!(meter.usage().round_trips, 2);
 /// # });
 /// ```
-pub struct LockTable<V: Verbs>(Rc<Table<V>>);
+pub struct LockTable<V: Verbs>(Rc<Table<V>>, Option<Rc<Ending<V>>>);
 
 impl<V: Verbs> Clone for LockTable<V> {
     fn clone(&self) -> Self {
-        LockTable(Rc::clone(&self.0))
+        LockTable(Rc::clone(&self.0), self.1.clone())
+    }
+}
+
+/// The thing that the handles of a table with intents share: with the last one, its slots come to their end.
+struct Ending<V: Verbs> {
+    verbs: V,
+    intents: Rc<Intents>,
+}
+
+impl<V: Verbs> Drop for Ending<V> {
+    fn drop(&mut self) {
+        self.verbs.defer(intents::give_back(self.verbs.clone(), Rc::clone(&self.intents)));
     }
 }
 
@@ -93,6 +108,45 @@ impl<V: Verbs> LockTable<V> {
     /// # Ok(()) });
     /// ```
     pub fn attach_with_images(verbs: V, port: Port, config: LockConfig, images: Arc<Images>) -> Self {
+        Self::attach_with_intents(verbs, port, config, images, None)
+    }
+
+    /// Attaches a lock table as [`LockTable::attach_with_images`] does. With a log, releases that could leave a node
+    /// half written first write what they are about to, at the cost of one WRITE more, and of another one where the
+    /// lock is passed on; and locks of compute nodes that are dead, and fenced, are taken over if those have done so,
+    /// too.
+    ///
+    /// That does not hold for locks that are shared ([`crate::shared`]); nor for one whose free word carries something,
+    /// if its owner had not begun to write back: what it carried is lost.
+    ///
+    /// ```
+    /// # use farwood_lock::{IntentLog, LockConfig, LockTable};
+    /// # use farwood_runtime::{Chain, Meter, NodeAllocator, NodeContext, Verbs};
+    /// # use std::rc::Rc;
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let index = node.control().create("mine", "my kind", b"").await?;
+    /// let allocator = Rc::new(NodeAllocator::new(node.control(), index.id, 0));
+    /// let leaf = allocator.allocate(128).await?;
+    /// let log = IntentLog { head: index.root.add(8), allocator, node_bytes: 128 };
+    /// let port = node.allocate_port();
+    /// let (config, images) = (LockConfig::default(), Default::default());
+    /// let locks = LockTable::attach_with_intents(shard.clone(), port.port(), config, images, Some(log));
+    /// let meter = Meter::default();
+    /// let mut held = locks.acquire(&meter, leaf).await?;
+    /// let image = held.lock_and_read(&meter, shard.lease(128), 128, true).await?.into_buf();
+    /// held.write_back(&meter, image, true).await?;
+    /// assert_eq!((locks.stats().recorded, meter.usage().round_trips), (1, 2));
+    /// # Ok(()) });
+    /// ```
+    pub fn attach_with_intents(
+        verbs: V,
+        port: Port,
+        config: LockConfig,
+        images: Arc<Images>,
+        log: Option<IntentLog>,
+    ) -> Self {
+        let owner = Owner::new(verbs.node_id(), verbs.shard(), port);
+        let intents = log.map(|log| Intents::new(log, owner));
         let own_word = LockWord::new(verbs.node_id(), config.tag, 0);
         let table = Rc::new(Table {
             me: verbs.shard(),
@@ -110,6 +164,8 @@ impl<V: Verbs> LockTable<V> {
             images,
             backlog: Rc::default(),
             deaths: Deaths::default(),
+            intents: intents.clone(),
+            recoveries: Recoveries::default(),
             verbs,
         });
         let actor = Rc::clone(&table);
@@ -117,7 +173,8 @@ impl<V: Verbs> LockTable<V> {
         let resting = Rc::clone(&table);
         let at_rest = Rc::new(move || resting.slots.borrow().len() + resting.home.borrow().len() == 0);
         table.verbs.listen_while_leased(port, handler, at_rest);
-        LockTable(table)
+        let ending = intents.map(|intents| Rc::new(Ending { verbs: table.verbs.clone(), intents }));
+        LockTable(table, ending)
     }
 
     /// Waits for the local lock of `node`, first come first served among the clients of this compute node. It costs no
@@ -270,6 +327,17 @@ impl<V: Verbs> LockTable<V> {
         self.0.counters.read()
     }
 
+    /// Counts the bytes of the index's memory that this shard has allocated for intents.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// assert_eq!(locks.intent_bytes(), 0, "it keeps none");
+    /// # });
+    /// ```
+    pub fn intent_bytes(&self) -> u64 {
+        self.0.intents.as_ref().map_or(0, |intents| intents.page_bytes())
+    }
+
     /// Counts the bytes that this shard's part of the tables takes, without the images.
     ///
     /// ```
@@ -321,6 +389,9 @@ pub(crate) struct Table<V: Verbs> {
     pub(crate) images: Arc<Images>,
     pub(crate) backlog: Rc<Backlog>,
     pub(crate) deaths: Deaths,
+    /// The slots for intents of releases, if they are recorded.
+    pub(crate) intents: Option<Rc<Intents>>,
+    pub(crate) recoveries: Recoveries,
     me: ShardId,
     shards: usize,
     port: Port,
@@ -350,7 +421,7 @@ impl<V: Verbs> Table<V> {
 
     /// Yields the codec of the word of `lock`.
     #[cold]
-    fn codec_of(&self, lock: RemotePtr) -> WordCodec {
+    pub(crate) fn codec_of(&self, lock: RemotePtr) -> WordCodec {
         if self.carries(lock) { self.config.codec } else { WordCodec::PLAIN }
     }
 
@@ -365,13 +436,18 @@ impl<V: Verbs> Table<V> {
         word.is_of_other_index(self.config.tag) && self.places.contain(lock)
     }
 
-    /// Notes that `found` has been in `lock` for `unchanged_ns`: if that is held for another index for so long, its
-    /// owner may be dead.
+    /// Notes that `found` has been in `lock` for `unchanged_ns`: after so long a time its owner may be dead. If it is,
+    /// and held the lock for another index, the word counts as free; one of this index is taken over in the background.
     #[cold]
     pub(crate) fn suspect(self: &Rc<Self>, lock: RemotePtr, found: u64, unchanged_ns: u64, now_ns: u64) {
-        let is_of_other = |word| self.is_of_other_index(lock, word);
-        if unchanged_ns >= LONG_NS && LockWord::from_bits(found).is_some_and(is_of_other) {
-            deaths::ask_again(self, now_ns);
+        let Some(word) = LockWord::from_bits(found).filter(|_| unchanged_ns >= LONG_NS) else { return };
+        if self.is_of_other_index(lock, word) {
+            deaths::ask_again(self, now_ns, deaths::ASK_AGAIN_NS);
+        } else if self.intents.is_some() && word.keeps_intents() && word.tag() == self.config.tag {
+            match self.deaths.contain(word.owner()) {
+                true => recovery::begin(self, lock, word),
+                false => deaths::ask_again(self, now_ns, deaths::ASK_SOON_NS),
+            }
         }
     }
 

@@ -1,17 +1,20 @@
 //! The lock word: the holder of a lock, in the 64 bits that CAS compares. Pure.
 //!
 //! ```text
-//!  63            48 47            32 31                            0
-//! +----------------+----------------+-------------------------------+
-//! | owner node     | index tag      | nonce                         |
-//! +----------------+----------------+-------------------------------+
+//!  63            48 47            32 31 30                         0
+//! +----------------+----------------+--+----------------------------+
+//! | owner node     | index tag      |I | nonce                      |
+//! +----------------+----------------+--+----------------------------+
 //! ```
 //!
 //! 0 is a free lock, or what a free one carries instead (`codec`); a compute node's id is never 0, so no held word is
 //! that. Ids of dead nodes are not given to others:
 //! the owner says which incarnation of a process it was. The tag says which index the node belongs to that the lock
 //! was taken for, since indexes share the words of a lock region. The nonce tells an acquisition from every other one
-//! that may be under way: after a CAS of unknown outcome, the word read back is ours or it is not.
+//! that may be under way: after a CAS of unknown outcome, the word read back is ours or it is not. `I` is set where the
+//! owner keeps intents ([`crate::intents`]): of such a word, and of no other, it can be found out whether the node is
+//! half written, so it is taken over when its owner is dead, and fenced (`recovery`). To everything else the bit is a
+//! part of the nonce.
 //!
 //! A word can also be a *leftover*, of an owner that is dead, and fenced, and that cannot have torn a node of this
 //! index: it died before the index was made ([`crate::LockConfig::dead_owners`]), or held the lock for another index.
@@ -46,6 +49,8 @@ pub use self::codec::WordCodec;
 pub(crate) const FREE: u64 = 0;
 /// The bytes of a lock word in memory.
 pub(crate) const WORD_BYTES: usize = 8;
+/// The bit of a nonce that says that the owner keeps intents.
+const KEEPS_INTENTS: u32 = 1 << 31;
 
 /// The word of a lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -121,6 +126,16 @@ impl LockWord {
         LockWord::new(self.owner(), self.tag(), nonce)
     }
 
+    /// Makes the word of an acquisition whose owner keeps intents.
+    pub(crate) fn with_intents(self) -> Self {
+        self.with_nonce(self.nonce() | KEEPS_INTENTS)
+    }
+
+    /// Tells whether its owner keeps intents.
+    pub(crate) fn keeps_intents(self) -> bool {
+        self.nonce() & KEEPS_INTENTS != 0
+    }
+
     /// Makes the word of the same acquisition that stands for a word of another index, too.
     pub(crate) fn without_tag(self) -> Self {
         LockWord::new(self.owner(), 0, self.nonce())
@@ -182,7 +197,7 @@ impl Claim {
 
 /// Nonces of one shard's lock table.
 ///
-/// Shards count interleaved (shard + k * shards), so that those of one table never agree within 2^32 / shards
+/// Shards count interleaved (shard + k * shards), so that those of one table never agree within 2^31 / shards
 /// acquisitions. Tables of other indexes share the lock words; their ports spread where they begin.
 pub(crate) struct Nonces {
     next: Cell<u32>,
@@ -191,7 +206,7 @@ pub(crate) struct Nonces {
 
 impl Nonces {
     pub(crate) fn new(shard: ShardId, shards: usize, port: Port) -> Self {
-        let begin = port.0.wrapping_mul(0x9E37_79B1);
+        let begin = port.0.wrapping_mul(0x9E37_79B1) & !KEEPS_INTENTS;
         let step = u32::try_from(shards).expect("shards have 16-bit ids");
         // Rounded down to a multiple of the step: shards of one table stay interleaved.
         Nonces { next: Cell::new(begin / step * step + u32::from(shard.0)), step }
@@ -199,7 +214,7 @@ impl Nonces {
 
     pub(crate) fn next(&self) -> u32 {
         let nonce = self.next.get();
-        self.next.set(nonce.wrapping_add(self.step));
+        self.next.set(nonce.wrapping_add(self.step) & !KEEPS_INTENTS);
         nonce
     }
 }
@@ -253,6 +268,22 @@ mod tests {
             let free_again = Claim { word: LockWord::new(8, 0, 77), vacant: FREE };
             assert_eq!(over.starting_from(FREE, codec), free_again);
         }
+    }
+
+    #[test]
+    fn a_bit_of_the_nonce_says_that_intents_are_kept() {
+        let word = LockWord::new(7, 3, 9);
+        assert!(!word.keeps_intents() && word.with_intents().keeps_intents());
+        assert_eq!(word.with_intents().to_bits(), 0x0007_0003_8000_0009);
+        assert!(word.with_intents().without_tag().keeps_intents());
+    }
+
+    #[test]
+    fn no_nonce_says_that_intents_are_kept() {
+        // The last nonces before they begin anew.
+        let nonces = Nonces { next: Cell::new(KEEPS_INTENTS - 3), step: 2 };
+        assert!((0..5).all(|_| nonces.next() & KEEPS_INTENTS == 0));
+        assert!((0..40).all(|port| Nonces::new(ShardId(1), 2, Port(port)).next() & KEEPS_INTENTS == 0));
     }
 
     #[test]

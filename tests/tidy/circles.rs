@@ -14,7 +14,11 @@ use crate::imports::{Import, Path, read};
 const KNOWN: &[(&str, &[&str], &str)] = &[
     ("cache", &["node_cache", "reader"], "a reader holds its cache, which makes it: `NodeCache::reader`"),
     ("cli", &["config", "footprint"], "a configuration is checked against the memory that it takes"),
-    ("lock", &["deaths", "held", "janitor", "table"], "what works on the table lies beside it, not below it"),
+    (
+        "lock",
+        &["deaths", "held", "janitor", "recovery", "table"],
+        "what works on the table lies beside it, not below it",
+    ),
 ];
 
 /// A Rust file: its name from the root of the repository on, and its text.

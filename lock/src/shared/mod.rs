@@ -302,7 +302,8 @@ impl<V: Verbs> Sharing<V> {
         self.check(at);
         match self.locks.acquire_embedded(meter, at.0, at.1).await {
             Err(LockError::Contended { .. }) => Err(self.overdue(meter, at, 0).await),
-            acquired => acquired,
+            // A taker would have to wait for sharers, of which some may have died.
+            acquired => acquired.map(Held::without_recovery),
         }
     }
 

@@ -12,6 +12,7 @@ mod handovers;
 mod images;
 mod patience;
 mod payload;
+mod recovery;
 mod shared;
 mod shared_singly;
 mod takeover;

@@ -1,6 +1,6 @@
 //! Failures of the fake's chains: which, after how many verbs, with which lines of the WRITE behind them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::{Buf, Chain, FabricError, RemotePtr, ServerId};
@@ -35,10 +35,17 @@ pub(super) struct Faults {
     pub(super) rate: f64,
     /// By the number of the chain, in the order in which all of them are posted.
     pub(super) planned: HashMap<usize, Fault>,
+    /// Those of them in which the compute node dies.
+    pub(super) deaths: HashSet<usize>,
     pub(super) posted: usize,
 }
 
 impl Faults {
+    /// Tells whether the compute node dies in the chain that [`Faults::next`] was asked about last.
+    pub(super) fn is_death(&self) -> bool {
+        self.deaths.contains(&(self.posted - 1))
+    }
+
     /// Yields the failure of the next chain, if any.
     pub(super) fn next(&mut self, verbs: usize, rng: &mut SmallRng) -> Option<Fault> {
         self.posted += 1;

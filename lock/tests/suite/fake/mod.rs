@@ -23,13 +23,13 @@ use std::sync::atomic::Ordering;
 use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
-use farwood_lock::{Images, LockConfig, LockTable, WordCodec};
+use farwood_lock::{Images, IntentLog, LockConfig, LockTable, WordCodec};
 use farwood_runtime::chain::{MASKED_BYTES, Op, Verb};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Buf, BufferPool, Capabilities, Completion, Control, Failed, Message, Port, RemotePtr, ServerId, ShardId,
-    Verbs,
+    Buf, BufferPool, Capabilities, Completion, Control, Failed, IndexId, Message, NodeAllocator, Port,
+    RemotePtr, ServerId, ShardId, Verbs,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -49,6 +49,10 @@ pub(crate) const NODES: u64 = 1024;
 /// The bytes of a node.
 pub(crate) const NODE_BYTES: usize = 128;
 const REGION_BYTES: usize = 16 << 10;
+/// Chunks of memory, behind the rest of the region, and the word in which the list of pages begins.
+const CHUNK_BYTES: usize = 16 << 10;
+const CHUNKS: usize = 4;
+const PAGES: RemotePtr = RemotePtr::new(ServerId(0), 8);
 /// Timers that are due later than that, in ns, wait until nothing else can happen.
 const FAR_NS: u64 = 1_000_000;
 const PORT: Port = Port(3);
@@ -116,6 +120,8 @@ struct State {
 struct Shard {
     node: u16,
     id: ShardId,
+    /// Its compute node has died: nothing of it takes effect any more.
+    is_dead: bool,
     pool: BufferPool,
     /// The one queue pair: there is one memory server.
     queue: VecDeque<Posted>,
@@ -139,6 +145,8 @@ struct Posted {
     buf: Option<Buf>,
     atomics: SmallVec<[u64; 2]>,
     fault: Option<Fault>,
+    /// True if its compute node dies where it would fail.
+    dies: bool,
     flight: Rc<RefCell<Flight<Outcome>>>,
 }
 
@@ -162,6 +170,7 @@ impl World {
         let shard = |node, id| Shard {
             node,
             id: ShardId(id),
+            is_dead: false,
             pool: BufferPool::new(),
             queue: VecDeque::new(),
             done: VecDeque::new(),
@@ -170,7 +179,7 @@ impl World {
         let state = State {
             rng: SmallRng::seed_from_u64(seed),
             now: 0,
-            memory: vec![0; REGION_BYTES],
+            memory: vec![0; REGION_BYTES + CHUNKS * CHUNK_BYTES],
             shards: (0..nodes).flat_map(|n| (0..shards).map(move |s| shard(n + 1, s))).collect(),
             tasks: Vec::new(),
             timers: Vec::new(),
@@ -249,6 +258,25 @@ impl World {
         faults.planned.insert(faults.posted + number, fault);
     }
 
+    /// Lets the compute node that posts the `number`-th chain from now on die in it, where such a fault would strike.
+    pub(crate) fn die(&self, number: usize, fault: Fault) {
+        self.fail(number, fault);
+        let faults = &mut self.state.borrow_mut().faults;
+        faults.deaths.insert(faults.posted + number);
+    }
+
+    /// Lets no failure and no death happen that was planned.
+    pub(crate) fn spare(&self) {
+        let faults = &mut self.state.borrow_mut().faults;
+        faults.planned.clear();
+        faults.deaths.clear();
+    }
+
+    /// Takes all memory away, or gives it back.
+    pub(crate) fn set_out_of_memory(&self, is_out: bool) {
+        self.memory.is_out.store(is_out, Ordering::Relaxed);
+    }
+
     /// Counts the chains that were posted.
     pub(crate) fn posted(&self) -> usize {
         self.state.borrow().faults.posted
@@ -263,6 +291,20 @@ impl World {
             let fake = Fake::new(self.clone(), shard);
             let images = Arc::clone(images.entry(fake.node_id()).or_default());
             (fake.clone(), LockTable::attach_with_images(fake, PORT, config.clone(), images))
+        };
+        (0..shards).map(attach).collect()
+    }
+
+    /// Attaches a lock table with intents to each shard of all compute nodes, and yields them.
+    pub(crate) fn attach_with_intents(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
+        self.state.borrow_mut().codec = config.codec;
+        let shards = self.state.borrow().shards.len();
+        let attach = |shard| {
+            let fake = Fake::new(self.clone(), shard);
+            let allocator = Rc::new(NodeAllocator::new(Arc::clone(&self.control), IndexId(1), 0));
+            let log = IntentLog { head: PAGES, allocator, node_bytes: NODE_BYTES as u64 };
+            let (config, images) = (config.clone(), Arc::default());
+            (fake.clone(), LockTable::attach_with_intents(fake, PORT, config, images, Some(log)))
         };
         (0..shards).map(attach).collect()
     }
@@ -306,6 +348,11 @@ impl World {
         let waiting = self.state.borrow().tasks.iter().flatten().count();
         assert_eq!(waiting, 0, "tasks wait for something that never comes");
         self.state.borrow_mut().tasks.clear();
+    }
+
+    /// Runs steps until nothing is left to do, though tasks of the dead wait for what never comes.
+    pub(crate) fn run_with_the_dead(&self) {
+        while self.step(true) {}
     }
 
     /// Runs steps until nothing is left to do but what the test itself has to allow, or what takes a long time.
@@ -470,6 +517,15 @@ impl State {
             (_, None) => {}
         }
         let fails_yet = posted.fault.is_some() && failed.is_none();
+        if failed.is_some() && posted.dies {
+            let node = shard.node;
+            for shard in self.shards.iter_mut().filter(|shard| shard.node == node) {
+                shard.is_dead = true;
+                shard.queue.clear();
+                shard.done.clear();
+            }
+            return;
+        }
         if failed.is_some() || posted.executed == posted.verbs.len() && !fails_yet {
             let posted = shard.queue.pop_front().expect("it is the front");
             let outcome = match failed {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -19,7 +19,7 @@ use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::Rng;
 use smallvec::SmallVec;
 
-use super::{LOCK_BASE, LOCKS, Outcome, Posted, REGION_BYTES, State, World};
+use super::{CHUNK_BYTES, CHUNKS, LOCK_BASE, LOCKS, Outcome, Posted, REGION_BYTES, State, World};
 
 /// A shard of the fake.
 #[derive(Clone)]
@@ -116,6 +116,9 @@ impl Verbs for Fake {
         meter.verbs(chain.verbs());
         let (flight, arrival) = Flight::depart();
         let mut state = self.world.state.borrow_mut();
+        if state.shards[self.shard].is_dead {
+            return arrival;
+        }
         state.fences += chain.verbs().iter().filter(|verb| verb.fenced).count();
         let State { faults, rng, .. } = &mut *state;
         let fault = faults.next(chain.verbs().len(), rng);
@@ -126,6 +129,7 @@ impl Verbs for Fake {
             buf: chain.into_buffer(),
             atomics: SmallVec::new(),
             fault,
+            dies: faults.is_death(),
             flight,
         };
         state.shards[self.shard].queue.push_back(posted);
@@ -182,6 +186,8 @@ pub(super) struct Memory {
     servers: [ServerInfo; 1],
     pub(super) dead: Mutex<Arc<[u16]>>,
     pub(super) asked_for_dead: AtomicUsize,
+    chunks: AtomicUsize,
+    pub(super) is_out: AtomicBool,
 }
 
 impl Memory {
@@ -189,8 +195,11 @@ impl Memory {
         let id = ServerId(0);
         let region_bytes = REGION_BYTES as u64;
         let locks = LockRegion { base: RemotePtr::new(id, LOCK_BASE), count: LOCKS };
-        let info = ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: 4096 };
-        Memory { servers: [info], dead: Mutex::default(), asked_for_dead: AtomicUsize::new(0) }
+        let info =
+            ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: CHUNK_BYTES as u64 };
+        let (asked_for_dead, chunks, is_out) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        Memory { servers: [info], dead: Mutex::default(), asked_for_dead, chunks, is_out }
     }
 }
 
@@ -203,13 +212,18 @@ impl Control for Memory {
         &self.servers
     }
 
-    fn chunk(&self, _: ServerId, _: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
-        refused()
+    fn chunk(&self, server: ServerId, _: IndexId) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
+        if self.is_out.load(Ordering::Relaxed) || self.chunks.load(Ordering::Relaxed) == CHUNKS {
+            return ready(Err(ControlError::OutOfMemory { server, chunk_bytes: CHUNK_BYTES as u64 }))
+                .boxed_local();
+        }
+        let number = self.chunks.fetch_add(1, Ordering::Relaxed);
+        let start = RemotePtr::new(server, (REGION_BYTES + number * CHUNK_BYTES) as u64);
+        ready(Ok(Chunk { start, bytes: CHUNK_BYTES as u64 })).boxed_local()
     }
 
-    fn return_extent(&self, _: IndexId, _: Chunk) {
-        panic!("no chunk is ever taken here");
-    }
+    /// Takes it back and does not hand it out again.
+    fn return_extent(&self, _: IndexId, _: Chunk) {}
 
     fn create(
         &self,

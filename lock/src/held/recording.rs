@@ -1,0 +1,277 @@
+//! The intent of a release: the slot that it goes to, and the chain that writes it before the node. What is in an
+//! intent knows [`crate::intent`], where slots come from [`crate::intents`].
+//!
+//! ```text
+//!   WRITE new nodes, WRITE intent, WRITEs of the node, unlock       passed on: WRITE of a 0 over the intent, no unlock
+//! ```
+//!
+//! The WRITEs of one chain take effect in their order. So where the first line of the node is, the whole intent is; and
+//! where that is, the new nodes are whole, which the node leads to and the intent leaves out. An intent that is behind
+//! its node is none:
+//!
+//! ```text
+//!   holder   WRITE node: half ✗ dies                      other   no intent: nothing is torn, takes the lock: it is
+//! ```
+//!
+//! The intent of a lock that is passed on goes before the next holder comes, which has the same word:
+//!
+//! ```text
+//!   holder   WRITE intent: X, WRITE node: X      next   WRITE node: Y ✗ dies      other   finds X, and writes it again
+//! ```
+
+use std::ops::Range;
+
+use farwood_runtime::chain::{Op, Verb};
+use farwood_runtime::{Buf, Chain, FabricError, Meter, Verbs};
+use smallvec::SmallVec;
+
+use super::{Held, PendingRelease, UnlockMode};
+use crate::error::LockError;
+use crate::intent::{self, Patch, UNRECORDED_BYTES, Under};
+use crate::intents;
+use crate::word::{Claim, LockWord, WORD_BYTES};
+
+/// WRITEs of a release, as an intent has them.
+type Patches = SmallVec<[Patch; 8]>;
+
+/// A release whose chain begins with the intent, behind what is unpublished.
+pub(super) struct Recorded {
+    pub(super) chain: Chain,
+    /// See [`Held::with_words_behind`], in the chain's buffer.
+    pub(super) behind: Option<Range<usize>>,
+}
+
+/// The buffer of a release of a rear lock.
+pub(super) struct RecordedRear {
+    pub(super) buf: Buf,
+    pub(super) intent: Range<usize>,
+    /// The bytes that go to the node, with the word's place behind it.
+    pub(super) data: Range<usize>,
+}
+
+impl<V: Verbs> Held<V> {
+    /// Sees to it that there is a slot, if one can be had: no round trip.
+    async fn want_slot(&mut self) {
+        if self.recovers
+            && self.slot.is_none()
+            && let Some(intents) = &self.table.intents
+        {
+            self.slot = intents::slot(&self.table.verbs, intents, self.lock.server()).await;
+        }
+    }
+
+    /// Makes the word of an acquisition, which says whether there is a slot: no round trip.
+    pub(super) async fn new_word(&mut self) -> LockWord {
+        self.want_slot().await;
+        let word = self.table.word();
+        if self.slot.is_some() { word.with_intents() } else { word }
+    }
+
+    /// Sees to it that a lock which was handed over with a word that promises intents has a slot; if none can be had,
+    /// gives the word back, and the lock is had with another one.
+    #[inline]
+    pub(super) async fn keep_promise(&mut self, meter: &Meter) -> Result<(), LockError> {
+        match self.release_claim() {
+            Some(claim) if claim.word.keeps_intents() && self.slot.is_none() => {
+                Box::pin(self.keep_or_unlock(meter, claim)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    async fn keep_or_unlock(&mut self, meter: &Meter, claim: Claim) -> Result<(), LockError> {
+        self.want_slot().await;
+        if self.slot.is_none() {
+            tracing::debug!(name: "lock.intent.declined", lock = %self.lock, "there is no slot for a lock's intents");
+            let mut unlock = Chain::new(self.lock.server());
+            self.add_unlock(&mut unlock, claim);
+            self.depart(meter, unlock, PendingRelease::unlock(claim));
+            std::future::poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+            self.may_have_image = false;
+        }
+        Ok(())
+    }
+
+    /// Yields the chain of a release with its intent, if it needs one. `chain` has all WRITEs but the unlock, and what
+    /// is behind the word.
+    pub(super) async fn record(
+        &mut self,
+        meter: &Meter,
+        chain: &Chain,
+        claim: Claim,
+        behind: Option<Range<usize>>,
+    ) -> Result<Option<Recorded>, LockError> {
+        let (prefix, node) = chain.verbs().split_at(usize::from(self.unpublished).min(chain.verbs().len()));
+        let Some(mut patches) = patches_of(node) else {
+            self.record_nothing(meter, claim).await?;
+            return Ok(None);
+        };
+        let behind_bytes = behind.as_ref().map_or(0, |behind| behind.len());
+        if behind_bytes > 0 {
+            patches.push(Patch { at: self.lock.offset() + WORD_BYTES as u64, bytes: behind_bytes });
+        }
+        if !self.has_to_record(&patches, claim) {
+            return Ok(None);
+        }
+        let intent = self.intent_bytes(&patches);
+        let prefix_bytes: usize = prefix.iter().map(|verb| bytes_of(verb.op)).sum();
+        let source = chain.buffer().map_or(&[][..], |buf| &buf[..]);
+        let data_at = intent.map_or(UNRECORDED_BYTES, |_| intent::data_begins(&patches));
+        let data_end = data_at + patches.iter().map(|patch| patch.bytes).sum::<usize>();
+        // The word's place, and once more what is behind it: the unlock writes both.
+        let behind_at = data_end + WORD_BYTES;
+        let prefix_at = behind_at + behind_bytes;
+        let mut buf = self.table.verbs.lease(prefix_at + prefix_bytes);
+        let mut at = data_at;
+        for verb in node {
+            at += copy(verb.op, source, &mut buf[at..]);
+        }
+        if let Some(behind) = &behind {
+            buf[at..data_end].copy_from_slice(&source[behind.clone()]);
+            buf[behind_at..prefix_at].copy_from_slice(&source[behind.clone()]);
+        }
+        at = prefix_at;
+        for verb in prefix {
+            at += copy(verb.op, source, &mut buf[at..]);
+        }
+        let written = self.fill(&mut buf, &patches, intent, claim);
+        let mut built = Chain::with_buffer(chain.server(), buf);
+        add_writes(&mut built, prefix, prefix_at);
+        self.add_intent(&mut built, 0..written);
+        add_writes(&mut built, node, data_at);
+        Ok(Some(Recorded { chain: built, behind: behind.map(|_| behind_at..prefix_at) }))
+    }
+
+    /// Yields the buffer of a release of a rear lock with its intent, if it needs one.
+    pub(super) fn record_rear(
+        &mut self,
+        buf: &Buf,
+        data: &Range<usize>,
+        claim: Claim,
+    ) -> Option<RecordedRear> {
+        let patches = [Patch { at: self.lock.offset() - data.len() as u64, bytes: data.len() }];
+        if !self.has_to_record(&patches, claim) {
+            return None;
+        }
+        let intent = self.intent_bytes(&patches);
+        let data_at = intent.map_or(UNRECORDED_BYTES, |_| intent::data_begins(&patches));
+        let data_end = data_at + data.len();
+        let mut recorded = self.table.verbs.lease(data_end + WORD_BYTES);
+        recorded[data_at..data_end].copy_from_slice(&buf[data.clone()]);
+        let written = self.fill(&mut recorded, &patches, intent, claim);
+        Some(RecordedRear { buf: recorded, intent: 0..written, data: data_at..data_end })
+    }
+
+    /// Adds the WRITE of an intent.
+    pub(super) fn add_intent(&self, chain: &mut Chain, intent: Range<usize>) {
+        let slot = self.slot.as_ref().expect("what is recorded has a slot");
+        chain.write(slot.at(), intent);
+    }
+
+    /// Takes an intent back behind the write-back of a lock that is not cleared with it.
+    pub(super) fn end_record(&self, chain: &mut Chain, pending: PendingRelease) {
+        if pending.recorded && pending.mode != UnlockMode::Unlocked {
+            let slot = self.slot.as_ref().expect("what is recorded has a slot");
+            chain.write_word(slot.at(), 0);
+        }
+    }
+
+    /// Tells whether those WRITEs may leave a node torn of which the word says that its intent is recorded.
+    fn has_to_record(&self, patches: &[Patch], claim: Claim) -> bool {
+        if !self.recovers || !intent::can_be_torn(patches) {
+            return false;
+        }
+        if !claim.word.keeps_intents() {
+            self.unrecorded();
+            return false;
+        }
+        assert!(self.slot.is_some(), "a lock that was handed over is had by `lock` or `lock_and_read` first");
+        true
+    }
+
+    /// Counts the bytes of the intent, if it fits into the slot.
+    fn intent_bytes(&self, patches: &[Patch]) -> Option<usize> {
+        let room = self.slot.as_ref().map_or(0, |slot| slot.bytes());
+        intent::recorded_bytes(patches).filter(|bytes| *bytes <= room)
+    }
+
+    /// Writes the intent in the beginning of the buffer, which has the bytes of the node behind it; yields its bytes.
+    fn fill(&self, buf: &mut Buf, patches: &[Patch], intent: Option<usize>, claim: Claim) -> usize {
+        let under = Under { lock: self.lock, word: claim.word, vacant: claim.vacant, copies: 0 };
+        match intent {
+            Some(bytes) => {
+                intent::record(&mut buf[..bytes], under, patches);
+                tracing::debug!(name: "lock.intent.recorded", lock = %self.lock, bytes, "an intent is recorded");
+                self.table.counters.count(|stats| {
+                    stats.recorded += 1;
+                    stats.record_bytes += bytes as u64;
+                });
+                bytes
+            }
+            None => {
+                intent::record_nothing(&mut buf[..UNRECORDED_BYTES], under);
+                self.unrecorded();
+                UNRECORDED_BYTES
+            }
+        }
+    }
+
+    /// Says in the slot that the node may be torn: for a release with a verb that no intent can say. One round trip.
+    #[cold]
+    async fn record_nothing(&self, meter: &Meter, claim: Claim) -> Result<(), FabricError> {
+        let Some(slot) = self.slot.as_ref().filter(|_| claim.word.keeps_intents()) else { return Ok(()) };
+        let mut buf = self.table.verbs.lease(UNRECORDED_BYTES);
+        let under = Under { lock: self.lock, word: claim.word, vacant: claim.vacant, copies: 0 };
+        intent::record_nothing(&mut buf[..UNRECORDED_BYTES], under);
+        let mut chain = Chain::with_buffer(self.lock.server(), buf);
+        chain.write(slot.at(), 0..UNRECORDED_BYTES);
+        self.unrecorded();
+        self.table.verbs.submit(meter, chain).await?;
+        Ok(())
+    }
+
+    fn unrecorded(&self) {
+        tracing::debug!(name: "lock.intent.unrecorded", lock = %self.lock, "a write-back is not recorded");
+        self.table.counters.count(|stats| stats.unrecorded += 1);
+    }
+}
+
+/// Lists WRITEs; `None` if another verb is among them.
+fn patches_of(verbs: &[Verb]) -> Option<Patches> {
+    let patch = |verb: &Verb| match verb.op {
+        Op::Write { at, .. } | Op::WriteWord { at, .. } => Some(Patch { at, bytes: bytes_of(verb.op) }),
+        Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => None,
+    };
+    verbs.iter().map(patch).collect()
+}
+
+fn bytes_of(op: Op) -> usize {
+    match op {
+        Op::Write { len, .. } => len as usize,
+        Op::WriteWord { .. } => WORD_BYTES,
+        Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => 0,
+    }
+}
+
+/// Copies what a WRITE writes; yields how much that is.
+fn copy(op: Op, source: &[u8], to: &mut [u8]) -> usize {
+    let bytes = bytes_of(op);
+    match op {
+        Op::Write { from, .. } => to[..bytes].copy_from_slice(&source[from as usize..][..bytes]),
+        Op::WriteWord { word, .. } => to[..bytes].copy_from_slice(&word.to_le_bytes()),
+        Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => {}
+    }
+    bytes
+}
+
+/// Adds WRITEs again, whose bytes are in the chain's buffer one after the other.
+fn add_writes(chain: &mut Chain, verbs: &[Verb], mut from: usize) {
+    let server = chain.server();
+    for verb in verbs {
+        let (Op::Write { at, .. } | Op::WriteWord { at, .. }) = verb.op else { continue };
+        let bytes = bytes_of(verb.op);
+        chain.write(Patch { at, bytes }.ptr(server), from..from + bytes);
+        from += bytes;
+    }
+}

@@ -1,0 +1,325 @@
+//! The slots in which a shard keeps its intents ([`crate::intent`]): pages of the index's own memory, on the servers of
+//! the locks. It does not know what an intent is.
+//!
+//! A client that takes a lock has a slot first, so that no release has to ask for memory. Its lock word says so
+//! ([`crate::word`]): a word that says it has an owner with a page on its server, and what that owner has not recorded
+//! it has not begun to write. Where there is no memory for a slot the word says nothing, and is not taken over.
+//!
+//! ```text
+//!   holder   has a slot ── CAS word ──> ... ──> WRITE intent, WRITE node, unlock ── the slot is free again
+//!   first    no slot: a page is asked for, in the background                 no memory: CAS word without the promise
+//! ```
+//!
+//! A slot is free again when the chains that may write to it, or need what is in it, have ended for certain. Pages
+//! belong to the shard until its last handle goes; then they are free for others, and stay in the list.
+
+pub(crate) mod page;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use farwood_runtime::alloc::{AllocError, Allocated};
+use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
+
+use self::page::{HEADER_BYTES, Owner, Page, Shape};
+use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
+
+/// The most slots of a page.
+const SLOTS_MAX: u64 = 16;
+/// A page is a chunk divided by this at most.
+const CHUNK_SHARE: u64 = 8;
+/// Slots are whole lines.
+const LINE_BYTES: u64 = 64;
+/// Bytes of an intent beside the node's: its header, and some WRITEs.
+const INTENT_BYTES: u64 = 128;
+/// The time until memory is asked for again after there was none, in ns.
+const ASK_AGAIN_NS: u64 = 10_000_000;
+/// The pauses of a table that ends while some of its slots are in use, and how many they are.
+const END_PAUSE_NS: u64 = 1_000_000;
+const END_PAUSES_MAX: u32 = 1_000;
+
+/// Memory for intents: what another compute node needs to finish a node that a dead one has half written.
+#[derive(Clone)]
+pub struct IntentLog {
+    /// The word in which the list of the index's pages begins. It is 0 in a new index.
+    pub head: RemotePtr,
+    /// Memory of the index, for pages.
+    pub allocator: Rc<NodeAllocator>,
+    /// Bytes of the largest node that is written back under a lock.
+    pub node_bytes: u64,
+}
+
+/// The slots of one lock table.
+pub(crate) struct Intents {
+    head: RemotePtr,
+    owner: Owner,
+    node_bytes: u64,
+    /// None when the table has ended.
+    allocator: RefCell<Option<Rc<NodeAllocator>>>,
+    servers: RefCell<Vec<Pages>>,
+    page_bytes: Cell<u64>,
+}
+
+/// The pages of one server.
+#[derive(Default)]
+struct Pages {
+    /// Slots, and their bytes.
+    free: Vec<(RemotePtr, u32)>,
+    listed: Vec<(RemotePtr, Shape)>,
+    /// A page of which it is not known whether it is in the list.
+    unlisted: Option<(RemotePtr, Shape)>,
+    is_asked: bool,
+    ask_from_ns: u64,
+}
+
+/// A place for one intent. It is free again when this is dropped.
+pub(crate) struct Slot {
+    of: Rc<Intents>,
+    at: RemotePtr,
+    bytes: u32,
+}
+
+impl Slot {
+    pub(crate) fn at(&self) -> RemotePtr {
+        self.at
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Leaves what is in it for good: it may be needed when this compute node has died.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.of.at_server(self.at.server(), |pages| pages.free.push((self.at, self.bytes)));
+    }
+}
+
+/// Chooses the shape of pages for nodes of so many bytes, on a server with such chunks. `None` if not even the smallest
+/// page fits.
+fn shape_for(node_bytes: u64, chunk_bytes: u64) -> Option<Shape> {
+    let room = (chunk_bytes / CHUNK_SHARE).checked_sub(HEADER_BYTES)?;
+    let slot_bytes =
+        (node_bytes + INTENT_BYTES).next_multiple_of(LINE_BYTES).min(room / LINE_BYTES * LINE_BYTES);
+    if slot_bytes == 0 {
+        return None;
+    }
+    let slots = (room / slot_bytes).min(SLOTS_MAX) as u32;
+    Some(Shape { slot_bytes: u32::try_from(slot_bytes).ok()?, slots })
+}
+
+impl Intents {
+    pub(crate) fn new(log: IntentLog, owner: Owner) -> Rc<Self> {
+        let IntentLog { head, allocator, node_bytes } = log;
+        Rc::new(Intents {
+            head,
+            owner,
+            node_bytes,
+            allocator: RefCell::new(Some(allocator)),
+            servers: RefCell::default(),
+            page_bytes: Cell::default(),
+        })
+    }
+
+    /// Yields where the list of pages begins.
+    pub(crate) fn head(&self) -> RemotePtr {
+        self.head
+    }
+
+    /// Counts the bytes of pages that were allocated here.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes.get()
+    }
+
+    /// Yields a slot on that server, if one is free.
+    pub(crate) fn take(self: &Rc<Self>, server: ServerId) -> Option<Slot> {
+        let (at, bytes) = self.at_server(server, |pages| pages.free.pop())?;
+        Some(Slot { of: Rc::clone(self), at, bytes })
+    }
+
+    fn at_server<T>(&self, server: ServerId, change: impl FnOnce(&mut Pages) -> T) -> T {
+        let (mut servers, place) = (self.servers.borrow_mut(), usize::from(server.0));
+        if servers.len() <= place {
+            servers.resize_with(place + 1, Pages::default);
+        }
+        change(&mut servers[place])
+    }
+
+    /// Adds the slots of a page that is in the list, and this table's.
+    fn add(&self, page: RemotePtr, shape: Shape) {
+        self.at_server(page.server(), |pages| {
+            pages.unlisted = None;
+            pages.listed.push((page, shape));
+            pages.free.extend(shape.slots_of(page).map(|slot| (slot, shape.slot_bytes)));
+        });
+    }
+}
+
+/// Waits for a slot on that server: no round trip. `None` if there is no memory for one.
+pub(crate) async fn slot<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) -> Option<Slot> {
+    if let Some(slot) = intents.take(server) {
+        return Some(slot);
+    }
+    Box::pin(wait_for_slot(verbs, intents, server)).await
+}
+
+#[cold]
+async fn wait_for_slot<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) -> Option<Slot> {
+    loop {
+        if let Some(slot) = intents.take(server) {
+            return Some(slot);
+        }
+        let (is_asked, ask_from_ns) = intents.at_server(server, |pages| (pages.is_asked, pages.ask_from_ns));
+        if !is_asked {
+            if verbs.now() < ask_from_ns || intents.allocator.borrow().is_none() {
+                return None;
+            }
+            intents.at_server(server, |pages| pages.is_asked = true);
+            verbs.defer(ask_for_page(verbs.clone(), Rc::clone(intents), server));
+        }
+        verbs.pause(PAUSE_NS_MIN).await;
+    }
+}
+
+/// Gets one more page on that server, if it can be had. No client has this task, so none loses the page.
+async fn ask_for_page<V: Verbs>(verbs: V, intents: Rc<Intents>, server: ServerId) {
+    let mut pace = Pace::after(0);
+    let got = loop {
+        let cause = match get_page(&verbs, &intents, server).await {
+            Ok(got) => break got,
+            Err(failed) => FabricError::from(failed),
+        };
+        let pause_ns = pace.failed(&cause, u32::MAX);
+        if pace.attempts() >= ATTEMPTS_MAX || cause.is_refusal() {
+            break false;
+        }
+        verbs.pause(pause_ns).await;
+    };
+    if !got {
+        tracing::debug!(name: "lock.intent.no_memory", server = server.0, "there is no page for intents");
+    }
+    let again_ns = if got { 0 } else { verbs.now() + ASK_AGAIN_NS };
+    intents.at_server(server, |pages| (pages.is_asked, pages.ask_from_ns) = (false, again_ns));
+}
+
+/// Takes a free page of the list, or adds one to it; yields whether there was one to be had.
+async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) -> Result<bool, Failed> {
+    let owner = intents.owner;
+    let chunk_bytes = verbs.control().servers().get(usize::from(server.0)).map_or(0, |info| info.chunk_bytes);
+    let Some(shape) = shape_for(intents.node_bytes, chunk_bytes) else { return Ok(false) };
+    let unlisted = intents.at_server(server, |pages| pages.unlisted);
+    if unlisted.is_none() {
+        let Some(pages) = page::list(verbs, intents.head).await? else { return Ok(false) };
+        for page in pages.into_iter().filter(|page| is_to_be_had(intents, *page, server, shape)) {
+            let was = page::change_owner(verbs, page.at, Owner::NONE, owner).await?;
+            // Its own word: an attempt before had taken the page, or a table that was this one's like before it.
+            if was == Owner::NONE || was == owner {
+                page::clear(verbs, page.at, page.shape).await?;
+                intents.add(page.at, page.shape);
+                return Ok(true);
+            }
+        }
+    }
+    let (at, may_be_listed) = match unlisted {
+        Some((at, _)) => (at, true),
+        None => match allocate(intents, server, shape).await {
+            Some(Allocated { at, zeroed }) => {
+                intents.at_server(server, |pages| pages.unlisted = Some((at, shape)));
+                (at, !zeroed)
+            }
+            None => return Ok(false),
+        },
+    };
+    // Memory that was a node before. Whether a page is in the list is not asked of one that was never written to.
+    if may_be_listed {
+        page::clear(verbs, at, shape).await?;
+    }
+    page::put_in_list(verbs, intents.head, Page { at, owner, shape }, may_be_listed).await?;
+    intents.add(at, shape);
+    Ok(true)
+}
+
+/// Tells whether that page can be taken: it is free, or of a table that had this one's name before it.
+fn is_to_be_had(intents: &Intents, page: Page, server: ServerId, shape: Shape) -> bool {
+    let is_known = || intents.at_server(server, |pages| pages.listed.iter().any(|(at, _)| *at == page.at));
+    let is_fit = page.at.server() == server && page.shape.slot_bytes >= shape.slot_bytes;
+    is_fit && (page.owner == Owner::NONE || page.owner == intents.owner && !is_known())
+}
+
+async fn allocate(intents: &Intents, server: ServerId, shape: Shape) -> Option<Allocated> {
+    let allocator = intents.allocator.borrow().clone()?;
+    match allocator.allocate_on(server, shape.page_bytes()).await {
+        Ok(page) => {
+            intents.page_bytes.set(intents.page_bytes.get() + shape.page_bytes());
+            Some(page)
+        }
+        Err(error @ AllocError::OutOfMemory { .. }) => {
+            tracing::debug!(%error, "there is no memory for intents");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%error, "memory for intents cannot be had now");
+            None
+        }
+    }
+}
+
+/// Gives the pages of a table whose last handle is gone to the next table that needs some. One with a slot that is
+/// still in use stays as it is.
+pub(crate) async fn give_back<V: Verbs>(verbs: V, intents: Rc<Intents>) {
+    *intents.allocator.borrow_mut() = None;
+    let mut pauses = 0;
+    while intents.are_in_use() && pauses < END_PAUSES_MAX {
+        verbs.pause(END_PAUSE_NS).await;
+        pauses += 1;
+    }
+    let servers = std::mem::take(&mut *intents.servers.borrow_mut());
+    for Pages { free, listed, .. } in servers {
+        for (page, _) in listed.into_iter().filter(|(page, shape)| {
+            shape.slots_of(*page).all(|slot| free.iter().any(|(free, _)| *free == slot))
+        }) {
+            let mut pace = Pace::after(0);
+            while let Err(failed) = page::change_owner(&verbs, page, intents.owner, Owner::NONE).await {
+                let pause_ns = pace.failed(failed.cause(), ATTEMPTS_MAX);
+                if pace.attempts() >= ATTEMPTS_MAX {
+                    tracing::debug!(name: "lock.intent.kept", %page, "a page could not be given back");
+                    return;
+                }
+                verbs.pause(pause_ns).await;
+            }
+        }
+    }
+}
+
+impl Intents {
+    fn are_in_use(&self) -> bool {
+        self.servers.borrow().iter().any(|pages| {
+            let slots: usize = pages.listed.iter().map(|(_, shape)| shape.slots as usize).sum();
+            pages.is_asked || pages.free.len() < slots
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_fit_into_an_eighth_of_a_chunk() {
+        for chunk_bytes in [4 << 10, 16 << 10, 64 << 10, 8 << 20] {
+            for node_bytes in [0, 24, 64, 300, 1024, 5000, 1 << 20, 1 << 30] {
+                let shape = shape_for(node_bytes, chunk_bytes).unwrap();
+                assert!(shape.page_bytes() <= chunk_bytes / 8, "{shape:?} of {chunk_bytes}");
+                assert!((1..=16).contains(&shape.slots) && shape.slot_bytes.is_multiple_of(64));
+            }
+        }
+        assert_eq!(shape_for(1024, 8 << 20), Some(Shape { slot_bytes: 1152, slots: 16 }));
+        assert_eq!(shape_for(1024, 4 << 10), Some(Shape { slot_bytes: 448, slots: 1 }));
+        assert_eq!((shape_for(64, 512), shape_for(64, 0)), (None, None));
+    }
+}
