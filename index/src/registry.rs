@@ -536,6 +536,21 @@ macro_rules! registry {
                 }
             }
 
+            /// Counts the bytes of that memory that are for intents ([`Index::intent_bytes`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// index.put(b"anna", b"1").await?;
+            /// assert_eq!(index.intent_bytes(), 0, "they are off");
+            /// # });
+            /// ```
+            pub fn intent_bytes(&self) -> u64 {
+                match self {
+                    $(AnyIndex::$kind(index) => index.intent_bytes(),)+
+                }
+            }
+
             /// Counts local locks and windows that are held or waited for here ([`Index::locks_in_use`]).
             ///
             /// ```

@@ -218,6 +218,11 @@ mod tests {
             taken_over: n,
             refused: n,
             orphaned: n,
+            recovered: n,
+            redone: n,
+            recorded: n,
+            record_bytes: n,
+            unrecorded: n,
         };
         first.locks = every(3);
         (first.cache.evicted, first.sharing.reads_delegated) = (5, 2);

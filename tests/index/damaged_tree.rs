@@ -30,6 +30,7 @@ const FEW: Options = Options {
     lock_wait_max: Duration::from_secs(5),
     lock_attempts_max: 100,
     scan_window: Some(4),
+    intent_log: false,
 };
 
 /// Runs `main` with a tree, and with the node, on which more handles to it can be opened.

@@ -227,6 +227,8 @@ impl Algorithm for DolphinAlgorithm {
         is_radix: true,
         // An update under a shared lock.
         fails_with_queue_pairs: true,
+        // Inner nodes change by single words, and locks of leaves, which are shared, are not taken over.
+        records_intents: false,
         long_key: 255,
         height_min: 3,
         load_factor_min: 0.2,

@@ -238,6 +238,9 @@ pub struct Trial {
     /// True if a change whose queue pair breaks may fail, with an unknown outcome: it is not made again where other
     /// clients may have overwritten it.
     pub fails_with_queue_pairs: bool,
+    /// True if write-backs under locks that are taken over from the dead may leave a node torn, so that they are
+    /// recorded ([`Options::intent_log`]).
+    pub records_intents: bool,
     /// Bytes of a key that is long, and legal.
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
@@ -257,6 +260,7 @@ impl Trial {
         inserts_in_place: true,
         finishes_what_was_dropped: false,
         fails_with_queue_pairs: false,
+        records_intents: true,
         // More than a byte can count.
         long_key: 300,
         height_min: 1,

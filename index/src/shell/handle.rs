@@ -6,9 +6,9 @@ use std::cell::{OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use farwood_lock::LockTable;
 use farwood_lock::shared::SharedLocks;
 use farwood_lock::window::Outcome;
+use farwood_lock::{IntentLog, LockTable};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
@@ -25,6 +25,9 @@ use crate::stats::{IndexStats, OpKind};
 use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
+
+/// Bytes of a root word.
+const ROOT_BYTES: u64 = 8;
 
 /// An index as a whole compute node sees it. Clones share cache and statistics; [`Tree::attach`] makes the handle that
 /// one shard's clients use.
@@ -154,9 +157,11 @@ impl<A: Algorithm> Tree<A> {
         let shared = Arc::clone(&self.0);
         let techniques = A::in_effect(shared.options.techniques, &shared.persisted);
         let (locks, windows) = A::meet(techniques, shared.options.locks());
-        let (locks, coalescing) = shared.meeting.attach(&verbs, locks, windows);
         let first_server = usize::from(verbs.shard().0);
-        let allocator = NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server);
+        let allocator =
+            Rc::new(NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server));
+        let intents = shared.options.intent_log.then(|| shared.intent_log(&allocator));
+        let (locks, coalescing) = shared.meeting.attach(&verbs, locks, windows, intents);
         let state = A::shard_state(&shared.state);
         let stats = RefCell::default();
         Index(Rc::new_cyclic(|me| {
@@ -211,6 +216,16 @@ impl<A: Algorithm> Tree<A> {
     }
 }
 
+impl<A: Algorithm> Shared<A> {
+    /// Yields where intents are kept: their pages are in the index's memory, and the list of these begins behind the
+    /// root word, in its line.
+    fn intent_log(&self, allocator: &Rc<NodeAllocator>) -> IntentLog {
+        let geometry = A::geometry(&self.persisted);
+        let node_bytes = geometry.kept_node_bytes().unwrap_or(0).max(geometry.leaf_bytes() as u64);
+        IntentLog { head: self.entry.root.add(ROOT_BYTES), allocator: Rc::clone(allocator), node_bytes }
+    }
+}
+
 /// Reads the configuration of the index of that catalog entry.
 fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, OpenError> {
     let CatalogEntry { name, kind, config, .. } = entry;
@@ -261,7 +276,7 @@ pub struct Local<A: Algorithm, V: Verbs> {
     /// Those of them that clients share, for an algorithm that has such: made with the first one.
     pub shared_locks: OnceCell<SharedLocks<V>>,
     /// Memory for nodes.
-    pub allocator: NodeAllocator,
+    pub allocator: Rc<NodeAllocator>,
     /// The algorithm's own.
     pub state: A::ShardState,
     coalescing: Coalescing<V>,
@@ -362,6 +377,22 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// ```
     pub fn books(&self) -> Books {
         self.0.allocator.books()
+    }
+
+    /// Counts the bytes of that memory that are for intents ([`Options::intent_log`]).
+    ///
+    /// ```
+    /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options}};
+    /// # farwood_doctest::run(async |node, shard| {
+    /// let options = Options { intent_log: true, ..Options::default() };
+    /// let users = Sherman::create(&node, "users", Geometry::default(), options).await?.attach(shard);
+    /// users.put(b"anna", b"1").await?;
+    /// users.put(b"anna", b"2").await?;
+    /// assert!((1..=8192).contains(&users.intent_bytes()), "a page, in a chunk of 64 KiB");
+    /// # Ok(()) });
+    /// ```
+    pub fn intent_bytes(&self) -> u64 {
+        self.0.locks.intent_bytes()
     }
 
     /// Counts local locks and windows that are held or waited for here: 0 when no operation runs.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use farwood_lock::window::WindowConfig;
-use farwood_lock::{Images, LockConfig, LockTable, tag_of};
+use farwood_lock::{Images, IntentLog, LockConfig, LockTable, tag_of};
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, PortLease, Verbs};
 
@@ -39,8 +39,9 @@ impl Meeting {
         }
     }
 
-    /// Makes the tables of one shard, as `locks` and `windows` say; on all shards of a compute node they say the same.
-    /// The rest of their configuration is filled in here: clients wait for windows as long as for locks.
+    /// Makes the tables of one shard, as `locks` and `windows` say, and with intents if there is memory for them; on
+    /// all shards of a compute node they say the same. The rest of their configuration is filled in here: clients wait
+    /// for windows as long as for locks.
     ///
     /// # Panics
     /// If the shard has them already.
@@ -49,12 +50,13 @@ impl Meeting {
         verbs: &V,
         locks: LockConfig,
         windows: WindowConfig,
+        intents: Option<IntentLog>,
     ) -> (LockTable<V>, Coalescing<V>) {
         let windows = WindowConfig { wait_max: locks.wait_max, seed: self.seed, ..windows };
         let (name, dead_owners) = (Arc::clone(&self.name), Arc::clone(&self.dead_owners));
         let locks = LockConfig { name, tag: self.tag, dead_owners, ..locks };
         let (port, images) = (self.lock_port.port(), Arc::clone(&self.images));
-        let locks = LockTable::attach_with_images(verbs.clone(), port, locks, images);
+        let locks = LockTable::attach_with_intents(verbs.clone(), port, locks, images, intents);
         let coalescing = Coalescing::attach(verbs.clone(), self.window_port.port(), windows, &self.sketch);
         (locks, coalescing)
     }
