@@ -111,6 +111,9 @@ pub(crate) struct SimRunArgs {
     /// Switch a technique of the index on all nodes [default: each seed draws them]
     #[arg(long, value_name = "NAME=on|off")]
     pub(crate) technique: Vec<String>,
+    /// Let all nodes record their intents and take over the locks of nodes that have stopped, which are found out
+    #[arg(long)]
+    pub(crate) takeover: bool,
     /// Write the history of each seed into that directory, as lines of JSON
     #[arg(long, value_name = "DIR")]
     pub(crate) history: Option<PathBuf>,
@@ -205,6 +208,9 @@ pub(crate) struct BenchArgs {
     pub(crate) cache: u64,
     #[arg(long, value_name = "NAME=on|off", help = kinds::techniques_help())]
     pub(crate) technique: Vec<String>,
+    /// Record what is about to be written to nodes, so that others can take over this node's locks if it dies
+    #[arg(long)]
+    pub(crate) intent_log: bool,
     /// Open loop: start that many operations a second, and count latency from the intended start
     #[arg(long, value_name = "OPS", value_parser = parse_count)]
     pub(crate) rate: Option<u64>,

@@ -155,6 +155,7 @@ impl BenchConfig {
         let wanted =
             index::spec(kind, limits, &args.technique).map_err(|error| of_trace(&args, limits, error))?;
         let spec = wanted.effective(fabric.may_have_on_chip_memory());
+        let spec = spec.with_options(|options| options.intent_log = args.intent_log);
         let config = BenchConfig {
             latency_sampling: latency_sampling(&args, &key_set, &fabric),
             warmup_ns: warmup_ns(&args, workload, &fabric),
@@ -248,6 +249,9 @@ impl BenchConfig {
             "latency_sampling": self.latency_sampling,
             "version": env!("CARGO_PKG_VERSION"),
         });
+        if self.spec.options().intent_log {
+            config["intent_log"] = json!(true);
+        }
         // serde_json keeps the keys of an object sorted, so equal configurations have equal texts.
         config["digest"] = json!(format!("{:016x}", xxh3_64(config.to_string().as_bytes())));
         config["seed"] = json!(self.seed);

@@ -237,9 +237,18 @@ impl<V: Verbs> Client<V> {
 
     /// Does all of `actions`, but for writes when it has seen enough locks of the dead; yields the errors.
     pub(crate) async fn perform_all(self, actions: Vec<Action>) -> Vec<(String, IndexError)> {
+        self.perform_until(actions, CONTENDED_MAX).await
+    }
+
+    /// Does all of `actions`, however many locks of the dead it sees; yields the errors.
+    pub(crate) async fn perform_every(self, actions: Vec<Action>) -> Vec<(String, IndexError)> {
+        self.perform_until(actions, u32::MAX).await
+    }
+
+    async fn perform_until(self, actions: Vec<Action>, contended_max: u32) -> Vec<(String, IndexError)> {
         let (mut errors, mut contended) = (Vec::new(), 0);
         for action in actions {
-            if contended >= CONTENDED_MAX && is_write(&action) {
+            if contended >= contended_max && is_write(&action) {
                 continue;
             }
             if let Err(error) = self.perform(&action, Patience::Endless).await {

@@ -35,9 +35,14 @@ const COMMON: [&str; 15] = [
     "window.joined",
 ];
 
+/// Events of takeovers, for swarms that are run with them: of every kind, and of those that record intents.
+const TAKEOVER: [&str; 1] = ["lock.recovered"];
+const INTENTS: [&str; 4] =
+    ["lock.intent.recorded", "lock.intent.unrecorded", "lock.recovery.redone", "lock.recovery.redone_again"];
+
 /// At most so many events are counted: kinds may share some.
 const COUNTERS_MAX: usize = {
-    let (mut most, mut kind) = (COMMON.len(), 0);
+    let (mut most, mut kind) = (COMMON.len() + TAKEOVER.len() + INTENTS.len(), 0);
     while kind < IndexKind::ALL.len() {
         most += IndexKind::ALL[kind].trial().rare_paths.len();
         kind += 1;
@@ -48,7 +53,7 @@ const COUNTERS_MAX: usize = {
 /// The names of the events that are counted, in their order.
 static COUNTERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let of_kinds = IndexKind::ALL.iter().flat_map(|kind| kind.trial().rare_paths);
-    let mut names: Vec<_> = COMMON.iter().chain(of_kinds).copied().collect();
+    let mut names: Vec<_> = COMMON.iter().chain(&TAKEOVER).chain(&INTENTS).chain(of_kinds).copied().collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -65,11 +70,16 @@ pub struct Coverage([u64; COUNTERS_MAX]);
 impl Coverage {
     const NONE: Coverage = Coverage([0; COUNTERS_MAX]);
 
-    /// Yields the counters that indexes of `kind` have: their names and counts, in the order of the names.
-    pub fn of(&self, kind: IndexKind) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Yields the counters that indexes of `kind` have, those of takeovers too if there are any: their names and
+    /// counts, in the order of the names.
+    pub fn of(&self, kind: IndexKind, takeover: bool) -> impl Iterator<Item = (&'static str, u64)> {
         let own = kind.trial().rare_paths;
         let named = COUNTERS.iter().copied().zip(self.0);
-        named.filter(move |(name, _)| COMMON.contains(name) || own.contains(name))
+        let taken: &[&str] = if takeover { &TAKEOVER } else { &[] };
+        let recorded: &[&str] = if takeover && kind.trial().records_intents { &INTENTS } else { &[] };
+        named.filter(move |(name, _)| {
+            [&COMMON[..], own, taken, recorded].iter().any(|names| names.contains(name))
+        })
     }
 
     /// Yields one for each path that was taken at all.
@@ -176,13 +186,16 @@ mod tests {
             tracing::debug!(name: "unheard", "not listed");
             std::thread::spawn(|| tracing::debug!(name: "lock.redo", "elsewhere")).join().unwrap();
         });
-        let counted_of = |kind| counts.of(kind).filter(|(_, count)| *count > 0).collect::<Vec<_>>();
+        let counted_of = |kind| counts.of(kind, true).filter(|(_, count)| *count > 0).collect::<Vec<_>>();
         for &kind in IndexKind::ALL {
             assert_eq!(counted_of(kind), [("lock.redo", 2)]);
         }
         assert_eq!(counted(|| ()).1, Coverage::default());
         assert!(
-            counts.taken().of(IndexKind::Smart).all(|(name, count)| count == u64::from(name == "lock.redo"))
+            counts
+                .taken()
+                .of(IndexKind::Smart, false)
+                .all(|(name, count)| count == u64::from(name == "lock.redo"))
         );
     }
 }

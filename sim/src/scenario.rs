@@ -156,6 +156,9 @@ pub struct Overrides {
     pub ops: Option<u32>,
     /// These techniques, by name, on or off.
     pub techniques: Vec<(String, bool)>,
+    /// Compute nodes record their intents, and those that have stopped are found out, so that others take their locks
+    /// over.
+    pub takeover: bool,
 }
 
 impl Scenario {
@@ -188,6 +191,7 @@ impl Scenario {
                 node.set_technique(name, *on);
             });
         }
+        nodes.iter_mut().for_each(|node| node.options_mut().intent_log = overrides.takeover);
         let mut work = draw_work(rng, overrides.kind, shape);
         work.ops = overrides.ops.unwrap_or(work.ops);
         let fault_multiplier = *[1, 1, 4, 12].choose(rng).expect("not empty");
@@ -226,6 +230,11 @@ impl Scenario {
         &self.nodes[0]
     }
 
+    /// Tells whether compute nodes take over the locks of those that have stopped.
+    pub(crate) fn takes_over(&self) -> bool {
+        self.nodes.iter().any(|node| node.options().intent_log)
+    }
+
     /// Counts the clients of all compute nodes.
     pub fn clients(&self) -> usize {
         self.nodes.len() * usize::from(self.cluster.shards) * usize::from(self.work.clients)
@@ -255,6 +264,7 @@ impl Scenario {
             slow_control,
             ignores_fences: false,
             any_order: self.adversary.any_order,
+            finds_deaths: self.takes_over(),
         }
     }
 }
@@ -445,11 +455,14 @@ mod tests {
         for &kind in IndexKind::ALL {
             let plain = draw(7, kind);
             let mix = FaultMix::named("delays");
-            let overrides =
-                Overrides { kind, mix, ops: Some(5), techniques: vec![("delegation".into(), false)] };
+            let techniques = vec![("delegation".into(), false)];
+            let overrides = Overrides { kind, mix, ops: Some(5), techniques, takeover: true };
             let wished = Scenario::draw(7, &overrides);
             let mut nodes = plain.nodes.clone();
-            nodes.iter_mut().for_each(|node| assert!(node.set_technique("delegation", false)));
+            nodes.iter_mut().for_each(|node| {
+                assert!(node.set_technique("delegation", false));
+                node.options_mut().intent_log = true;
+            });
             assert_eq!(wished.nodes, nodes);
             assert_eq!((wished.mix, wished.work), (mix.unwrap(), Work { ops: 5, ..plain.work }));
             assert_eq!(

@@ -66,9 +66,9 @@ pub(crate) fn run(args: &SimRunArgs) -> Result<(), CliError> {
         }
     })?;
     if args.require_coverage {
-        print(&total.table(plan.overrides.kind))?;
+        print(&total.table(&plan.overrides))?;
     }
-    total.verdict(plan.overrides.kind, args.require_coverage)
+    total.verdict(&plan.overrides, args.require_coverage)
 }
 
 /// Sums over all seeds.
@@ -92,9 +92,11 @@ impl Total {
     }
 
     /// Tabulates how often each rare path was taken, and in how many seeds.
-    fn table(&self, kind: IndexKind) -> String {
+    fn table(&self, &Overrides { kind, takeover, .. }: &Overrides) -> String {
         let mut text = format!("{:<27}{:>12}{:>10}\n", "coverage", "events", "seeds");
-        for ((name, events), (_, seeds)) in self.events.of(kind).zip(self.seeds_with.of(kind)) {
+        for ((name, events), (_, seeds)) in
+            self.events.of(kind, takeover).zip(self.seeds_with.of(kind, takeover))
+        {
             writeln!(text, "{name:<27}{events:>12}{seeds:>10}").expect("strings take everything");
         }
         writeln!(text, "undecided histories: {} of {}", self.undecided, self.seeds)
@@ -102,7 +104,11 @@ impl Total {
         text
     }
 
-    fn verdict(&self, kind: IndexKind, requires_coverage: bool) -> Result<(), CliError> {
+    fn verdict(
+        &self,
+        &Overrides { kind, takeover, .. }: &Overrides,
+        requires_coverage: bool,
+    ) -> Result<(), CliError> {
         let Total { seeds, failed, undecided, .. } = *self;
         if failed > 0 {
             return Err(CliError::Check(format!("{failed} of {seeds} seeds failed")));
@@ -114,7 +120,7 @@ impl Total {
             let limit = format!("at most one in {UNDECIDED_ONE_IN} may be");
             return Err(CliError::Check(format!("{undecided} of {seeds} histories are undecided: {limit}")));
         }
-        let never = self.events.of(kind).filter(|(_, events)| *events == 0).map(|(name, _)| name);
+        let never = self.events.of(kind, takeover).filter(|(_, events)| *events == 0).map(|(name, _)| name);
         let never: Vec<_> = never.collect();
         match never.is_empty() {
             true => Ok(()),
@@ -146,8 +152,11 @@ impl Plan {
         for switch in &args.technique {
             write!(rest, " --technique {switch}").expect("strings take everything");
         }
+        if args.takeover {
+            rest += " --takeover";
+        }
         let ops = args.ops.map(ops_per_client).transpose()?;
-        let overrides = Overrides { kind, mix, ops, techniques };
+        let overrides = Overrides { kind, mix, ops, techniques, takeover: args.takeover };
         if let Some(directory) = &args.history {
             files::check_directory(directory)?;
             fs::create_dir_all(directory).map_err(|error| CliError::write(directory, error))?;
@@ -293,7 +302,8 @@ mod tests {
 
     #[test]
     fn coverage_is_required_of_those_who_ask() {
-        let verdict = |total: &Total, required| match total.verdict(IndexKind::Smart, required) {
+        let smart = Overrides { kind: IndexKind::Smart, ..Overrides::default() };
+        let verdict = |total: &Total, required| match total.verdict(&smart, required) {
             Ok(()) => String::new(),
             Err(error) => error.one_line(),
         };

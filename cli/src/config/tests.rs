@@ -4,6 +4,8 @@ use farwood::IndexSpec;
 use farwood::index::{sherman, smart};
 use farwood::runtime::sim::Profile;
 
+use serde_json::json;
+
 use super::*;
 use crate::args::{self, Command, Request};
 
@@ -172,6 +174,14 @@ fn techniques_switch_one_by_one() {
     assert_eq!(config.to_json()["techniques"]["two_level"], false);
     assert_eq!(config.to_json()["techniques"]["fused"], true);
     assert_eq!(config.to_json()["techniques"]["on_chip"], false);
+}
+
+#[test]
+fn intents_are_recorded_where_that_is_asked_for() {
+    let (off, on) = (config("").unwrap(), config("--intent-log").unwrap());
+    assert!(!off.spec.options().intent_log && on.spec.options().intent_log);
+    assert_eq!((&off.to_json()["intent_log"], &on.to_json()["intent_log"]), (&json!(null), &json!(true)));
+    assert_ne!(off.to_json()["digest"], on.to_json()["digest"]);
 }
 
 #[test]

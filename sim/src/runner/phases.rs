@@ -32,9 +32,11 @@ const AFRESH: (&str, Duration) = ("afresh", Duration::from_millis(1));
 /// Keys that go into each of them, with this value.
 const OTHERS_KEYS: usize = 40;
 const OTHERS_VALUE: &[u8] = b"another";
-/// Numbers of the clients that load the index and that look at what is left of it, beyond all others.
+/// Numbers of the clients that load the index, that look at what is left of it, and that take over what the dead have
+/// left, beyond all others.
 const LOADER: u32 = 1_000;
 const CHECKER: u32 = 1_001;
+const HEIR: u32 = 1_002;
 /// Virtual time after which a failed opening or load is tried again.
 const OPEN_PAUSE_NS: u64 = 50_000;
 /// Virtual time that a phase may take: far more than any needs, so that what goes on for ever is found.
@@ -46,6 +48,9 @@ const LIVENESS_NS: u64 = 60_000_000_000;
 const LONE_KEYS: usize = 12;
 /// New nodes that a client has in hand at most: its own, and those of dropped operations.
 const NODES_IN_HAND: u64 = 4;
+/// The wait of the last look for a lock, and that where locks of the dead are taken over meanwhile.
+const LOOK_WAIT: Duration = Duration::from_millis(1);
+const TAKEOVER_WAIT: Duration = Duration::from_millis(20);
 /// Writes of the last look.
 const WRITES_AT_REST: usize = 60;
 
@@ -80,6 +85,7 @@ impl<'r> Run<'r> {
         self.crew.recorder.give_all_up(self.simulation.now());
         self.stay_alive(&fleet)?;
         self.rest(&fleet)?;
+        self.inherit(&mut fleet, &wrap)?;
         self.crew.recorder.rest();
         self.balance(&fleet)?;
         self.take_turns(&fleet)?;
@@ -343,6 +349,35 @@ impl<'r> Run<'r> {
         self.until_idle()
     }
 
+    /// Lets a compute node that comes late write to all keys, where locks of the dead are taken over: what the dead had
+    /// recorded, and not acknowledged, takes effect when their lock is taken, and not after the rest.
+    fn inherit<W: Verbs>(
+        &self,
+        fleet: &mut Vec<Member<W>>,
+        wrap: &impl Fn(SimShard, u32) -> W,
+    ) -> Result<(), String> {
+        if !self.scenario.takes_over() || self.crew.dead().is_empty() {
+            return Ok(());
+        }
+        let (node, place) = (self.simulation.add_node(None), fleet.len());
+        let spec = self.scenario.spec_of(0).with_options(|options| options.lock_wait_max = TAKEOVER_WAIT);
+        let tree = self.open(node, spec, false)?;
+        self.enlist(node, &tree, wrap, fleet);
+        let heir = Client {
+            crew: Rc::clone(&self.crew),
+            index: fleet[place].index.clone(),
+            verbs: fleet[place].verbs.clone(),
+            who: Who { node: u32::from(node), client: HEIR },
+            rng: self.rng(2),
+        };
+        let updates = (0..self.crew.keys.len()).map(|key| Action::Point(Op::Update, key)).collect();
+        let errors = self.block_on(&fleet[place].shard, heir.perform_every(updates))?;
+        if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
+            return Err(format!("{name}, after the deaths, failed: {error}"));
+        }
+        self.rest(fleet)
+    }
+
     /// Waits for what no client waits for: WRITEs on their way, janitors, paths that are made shorter.
     fn until_idle(&self) -> Result<(), String> {
         match self.simulation.run(self.simulation.now() + PHASE_NS, || false) {
@@ -396,7 +431,7 @@ impl<'r> Run<'r> {
         let spec = self.scenario.spec().with_options(|options| {
             options.cache_bytes = 1 << 20;
             options.retries_max = 500;
-            options.lock_wait_max = Duration::from_millis(1);
+            options.lock_wait_max = if self.scenario.takes_over() { TAKEOVER_WAIT } else { LOOK_WAIT };
         });
         let tree = self.open(node, spec, false)?;
         let shards: Vec<_> =
@@ -444,8 +479,10 @@ impl<'r> Run<'r> {
                 ));
             }
         }
-        let ours = fleet.iter().map(|member| member.index.books()).chain(indexes.iter().map(AnyIndex::books));
-        self.count_nodes(ours.map(|books| books.used_bytes).sum(), &report)?;
+        let nodes_of = |books: Books, intent_bytes: u64| books.used_bytes - intent_bytes;
+        let fleets = fleet.iter().map(|member| nodes_of(member.index.books(), member.index.intent_bytes()));
+        let ours = fleets.chain(indexes.iter().map(|index| nodes_of(index.books(), index.intent_bytes())));
+        self.count_nodes(ours.sum(), &report)?;
         let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), spec.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)

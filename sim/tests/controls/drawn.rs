@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use farwood_index::IndexKind;
+use farwood_runtime::sim::FaultMix;
 use farwood_sim::scenario::{Overrides, Scenario};
 
 use crate::is_caught;
@@ -15,6 +16,20 @@ fn is_caught_as_drawn(act: Act, kind: IndexKind, off: Option<&str>, seeds: Range
     let techniques: Vec<_> = off.map(|name| (name.to_owned(), false)).into_iter().collect();
     let overrides = Overrides { kind, techniques, ..Overrides::default() };
     is_caught(act, seeds, |seed| Scenario::draw(seed, &overrides));
+}
+
+/// Tries seeds as `farwood sim run --takeover --faults crashes` draws them for that index.
+#[track_caller]
+fn is_caught_with_takeover(act: Act, kind: IndexKind, seeds: Range<u64>) {
+    let mix = FaultMix::named("crashes");
+    let overrides = Overrides { kind, mix, takeover: true, ..Overrides::default() };
+    is_caught(act, seeds, |seed| Scenario::draw(seed, &overrides));
+}
+
+#[test]
+fn an_intent_behind_its_node() {
+    is_caught_with_takeover(Act::IntentLast, IndexKind::Sherman, 0..20);
+    is_caught_with_takeover(Act::IntentLast, IndexKind::Chime, 0..20);
 }
 
 #[test]

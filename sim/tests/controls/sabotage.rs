@@ -57,6 +57,8 @@ pub(crate) enum Act {
     NoTornMark,
     /// Sharers of a lock do not show themselves.
     NoPresence,
+    /// An intent goes behind the node that it is about.
+    IntentLast,
 }
 
 /// The nodes of the tree that runs on the fabric.
@@ -127,6 +129,14 @@ impl<V: Verbs> Sabotage<V> {
                 verbs[..begin].reverse();
             }),
             Act::NoTornMark => rebuilt(chain, |verbs| verbs.retain(|verb| !marks(verb))),
+            Act::IntentLast => match self.intent_in(&chain) {
+                Some(intent) => rebuilt(chain, |verbs| {
+                    let writes = |verb: &Verb| matches!(verb.op, Op::Write { .. });
+                    let last = verbs.iter().rposition(writes).expect("an intent is a WRITE");
+                    verbs[intent..=last].rotate_left(1);
+                }),
+                None => chain,
+            },
             Act::NoPresence => rebuilt(chain, |verbs| {
                 for verb in verbs {
                     if let Op::Faa { add, .. } = &mut verb.op {
@@ -136,6 +146,15 @@ impl<V: Verbs> Sabotage<V> {
             }),
             _ => chain,
         }
+    }
+
+    /// Finds the WRITE of an intent: it is in the beginning of the chain's buffer, and has a lock word of this compute
+    /// node in it which says that there are intents.
+    fn intent_in(&self, chain: &Chain) -> Option<usize> {
+        let word = u64::from_le_bytes(chain.buffer()?.get(8..16)?.try_into().ok()?);
+        let is_word = word >> 48 == u64::from(self.fabric.node_id()) && word >> 31 & 1 == 1;
+        let is_first = |verb: &Verb| matches!(verb.op, Op::Write { from: 0, .. });
+        chain.verbs().iter().position(is_first).filter(|_| is_word)
     }
 
     fn begun(
