@@ -462,16 +462,34 @@ const LOCKS: &[Patch] = &[
         replace: "Settled::Cleared",
     },
     Patch {
+        name: "an intent stays when its lock is passed on",
+        file: "lock/src/held/recording.rs",
+        find: "⟦pending.recorded && pending.mode != UnlockMode::Unlocked⟧",
+        replace: "false",
+    },
+    Patch {
+        name: "a taker leaves no copy of the intent",
+        file: "lock/src/recovery.rs",
+        find: "⟦chain.write(slot.at(), 0..intent.len()).cas⟧(lock, dead.to_bits(), claim.word.to_bits())",
+        replace: "chain.cas",
+    },
+    Patch {
+        name: "a lock is taken over whose owner may live",
+        file: "lock/src/table.rs",
+        find: "match ⟦self.deaths.contain(word.owner())⟧ {",
+        replace: "true",
+    },
+    Patch {
         name: "the next holder is told when the write-back is posted",
         file: "lock/src/held.rs",
-        find: "self.depart(meter, chain, PendingRelease { claim, mode, unpublished: self.unpublished });
-                ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+        find: "self.depart(meter, chain, pending);
+                let buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
     Patch {
         name: "the next holder is told when the rear WRITE is posted",
-        file: "lock/src/held.rs",
+        file: "lock/src/held/rear.rs",
         find: "self.depart(meter, chain, pending);
         let buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
@@ -479,7 +497,7 @@ const LOCKS: &[Patch] = &[
     },
     Patch {
         name: "one WRITE of several lines clears the word, whatever their order",
-        file: "lock/src/held.rs",
+        file: "lock/src/held/rear.rs",
         find: "is_one_line || self.table.verbs.capabilities().in_order_write",
         replace: "true",
     },

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::mutant::TAKEOVER;
 
 /// Limits of a seed's run.
 #[derive(Clone, Copy)]
@@ -76,10 +77,15 @@ pub(crate) fn run(
 fn run_seed(program: &Path, mutant: &str, index: &str, seed: u64, bounds: Bounds) -> Result<(End, Vec<u32>)> {
     let (memory_kib, seconds) = (bounds.memory_kib, bounds.seed.as_secs());
     let script = format!("ulimit -c 0; ulimit -v {memory_kib}; ulimit -S -t {seconds}; exec \"$0\" \"$@\"");
+    let (index, takeover) = match index.strip_suffix(TAKEOVER) {
+        Some(index) => (index, &["--takeover"][..]),
+        None => (index, &[][..]),
+    };
     let mut child = Command::new("sh")
         .args(["-c", &script])
         .arg(program)
         .args(["sim", "run", "--index", index, "--seeds", &format!("{seed}..{}", seed + 1)])
+        .args(takeover)
         .env("FARWOOD_MUTANT", mutant)
         .env_remove("FARWOOD_LOG")
         .stdin(Stdio::null())

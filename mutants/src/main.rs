@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 
 use judge::{Bounds, End};
-use mutant::{Fate, Mutant, Verdict};
+use mutant::{Fate, Mutant, TAKEOVER, Verdict, WITH_TAKEOVER};
 use reach::Reach;
 use tree::Places;
 
@@ -115,7 +115,7 @@ fn run(args: &Args) -> Result<()> {
         Action::Build => println!("{} mutants", tree::build(&places)?.len()),
         Action::List => listed(&places)?.iter().for_each(|mutant| println!("{}", about(mutant))),
         Action::Reach(args) => {
-            for index in ["smart", "sherman", "chime", "dolphin"] {
+            for index in ["smart", "sherman", "chime", "dolphin"].into_iter().chain(WITH_TAKEOVER) {
                 reach::record(&places, &places.program(), index, args.of(index), args.bounds())?;
             }
         }
@@ -206,7 +206,7 @@ fn judge_one(places: &Places, reach: &Reach, args: &SeedArgs, mutant: &Mutant) -
 
 impl SeedArgs {
     fn of(&self, index: &str) -> u64 {
-        match index {
+        match index.strip_suffix(TAKEOVER).unwrap_or(index) {
             "smart" => self.smart,
             "sherman" => self.sherman,
             "chime" => self.chime,

@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Behind the name of an index: its swarm with takeovers.
+pub(crate) const TAKEOVER: &str = "+takeover";
+/// The swarms that run code of takeovers, and nothing else of which the others do not.
+pub(crate) const WITH_TAKEOVER: [&str; 3] = ["sherman+takeover", "chime+takeover", "smart+takeover"];
+
 /// The files, or all in a folder (not in those below it).
 pub(crate) const TARGETS: &[&str] = &[
     "cache/src/hotspot.rs",
@@ -56,11 +61,16 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/write.rs",
     "lock/src/handover.rs",
     "lock/src/held.rs",
+    "lock/src/held/rear.rs",
+    "lock/src/held/recording.rs",
     "lock/src/held/taking.rs",
     "lock/src/hint.rs",
+    "lock/src/intent.rs",
+    "lock/src/intents",
     "lock/src/janitor.rs",
     "lock/src/patience.rs",
     "lock/src/place.rs",
+    "lock/src/recovery.rs",
     "lock/src/shared",
     "lock/src/slots.rs",
     "lock/src/table.rs",
@@ -121,6 +131,7 @@ pub(crate) fn indexes_of(file: &str) -> Vec<String> {
             &["chime"]
         }
         _ if ["/dolphin/", "/range_leaf/", "/shared/"].iter().any(|part| file.contains(part)) => &["dolphin"],
+        _ if ["/recording", "/intent", "/recovery"].iter().any(|part| file.contains(part)) => &WITH_TAKEOVER,
         _ if file.contains("/btree/") => &["sherman", "chime"],
         _ if file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") => &["smart"],
