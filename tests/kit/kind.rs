@@ -39,7 +39,7 @@ pub(crate) trait Mixes: Copy {
     /// Yields the mix that users get, and the one that is furthest from it.
     fn extremes(self) -> [IndexSpec; 2];
 
-    /// Yields the extremes first, each switch alone as it is not by default, and a cache that holds nothing.
+    /// Yields the extremes first, each switch alone as it is not by default, a cache that holds nothing, and intents.
     fn mixes(self) -> Vec<IndexSpec>;
 
     /// Yields every combination of the switches that are on by default, but for most that come to the same as another.
@@ -67,6 +67,7 @@ impl Mixes for IndexKind {
             mixes.push(switched(self.default_mix(), name, !on));
         }
         mixes.push(self.default_mix().with_options(|options| options.cache_bytes = 1));
+        mixes.push(self.default_mix().with_options(|options| options.intent_log = true));
         mixes
     }
 
