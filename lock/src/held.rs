@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 
 use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
 
+use self::recording::Record;
 use crate::error::LockError;
 use crate::handover::passes_on;
 use crate::intents::Slot;
@@ -544,11 +545,15 @@ impl<V: Verbs> Held<V> {
             false => UnlockMode::UnlockLater,
         };
         let (mut behind, mut own_buf, mut recorded) = (self.behind.take(), None, false);
-        if self.table.intents.is_some()
-            && let Some(record) = self.record(meter, &chain, claim, behind.clone()).await?
-        {
-            (behind, recorded) = (record.behind, true);
-            own_buf = std::mem::replace(&mut chain, record.chain).into_buffer();
+        if self.table.intents.is_some() {
+            match self.record(&chain, claim, behind.clone()) {
+                Record::Needless => {}
+                Record::Unsayable => Box::pin(self.record_nothing(meter, claim)).await?,
+                Record::Whole(record) => {
+                    (behind, recorded) = (record.behind, true);
+                    own_buf = std::mem::replace(&mut chain, record.chain).into_buffer();
+                }
+            }
         }
         match (mode, behind) {
             (UnlockMode::Unlocked, Some(behind)) => self.add_unlock_with(&mut chain, claim, behind),

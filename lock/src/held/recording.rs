@@ -34,6 +34,15 @@ use crate::word::{Claim, LockWord, WORD_BYTES};
 /// WRITEs of a release, as an intent has them.
 type Patches = SmallVec<[Patch; 8]>;
 
+/// The intent of a release.
+pub(super) enum Record {
+    /// None, since the release leaves no node torn, or the word promises none.
+    Needless,
+    /// One of which nothing can be said, but that the node may be torn: it goes ahead, in a chain of its own.
+    Unsayable,
+    Whole(Recorded),
+}
+
 /// A release whose chain begins with the intent, behind what is unpublished.
 pub(super) struct Recorded {
     pub(super) chain: Chain,
@@ -95,24 +104,16 @@ impl<V: Verbs> Held<V> {
 
     /// Yields the chain of a release with its intent, if it needs one. `chain` has all WRITEs but the unlock, and what
     /// is behind the word.
-    pub(super) async fn record(
-        &mut self,
-        meter: &Meter,
-        chain: &Chain,
-        claim: Claim,
-        behind: Option<Range<usize>>,
-    ) -> Result<Option<Recorded>, LockError> {
+    #[inline(never)]
+    pub(super) fn record(&self, chain: &Chain, claim: Claim, behind: Option<Range<usize>>) -> Record {
         let (prefix, node) = chain.verbs().split_at(usize::from(self.unpublished).min(chain.verbs().len()));
-        let Some(mut patches) = patches_of(node) else {
-            self.record_nothing(meter, claim).await?;
-            return Ok(None);
-        };
+        let Some(mut patches) = patches_of(node) else { return Record::Unsayable };
         let behind_bytes = behind.as_ref().map_or(0, |behind| behind.len());
         if behind_bytes > 0 {
             patches.push(Patch { at: self.lock.offset() + WORD_BYTES as u64, bytes: behind_bytes });
         }
         if !self.has_to_record(&patches, claim) {
-            return Ok(None);
+            return Record::Needless;
         }
         let intent = self.intent_bytes(&patches);
         let prefix_bytes: usize = prefix.iter().map(|verb| bytes_of(verb.op)).sum();
@@ -140,7 +141,7 @@ impl<V: Verbs> Held<V> {
         add_writes(&mut built, prefix, prefix_at);
         self.add_intent(&mut built, 0..written);
         add_writes(&mut built, node, data_at);
-        Ok(Some(Recorded { chain: built, behind: behind.map(|_| behind_at..prefix_at) }))
+        Record::Whole(Recorded { chain: built, behind: behind.map(|_| behind_at..prefix_at) })
     }
 
     /// Yields the buffer of a release of a rear lock with its intent, if it needs one.
@@ -219,7 +220,7 @@ impl<V: Verbs> Held<V> {
 
     /// Says in the slot that the node may be torn: for a release with a verb that no intent can say. One round trip.
     #[cold]
-    async fn record_nothing(&self, meter: &Meter, claim: Claim) -> Result<(), FabricError> {
+    pub(super) async fn record_nothing(&self, meter: &Meter, claim: Claim) -> Result<(), FabricError> {
         let Some(slot) = self.slot.as_ref().filter(|_| claim.word.keeps_intents()) else { return Ok(()) };
         let mut buf = self.table.verbs.lease(UNRECORDED_BYTES);
         let under = Under { lock: self.lock, word: claim.word, vacant: claim.vacant, copies: 0 };
