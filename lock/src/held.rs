@@ -41,8 +41,9 @@ pub struct Held<V: Verbs> {
     /// True until the holder has asked for the image that the one before may have left.
     may_have_image: bool,
     unpublished: u8,
-    /// See [`Held::with_words_behind`].
-    behind: Option<Range<usize>>,
+    /// See [`Held::with_words_behind`]: where it is in the buffer, and its bytes, 0 without it.
+    behind_at: u32,
+    behind_bytes: u8,
     /// Until the global lock is acquired, what its free word is assumed to hold; then what it is to hold after the
     /// release. A leftover that was taken over stays one.
     vacant: u64,
@@ -146,7 +147,8 @@ impl<V: Verbs> Held<V> {
             handed_over: grant.kept.is_some(),
             may_have_image: grant.kept.is_some(),
             unpublished: 0,
-            behind: None,
+            behind_at: 0,
+            behind_bytes: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
             slot: None,
             recovers: true,
@@ -321,7 +323,9 @@ impl<V: Verbs> Held<V> {
         fused: bool,
     ) -> Result<Completion, LockError> {
         self.settle().await?;
-        self.keep_promise(meter).await?;
+        if self.owes_slot() {
+            Box::pin(self.keep_promise(meter)).await?;
+        }
         if fused && !self.is_taken() {
             return self.compete(meter, Some(buf), parts).await;
         }
@@ -366,7 +370,9 @@ impl<V: Verbs> Held<V> {
     /// See [`Held::lock_and_read`].
     pub async fn lock(&mut self, meter: &Meter) -> Result<(), LockError> {
         self.settle().await?;
-        self.keep_promise(meter).await?;
+        if self.owes_slot() {
+            Box::pin(self.keep_promise(meter)).await?;
+        }
         if !self.is_taken() {
             self.compete(meter, None, &[]).await?;
         }
@@ -430,7 +436,7 @@ impl<V: Verbs> Held<V> {
             !data.is_empty() && data.start >= WORD_BYTES && in_line,
             "what is behind the word in its line"
         );
-        self.behind = Some(data);
+        (self.behind_at, self.behind_bytes) = (data.start as u32, data.len() as u8);
     }
 
     /// Gives the lock back under which nothing was changed: one round trip, or none if it is handed over.
@@ -536,7 +542,7 @@ impl<V: Verbs> Held<V> {
     ) -> Result<Option<Buf>, LockError> {
         assert_eq!(chain.server(), self.lock.server(), "the write-back goes to the lock's server");
         let Some(claim) = self.release_claim() else {
-            assert!(chain.is_empty() && self.behind.is_none(), "a write-back needs the global lock");
+            assert!(chain.is_empty() && self.behind_bytes == 0, "a write-back needs the global lock");
             return Ok(chain.into_buffer());
         };
         let mut mode = match self.passes_on(claim) {
@@ -544,14 +550,15 @@ impl<V: Verbs> Held<V> {
             false if combine => UnlockMode::Unlocked,
             false => UnlockMode::UnlockLater,
         };
-        let (mut behind, mut own_buf, mut recorded) = (self.behind.take(), None, false);
+        let (mut behind, mut recorded) = (self.take_behind(), false);
         if self.table.intents.is_some() {
             match self.record(&chain, claim, behind.clone()) {
                 Record::Needless => {}
                 Record::Unsayable => Box::pin(self.record_nothing(meter, claim)).await?,
                 Record::Whole(record) => {
                     (behind, recorded) = (record.behind, true);
-                    own_buf = std::mem::replace(&mut chain, record.chain).into_buffer();
+                    let own = std::mem::replace(&mut chain, record.chain).into_buffer();
+                    self.promised_slot().park(own);
                 }
             }
         }
@@ -562,13 +569,16 @@ impl<V: Verbs> Held<V> {
             (_, None) => {}
         }
         let pending = PendingRelease { claim, mode, unpublished: self.unpublished, recorded };
-        self.end_record(&mut chain, pending);
+        if recorded {
+            self.end_record(&mut chain, pending);
+        }
         let buf = match chain.is_empty() {
             true => chain.into_buffer(),
             false => {
                 self.depart(meter, chain, pending);
-                let buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
-                own_buf.or(buf)
+                let mut buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+                self.unpark(&mut buf);
+                buf
             }
         };
         if mode == UnlockMode::UnlockLater {
@@ -587,6 +597,11 @@ impl<V: Verbs> Held<V> {
         }
         self.part(mode, claim);
         Ok(buf)
+    }
+
+    fn take_behind(&mut self) -> Option<Range<usize>> {
+        let (at, bytes) = (self.behind_at as usize, usize::from(std::mem::take(&mut self.behind_bytes)));
+        (bytes > 0).then_some(at..at + bytes)
     }
 
     /// Yields the claim that ends with a release, and leaves the word as the holder wants it. `None` without the global

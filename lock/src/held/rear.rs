@@ -63,23 +63,19 @@ impl<V: Verbs> Held<V> {
         assert!(data.end + WORD_BYTES <= buf.len(), "the lock word's place is behind the data in the buffer");
         assert_eq!(self.unpublished, 0, "there is one WRITE only, to the locked node");
         let mode = if self.passes_on(claim) { UnlockMode::Kept } else { UnlockMode::Unlocked };
-        let record = if self.table.intents.is_some() { self.record_rear(&buf, &data, claim) } else { None };
-        let pending = PendingRelease { claim, mode, unpublished: 0, recorded: record.is_some() };
-        let (mut chain, own_buf) = match record {
-            Some(record) => {
-                (self.rear_chain(record.buf, record.data, Some(record.intent), pending), Some(buf))
-            }
-            None => (self.rear_chain(buf, data, None, pending), None),
-        };
-        self.end_record(&mut chain, pending);
-        self.depart(meter, chain, pending);
-        let buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+        let pending = PendingRelease { claim, mode, unpublished: 0, recorded: false };
+        match self.table.intents.is_some() {
+            true => self.depart_recorded(meter, buf, data, pending),
+            false => self.depart(meter, self.rear_chain(buf, data, None, pending), pending),
+        }
+        let mut buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
+        self.unpark(&mut buf);
         self.part(mode, claim);
-        Ok(own_buf.or(buf).expect("the chain was posted with a buffer"))
+        Ok(buf.expect("the chain was posted with a buffer"))
     }
 
     /// Builds the chain of [`Held::release_rear`], with that part of the buffer as its intent.
-    fn rear_chain(
+    pub(super) fn rear_chain(
         &self,
         mut buf: Buf,
         data: Range<usize>,

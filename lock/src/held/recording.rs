@@ -25,10 +25,10 @@ use farwood_runtime::chain::{Op, Verb};
 use farwood_runtime::{Buf, Chain, FabricError, Meter, Verbs};
 use smallvec::SmallVec;
 
-use super::{Held, PendingRelease, UnlockMode};
+use super::{Global, Held, PendingRelease, UnlockMode};
 use crate::error::LockError;
 use crate::intent::{self, Patch, UNRECORDED_BYTES, Under};
-use crate::intents;
+use crate::intents::{self, Slot};
 use crate::word::{Claim, LockWord, WORD_BYTES};
 
 /// WRITEs of a release, as an intent has them.
@@ -50,48 +50,48 @@ pub(super) struct Recorded {
     pub(super) behind: Option<Range<usize>>,
 }
 
-/// The buffer of a release of a rear lock.
-pub(super) struct RecordedRear {
-    pub(super) buf: Buf,
-    pub(super) intent: Range<usize>,
-    /// The bytes that go to the node, with the word's place behind it.
-    pub(super) data: Range<usize>,
-}
-
 impl<V: Verbs> Held<V> {
+    /// Takes a slot, if intents are kept and one is free; tells whether one has to be waited for. Apart from
+    /// [`Held::wait_for_slot`], since to await it costs something even where no intents are kept.
+    #[inline]
+    pub(super) fn lacks_slot(&mut self) -> bool {
+        let Some(intents) = self.table.intents.as_ref().filter(|_| self.recovers && self.slot.is_none())
+        else {
+            return false;
+        };
+        self.slot = intents.take(self.lock.server());
+        self.slot.is_none()
+    }
+
     /// Sees to it that there is a slot, if one can be had: no round trip.
-    async fn want_slot(&mut self) {
-        if self.recovers
-            && self.slot.is_none()
-            && let Some(intents) = &self.table.intents
-        {
+    #[cold]
+    pub(super) async fn wait_for_slot(&mut self) {
+        if let Some(intents) = &self.table.intents {
             self.slot = intents::slot(&self.table.verbs, intents, self.lock.server()).await;
         }
     }
 
-    /// Makes the word of an acquisition, which says whether there is a slot: no round trip.
-    pub(super) async fn new_word(&mut self) -> LockWord {
-        self.want_slot().await;
+    /// Makes the word of an acquisition, which says whether there is a slot.
+    #[inline]
+    pub(super) fn new_word(&self) -> LockWord {
         let word = self.table.word();
         if self.slot.is_some() { word.with_intents() } else { word }
     }
 
-    /// Sees to it that a lock which was handed over with a word that promises intents has a slot; if none can be had,
-    /// gives the word back, and the lock is had with another one.
+    /// Tells whether this is a lock that was handed over with a word that promises intents, and has no slot.
     #[inline]
-    pub(super) async fn keep_promise(&mut self, meter: &Meter) -> Result<(), LockError> {
-        match self.release_claim() {
-            Some(claim) if claim.word.keeps_intents() && self.slot.is_none() => {
-                Box::pin(self.keep_or_unlock(meter, claim)).await
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn owes_slot(&mut self) -> bool {
+        matches!(self.global, Global::Taken { claim } if claim.word.keeps_intents()) && self.lacks_slot()
     }
 
+    /// Waits for the slot that the word promises; if none can be had, gives the word back, and the lock is had with
+    /// another one.
     #[cold]
-    async fn keep_or_unlock(&mut self, meter: &Meter, claim: Claim) -> Result<(), LockError> {
-        self.want_slot().await;
-        if self.slot.is_none() {
+    pub(super) async fn keep_promise(&mut self, meter: &Meter) -> Result<(), LockError> {
+        self.wait_for_slot().await;
+        if self.slot.is_none()
+            && let Some(claim) = self.release_claim()
+        {
             tracing::debug!(name: "lock.intent.declined", lock = %self.lock, "there is no slot for a lock's intents");
             let mut unlock = Chain::new(self.lock.server());
             self.add_unlock(&mut unlock, claim);
@@ -144,37 +144,52 @@ impl<V: Verbs> Held<V> {
         Record::Whole(Recorded { chain: built, behind: behind.map(|_| behind_at..prefix_at) })
     }
 
-    /// Yields the buffer of a release of a rear lock with its intent, if it needs one.
-    pub(super) fn record_rear(
+    /// Posts the chain of a release of a rear lock, with its intent, if it needs one. Apart from the release, which is
+    /// the faster for it where no intents are kept.
+    #[inline(never)]
+    pub(super) fn depart_recorded(
         &mut self,
-        buf: &Buf,
-        data: &Range<usize>,
-        claim: Claim,
-    ) -> Option<RecordedRear> {
+        meter: &Meter,
+        buf: Buf,
+        data: Range<usize>,
+        mut pending: PendingRelease,
+    ) {
+        let claim = pending.claim;
         let patches = [Patch { at: self.lock.offset() - data.len() as u64, bytes: data.len() }];
         if !self.has_to_record(&patches, claim) {
-            return None;
+            return self.depart(meter, self.rear_chain(buf, data, None, pending), pending);
         }
         let intent = self.intent_bytes(&patches);
         let data_at = intent.map_or(UNRECORDED_BYTES, |_| intent::data_begins(&patches));
         let data_end = data_at + data.len();
-        let mut recorded = self.table.verbs.lease(data_end + WORD_BYTES);
-        recorded[data_at..data_end].copy_from_slice(&buf[data.clone()]);
-        let written = self.fill(&mut recorded, &patches, intent, claim);
-        Some(RecordedRear { buf: recorded, intent: 0..written, data: data_at..data_end })
+        let mut copy = self.table.verbs.lease(data_end + WORD_BYTES);
+        copy[data_at..data_end].copy_from_slice(&buf[data]);
+        let written = self.fill(&mut copy, &patches, intent, claim);
+        self.promised_slot().park(Some(buf));
+        pending.recorded = true;
+        let mut chain = self.rear_chain(copy, data_at..data_end, Some(0..written), pending);
+        self.end_record(&mut chain, pending);
+        self.depart(meter, chain, pending);
+    }
+
+    /// Puts the buffer that a client gave for its release in the place of the one that its chain has come back with, if
+    /// that had a copy.
+    #[inline]
+    pub(super) fn unpark(&self, buf: &mut Option<Buf>) {
+        if let Some(slot) = &self.slot {
+            slot.unpark(buf);
+        }
     }
 
     /// Adds the WRITE of an intent.
     pub(super) fn add_intent(&self, chain: &mut Chain, intent: Range<usize>) {
-        let slot = self.slot.as_ref().expect("what is recorded has a slot");
-        chain.write(slot.at(), intent);
+        chain.write(self.promised_slot().at(), intent);
     }
 
-    /// Takes an intent back behind the write-back of a lock that is not cleared with it.
+    /// Takes the intent of a release back behind a write-back that does not clear the lock.
     pub(super) fn end_record(&self, chain: &mut Chain, pending: PendingRelease) {
-        if pending.recorded && pending.mode != UnlockMode::Unlocked {
-            let slot = self.slot.as_ref().expect("what is recorded has a slot");
-            chain.write_word(slot.at(), 0);
+        if pending.mode != UnlockMode::Unlocked {
+            chain.write_word(self.promised_slot().at(), 0);
         }
     }
 
@@ -187,14 +202,17 @@ impl<V: Verbs> Held<V> {
             self.unrecorded();
             return false;
         }
-        assert!(self.slot.is_some(), "a lock that was handed over is had by `lock` or `lock_and_read` first");
         true
+    }
+
+    /// Yields the slot that the word of a recorded release promises.
+    pub(super) fn promised_slot(&self) -> &Slot {
+        self.slot.as_ref().expect("a lock that was handed over is had by `lock` or `lock_and_read` first")
     }
 
     /// Counts the bytes of the intent, if it fits into the slot.
     fn intent_bytes(&self, patches: &[Patch]) -> Option<usize> {
-        let room = self.slot.as_ref().map_or(0, |slot| slot.bytes());
-        intent::recorded_bytes(patches).filter(|bytes| *bytes <= room)
+        intent::recorded_bytes(patches).filter(|bytes| *bytes <= self.promised_slot().bytes())
     }
 
     /// Writes the intent in the beginning of the buffer, which has the bytes of the node behind it; yields its bytes.

@@ -30,7 +30,10 @@ impl<V: Verbs> Held<V> {
                 if self.table.backlog.is_full(self.lock.server(), self.table.config.unsettled_max) {
                     self.table.wait_for_janitor(meter, (self.node, self.lock)).await?;
                 }
-                Claim { word: self.new_word().await, vacant: self.vacant }
+                if self.lacks_slot() {
+                    Box::pin(self.wait_for_slot()).await;
+                }
+                Claim { word: self.new_word(), vacant: self.vacant }
             }
         };
         let (mut cas_failures, mut outrun, mut fabric_failures) = (0, 0, 0);

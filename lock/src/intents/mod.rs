@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use farwood_runtime::alloc::{AllocError, Allocated};
-use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
+use farwood_runtime::{Buf, FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
 
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
 use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
@@ -63,8 +63,9 @@ pub(crate) struct Intents {
 /// The pages of one server.
 #[derive(Default)]
 struct Pages {
-    /// Slots, and their bytes.
-    free: Vec<(RemotePtr, u32)>,
+    places: Vec<Place>,
+    /// Those of them that are free.
+    free: Vec<u32>,
     listed: Vec<(RemotePtr, Shape)>,
     /// A page of which it is not known whether it is in the list.
     unlisted: Option<(RemotePtr, Shape)>,
@@ -72,31 +73,59 @@ struct Pages {
     ask_from_ns: u64,
 }
 
-/// A place for one intent. It is free again when this is dropped.
-pub(crate) struct Slot {
-    of: Rc<Intents>,
+/// A place for one intent.
+struct Place {
     at: RemotePtr,
     bytes: u32,
+    /// See [`Slot::park`].
+    parked: Option<Buf>,
+}
+
+/// A client's right to a place for one intent, which is free again when this is dropped. Two words: each lock that is
+/// held has one of these, or room for it.
+pub(crate) struct Slot {
+    of: Rc<Intents>,
+    server: ServerId,
+    place: u32,
 }
 
 impl Slot {
     pub(crate) fn at(&self) -> RemotePtr {
-        self.at
+        self.with_place(|place| place.at)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes as usize
+        self.with_place(|place| place.bytes as usize)
+    }
+
+    /// Keeps the buffer of a client whose chain has another one, until that comes back.
+    pub(crate) fn park(&self, buf: Option<Buf>) {
+        self.with_place(|place| place.parked = buf);
+    }
+
+    /// Yields the buffer that was parked in the place of `buf`, if there is one.
+    pub(crate) fn unpark(&self, buf: &mut Option<Buf>) {
+        if let Some(parked) = self.with_place(|place| place.parked.take()) {
+            *buf = Some(parked);
+        }
     }
 
     /// Leaves what is in it for good: it may be needed when this compute node has died.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
+
+    fn with_place<T>(&self, use_it: impl FnOnce(&mut Place) -> T) -> T {
+        self.of.at_server(self.server, |pages| use_it(&mut pages.places[self.place as usize]))
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.of.at_server(self.at.server(), |pages| pages.free.push((self.at, self.bytes)));
+        self.of.at_server(self.server, |pages| {
+            pages.places[self.place as usize].parked = None;
+            pages.free.push(self.place);
+        });
     }
 }
 
@@ -138,8 +167,8 @@ impl Intents {
 
     /// Yields a slot on that server, if one is free.
     pub(crate) fn take(self: &Rc<Self>, server: ServerId) -> Option<Slot> {
-        let (at, bytes) = self.at_server(server, |pages| pages.free.pop())?;
-        Some(Slot { of: Rc::clone(self), at, bytes })
+        let place = self.at_server(server, |pages| pages.free.pop())?;
+        Some(Slot { of: Rc::clone(self), server, place })
     }
 
     fn at_server<T>(&self, server: ServerId, change: impl FnOnce(&mut Pages) -> T) -> T {
@@ -155,7 +184,10 @@ impl Intents {
         self.at_server(page.server(), |pages| {
             pages.unlisted = None;
             pages.listed.push((page, shape));
-            pages.free.extend(shape.slots_of(page).map(|slot| (slot, shape.slot_bytes)));
+            let first = pages.places.len() as u32;
+            let places = shape.slots_of(page).map(|at| Place { at, bytes: shape.slot_bytes, parked: None });
+            pages.places.extend(places);
+            pages.free.extend(first..pages.places.len() as u32);
         });
     }
 }
@@ -278,21 +310,28 @@ pub(crate) async fn give_back<V: Verbs>(verbs: V, intents: Rc<Intents>) {
         verbs.pause(END_PAUSE_NS).await;
         pauses += 1;
     }
-    let servers = std::mem::take(&mut *intents.servers.borrow_mut());
-    for Pages { free, listed, .. } in servers {
-        for (page, _) in listed.into_iter().filter(|(page, shape)| {
-            shape.slots_of(*page).all(|slot| free.iter().any(|(free, _)| *free == slot))
-        }) {
-            let mut pace = Pace::after(0);
-            while let Err(failed) = page::change_owner(&verbs, page, intents.owner, Owner::NONE).await {
-                let pause_ns = pace.failed(failed.cause(), ATTEMPTS_MAX);
-                if pace.attempts() >= ATTEMPTS_MAX {
-                    tracing::debug!(name: "lock.intent.kept", %page, "a page could not be given back");
-                    return;
-                }
-                verbs.pause(pause_ns).await;
+    let unused: Vec<RemotePtr> =
+        intents.servers.borrow_mut().iter_mut().flat_map(Pages::take_unused).collect();
+    for page in unused {
+        let mut pace = Pace::after(0);
+        while let Err(failed) = page::change_owner(&verbs, page, intents.owner, Owner::NONE).await {
+            let pause_ns = pace.failed(failed.cause(), ATTEMPTS_MAX);
+            if pace.attempts() >= ATTEMPTS_MAX {
+                tracing::debug!(name: "lock.intent.kept", %page, "a page could not be given back");
+                return;
             }
+            verbs.pause(pause_ns).await;
         }
+    }
+}
+
+impl Pages {
+    /// Takes away the pages of which all slots are free.
+    fn take_unused(&mut self) -> Vec<RemotePtr> {
+        let free: Vec<RemotePtr> = self.free.drain(..).map(|place| self.places[place as usize].at).collect();
+        let is_unused =
+            |(page, shape): &(RemotePtr, Shape)| shape.slots_of(*page).all(|slot| free.contains(&slot));
+        self.listed.extract_if(.., |listed| is_unused(listed)).map(|(page, _)| page).collect()
     }
 }
 
