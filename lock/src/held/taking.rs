@@ -14,6 +14,23 @@ use crate::error::LockError;
 use crate::janitor::won;
 use crate::word::{Claim, FREE};
 
+/// The held word that was found last.
+struct Seen {
+    word: u64,
+    /// When it was first found, in nanoseconds of the fabric's clock.
+    since_ns: u64,
+}
+
+impl Seen {
+    /// Notes a held word, and yields for how many nanoseconds it has been the same.
+    fn again(&mut self, found: u64, now_ns: u64) -> u64 {
+        if self.word != found {
+            *self = Seen { word: found, since_ns: now_ns };
+        }
+        now_ns - self.since_ns
+    }
+}
+
 impl<V: Verbs> Held<V> {
     /// Repeats the CAS until it wins, each with READs of those parts of the node behind it if there is a
     /// buffer, or as a masked CAS that brings them.
@@ -37,7 +54,7 @@ impl<V: Verbs> Held<V> {
             }
         };
         let (mut cas_failures, mut outrun, mut fabric_failures) = (0, 0, 0);
-        let (mut word, mut since_ns) = (FREE, 0);
+        let mut seen = Seen { word: FREE, since_ns: 0 };
         let masked = self.comes_with_cas(parts);
         loop {
             let verbs = &self.table.verbs;
@@ -59,7 +76,7 @@ impl<V: Verbs> Held<V> {
                     buf = done.buf;
                     if self.table.is_vacant(self.lock, found) {
                         // Free, or a leftover: the next CAS starts from it.
-                        self.outrun(meter, outrun, if word == FREE { found } else { word })?;
+                        self.outrun(meter, outrun, if seen.word == FREE { found } else { seen.word })?;
                         outrun += 1;
                         claim = claim.starting_from(found, self.table.config.codec);
                         continue;
@@ -68,10 +85,7 @@ impl<V: Verbs> Held<V> {
                     self.cas_failed(meter, cas_failures, found)?;
                     let (pauses, verbs) = (&self.table.pauses, &self.table.verbs);
                     let now_ns = verbs.now();
-                    if word != found {
-                        (word, since_ns) = (found, now_ns);
-                    }
-                    let unchanged_ns = now_ns - since_ns;
+                    let unchanged_ns = seen.again(found, now_ns);
                     self.table.suspect(self.lock, found, unchanged_ns, now_ns);
                     verbs.pause(pauses.after_cas(cas_failures, unchanged_ns, verbs.random())).await;
                 }
@@ -79,9 +93,9 @@ impl<V: Verbs> Held<V> {
                     fabric_failures += 1;
                     buf = match self.table.again(meter, failed, fabric_failures).await {
                         // The owner that was seen last says more than the queue pair that broke just now.
-                        Err(LockError::Fabric(cause)) if word != FREE && cause.is_passing() => {
+                        Err(LockError::Fabric(cause)) if seen.word != FREE && cause.is_passing() => {
                             let at = (self.node, self.lock);
-                            return Err(self.table.contended(meter, at, word, cas_failures));
+                            return Err(self.table.contended(meter, at, seen.word, cas_failures));
                         }
                         again => again?,
                     }
